@@ -1,0 +1,1 @@
+"""The ``bursar`` command: a module per noun."""

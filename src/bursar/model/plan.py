@@ -1,0 +1,86 @@
+"""A plan: what is bought, and where each task goes."""
+
+from dataclasses import dataclass
+
+from bursar.model.slot import Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purchase:
+    """
+    A slot, or the part of one, that a plan buys.
+
+    Parameters
+    ----------
+    slot
+        As bought: its start, duration and processors are those paid for.
+    """
+
+    slot: Slot
+
+    @property
+    def cost(self) -> float | None:
+        """Currency units, n d c + f (HPDC'07 section 2); None when a price is unknown."""
+        if self.slot.unit_price is None or self.slot.fixed_price is None:
+            return None
+        area = self.slot.processors * self.slot.duration
+        return area * self.slot.unit_price + self.slot.fixed_price
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """
+    Where and when one task runs.
+
+    Parameters
+    ----------
+    task
+        Index into the workflow's tasks.
+    site
+        Name of the site.
+    start, finish
+        Seconds, on the plan's clock (0 is the campaign's start).
+    processors
+        Numbers of the processors held, within the purchase; ascending.
+    """
+
+    task: int
+    site: str
+    start: float
+    finish: float
+    processors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """
+    Parameters
+    ----------
+    purchases
+        What is bought.
+    placements
+        One for each task, in order of start. Empty when runtimes are unknown.
+    makespan
+        Last finish less start, seconds; None when a runtime is unknown.
+    cost
+        Allocation cost, currency units; None when a price or runtime is unknown.
+    currency
+        Of the cost.
+    utilisation
+        Share of the bought processor time that tasks fill; None when unknown.
+    algorithm
+        Which scheduler made it.
+    """
+
+    purchases: tuple[Purchase, ...]
+    placements: tuple[Placement, ...]
+    makespan: float | None
+    cost: float | None
+    currency: str
+    utilisation: float | None
+    algorithm: str
+
+    @property
+    def processors(self) -> int:
+        """Processors bought, over all purchases."""
+        return sum(p.slot.processors for p in self.purchases)

@@ -1,0 +1,105 @@
+"""A task: what to run, what it needs, what it makes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bursar.model.step import Step
+
+Value = str | int | float | bool
+"""A parameter value."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """
+    A file by its name in the campaign's name space.
+
+    Parameters
+    ----------
+    name
+        Relative path, ``/`` between parts, never leaving its folder.
+    size
+        Bytes; None when unknown. Not negative.
+    """
+
+    name: str
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        parts = self.name.split("/")
+        if not self.name or self.name.startswith("/") or ".." in parts or "\0" in self.name:
+            raise ValueError(f'file name must be a relative path without "..", got "{self.name}"')
+        if self.size is not None and self.size < 0:
+            raise ValueError(f'file "{self.name}": size must not be negative, got {self.size}')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """
+    A rigid task: it holds ``processors`` processors of one site from start to end.
+
+    Parameters
+    ----------
+    id
+        Unique in its workflow, never empty.
+    name
+        What kind of task it is (the program, the recorded type); for reports.
+    steps
+        What it does. Empty for a task that only exists in a plan.
+    inputs, outputs
+        Files it reads and files it must have made when it ends.
+    after
+        Ids of further tasks that must have succeeded before it starts. The
+        makers of its inputs are parents without being named here.
+    processors
+        Positive.
+    runtime
+        Estimate at speed 1, seconds; None when unknown. Not negative.
+    wall_limit
+        Seconds after which it is killed; None for no limit. Positive.
+    memory
+        Bytes it needs; None when unknown.
+    environment
+        Variables added to the worker's.
+    requirements
+        Expression that a site must satisfy, or None. Kept as text here.
+    retries
+        How often it is tried again after a failure; None for the campaign's default.
+    parameters
+        The point of the sweep it stands for, or empty.
+
+    Raises
+    ------
+    ValueError
+        When a value is out of range.
+    """
+
+    id: str
+    name: str = ""
+    steps: tuple[Step, ...] = ()
+    inputs: tuple[File, ...] = ()
+    outputs: tuple[File, ...] = ()
+    after: tuple[str, ...] = ()
+    processors: int = 1
+    runtime: float | None = None
+    wall_limit: float | None = None
+    memory: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    requirements: str | None = None
+    retries: int | None = None
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.id or "\0" in self.id:
+            raise ValueError("id must not be empty")
+        if self.processors < 1:
+            raise ValueError(f"processors must be at least 1, got {self.processors}")
+        if self.runtime is not None and not (0 <= self.runtime < math.inf):
+            raise ValueError(f"runtime must be finite and not negative, got {self.runtime}")
+        if self.wall_limit is not None and not (0 < self.wall_limit < math.inf):
+            raise ValueError(f"wall_limit must be finite and positive, got {self.wall_limit}")
+        if self.memory is not None and self.memory < 0:
+            raise ValueError(f"memory must not be negative, got {self.memory}")
+        if self.retries is not None and self.retries < 0:
+            raise ValueError(f"retries must not be negative, got {self.retries}")

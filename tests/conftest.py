@@ -1,0 +1,18 @@
+"""What every test may use."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+DATA = Path(
+    os.environ.get("BURSAR_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")
+)
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Folder of the reference data; the test is skipped where it is absent."""
+    if not DATA.is_dir():
+        pytest.skip(f"reference data not found at {DATA} (set BURSAR_TEST_DATA)")
+    return DATA
