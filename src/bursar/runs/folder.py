@@ -1,0 +1,225 @@
+"""Where a run lies on disk."""
+
+import os
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from bursar.model.campaign import Campaign
+from bursar.model.errors import BursarError, InputError, nearest
+from bursar.model.site import SiteFacts
+from bursar.runs import compiled
+
+FORMAT = 1
+"""Of ``run.json``; a run of a newer format is refused, never guessed at."""
+
+State = Literal["new", "running", "finished", "interrupted", "budget-stopped", "failed"]
+
+
+class RunInfo(msgspec.Struct, kw_only=True):
+    """
+    What ``run.json`` says.
+
+    Parameters
+    ----------
+    format
+        Of this file.
+    campaign
+        Name of the campaign.
+    created, finished
+        Seconds since the epoch; ``finished`` is None while it may go on.
+    state
+        ``running`` beside a lock nobody holds means that the runner was killed.
+    tasks
+        How many tasks the campaign has.
+    sites
+        Facts of the sites it was planned over.
+    argv
+        The command line that made it.
+    """
+
+    format: int
+    campaign: str
+    created: float
+    state: State
+    tasks: int
+    sites: list[SiteFacts]
+    argv: list[str] = []
+    finished: float | None = None
+
+
+class RunFolder:
+    """
+    A run's files by name.
+
+    Parameters
+    ----------
+    path
+        The folder; not checked here, see :meth:`open` and :meth:`create`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.info_file = path / "run.json"
+        self.compiled_file = path / "tasks.msgpack"
+        self.plan_file = path / "plan.json"
+        self.journal_file = path / "journal.sqlite"
+        self.files = path / "files"
+        self.work = path / "work"
+        self.logs = path / "logs"
+        self.results_jsonl = path / "results.jsonl"
+        self.results_csv = path / "results.csv"
+        self.bill_file = path / "bill.json"
+        self.report_file = path / "report.html"
+
+    @property
+    def name(self) -> str:
+        """What the user calls it: the folder's own name."""
+        return self.path.name
+
+    @classmethod
+    def create(
+        cls,
+        base: Path,
+        campaign: Campaign,
+        sites: tuple[SiteFacts, ...],
+        *,
+        argv: list[str],
+        name: str | None = None,
+    ) -> "RunFolder":
+        """
+        Makes the folder of a new run under ``base``.
+
+        Raises
+        ------
+        InputError
+            When the name is taken or cannot be a folder's.
+        BursarError
+            When the folder cannot be written.
+        """
+        run = cls(base / (name or _fresh_name(campaign.name)))
+        if name is not None and (not _SAFE.fullmatch(name) or name in {".", ".."}):
+            raise InputError(f'a run is named by letters, digits, ".", "_" and "-", got "{name}"')
+        if run.path.exists():
+            raise InputError(f'run "{run.name}" exists already', hint="resume it, or choose a name")
+        try:
+            for folder in (run.path, run.files, run.work, run.logs):
+                folder.mkdir(parents=True)
+            run.compiled_file.write_bytes(compiled.encode(campaign))
+            run.write_info(
+                RunInfo(
+                    format=FORMAT,
+                    campaign=campaign.name,
+                    created=time.time(),
+                    state="new",
+                    tasks=len(campaign.workflow.tasks),
+                    sites=list(sites),
+                    argv=argv,
+                )
+            )
+        except OSError as error:
+            raise BursarError(f"{run.path}: cannot make the run folder: {error.strerror}") from None
+        return run
+
+    @classmethod
+    def open(cls, base: Path, name: str) -> "RunFolder":
+        """
+        The run of that name under ``base``, or at that path.
+
+        Raises
+        ------
+        InputError
+            When there is none, with the nearest name as a hint.
+        """
+        for path in (base / name, Path(name)):
+            if (path / "run.json").is_file():
+                return cls(path.resolve())
+        known = [run.name for run in cls.all(base)]
+        hint = nearest(name, known) or (f"the last run is {known[-1]}" if known else None)
+        raise InputError(f'no run "{name}" under {base}', hint=hint)
+
+    @classmethod
+    def all(cls, base: Path) -> list["RunFolder"]:
+        """Every run under ``base``, the oldest first."""
+        found = []
+        for path in base.glob("*/run.json"):
+            run = cls(path.parent)
+            try:
+                found.append((run.read_info().created, run.name, run))
+            except BursarError:
+                continue  # half-made or foreign: not a run one could open
+        return [run for _, _, run in sorted(found, key=lambda item: item[:2])]
+
+    def read_info(self) -> RunInfo:
+        """
+        What ``run.json`` says.
+
+        Raises
+        ------
+        BursarError
+            When it cannot be read, is damaged or of a newer format.
+        """
+        try:
+            info = msgspec.json.decode(self.info_file.read_bytes(), type=RunInfo)
+        except OSError as error:
+            raise BursarError(f"{self.info_file}: cannot be read: {error.strerror}") from None
+        except msgspec.MsgspecError as error:
+            raise BursarError(f"{self.info_file}: damaged: {error}") from None
+        if info.format > FORMAT:
+            raise BursarError(
+                f"{self.info_file}: format {info.format} is newer than {FORMAT}, the newest known"
+            )
+        return info
+
+    def write_info(self, info: RunInfo) -> None:
+        """Replaces ``run.json`` in one step."""
+        write_atomically(self.info_file, msgspec.json.format(msgspec.json.encode(info), indent=2))
+
+    def read_campaign(self) -> Campaign:
+        """
+        The campaign as it was when the run began.
+
+        Raises
+        ------
+        BursarError
+            When it cannot be read.
+        """
+        try:
+            return compiled.decode(self.compiled_file.read_bytes())
+        except OSError as error:
+            raise BursarError(f"{self.compiled_file}: cannot be read: {error.strerror}") from None
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """
+    Replaces a file so that a reader sees the old or the new one, never half.
+
+    Raises
+    ------
+    BursarError
+        When it cannot be written; the old file is then unharmed.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+_SAFE = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def _fresh_name(campaign: str) -> str:
+    """Campaign, local time and four random digits: sorts by age, never taken."""
+    stem = "-".join(_SAFE.findall(campaign)) or "run"
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return f"{stem[:40]}-{stamp}-{secrets.token_hex(2)}"

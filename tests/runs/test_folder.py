@@ -1,0 +1,91 @@
+"""A run folder keeps what a resumed run needs, and refuses what it cannot read."""
+
+from pathlib import Path
+
+import pytest
+
+from bursar.model.campaign import Campaign, Retry
+from bursar.model.errors import BursarError, InputError
+from bursar.model.goal import Goal
+from bursar.model.site import SiteFacts
+from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Substitute
+from bursar.model.task import File, Task
+from bursar.model.workflow import Workflow
+from bursar.runs import compiled
+from bursar.runs.folder import RunFolder
+
+SITES = (SiteFacts(name="here", processors=2, unit_price=None),)
+
+
+def campaign(root: Path) -> Campaign:
+    every_step = (
+        Exec(("echo", "a b")),
+        Shell("echo $HOME"),
+        Copy("a", "b", source_at_root=True, target_at_root=False),
+        Redirect("stdout", "out", append=True),
+        OnError(ignore=True),
+        Substitute("t", "u", {"x": "1"}),
+        Call(b"\x00\xff"),
+    )
+    tasks = (
+        Task(id="a", steps=every_step, outputs=(File("f", 3),), parameters={"x": 1, "y": 0.5}),
+        Task(id="b", inputs=(File("f"),), after=("a",), processors=2, runtime=1.5, wall_limit=9.0),
+    )
+    goal = Goal(deadline=60, budget=2.5, currency="SU", on_budget={0.8: "warn", 1.0: "stop"})
+    return Campaign(
+        name="two tasks", workflow=Workflow(tasks), goal=goal, root=root, retry=Retry(attempts=2)
+    )
+
+
+def test_a_campaign_survives_the_round_trip(tmp_path: Path) -> None:
+    """What a resumed run reads is what was planned, to the field."""
+    before = campaign(tmp_path)
+
+    assert compiled.decode(compiled.encode(before)) == before
+
+
+def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
+    """The user may type what `bursar runs` shows, or a path."""
+    run = RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=["bursar"], name="first")
+
+    assert RunFolder.open(tmp_path, "first").path == run.path.resolve()
+    assert RunFolder.open(Path("elsewhere"), str(run.path)).path == run.path.resolve()
+    assert run.read_info().sites == list(SITES)
+    assert run.read_campaign() == campaign(tmp_path)
+    assert [r.name for r in RunFolder.all(tmp_path)] == ["first"]
+
+
+def test_an_unknown_run_gets_a_hint(tmp_path: Path) -> None:
+    """A misspelt run is answered with the nearest one."""
+    RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name="first")
+
+    with pytest.raises(InputError, match='no run "frist"') as caught:
+        RunFolder.open(tmp_path, "frist")
+    assert caught.value.hint == 'did you mean "first"?'
+
+
+def test_a_name_is_neither_taken_twice_nor_a_path(tmp_path: Path) -> None:
+    """A run never overwrites another, nor leaves its folder."""
+    RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name="first")
+
+    with pytest.raises(InputError, match="exists already"):
+        RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name="first")
+    for name in ("../up", "..", "a/b", ""):
+        with pytest.raises(InputError, match="is named by"):
+            RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name=name)
+
+
+def test_damage_and_newer_formats_are_said_plainly(tmp_path: Path) -> None:
+    """A file we cannot read is named; nothing is guessed."""
+    run = RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name="first")
+    text = run.info_file.read_text()
+
+    run.info_file.write_text(text.replace('"format": 1', '"format": 99'))
+    with pytest.raises(BursarError, match="format 99 is newer than 1"):
+        run.read_info()
+    run.info_file.write_text(text[:40])
+    with pytest.raises(BursarError, match=r"run\.json: damaged"):
+        run.read_info()
+    run.compiled_file.write_bytes(b"\x00")
+    with pytest.raises(BursarError, match="compiled campaign is damaged"):
+        run.read_campaign()
