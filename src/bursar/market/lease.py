@@ -1,0 +1,102 @@
+"""A lease: processors held at a site, and what that costs."""
+
+import math
+from typing import Literal
+
+import msgspec
+
+from bursar.model.money import MICROS, Micros, to_micros
+
+Billing = Literal["lease", "use"]
+"""Pay for processors held, idle or not; or only for what tasks use of them."""
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    Processors that one site holds for the campaign, at a price agreed once.
+
+    It is a record: written when it opens and again when it ends, it is enough,
+    with the ledger's rows, to resume a run and to write its bill.
+
+    Parameters
+    ----------
+    id
+        Unique in a run: ``"lease-1"``.
+    site
+        Name of the site.
+    processors
+        How many are held. Positive.
+    unit_price
+        Currency units per processor-second; None when unknown.
+    fixed_price
+        Currency units charged once; None when unknown.
+    currency
+        Of both prices.
+    billing
+        ``"lease"``: processors are paid from start to end, as batch
+        allocations and clouds charge. ``"use"``: only the processor-seconds
+        of tasks are paid.
+    start
+        When it began, seconds since the epoch.
+    end
+        When it ended; None while it is open.
+    """
+
+    id: str
+    site: str
+    processors: int
+    unit_price: float | None
+    fixed_price: float | None
+    currency: str = "SU"
+    billing: Billing = "lease"
+    start: float
+    end: float | None = None
+
+    @property
+    def is_priced(self) -> bool:
+        """False when a price is unknown, so that nothing can be posted for it."""
+        return self.unit_price is not None and self.fixed_price is not None
+
+    @property
+    def rate(self) -> float:
+        """Currency units per second when every processor is paid; 0 when a price is unknown."""
+        return self.processors * (self.unit_price or 0.0) if self.is_priced else 0.0
+
+    @property
+    def fixed(self) -> Micros:
+        """The fixed charge; 0 when a price is unknown."""
+        return to_micros(self.fixed_price or 0.0) if self.is_priced else 0
+
+    def charge(self, processor_seconds: float) -> Micros:
+        """
+        What the lease owes after so many paid processor-seconds.
+
+        This is where prices become amounts, n d c + f (HPDC'07 section 2):
+        rounded up, once for the whole lease and not once per task, so
+        neither side gains by the number of tasks. 0 when a price is unknown.
+        """
+        if not self.is_priced:
+            return 0
+        return to_micros((self.unit_price or 0.0) * processor_seconds) + self.fixed
+
+    def share(self, processor_seconds: float) -> Micros:
+        """
+        Part of the charge that one task bears: rounded down.
+
+        What rounding leaves goes, with the idle time, to the lease's
+        remainder, which makes a bill's items sum to its total.
+        """
+        if not self.is_priced:
+            return 0
+        return math.floor((self.unit_price or 0.0) * processor_seconds * MICROS)
+
+    def processor_seconds_for(self, amount: Micros) -> float:
+        """
+        Processor-seconds that ``amount`` pays for, the fixed charge taken off first.
+
+        Infinite when they are free; negative when ``amount`` does not even
+        cover the fixed charge.
+        """
+        if not self.is_priced or not self.unit_price:
+            return math.inf if amount >= self.fixed else -math.inf
+        return (amount - self.fixed) / (self.unit_price * MICROS)

@@ -1,0 +1,177 @@
+"""
+The ledger: double-entry accounts in integer micro-units.
+
+Accounts
+--------
+``owner``
+    The outside world that grants the budget; the only account below zero.
+``budget``
+    What is granted and neither held nor spent.
+``held:<lease>``
+    Set aside for a lease.
+``site:<name>``
+    What a site has been paid.
+
+The rows are the ledger; balances follow from them. Every row takes from one
+account what it gives another, so the balances always sum to zero.
+"""
+
+from collections.abc import Iterable
+
+from bursar.model.admission import Refusal
+from bursar.model.errors import InputError
+from bursar.model.money import Micros
+from bursar.model.transfer import Transfer
+
+OWNER = "owner"
+WALLET = "budget"
+
+
+def held_for(lease: str) -> str:
+    """Account of what is set aside for a lease."""
+    return f"held:{lease}"
+
+
+def paid_to(site: str) -> str:
+    """Account of what a site has been paid."""
+    return f"site:{site}"
+
+
+class Ledger:
+    """
+    Balances, and the rows they follow from.
+
+    Parameters
+    ----------
+    rows
+        Transfers of an earlier life, in the order they were made.
+
+    Raises
+    ------
+    InputError
+        When a row would overdraw an account: rows are missing, or out of order.
+    """
+
+    def __init__(self, rows: Iterable[Transfer] = ()) -> None:
+        self._rows: list[Transfer] = []
+        self._balances: dict[str, Micros] = {}
+        for row in rows:
+            if row.source != OWNER and self.balance(row.source) < row.amount:
+                raise InputError(
+                    f'transfer of {row.amount} from "{row.source}", '
+                    f"which holds {self.balance(row.source)}",
+                    where=f"ledger row {len(self._rows) + 1}",
+                )
+            self._post(row)
+
+    @property
+    def rows(self) -> tuple[Transfer, ...]:
+        """Every transfer, in the order made."""
+        return tuple(self._rows)
+
+    def rows_from(self, index: int) -> tuple[Transfer, ...]:
+        """The transfers from number ``index`` on, counted from 0."""
+        return tuple(self._rows[index:])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def balance(self, account: str) -> Micros:
+        """What an account holds; 0 for one never used."""
+        return self._balances.get(account, 0)
+
+    @property
+    def balances(self) -> dict[str, Micros]:
+        """Every account that was ever used, in order of first use."""
+        return dict(self._balances)
+
+    @property
+    def funded(self) -> Micros:
+        """What the owner has granted so far."""
+        return -self.balance(OWNER)
+
+    @property
+    def free(self) -> Micros:
+        """What is granted and neither held nor spent."""
+        return self.balance(WALLET)
+
+    @property
+    def held(self) -> Micros:
+        """What is set aside, over all leases."""
+        return sum(b for account, b in self._balances.items() if account.startswith("held:"))
+
+    @property
+    def spent(self) -> Micros:
+        """What sites have been paid."""
+        return sum(b for account, b in self._balances.items() if account.startswith("site:"))
+
+    def settled(self) -> dict[str, Micros]:
+        """What each lease has paid its site."""
+        paid: dict[str, Micros] = {}
+        for row in self._rows:
+            if row.kind == "settle":
+                paid[row.lease] = paid.get(row.lease, 0) + row.amount
+        return paid
+
+    def fund(self, time: float, amount: Micros, memo: str = "") -> Transfer:
+        """The owner grants ``amount`` more."""
+        return self._move(time, OWNER, WALLET, amount, "fund", "", memo)
+
+    def withdraw(self, time: float, amount: Micros, memo: str = "") -> Transfer | Refusal:
+        """The owner takes back ``amount`` of what is free."""
+        if amount > self.free:
+            return Refusal(f"{amount} micro-units asked back, {self.free} are free", final=False)
+        return self._move(time, WALLET, OWNER, amount, "fund", "", memo)
+
+    def hold(self, time: float, lease: str, amount: Micros, memo: str = "") -> Transfer | Refusal:
+        """Sets ``amount`` aside for a lease; refused when less is free."""
+        if amount > self.free:
+            return Refusal(f"{amount} micro-units to hold, {self.free} are free", final=False)
+        return self._move(time, WALLET, held_for(lease), amount, "hold", lease, memo)
+
+    def release(
+        self, time: float, lease: str, amount: Micros, memo: str = ""
+    ) -> Transfer | Refusal:
+        """Gives ``amount`` of a lease's hold back; refused when less is held."""
+        if amount > self.balance(held_for(lease)):
+            return self._too_little_held(lease, amount)
+        return self._move(time, held_for(lease), WALLET, amount, "release", lease, memo)
+
+    def settle(
+        self, time: float, lease: str, site: str, amount: Micros, memo: str = ""
+    ) -> Transfer | Refusal:
+        """Pays a site out of a lease's hold; refused when less is held."""
+        if amount > self.balance(held_for(lease)):
+            return self._too_little_held(lease, amount)
+        return self._move(time, held_for(lease), paid_to(site), amount, "settle", lease, memo)
+
+    def _too_little_held(self, lease: str, amount: Micros) -> Refusal:
+        held = self.balance(held_for(lease))
+        return Refusal(f"{amount} micro-units asked of {lease}, {held} are held", final=False)
+
+    def _move(
+        self,
+        time: float,
+        source: str,
+        target: str,
+        amount: Micros,
+        kind: str,
+        lease: str,
+        memo: str,
+    ) -> Transfer:
+        row = Transfer(
+            time=time,
+            source=source,
+            target=target,
+            amount=amount,
+            kind=kind,
+            lease=lease,
+            memo=memo,
+        )
+        self._post(row)
+        return row
+
+    def _post(self, row: Transfer) -> None:
+        self._balances[row.source] = self.balance(row.source) - row.amount
+        self._balances[row.target] = self.balance(row.target) + row.amount
+        self._rows.append(row)
