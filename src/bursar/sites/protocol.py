@@ -1,31 +1,11 @@
 """All that is known of a provider goes through one small interface."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+from bursar.dispatch.launch import Endpoint
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """
-    Where workers report for work.
-
-    Parameters
-    ----------
-    address
-        Host and port.
-    token
-        What a worker must show; a secret, never on a command line.
-    run
-        Identity of the run, by which its processes are recognised.
-    """
-
-    address: tuple[str, int]
-    token: str
-    run: str
 
 
 class Site(Protocol):

@@ -1,0 +1,445 @@
+"""One attempt of one task, from its working directory to its outcome."""
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bursar.dispatch.callee import Callees
+from bursar.dispatch.capture import Capture
+from bursar.dispatch.orphans import RUN, WORKER
+from bursar.dispatch.staging import Root, StagingError, copy, publish, stage_in, substitute
+from bursar.dispatch.wire import Job, Welcome
+from bursar.model.outcome import Outcome, Status
+from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute
+
+GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
+
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass
+class Workplace:
+    """
+    What every attempt on a worker shares.
+
+    Parameters
+    ----------
+    welcome
+        Where the run's files lie.
+    worker
+        The worker's name.
+    """
+
+    welcome: Welcome
+    worker: str
+    root: Root = field(init=False)
+    environment: dict[str, str] = field(init=False)
+    null: int = field(init=False)
+    callees: Callees = field(init=False)
+    _scratch: list[str] = field(default_factory=list)
+    _made: int = 0
+    _found: dict[tuple[str, str | None], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.root = Root(self.welcome.root, self.welcome.files)
+        path = os.environ.get("PATH", os.defpath)
+        self.environment = {
+            **os.environ,
+            # Programs of the environment that Bursar is installed in come first.
+            "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{path}",
+            RUN: self.welcome.run,
+            WORKER: self.worker,
+        }
+        self.null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.callees = Callees(self.environment)
+
+    def take_scratch(self) -> str:
+        """An empty folder that a task without files may work in."""
+        if self._scratch:
+            return self._scratch.pop()
+        self._made += 1
+        path = os.path.join(self.welcome.work, f".{self.worker}-{self._made}")
+        shutil.rmtree(path, ignore_errors=True)
+        os.mkdir(path)
+        return path
+
+    def give_scratch(self, path: str) -> None:
+        """The folder is free for the next task, if this one left it empty."""
+        try:
+            if os.listdir(path):
+                shutil.rmtree(path)
+                os.mkdir(path)
+        except OSError:
+            return
+        self._scratch.append(path)
+
+    def close(self) -> None:
+        """Ends the idle callees and removes the scratch folders."""
+        self.callees.close()
+        for path in self._scratch:
+            shutil.rmtree(path, ignore_errors=True)
+        os.close(self.null)
+
+    def find(self, name: str, environment: dict[str, str]) -> str:
+        """
+        Path of a program, as a shell would find it.
+
+        Raises
+        ------
+        FileNotFoundError
+            When it is not on ``PATH``.
+        """
+        if "/" in name:
+            return name
+        path = environment.get("PATH")
+        key = (name, path)
+        if key not in self._found:
+            found = shutil.which(name, path=path)
+            if found is None:
+                raise FileNotFoundError(errno.ENOENT, "is not on PATH", name)
+            self._found[key] = found
+        return self._found[key]
+
+
+class Attempt:
+    """
+    Carries out a job's steps one after the other.
+
+    It never waits: :meth:`advance` returns when a process was started, and is
+    called again when that process has ended.
+
+    Parameters
+    ----------
+    job
+        What to do.
+    place
+        The worker's.
+    """
+
+    __slots__ = (
+        "_callee",
+        "_captures",
+        "_doing",
+        "_environment",
+        "_exit_code",
+        "_folder",
+        "_ignore",
+        "_scratch",
+        "_step",
+        "_streams",
+        "_usage",
+        "_value",
+        "job",
+        "pid",
+        "place",
+        "start",
+        "stopped",
+    )
+
+    def __init__(self, job: Job, place: Workplace) -> None:
+        self.job = job
+        self.place = place
+        self.pid = 0
+        self.start = time.time()
+        self.stopped: tuple[Status, str] | None = None
+        self._step = 0
+        self._ignore = False
+        self._exit_code: int | None = None
+        self._usage = [0.0, 0.0, 0]
+        self._value = b""
+        self._captures: list[Capture | None] = [None, None]
+        self._streams = [-1, -1]
+        self._scratch = not job.inputs and not job.outputs
+        self._folder = ""
+        self._environment: dict[str, str] = place.environment
+        self._callee: Any = None
+        self._doing = ""
+
+    def begin(self) -> Outcome | None:
+        """Prepares the working directory and starts the first process; see :meth:`advance`."""
+        try:
+            self._prepare()
+        except (StagingError, OSError) as error:
+            return self._end(Status.FAILED, _line(error))
+        return self.advance()
+
+    def advance(self) -> Outcome | None:
+        """
+        Does steps until one is a process that runs now.
+
+        Returns
+        -------
+        Outcome or None
+            None while a process runs.
+        """
+        steps = self.job.steps
+        while self._step < len(steps):
+            step = steps[self._step]
+            self._step += 1
+            try:
+                running = self._do(step)
+            except (StagingError, OSError, ValueError) as error:
+                if not self._ignore:
+                    return self._end(Status.FAILED, f"{_named(step)}: {_line(error)}")
+                continue
+            if running:
+                return None
+        return self._succeed()
+
+    def ended(self, status: int, usage: Any) -> Outcome | None:
+        """
+        The process that ran has ended.
+
+        Parameters
+        ----------
+        status
+            As ``wait`` gives it.
+        usage
+            As ``wait4`` gives it.
+        """
+        self._usage[0] += usage.ru_utime
+        self._usage[1] += usage.ru_stime
+        self._usage[2] = max(self._usage[2], usage.ru_maxrss * 1024)
+        self._sweep()
+        if self._callee is not None:
+            self._callee = None
+            code = os.waitstatus_to_exitcode(status)
+            return self._end(*(self.stopped or (Status.FAILED, f"the call's process {_how(code)}")))
+        self._exit_code = os.waitstatus_to_exitcode(status)
+        if self.stopped is not None:
+            return self._end(*self.stopped)
+        if self._exit_code != 0 and not self._ignore:
+            return self._end(Status.FAILED, f"{self._doing} {_how(self._exit_code)}")
+        return self.advance()
+
+    def answered(self, succeeded: bool, value: bytes) -> Outcome | None:
+        """The call that ran has returned, or raised."""
+        callee, self._callee = self._callee, None
+        self.pid = 0
+        seconds, rss = callee.usage()
+        self._usage[0] += seconds[0]
+        self._usage[1] += seconds[1]
+        self._usage[2] = max(self._usage[2], rss)
+        self.place.callees.give(callee)
+        self._value = value
+        if self.stopped is not None:
+            return self._end(*self.stopped)
+        if not succeeded:
+            return self._end(Status.FAILED, "the call raised an exception")
+        return self.advance()
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to everything the attempt runs."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    @property
+    def callee(self) -> Any:
+        """The process that carries out a call now; None otherwise."""
+        return self._callee
+
+    def abandon(self, status: Status, reason: str) -> Outcome:
+        """An end without having begun."""
+        return self._end(status, reason)
+
+    def _prepare(self) -> None:
+        job, place = self.job, self.place
+        if not job.steps and self._scratch:
+            return
+        if job.environment or job.processors != 1:
+            self._environment = {
+                **place.environment,
+                "BURSAR_PROCESSORS": str(job.processors),
+                **job.environment,
+            }
+        if self._scratch:
+            self._folder = place.take_scratch()
+            return
+        self._folder = self._own_folder()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os.mkdir(self._folder)
+        for name in job.inputs:
+            stage_in(place.root, self._folder, name)
+        for name in job.outputs:
+            if "/" in name:
+                os.makedirs(os.path.join(self._folder, os.path.dirname(name)), exist_ok=True)
+
+    def _own_folder(self) -> str:
+        name = self.job.folder
+        if self.job.attempt > 1:
+            name = f"{name}.{self.job.attempt}"
+        return os.path.join(self.place.welcome.work, name)
+
+    def _do(self, step: Step) -> bool:
+        """Does a step; True when it is a process that runs now."""
+        match step:
+            case Exec(argv):
+                self._doing = argv[0]
+                self._spawn(self.place.find(argv[0], self._environment), argv)
+                return True
+            case Shell(line):
+                self._doing = "the command"
+                self._spawn("/bin/sh", ("/bin/sh", "-c", line))
+                return True
+            case Call(payload):
+                self._call(payload)
+                return True
+            case Copy(source, target, source_at_root, target_at_root):
+                self._copy(source, target, source_at_root, target_at_root)
+            case Redirect(stream, path, append):
+                self._redirect(0 if stream == "stdout" else 1, path, append)
+            case OnError(ignore):
+                self._ignore = ignore
+            case Substitute(source, target, values):
+                substitute(self._at_node(source), self._at_node(target), values)
+        return False
+
+    def _at_node(self, path: str) -> str:
+        return os.path.join(self._folder, path)
+
+    def _copy(self, source: str, target: str, source_at_root: bool, target_at_root: bool) -> None:
+        root = self.place.root
+        found = root.find(source) if source_at_root else self._at_node(source)
+        if not os.path.lexists(found):
+            raise StagingError(f'"{source}" does not exist')
+        if target_at_root:
+            goal = root.target(os.path.join(target, "x"))[:-2] if target.endswith("/") else None
+            copy(found, goal or root.target(target))
+        else:
+            copy(found, self._at_node(target))
+
+    def _stream(self, which: int) -> int:
+        if self._streams[which] < 0:
+            capture = self._captures[which]
+            if capture is None:
+                capture = self._captures[which] = Capture(self.place.welcome.logs)
+            self._streams[which] = capture.fd
+        return self._streams[which]
+
+    def _redirect(self, which: int, path: str | None, append: bool) -> None:
+        self._close_redirect(which)
+        if path is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            flags |= os.O_APPEND if append else os.O_TRUNC
+            self._streams[which] = os.open(self._at_node(path), flags, 0o666)
+
+    def _close_redirect(self, which: int) -> None:
+        fd, self._streams[which] = self._streams[which], -1
+        capture = self._captures[which]
+        if fd >= 0 and (capture is None or fd != capture.fd):
+            os.close(fd)
+
+    def _spawn(self, path: str, argv: tuple[str, ...]) -> None:
+        out, err = self._stream(0), self._stream(1)
+        os.chdir(self._folder)
+        self.pid = os.posix_spawn(
+            path,
+            argv,
+            self._environment,
+            file_actions=(
+                (os.POSIX_SPAWN_DUP2, self.place.null, 0),
+                (os.POSIX_SPAWN_DUP2, out, 1),
+                (os.POSIX_SPAWN_DUP2, err, 2),
+            ),
+            setpgroup=0,
+            setsigdef=_RESET,
+            setsigmask=(),
+        )
+
+    def _call(self, payload: bytes) -> None:
+        callee = self.place.callees.take()
+        self._callee = callee
+        self.pid = callee.pid
+        callee.begin(payload, self._folder, self._environment, self._stream(0), self._stream(1))
+
+    def _sweep(self) -> None:
+        """Whatever of the process group outlived its leader goes now."""
+        self.signal(signal.SIGKILL)
+        self.pid = 0
+
+    def _succeed(self) -> Outcome:
+        try:
+            for name in self.job.outputs:
+                publish(self.place.root, self._folder, name)
+        except (StagingError, OSError) as error:
+            return self._end(Status.FAILED, _line(error))
+        return self._end(Status.SUCCEEDED, "")
+
+    def _end(self, status: Status, reason: str) -> Outcome:
+        job = self.job
+        end = time.time()
+        content, sizes = [b"", b""], [0, 0]
+        for which, stream in enumerate(("stdout", "stderr")):
+            self._close_redirect(which)
+            capture = self._captures[which]
+            if capture is not None:
+                try:
+                    content[which], sizes[which] = capture.take(
+                        self.place.welcome.spill, f"{job.folder}.{job.attempt}.{stream}"
+                    )
+                except OSError as error:
+                    reason = reason or f"{stream} is lost: {error.strerror}"
+        self._clear(status)
+        return Outcome(
+            task=job.task,
+            attempt=job.attempt,
+            status=status,
+            exit_code=self._exit_code,
+            start=self.start,
+            end=end,
+            stdout=content[0],
+            stderr=content[1],
+            stdout_size=sizes[0],
+            stderr_size=sizes[1],
+            user_seconds=self._usage[0],
+            system_seconds=self._usage[1],
+            max_rss=int(self._usage[2]),
+            reason=reason,
+            value=self._value,
+        )
+
+    def _clear(self, status: Status) -> None:
+        """The working directory of a failed task stays, for whoever looks into it."""
+        if not self._folder:
+            return
+        if not self._scratch:
+            if status is Status.SUCCEEDED:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            return
+        if status is not Status.SUCCEEDED:
+            with contextlib.suppress(OSError):
+                if os.listdir(self._folder):
+                    shutil.rmtree(self._own_folder(), ignore_errors=True)
+                    os.rename(self._folder, self._own_folder())
+                    os.mkdir(self._folder)
+        self.place.give_scratch(self._folder)
+
+
+Ended = Callable[[Attempt, Outcome], None]
+
+
+def _named(step: Step) -> str:
+    return type(step).__name__.lower()
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exited with status {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f'"{error.filename}" {error.strerror}' if error.filename else error.strerror
+    return str(error)

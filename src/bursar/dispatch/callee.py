@@ -1,0 +1,210 @@
+"""
+Python calls: a process kept for them, and the worker's hold on it.
+
+A worker stays small and single-threaded, so a call never runs inside it. The
+callee is a Python process that is told one call after the other over a socket
+pair, each with the files its output goes to; killed, it is replaced.
+"""
+
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+_HEADER = struct.Struct("<QQ")  # bytes of the call's surroundings, bytes of the payload
+_ANSWER = struct.Struct("<?ddQQ")  # succeeded, user and system seconds, max rss, bytes of the value
+_CHANNEL = 3
+_PROGRAM = "from bursar.dispatch.callee import serve; serve()"
+
+
+class Callee:
+    """One such process, from the worker's side."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            # The child's descriptor must not be close-on-exec, nor already its number.
+            moved = os.dup(theirs.fileno())
+            try:
+                self.pid = os.posix_spawn(
+                    sys.executable,
+                    (sys.executable, "-c", _PROGRAM),
+                    environment,
+                    file_actions=((os.POSIX_SPAWN_DUP2, moved, _CHANNEL),),
+                    setpgroup=0,
+                    setsigdef=(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM),
+                    setsigmask=(),
+                )
+            finally:
+                os.close(moved)
+        self._buffer = bytearray()
+        self._usage: tuple[tuple[float, float], int] = ((0.0, 0.0), 0)
+
+    def begin(
+        self, payload: bytes, folder: str, environment: dict[str, str], stdout: int, stderr: int
+    ) -> None:
+        """Tells it a call; the answer comes on :attr:`socket`."""
+        around = pickle.dumps((folder, environment))
+        self.socket.setblocking(True)
+        socket.send_fds(self.socket, [_HEADER.pack(len(around), len(payload))], [stdout, stderr])
+        self.socket.sendall(around)
+        self.socket.sendall(payload)
+        self.socket.setblocking(False)
+
+    def receive(self) -> tuple[bool, bytes] | None:
+        """
+        Takes in what is there of an answer.
+
+        Returns
+        -------
+        tuple or None
+            Whether the call succeeded, and its pickled value or exception; None
+            while the answer is not whole, or when the process is gone.
+        """
+        while True:
+            try:
+                data = self.socket.recv(1 << 20)
+            except BlockingIOError:
+                return None
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._buffer += data
+            if len(self._buffer) < _ANSWER.size:
+                continue
+            succeeded, user, system, rss, size = _ANSWER.unpack_from(self._buffer)
+            if len(self._buffer) < _ANSWER.size + size:
+                continue
+            value = bytes(self._buffer[_ANSWER.size : _ANSWER.size + size])
+            self._buffer.clear()
+            self._usage = ((user, system), rss)
+            return succeeded, value
+
+    def usage(self) -> tuple[tuple[float, float], int]:
+        """User and system seconds of the last call, and the process's largest resident set."""
+        return self._usage
+
+    def close(self) -> None:
+        """Lets go of it; without a call it then ends by itself."""
+        self.socket.close()
+
+
+class Callees:
+    """
+    Those of a worker that wait for a call.
+
+    Parameters
+    ----------
+    environment
+        Theirs.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._idle: list[Callee] = []
+
+    def take(self) -> Callee:
+        """One that waits, or a new one."""
+        return self._idle.pop() if self._idle else Callee(self._environment)
+
+    def give(self, callee: Callee) -> None:
+        """It waits again."""
+        self._idle.append(callee)
+
+    def forget(self, pid: int) -> None:
+        """A waiting one has died."""
+        self._idle = [callee for callee in self._idle if callee.pid != pid]
+
+    def close(self) -> None:
+        """Ends those that wait."""
+        for callee in self._idle:
+            callee.close()
+        self._idle.clear()
+
+
+def serve() -> None:
+    """The callee's side: carries out calls until the worker is gone."""
+    import resource
+
+    channel = socket.socket(fileno=_CHANNEL)
+    base = dict(os.environ)
+    while True:
+        head, fds, _, _ = socket.recv_fds(channel, _HEADER.size, 2)
+        if not head:
+            return
+        head += _exactly(channel, _HEADER.size - len(head))
+        around_size, payload_size = _HEADER.unpack(head)
+        folder, environment = pickle.loads(_exactly(channel, around_size))
+        payload = _exactly(channel, payload_size)
+        for fd, number in zip(fds, (1, 2), strict=True):
+            os.dup2(fd, number)
+            os.close(fd)
+        os.chdir(folder)
+        if environment != base:
+            os.environ.clear()
+            os.environ.update(environment)
+            base = environment
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        succeeded, value = _carry_out(payload)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        channel.sendall(
+            _ANSWER.pack(
+                succeeded,
+                after.ru_utime - before.ru_utime,
+                after.ru_stime - before.ru_stime,
+                after.ru_maxrss * 1024,
+                len(value),
+            )
+        )
+        channel.sendall(value)
+
+
+def encode_call(call: bytes) -> bytes:
+    """
+    A pickled ``(function, args, kwargs)`` as a :class:`bursar.model.step.Call` carries it.
+
+    The caller's module path travels along, so that what it can import can be
+    imported there.
+    """
+    return pickle.dumps((sys.path, call))
+
+
+def _carry_out(payload: bytes) -> tuple[bool, bytes]:
+    try:
+        path, call = pickle.loads(payload)
+        sys.path.extend(p for p in path if p not in sys.path)
+        function, args, kwargs = pickle.loads(call)
+        return True, _pickled(function(*args, **kwargs))
+    except BaseException as error:  # whatever it is, it is the caller's to see
+        import traceback
+
+        error.add_note("Raised in a worker:\n" + traceback.format_exc())
+        try:
+            return False, _pickled(error)
+        except Exception:
+            return False, pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _pickled(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        import cloudpickle
+
+        return bytes(cloudpickle.dumps(value))
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = channel.recv(min(size - len(data), 1 << 20))
+        if not piece:
+            raise SystemExit(0)
+        data += piece
+    return bytes(data)

@@ -1,0 +1,328 @@
+"""
+The journal: every attempt's outcome, every movement of money, every event.
+
+One SQLite file with a write-ahead log. What :meth:`Journal.commit` returned
+from is on disk (``synchronous=FULL``) and there after any crash, once: an
+attempt is a primary key. One process writes, held by a lock beside the file;
+any number may read meanwhile.
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from bursar.model.errors import BursarError, InputError
+from bursar.model.outcome import Outcome
+from bursar.model.transfer import Transfer
+
+FORMAT = 1
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS attempts (
+    task INTEGER NOT NULL, attempt INTEGER NOT NULL, final INTEGER NOT NULL,
+    status TEXT NOT NULL, site TEXT NOT NULL, start REAL NOT NULL, "end" REAL NOT NULL,
+    outcome BLOB NOT NULL, PRIMARY KEY (task, attempt)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS transfers (number INTEGER PRIMARY KEY, transfer BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS events (
+    number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
+"""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """
+    An outcome as it is journalled.
+
+    Parameters
+    ----------
+    outcome
+        The attempt's end.
+    final
+        Whether the task is at its end with it.
+    site
+        Where it ran.
+    """
+
+    outcome: Outcome
+    final: bool
+    site: str
+
+
+class Event(msgspec.Struct, frozen=True):
+    """
+    Something worth keeping that is neither an outcome nor money.
+
+    Parameters
+    ----------
+    time
+        Seconds since the epoch.
+    kind
+        One word: ``"lease"``, ``"message"``.
+    text
+        For people, or JSON where the kind says so.
+    """
+
+    time: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """
+    All that a journal holds.
+
+    Parameters
+    ----------
+    records
+        Every attempt, by task and attempt.
+    transfers
+        In the order made.
+    events
+        In the order told.
+    """
+
+    records: list[Record]
+    transfers: list[Transfer]
+    events: list[Event]
+
+    @property
+    def attempts(self) -> list[Outcome]:
+        """The outcome of every attempt."""
+        return [record.outcome for record in self.records]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The final outcome of each task that has one, by task."""
+        return [record.outcome for record in self.records if record.final]
+
+
+class Journal:
+    """
+    Opens a journal to write; makes it where there is none.
+
+    Its methods may be called from any thread, one at a time.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+
+    Raises
+    ------
+    InputError
+        When another process writes it.
+    BursarError
+        When it cannot be opened, or is of a newer format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._encoder = msgspec.msgpack.Encoder()
+        self._lock = _take_lock(path)
+        try:
+            with _speaking_of(path):
+                self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.execute("PRAGMA wal_autocheckpoint=4000")
+                self._db.executescript(_SCHEMA)
+                self._db.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (str(FORMAT),))
+                _check_format(self._db, path)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def commit(
+        self,
+        records: Sequence[Record] = (),
+        transfers: Sequence[Transfer] = (),
+        events: Sequence[Event] = (),
+    ) -> None:
+        """
+        Writes all of it, or nothing; on return it is durable.
+
+        Raises
+        ------
+        BursarError
+            When it cannot be written; nothing of it is there then.
+        """
+        encode = self._encoder.encode
+        with _speaking_of(self._path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                if records:
+                    self._db.executemany(
+                        "INSERT INTO attempts VALUES (?,?,?,?,?,?,?,?)",
+                        [
+                            (
+                                o.task,
+                                o.attempt,
+                                r.final,
+                                o.status,
+                                r.site,
+                                o.start,
+                                o.end,
+                                encode(o),
+                            )
+                            for r in records
+                            for o in (r.outcome,)
+                        ],
+                    )
+                if transfers:
+                    self._db.executemany(
+                        "INSERT INTO transfers (transfer) VALUES (?)",
+                        [(encode(transfer),) for transfer in transfers],
+                    )
+                if events:
+                    self._db.executemany(
+                        "INSERT INTO events (time, kind, text) VALUES (?,?,?)",
+                        [(event.time, event.kind, event.text) for event in events],
+                    )
+                self._db.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def load(self) -> JournalState:
+        """Everything that is there."""
+        with _speaking_of(self._path):
+            return _load(self._db)
+
+    def close(self) -> None:
+        """Folds the write-ahead log in and lets others write."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+        os.close(self._lock)
+
+
+def read_journal(path: Path) -> JournalState:
+    """
+    Everything a journal holds, also while another process writes it.
+
+    Raises
+    ------
+    BursarError
+        When it cannot be read, is damaged, or of a newer format.
+    """
+    if not path.exists():
+        return JournalState([], [], [])
+    with _speaking_of(path), contextlib.closing(_open_to_read(path)) as db:
+        _check_format(db, path)
+        db.execute("BEGIN")
+        return _load(db)
+
+
+def count_statuses(path: Path) -> dict[str, int]:
+    """How many tasks ended for good, by status; without reading the outcomes."""
+    if not path.exists():
+        return {}
+    with _speaking_of(path), contextlib.closing(_open_to_read(path)) as db:
+        rows = db.execute("SELECT status, count(*) FROM attempts WHERE final GROUP BY status")
+        return dict(rows.fetchall())
+
+
+def read_attempts(path: Path, task: int) -> list[Record]:
+    """The attempts of one task, the first one first."""
+    if not path.exists():
+        return []
+    with _speaking_of(path), contextlib.closing(_open_to_read(path)) as db:
+        query = "SELECT outcome, final, site FROM attempts WHERE task = ? ORDER BY attempt"
+        return list(_records(db.execute(query, (task,))))
+
+
+def writer_of(path: Path) -> int | None:
+    """Process that writes a journal now; None when nobody does."""
+    try:
+        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _pid_in(lock)
+    finally:
+        os.close(lock)
+    return None
+
+
+def _load(db: sqlite3.Connection) -> JournalState:
+    transfer = msgspec.msgpack.Decoder(Transfer).decode
+    query = "SELECT outcome, final, site FROM attempts ORDER BY task, attempt"
+    return JournalState(
+        records=list(_records(db.execute(query))),
+        transfers=[
+            transfer(blob)
+            for (blob,) in db.execute("SELECT transfer FROM transfers ORDER BY number")
+        ],
+        events=[
+            Event(*row) for row in db.execute("SELECT time, kind, text FROM events ORDER BY number")
+        ],
+    )
+
+
+def _parts(record: Record) -> tuple[Outcome, bool, str]:
+    return record.outcome, record.final, record.site
+
+
+def _records(rows: Iterable[tuple[bytes, int, str]]) -> Iterator[Record]:
+    outcome = msgspec.msgpack.Decoder(Outcome).decode
+    for blob, final, site in rows:
+        yield Record(outcome(blob), bool(final), site)
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    # Not mode=ro: reading a WAL file may have to make its shared-memory index.
+    db = sqlite3.connect(path, isolation_level=None, timeout=10)
+    db.execute("PRAGMA query_only=1")
+    return db
+
+
+def _check_format(db: sqlite3.Connection, path: Path) -> None:
+    row = db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+    if row is None or int(row[0]) > FORMAT:
+        found = "no" if row is None else row[0]
+        raise BursarError(f"{path}: format {found} is not {FORMAT}, the newest known")
+
+
+def _lock_path(path: Path) -> str:
+    return f"{path}.lock"
+
+
+def _take_lock(path: Path) -> int:
+    try:
+        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = _pid_in(lock)
+        os.close(lock)
+        raise InputError(
+            f"is being carried out by process {holder}", where=str(path.parent)
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+def _pid_in(lock: int) -> int | None:
+    text = os.pread(lock, 20, 0)
+    return int(text) if text.isdigit() else None
+
+
+@contextlib.contextmanager
+def _speaking_of(path: Path) -> Iterator[None]:
+    """SQLite's complaints as one line of ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise BursarError(f"{path}: {error}") from error

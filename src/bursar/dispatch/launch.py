@@ -1,0 +1,174 @@
+"""Worker processes on this machine: started, watched, replaced, stopped."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from bursar.dispatch.orphans import kill_leftovers
+from bursar.dispatch.worker import Settings
+from bursar.model.errors import SiteError
+
+MOST_SPAWNERS = 16
+"""Workers that share a site's processors; one starts some thousand processes a second."""
+
+MOST_DEATHS = 5
+"""Of one worker, one after the other, each within :data:`SOON`; then it is given up."""
+
+SOON = 10.0  # seconds
+_LEAVING = 10.0  # seconds a worker has to leave by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """
+    Where workers report for work.
+
+    Parameters
+    ----------
+    address
+        Host and port.
+    token
+        What a worker must show; a secret, never on a command line.
+    run
+        Identity of the run, by which its processes are recognised.
+    """
+
+    address: tuple[str, int]
+    token: str
+    run: str
+
+
+class LocalWorkers:
+    """
+    Workers of one site that runs on this machine.
+
+    Parameters
+    ----------
+    site
+        Name of the site.
+    processors
+        What they share.
+    rigid
+        Whether some task holds several processors: then one worker has them all.
+    on_event
+        Told, in one line for people, of workers that died.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        processors: int,
+        *,
+        rigid: bool,
+        on_event: Callable[[str], None],
+    ) -> None:
+        self._site = site
+        self._shares = shares(processors, rigid=rigid)
+        self._on_event = on_event
+        self._watches: list[asyncio.Task[None]] = []
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._leaving = False
+
+    async def start(self, endpoint: Endpoint) -> None:
+        """
+        Starts them; they report by themselves.
+
+        Raises
+        ------
+        SiteError
+            When a process cannot be started.
+        """
+        for number, share in enumerate(self._shares):
+            name = f"{self._site}-{number}"
+            await self._spawn(name, share, endpoint)
+            self._watches.append(asyncio.create_task(self._watch(name, share, endpoint)))
+
+    async def stop(self) -> None:
+        """Waits for them to leave, and kills those that do not."""
+        self._leaving = True
+        if self._watches:
+            _, late = await asyncio.wait(self._watches, timeout=_LEAVING)
+            for process in self._processes.values():
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+            if late:
+                await asyncio.wait(late)
+
+    @property
+    def alive(self) -> int:
+        """Workers that are there or will be again."""
+        return sum(not watch.done() for watch in self._watches)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Processes of the workers, by name."""
+        return {name: process.pid for name, process in self._processes.items()}
+
+    async def _spawn(self, name: str, share: int, endpoint: Endpoint) -> None:
+        host, port = endpoint.address
+        settings = Settings(
+            host=host,
+            port=port,
+            token=endpoint.token,
+            worker=name,
+            site=self._site,
+            processors=share,
+        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "bursar.dispatch.worker",
+                stdin=asyncio.subprocess.PIPE,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        except OSError as error:
+            raise SiteError(f"{self._site}: cannot start a worker: {error.strerror}") from None
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(settings))
+        process.stdin.close()
+        self._processes[name] = process
+
+    async def _watch(self, name: str, share: int, endpoint: Endpoint) -> None:
+        loop = asyncio.get_running_loop()
+        deaths = 0
+        while True:
+            born = loop.time()
+            code = await self._processes[name].wait()
+            del self._processes[name]
+            if self._leaving or code == 0:
+                return
+            # What it ran goes with it: its tasks will run again elsewhere.
+            await asyncio.to_thread(kill_leftovers, endpoint.run, name)
+            deaths = deaths + 1 if loop.time() - born < SOON else 1
+            if deaths > MOST_DEATHS:
+                self._on_event(f"worker {name} died {deaths} times in a row and is given up")
+                return
+            self._on_event(f"worker {name} died ({_how(code)}) and is replaced")
+            await asyncio.sleep(0.1 * 2 ** (deaths - 1))
+            if self._leaving:
+                return
+            await self._spawn(name, share, endpoint)
+
+
+def shares(processors: int, *, rigid: bool) -> list[int]:
+    """
+    How workers share a site's processors.
+
+    One worker has them all where a task may hold several. Otherwise some
+    workers share them: starting processes, one worker is busier than a
+    processor is.
+    """
+    if rigid:
+        return [processors]
+    workers = min(processors, MOST_SPAWNERS)
+    return [processors // workers + (i < processors % workers) for i in range(workers)]
+
+
+def _how(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"status {code}"

@@ -1,0 +1,63 @@
+"""Processes that a killed worker left behind, found by the mark in their environment."""
+
+import contextlib
+import os
+import signal
+import time
+
+RUN = "BURSAR_RUN"
+WORKER = "BURSAR_WORKER"
+
+
+def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0) -> int:
+    """
+    Kills what was started for a run, or by one worker of it, and waits for its end.
+
+    A program that hides its environment escapes this.
+
+    Parameters
+    ----------
+    run
+        Identity of the run.
+    worker
+        Name of the worker; None for all of the run.
+    patience
+        Seconds to wait for them to be gone.
+
+    Returns
+    -------
+    int
+        How many were killed.
+    """
+    marks = [f"{RUN}={run}".encode()]
+    if worker is not None:
+        marks.append(f"{WORKER}={worker}".encode())
+    killed = 0
+    give_up = time.monotonic() + patience
+    while found := _marked(marks):
+        if time.monotonic() > give_up:
+            break
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+        time.sleep(0.01)
+    return killed
+
+
+def _marked(marks: list[bytes]) -> list[int]:
+    found = []
+    own = os.getpid()
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == own:
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                environment = file.read().split(b"\0")
+            with open(f"/proc/{name}/stat", "rb") as file:
+                state = file.read().rpartition(b")")[2].split()[0]
+        except OSError:
+            continue  # gone, or somebody else's
+        if state != b"Z" and all(mark in environment for mark in marks):
+            found.append(int(name))
+    return found

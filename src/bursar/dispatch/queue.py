@@ -1,0 +1,556 @@
+"""
+The task queue as a pure state machine.
+
+No clock, no input or output: events and the present time go in, what follows
+from them comes out. Everything the dispatcher may do wrong it would do wrong
+here, so here is where the property tests drive every interleaving.
+
+A task is *waiting* (for parents), *ready*, *delayed* (until its next try),
+*claimed* by a worker, or at its end: *succeeded*, *failed*, *skipped* (a parent
+failed), *cancelled*, or *refused* (there is no money for it). Per task it keeps
+some dozens of bytes in arrays, no object.
+"""
+
+import heapq
+import math
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from bursar.model.admission import Refusal
+from bursar.model.campaign import Retry
+from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Task
+
+BACKFILL_DEPTH = 128
+"""Ready tasks looked at behind one that does not fit."""
+
+_ANYWHERE = 0
+
+
+class State(IntEnum):
+    """Where a task stands."""
+
+    WAITING = 0
+    READY = 1
+    DELAYED = 2
+    CLAIMED = 3
+    SUCCEEDED = 4
+    FAILED = 5
+    SKIPPED = 6
+    CANCELLED = 7
+    REFUSED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """
+    A task in the hands of a worker.
+
+    Parameters
+    ----------
+    task, attempt
+        Which.
+    seconds
+        How long it may run, infinite for no limit.
+    """
+
+    task: int
+    attempt: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    What an outcome meant.
+
+    Parameters
+    ----------
+    final
+        The task is at its end.
+    retry_at
+        When it will be tried again; None when it will not, or at once.
+    """
+
+    final: bool
+    retry_at: float | None = None
+
+
+@dataclass(slots=True)
+class Worker:
+    """
+    What the queue knows of a worker.
+
+    Parameters
+    ----------
+    site
+        Number of its site.
+    processors
+        How many it has.
+    claimed
+        When each task it has claimed should end by its estimate, infinite when
+        unknown.
+    used
+        Processors that its tasks hold, or will.
+    """
+
+    site: int
+    processors: int
+    claimed: dict[int, float] = field(default_factory=dict)
+    used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Tasks by where they stand; ``waiting`` holds all that have not started."""
+
+    total: int
+    waiting: int
+    running: int
+    succeeded: int
+    failed: int
+    skipped: int
+    cancelled: int
+    refused: int
+
+
+class TaskQueue:
+    """
+    Tasks, and who runs them.
+
+    Parameters
+    ----------
+    retry
+        What happens after failures.
+    """
+
+    def __init__(self, retry: Retry) -> None:
+        self._retry = retry
+        self._sites: dict[str, int] = {"": _ANYWHERE}
+        self._state = bytearray()
+        self._attempts = array("H")
+        self._failures = array("H")
+        self._tries = array("H")
+        self._processors = array("I")
+        self._site = array("H")
+        self._priority = array("q")
+        self._estimate = array("d")
+        self._missing = array("I")
+        self._child_start = array("I", [0])
+        self._child = array("I")
+        self._ready: list[list[int]] = [[]]
+        self._delayed: list[tuple[float, int]] = []
+        self._unwanted: set[int] = set()  # cancelled while claimed
+        self._workers: dict[str, Worker] = {}
+        self._by_state = [0] * len(State)
+        self.draining = False
+
+    # Tasks.
+
+    def extend(
+        self,
+        tasks: Sequence[Task],
+        parents: Sequence[Sequence[int]] | None = None,
+        *,
+        order: Sequence[int] | None = None,
+        placed: Sequence[str] | None = None,
+    ) -> range:
+        """
+        Adds tasks.
+
+        Parameters
+        ----------
+        parents
+            Of each task, by number in the queue; only in the first call.
+        order
+            Priority of each, smaller first; None: as listed.
+        placed
+            Name of the site that runs each; None: any.
+
+        Returns
+        -------
+        range
+            Their numbers.
+        """
+        first = len(self._state)
+        numbers = range(first, first + len(tasks))
+        if parents is not None and first:
+            raise ValueError("parents belong to the first tasks only")
+        self._state.extend(bytes(len(tasks)))
+        self._attempts.extend([0] * len(tasks))
+        self._failures.extend([0] * len(tasks))
+        default = self._retry.attempts
+        self._tries.extend(default if t.retries is None else t.retries + 1 for t in tasks)
+        self._processors.extend(t.processors for t in tasks)
+        self._site.extend(map(self._site_number, placed) if placed else [_ANYWHERE] * len(tasks))
+        self._priority.extend(order if order is not None else numbers)
+        self._estimate.extend(math.inf if t.runtime is None else t.runtime for t in tasks)
+        self._by_state[State.WAITING] += len(tasks)
+        if parents is None:
+            self._missing.extend([0] * len(tasks))
+            self._child_start.extend([len(self._child)] * len(tasks))
+        else:
+            self._missing.extend(map(len, parents))
+            self._set_children(parents)
+        for task in numbers:
+            if not self._missing[task]:
+                self._make_ready(task)
+        return numbers
+
+    def restore(self, attempts: Iterable[Outcome]) -> None:
+        """
+        Takes in what an earlier life has journalled, before anything is claimed.
+
+        Parameters
+        ----------
+        attempts
+            All of them, in any order.
+        """
+        best: dict[int, Status] = {}
+        for outcome in attempts:
+            task = outcome.task
+            self._attempts[task] = max(self._attempts[task], outcome.attempt)
+            if outcome.status is Status.SUCCEEDED:
+                best[task] = outcome.status
+            elif outcome.status is not Status.CANCELLED:
+                self._failures[task] += 1
+        # Parents before children need not hold here: each end only counts down.
+        for task in best:
+            self._succeed(task)
+        for task, failures in enumerate(self._failures):
+            if failures >= self._tries[task] and self._state[task] < State.SUCCEEDED:
+                self._fail(task)
+        for heap in self._ready:
+            heap[:] = [key for key in heap if self._state[key & _MASK] == State.READY]
+            heapq.heapify(heap)
+
+    def state(self, task: int) -> State:
+        """Where a task stands."""
+        return State(self._state[task])
+
+    def cancel(self, task: int) -> str | None:
+        """
+        A task is not wanted any more.
+
+        Returns
+        -------
+        str or None
+            The worker that has it and must be told; None when it is at its end
+            now, or was before.
+        """
+        state = self._state[task]
+        if state == State.CLAIMED:
+            self._unwanted.add(task)
+            return next(name for name, w in self._workers.items() if task in w.claimed)
+        if state < State.CLAIMED:
+            self._move(task, State.CANCELLED)
+            self._skip_children(task)
+        return None
+
+    def drain(self) -> None:
+        """Nothing more is claimed; what failed is not tried again."""
+        self.draining = True
+
+    # Workers.
+
+    def join(self, worker: str, site: str, processors: int) -> None:
+        """A worker is there."""
+        if worker in self._workers:
+            raise ValueError(f"worker {worker} is there already")
+        self._workers[worker] = Worker(self._site_number(site), processors)
+
+    def lose(self, worker: str) -> list[tuple[int, int]]:
+        """
+        A worker is gone.
+
+        Returns
+        -------
+        list
+            Task and attempt of what it had; each is to be finished as lost, by
+            the same worker's name, before :meth:`leave`.
+        """
+        return [(task, self._attempts[task]) for task in self._workers[worker].claimed]
+
+    def leave(self, worker: str) -> None:
+        """A worker that has nothing claimed goes."""
+        if self._workers[worker].claimed:
+            raise ValueError(f"worker {worker} still has tasks")
+        del self._workers[worker]
+
+    @property
+    def workers(self) -> dict[str, Worker]:
+        """Those that are there, by name."""
+        return self._workers
+
+    def claim(
+        self,
+        worker: str,
+        room: int,
+        now: float,
+        admit: Callable[[int], float | Refusal],
+    ) -> list[Claim]:
+        """
+        The best ready tasks that a worker can take.
+
+        Parameters
+        ----------
+        room
+            Processors that may be claimed on top of those in use. More than are
+            free means prefetching.
+        now
+            For estimates of when others end.
+        admit
+            Asked for each before it is claimed.
+
+        Returns
+        -------
+        list of Claim
+            Best first. A task that does not fit holds back those behind it,
+            but for such as cannot delay it (EASY backfilling).
+        """
+        claims: list[Claim] = []
+        if self.draining:
+            return claims
+        who = self._workers[worker]
+        heaps = [h for h in self._heaps_for(who) if h]
+        put_back: list[tuple[list[int], int]] = []
+        shadow = -math.inf
+        spare = 0
+        looked = 0
+        while room > 0 and heaps and looked < BACKFILL_DEPTH:
+            heap = min(heaps, key=_first) if len(heaps) > 1 else heaps[0]
+            key = heapq.heappop(heap)
+            if not heap:
+                heaps.remove(heap)
+            task = key & _MASK
+            if self._state[task] != State.READY:
+                continue
+            processors = self._processors[task]
+            if processors > who.processors:
+                put_back.append((heap, key))
+                looked += 1
+                continue
+            blocked = shadow > -math.inf
+            if blocked:
+                looked += 1
+            harmless = not blocked or (now + self._estimate[task] <= shadow or processors <= spare)
+            if processors > room or not harmless:
+                put_back.append((heap, key))
+                if not blocked:
+                    shadow, spare = self._shadow(who, claims, processors, now)
+                continue
+            answer = admit(task)
+            if isinstance(answer, Refusal):
+                if answer.final:
+                    self._move(task, State.REFUSED)
+                    continue
+                put_back.append((heap, key))
+                break
+            if blocked and now + self._estimate[task] > shadow:
+                spare -= processors
+            room -= processors
+            self._attempts[task] += 1
+            self._move(task, State.CLAIMED)
+            who.claimed[task] = now + self._estimate[task]
+            who.used += processors
+            claims.append(Claim(task, self._attempts[task], answer))
+        for heap, key in put_back:
+            heapq.heappush(heap, key)
+        return claims
+
+    def give_back(self, worker: str, task: int, attempt: int) -> bool:
+        """
+        A claimed task was not started; the attempt does not count.
+
+        Returns
+        -------
+        bool
+            False when the worker did not have it.
+        """
+        if not self._release(worker, task, attempt):
+            return False
+        self._attempts[task] -= 1
+        if task in self._unwanted:
+            self._unwanted.discard(task)
+            self._move(task, State.CANCELLED)
+            self._skip_children(task)
+        else:
+            self._make_ready(task)
+        return True
+
+    def finish(self, worker: str, outcome: Outcome, now: float) -> Verdict | None:
+        """
+        An attempt has ended.
+
+        Returns
+        -------
+        Verdict or None
+            None when it is not the one that counts: another worker's, an
+            earlier one, or told twice. It must then be dropped.
+        """
+        task = outcome.task
+        if not self._release(worker, task, outcome.attempt):
+            return None
+        unwanted = task in self._unwanted
+        self._unwanted.discard(task)
+        if outcome.status is Status.SUCCEEDED:
+            self._succeed(task)
+            return Verdict(final=True)
+        if unwanted:
+            self._move(task, State.CANCELLED)
+            self._skip_children(task)
+            return Verdict(final=True)
+        if outcome.status is Status.CANCELLED:
+            self._make_ready(task)
+            return Verdict(final=False)
+        self._failures[task] += 1
+        if self._failures[task] >= self._tries[task]:
+            self._fail(task)
+            return Verdict(final=True)
+        wait = self._retry.wait_before(self._failures[task] + 1)
+        if wait <= 0:
+            self._make_ready(task)
+            return Verdict(final=False)
+        self._move(task, State.DELAYED)
+        heapq.heappush(self._delayed, (now + wait, task))
+        return Verdict(final=False, retry_at=now + wait)
+
+    # Time.
+
+    def next_wake(self) -> float | None:
+        """When :meth:`wake` has something to do next; None for never."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def wake(self, now: float) -> int:
+        """Makes ready what has waited long enough; how many these are."""
+        woken = 0
+        while self._delayed and self._delayed[0][0] <= now:
+            _, task = heapq.heappop(self._delayed)
+            if self._state[task] == State.DELAYED:
+                self._make_ready(task)
+                woken += 1
+        return woken
+
+    # Looking.
+
+    @property
+    def counts(self) -> Counts:
+        """Tasks by where they stand."""
+        n = self._by_state
+        return Counts(
+            total=len(self._state),
+            waiting=n[State.WAITING] + n[State.READY] + n[State.DELAYED],
+            running=n[State.CLAIMED],
+            succeeded=n[State.SUCCEEDED],
+            failed=n[State.FAILED],
+            skipped=n[State.SKIPPED],
+            cancelled=n[State.CANCELLED],
+            refused=n[State.REFUSED],
+        )
+
+    @property
+    def ready(self) -> int:
+        """How many could start now."""
+        return self._by_state[State.READY]
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, and nothing more will start as things are."""
+        n = self._by_state
+        if n[State.CLAIMED]:
+            return False
+        return self.draining or not (n[State.READY] or n[State.DELAYED])
+
+    # Inside.
+
+    def _site_number(self, site: str) -> int:
+        number = self._sites.get(site)
+        if number is None:
+            number = self._sites[site] = len(self._sites)
+            self._ready.append([])
+        return number
+
+    def _heaps_for(self, worker: Worker) -> list[list[int]]:
+        return [self._ready[_ANYWHERE], self._ready[worker.site]]
+
+    def _shadow(
+        self, who: Worker, claims: list[Claim], processors: int, now: float
+    ) -> tuple[float, int]:
+        """
+        When a task that does not fit now could start, and what is spare then.
+
+        Without estimates it could start never: then nothing overtakes it.
+        """
+        free = who.processors - who.used
+        for end, width in sorted((end, self._processors[t]) for t, end in who.claimed.items()):
+            if math.isinf(end):
+                break
+            free += width
+            if free >= processors:
+                return max(end, now), free - processors
+        return now, 0
+
+    def _set_children(self, parents: Sequence[Sequence[int]]) -> None:
+        count = array("I", [0]) * (len(parents) + 1)
+        for row in parents:
+            for parent in row:
+                count[parent + 1] += 1
+        for i in range(1, len(count)):
+            count[i] += count[i - 1]
+        fill = array("I", count)
+        child = array("I", [0]) * count[-1]
+        for task, row in enumerate(parents):
+            for parent in row:
+                child[fill[parent]] = task
+                fill[parent] += 1
+        self._child_start, self._child = count, child
+
+    def _children(self, task: int) -> "array[int]":
+        return self._child[self._child_start[task] : self._child_start[task + 1]]
+
+    def _move(self, task: int, state: State) -> None:
+        self._by_state[self._state[task]] -= 1
+        self._by_state[state] += 1
+        self._state[task] = state
+
+    def _make_ready(self, task: int) -> None:
+        self._move(task, State.READY)
+        heap = self._ready[self._site[task]]
+        heapq.heappush(heap, self._priority[task] << _BITS | task)
+
+    def _release(self, worker: str, task: int, attempt: int) -> bool:
+        who = self._workers.get(worker)
+        if who is None or task not in who.claimed or self._attempts[task] != attempt:
+            return False
+        del who.claimed[task]
+        who.used -= self._processors[task]
+        return True
+
+    def _succeed(self, task: int) -> None:
+        self._move(task, State.SUCCEEDED)
+        for child in self._children(task):
+            self._missing[child] -= 1
+            if not self._missing[child] and self._state[child] == State.WAITING:
+                self._make_ready(child)
+
+    def _fail(self, task: int) -> None:
+        self._move(task, State.FAILED)
+        self._skip_children(task)
+
+    def _skip_children(self, task: int) -> None:
+        stack = list(self._children(task))
+        while stack:
+            child = stack.pop()
+            if self._state[child] == State.WAITING:
+                self._move(child, State.SKIPPED)
+                stack.extend(self._children(child))
+
+
+_BITS = 32
+_MASK = (1 << _BITS) - 1
+
+
+def _first(heap: list[int]) -> int:
+    return heap[0]

@@ -1,0 +1,622 @@
+"""
+The dispatcher: gives tasks to workers, and loses nothing.
+
+One asyncio loop. Workers connect to it over the loopback interface, show the
+run's secret, and are kept filled by credit. Whatever they report goes into the
+journal, many outcomes in one transaction, before anybody else is told.
+"""
+
+import asyncio
+import hmac
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from bursar.dispatch.folders import folder_name
+from bursar.dispatch.guard import Guard
+from bursar.dispatch.journal import Event, Journal, Record
+from bursar.dispatch.prefetch import Prefetch
+from bursar.dispatch.queue import Claim, Counts, TaskQueue
+from bursar.dispatch.wire import (
+    Cancel,
+    Frames,
+    FromServer,
+    FromWorker,
+    GiveBack,
+    Hello,
+    Job,
+    Leave,
+    ProtocolError,
+    Results,
+    Returned,
+    Welcome,
+    Work,
+    frame,
+)
+from bursar.model.admission import Refusal
+from bursar.model.campaign import Retry
+from bursar.model.errors import BursarError
+from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Task
+from bursar.model.transfer import Transfer
+
+SPILL = 64 * 1024
+"""Bytes of a stream that travel with the outcome and lie in the journal."""
+
+_STRANGER_FRAME = 4096  # bytes; nobody unknown may make us buffer more
+_STRANGER_PATIENCE = 10.0  # seconds in which a connection must have said who it is
+_BATCH = 2048  # tasks at most in one frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """
+    Where a run's files lie.
+
+    Parameters
+    ----------
+    root
+        The campaign's folder; only read.
+    files, work, logs
+        The run's own.
+    """
+
+    root: Path
+    files: Path
+    work: Path
+    logs: Path
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What the next transaction takes, and who is told when it is durable."""
+
+    records: list[Record] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    sends: list[tuple["_Connection", bytes]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.transfers or self.events or self.sends)
+
+
+class Dispatcher:
+    """
+    Carries out tasks on whatever workers connect.
+
+    All methods are to be called from the loop it was started on.
+
+    Parameters
+    ----------
+    tasks
+        What to run. More may be submitted later.
+    parents
+        Of each task, by number.
+    journal
+        Where outcomes and money are written.
+    guard
+        Lets tasks start.
+    retry
+        What happens after failures.
+    folders
+        Where the run's files lie.
+    run
+        Identity of the run.
+    order
+        Priority of each task, smaller first; None: as listed.
+    placed
+        Site that runs each task; None: any.
+    past
+        Attempts that an earlier life has journalled.
+    on_outcome
+        Told of each outcome once it is durable, and whether it is final.
+    on_start
+        Told of tasks that are handed to a worker.
+    on_event
+        Told, in one line for people, of what is worth saying.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        parents: Sequence[Sequence[int]] | None = None,
+        *,
+        journal: Journal,
+        guard: Guard,
+        retry: Retry,
+        folders: Folders,
+        run: str,
+        order: Sequence[int] | None = None,
+        placed: Sequence[str] | None = None,
+        past: Sequence[Outcome] = (),
+        on_outcome: Callable[[Outcome, bool], None] | None = None,
+        on_start: Callable[[Sequence[int]], None] | None = None,
+        on_event: Callable[[str], None] | None = None,
+    ) -> None:
+        self._tasks: list[Task | None] = list(tasks)
+        self._journal = journal
+        self._guard = guard
+        self._folders = folders
+        self._run = run
+        self._on_outcome = on_outcome
+        self._on_start = on_start
+        self._on_event = on_event
+        self._queue = TaskQueue(retry)
+        self._queue.extend(tasks, parents, order=order, placed=placed)
+        if past:
+            self._queue.restore(past)
+        self._rigid = any(task.processors > 1 for task in tasks)
+        self._connections: dict[str, _Connection] = {}
+        self._strangers: set[_Connection] = set()
+        self._pending = _Pending()
+        self._committing = False
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="bursar-journal")
+        self._changed = asyncio.Event()
+        self._fault: BursarError | None = None
+        self._refusal = ""
+        self._hurried = False
+        self._waker: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+        self._encoder = msgspec.msgpack.Encoder()
+        self.token = secrets.token_urlsafe(32)
+        self.address = ("127.0.0.1", 0)
+
+    # For whoever runs it.
+
+    async def start(self) -> None:
+        """Listens on the loopback interface, on a port of the system's choice."""
+        self._loop = asyncio.get_running_loop()
+        self._epoch = time.time() - self._loop.time()
+        self._server = await self._loop.create_server(
+            lambda: _Connection(self), "127.0.0.1", 0, backlog=128
+        )
+        self.address = self._server.sockets[0].getsockname()[:2]
+
+    def now(self) -> float:
+        """Seconds since the epoch by the loop's clock, which never jumps."""
+        return self._epoch + self._loop.time()
+
+    def submit(self, task: Task) -> int:
+        """Adds a task without parents; its number."""
+        (number,) = self._queue.extend([task])
+        self._tasks.append(task)
+        self._rigid = self._rigid or task.processors > 1
+        self._hurry()
+        return number
+
+    def cancel(self, task: int) -> bool:
+        """
+        A task is not wanted any more; what runs is killed.
+
+        Returns
+        -------
+        bool
+            True when it will not start.
+        """
+        worker = self._queue.cancel(task)
+        if worker is None:
+            self._changed.set()
+            return True
+        self._send(self._connections[worker], Cancel([task], 0.0, "cancelled"))
+        return False
+
+    def note(self, kind: str, text: str, transfers: Sequence[Transfer] = ()) -> None:
+        """Journals an event, with movements of money that belong to it."""
+        self._pending.events.append(Event(self.now(), kind, text))
+        self._pending.transfers.extend(transfers)
+        self._commit_soon()
+
+    def post(self, transfers: Sequence[Transfer]) -> None:
+        """Journals movements of money."""
+        self._pending.transfers.extend(transfers)
+        self._commit_soon()
+
+    def drain(self) -> None:
+        """Starts nothing more; what runs goes on."""
+        self._queue.drain()
+        for connection in self._connections.values():
+            self._send(connection, GiveBack(len(connection.claimed)))
+        self._changed.set()
+
+    async def stop(self, reason: str, *, site: str = "", grace: float = 5.0) -> None:
+        """
+        Starts nothing more and stops what runs.
+
+        Parameters
+        ----------
+        reason
+            Goes into the outcomes.
+        site
+            Only there; empty for everywhere.
+        grace
+            Seconds between asking and killing.
+        """
+        self.drain()
+        for connection in self._connections.values():
+            if not site or connection.site == site:
+                self._send(connection, Cancel([], grace, reason))
+        await self.wait()
+
+    async def wait(self) -> None:
+        """
+        Returns when every task is at its end, or nothing more will run.
+
+        Raises
+        ------
+        BursarError
+            When the journal cannot be written.
+        """
+        while not (self._queue.idle and not self._pending and not self._committing):
+            if self._fault is not None:
+                raise self._fault
+            self._changed.clear()
+            await self._changed.wait()
+        if self._fault is not None:
+            raise self._fault
+
+    async def close(self) -> None:
+        """Lets the workers go and writes what is left."""
+        for connection in list(self._connections.values()):
+            self._send(connection, Leave())
+        if self._waker is not None:
+            self._waker.cancel()
+        if self._server is not None:
+            self._server.close()
+        while self._pending or self._committing:
+            if self._fault is not None:
+                break
+            self._changed.clear()
+            await self._changed.wait()
+        for connection in [*self._connections.values(), *self._strangers]:
+            connection.hang_up()
+        if self._server is not None:
+            await self._server.wait_closed()
+        await self._loop.run_in_executor(None, self._writer.shutdown)
+
+    @property
+    def counts(self) -> Counts:
+        """Tasks by where they stand; those prefetched by a worker count as waiting."""
+        counts = self._queue.counts
+        running = sum(self.running().values())
+        waiting = counts.waiting + counts.running - running
+        return replace(counts, running=running, waiting=waiting)
+
+    def running(self) -> dict[str, int]:
+        """Tasks running at each site."""
+        found: dict[str, int] = {}
+        for connection in self._connections.values():
+            running = len(connection.claimed)
+            if not self._rigid:
+                running = min(running, connection.processors)
+            found[connection.site] = found.get(connection.site, 0) + running
+        return found
+
+    def busy(self) -> dict[str, int]:
+        """Processors busy at each site."""
+        found: dict[str, int] = {}
+        for name, connection in self._connections.items():
+            used = min(self._queue.workers[name].used, connection.processors)
+            found[connection.site] = found.get(connection.site, 0) + used
+        return found
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing more may start; empty when money is no hindrance."""
+        return self._refusal
+
+    # Workers.
+
+    def _joined(self, connection: "_Connection", hello: Hello) -> bool:
+        if not hmac.compare_digest(hello.token.encode(), self.token.encode()):
+            return False
+        if hello.worker in self._connections or hello.processors < 1:
+            return False
+        self._strangers.discard(connection)
+        connection.introduce(hello)
+        self._connections[hello.worker] = connection
+        self._queue.join(hello.worker, hello.site, hello.processors)
+        connection.claimed = self._queue.workers[hello.worker].claimed
+        folders = self._folders
+        self._send(
+            connection,
+            Welcome(
+                self._run,
+                str(folders.root),
+                str(folders.files),
+                str(folders.work),
+                str(folders.logs),
+                SPILL,
+            ),
+        )
+        self._hurry()
+        return True
+
+    def _left(self, connection: "_Connection") -> None:
+        self._strangers.discard(connection)
+        if self._connections.get(connection.worker) is not connection:
+            return
+        del self._connections[connection.worker]
+        lost = self._queue.lose(connection.worker)
+        now = self.now()
+        self._take_outcomes(
+            connection,
+            [
+                Outcome(
+                    task=task,
+                    attempt=attempt,
+                    status=Status.LOST,
+                    start=now,
+                    end=now,
+                    reason=f"worker {connection.worker} went away",
+                )
+                for task, attempt in lost
+            ],
+        )
+        self._queue.leave(connection.worker)
+        self._changed.set()
+
+    def _heard(self, connection: "_Connection", message: FromWorker) -> None:
+        match message:
+            case Results(outcomes):
+                connection.prefetch.learn(outcomes)
+                self._take_outcomes(connection, outcomes)
+            case Returned(jobs):
+                for task, attempt in jobs:
+                    if self._queue.give_back(connection.worker, task, attempt):
+                        now = self.now()
+                        nothing = Outcome(
+                            task=task, attempt=attempt, status=Status.CANCELLED, start=now, end=now
+                        )
+                        self._pending.transfers.extend(self._guard.settle([nothing], now))
+                self._changed.set()
+                self._hurry()
+            case Hello():
+                raise ProtocolError("a second hello")
+
+    def _take_outcomes(self, connection: "_Connection", outcomes: Sequence[Outcome]) -> None:
+        now = self.now()
+        worker, site = connection.worker, connection.site
+        finish = self._queue.finish
+        records = self._pending.records
+        counted: list[Outcome] = []
+        for outcome in outcomes:
+            verdict = finish(worker, outcome, now)
+            if verdict is None:
+                continue
+            counted.append(outcome)
+            records.append(Record(outcome, verdict.final, site))
+        if counted:
+            self._pending.transfers.extend(self._guard.settle(counted, now))
+            self._commit_soon()
+        self._hurry()
+
+    # Giving out work.
+
+    def _hurry(self) -> None:
+        """Fills the workers once the present burst of events is taken in."""
+        if not self._hurried:
+            self._hurried = True
+            self._loop.call_soon(self._fill)
+
+    def _fill(self) -> None:
+        self._hurried = False
+        if self._fault is not None:
+            return
+        now = self.now()
+        self._queue.wake(now)
+        self._set_waker()
+        if not self._queue.ready or self._queue.draining:
+            self._take_back(now)
+            return
+        started: list[int] = []
+        for connection in sorted(self._connections.values(), key=_load):
+            worker = self._queue.workers[connection.worker]
+            room = connection.processors - worker.used
+            if not self._rigid:
+                room += self._share(connection)
+            while room > 0 and self._queue.ready:
+                claims = self._queue.claim(
+                    connection.worker,
+                    min(room, _BATCH),
+                    now,
+                    lambda task, site=connection.site: self._admit(task, site, now),  # type: ignore[misc]
+                )
+                if not claims:
+                    break
+                room = connection.processors - worker.used
+                if not self._rigid:
+                    room += self._share(connection)
+                started.extend(claim.task for claim in claims)
+                self._give(connection, claims)
+        if started and self._on_start is not None:
+            self._on_start(started)
+        self._changed.set()
+
+    def _share(self, connection: "_Connection") -> int:
+        """How many tasks a worker may have waiting: a fair part of what is left, at most."""
+        fair = self._queue.ready // (2 * len(self._connections))
+        return min(connection.prefetch.depth(connection.processors), fair)
+
+    def _take_back(self, now: float) -> None:
+        """At the end, a worker without work gets what waits at another."""
+        if self._rigid or self._queue.draining or len(self._connections) < 2:
+            return
+        idle = [c for c in self._connections.values() if not c.claimed]
+        if not idle:
+            return
+        for connection in self._connections.values():
+            waiting = len(connection.claimed) - connection.processors
+            if waiting > 0 and now - connection.asked_back > 0.01:
+                connection.asked_back = now
+                self._send(connection, GiveBack((waiting + 1) // 2))
+
+    def _admit(self, task: int, site: str, now: float) -> float | Refusal:
+        answer = self._guard.admit(task, site, now)
+        if isinstance(answer, Refusal):
+            self._refusal = answer.reason
+            return answer
+        limit = self._known(task).wall_limit
+        return answer if limit is None else min(limit, answer)
+
+    def _known(self, number: int) -> Task:
+        task = self._tasks[number]
+        assert task is not None
+        return task
+
+    def _give(self, connection: "_Connection", claims: Sequence[Claim]) -> None:
+        jobs = [msgspec.Raw(self._encode(claim)) for claim in claims]
+        transfers = self._guard.transfers()
+        data = frame(Work(jobs))
+        if transfers:
+            # Money is set aside durably before anything is spent of it.
+            self._pending.transfers.extend(transfers)
+            self._pending.sends.append((connection, data))
+            self._commit_soon()
+        elif self._pending.sends or connection.withheld:
+            self._pending.sends.append((connection, data))
+            self._commit_soon()
+        else:
+            connection.write(data)
+
+    def _encode(self, claim: Claim) -> bytes:
+        task = self._known(claim.task)
+        return self._encoder.encode(
+            Job(
+                claim.task,
+                claim.attempt,
+                task.processors,
+                0.0 if math.isinf(claim.seconds) else max(claim.seconds, 1e-3),
+                folder_name(claim.task, task.id),
+                task.steps,
+                tuple([file.name for file in task.inputs]) if task.inputs else (),
+                tuple([file.name for file in task.outputs]) if task.outputs else (),
+                dict(task.environment) if task.environment else {},
+            )
+        )
+
+    def _send(self, connection: "_Connection", message: FromServer) -> None:
+        connection.write(frame(message))
+
+    def _set_waker(self) -> None:
+        due = self._queue.next_wake()
+        if self._waker is not None:
+            self._waker.cancel()
+            self._waker = None
+        if due is not None:
+            self._waker = self._loop.call_at(due - self._epoch, self._hurry)
+
+    # The journal.
+
+    def _commit_soon(self) -> None:
+        if not self._committing and self._fault is None:
+            self._committing = True
+            self._loop.call_soon(self._commit)
+
+    def _commit(self) -> None:
+        pending, self._pending = self._pending, _Pending()
+        for connection, _ in pending.sends:
+            connection.withheld += 1
+        done = self._loop.run_in_executor(
+            self._writer,
+            self._journal.commit,
+            pending.records,
+            pending.transfers,
+            pending.events,
+        )
+        done.add_done_callback(lambda future: self._committed(pending, future))
+
+    def _committed(self, pending: _Pending, future: "asyncio.Future[None]") -> None:
+        self._committing = False
+        error = future.exception()
+        if error is not None:
+            self._fault = (
+                error if isinstance(error, BursarError) else BursarError(f"journal: {error}")
+            )
+            self._fault.__cause__ = error
+            self._changed.set()
+            return
+        for connection, data in pending.sends:
+            connection.withheld -= 1
+            connection.write(data)
+        if self._pending:
+            self._commit_soon()
+        if self._on_outcome is not None:
+            for record in pending.records:
+                self._on_outcome(record.outcome, record.final)
+        self._changed.set()
+
+
+class _Connection(asyncio.Protocol):
+    """A worker's end of the wire; a stranger's until it has shown the token."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._frames = Frames(_STRANGER_FRAME)
+        self._decoder = msgspec.msgpack.Decoder(FromWorker)
+        self._transport: asyncio.Transport | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._known = False
+        self.worker = ""
+        self.site = ""
+        self.processors = 0
+        self.claimed: Mapping[int, float] = {}
+        self.prefetch = Prefetch()
+        self.asked_back = -math.inf
+        self.withheld = 0
+
+    def introduce(self, hello: Hello) -> None:
+        """The stranger is a worker."""
+        self._known = True
+        self._frames.limit = 1 << 30
+        self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def write(self, data: bytes) -> None:
+        """Sends, unless the connection is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def hang_up(self) -> None:
+        """Ends the connection once what was written is sent."""
+        if self._patience is not None:
+            self._patience.cancel()
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A stranger."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._dispatcher._strangers.add(self)
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(_STRANGER_PATIENCE, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Frames, or what a stranger sends instead."""
+        try:
+            for body in self._frames.feed(data):
+                message = self._decoder.decode(body)
+                if self._known:
+                    self._dispatcher._heard(self, message)
+                elif not isinstance(message, Hello) or not self._dispatcher._joined(self, message):
+                    raise ProtocolError("the token is wrong")
+        except (ProtocolError, msgspec.MsgspecError):
+            if self._transport is not None:
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The worker is gone."""
+        if self._patience is not None:
+            self._patience.cancel()
+        self._dispatcher._left(self)
+
+
+def _load(connection: _Connection) -> float:
+    return len(connection.claimed) / connection.processors

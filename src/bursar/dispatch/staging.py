@@ -1,0 +1,174 @@
+"""Files between the run's root name space and a task's working directory."""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+class StagingError(Exception):
+    """A file is missing or cannot be put in its place: the attempt fails with this line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """
+    The run's root name space.
+
+    Parameters
+    ----------
+    campaign
+        The campaign's folder; only read.
+    files
+        The run's own; shadows the campaign's, and takes everything written.
+    """
+
+    campaign: str
+    files: str
+
+    def find(self, name: str) -> str:
+        """
+        Path to read ``name`` from.
+
+        Raises
+        ------
+        StagingError
+            When it is in neither folder.
+        """
+        for folder in (self.files, self.campaign):
+            path = os.path.join(folder, name)
+            if os.path.lexists(path):
+                return path
+        raise StagingError(f'"{name}" is neither in the campaign\'s folder nor made by the run')
+
+    def target(self, name: str) -> str:
+        """
+        Path to write ``name`` to, its folder made.
+
+        Raises
+        ------
+        StagingError
+            When it would leave the run's files.
+        """
+        path = os.path.normpath(os.path.join(self.files, name))
+        if not path.startswith(self.files + os.sep):
+            raise StagingError(f'"{name}" would be written outside the run\'s files')
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
+
+
+def stage_in(root: Root, folder: str, name: str) -> None:
+    """
+    Puts an input into a working directory.
+
+    What the run made is hard-linked; what belongs to the user is linked by
+    name, so that a task that deletes or replaces it only loses its link.
+    """
+    target = os.path.join(folder, name)
+    if "/" in name:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        os.link(os.path.join(root.files, name), target, follow_symlinks=False)
+    except FileNotFoundError:
+        source = root.find(name)
+        os.symlink(os.path.abspath(source), target)
+    except OSError:  # another device, or a folder
+        os.symlink(os.path.join(root.files, name), target)
+
+
+def publish(root: Root, folder: str, name: str) -> None:
+    """
+    Puts an output into the run's files, whole or not at all.
+
+    Raises
+    ------
+    StagingError
+        When the task did not make it.
+    """
+    source = os.path.join(folder, name)
+    if not os.path.exists(source):
+        raise StagingError(f'output "{name}" was not made')
+    copy_whole(source, root.target(name))
+
+
+def copy(source: str, target: str) -> None:
+    """
+    Copies a file or a folder; into the target where that is a folder.
+
+    Raises
+    ------
+    StagingError
+        When it cannot.
+    """
+    if os.path.isdir(target) and not os.path.isdir(source):
+        target = os.path.join(target, os.path.basename(source))
+    parent = os.path.dirname(target)
+    if parent:
+        os.makedirs(parent, exist_ok=True)
+    try:
+        if os.path.isdir(source):
+            shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
+        else:
+            _in_one_step(source, target, _copy_file)
+    except (OSError, shutil.Error) as error:
+        raise StagingError(f"cannot copy {source} to {target}: {error}") from None
+
+
+def copy_whole(source: str, target: str) -> None:
+    """Gives ``source`` the further name ``target``, replacing what had it, in one step."""
+    if os.path.isdir(source):
+        shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
+    else:
+        _in_one_step(source, target, _link_file)
+
+
+def _in_one_step(source: str, target: str, make: Callable[[str, str], None]) -> None:
+    fresh = f"{target}.part-{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(fresh)
+    try:
+        make(source, fresh)
+        os.rename(fresh, target)
+    finally:
+        # Gone already, unless it failed or both names were one file before.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(fresh)
+
+
+def _link_file(source: str, target: str) -> None:
+    if os.path.islink(source):
+        _copy_file(source, target)
+        return
+    try:
+        os.link(source, target)
+    except OSError:  # another device, or no hard links here
+        _copy_file(source, target)
+
+
+def _copy_file(source: str, target: str) -> None:
+    shutil.copyfile(source, target)
+    shutil.copymode(source, target)
+
+
+_NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+
+
+def substitute(source: str, target: str, values: Mapping[str, str]) -> None:
+    """
+    Copies a text, replacing ``$name`` and ``${name}`` where the name is known.
+
+    Raises
+    ------
+    StagingError
+        When the source cannot be read.
+    """
+    try:
+        with open(source, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            text = file.read()
+    except OSError as error:
+        raise StagingError(f'substitute: cannot read "{source}": {error.strerror}') from None
+    made = _NAME.sub(lambda m: values.get(m[1] or m[2], m[0]), text)
+    with open(target, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        file.write(made)

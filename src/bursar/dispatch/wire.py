@@ -1,0 +1,207 @@
+"""
+What the dispatcher and a worker say to each other.
+
+A frame is a length of four bytes, big endian, and that many bytes of msgpack.
+Both ends decode into these types, so a malformed frame cannot get further.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from bursar.model.outcome import Outcome
+from bursar.model.step import Step
+
+MAX_FRAME = 256 * 1024 * 1024
+"""Bytes of the largest frame either end takes."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
+    """
+    A worker's first frame.
+
+    Parameters
+    ----------
+    token
+        The run's secret.
+    worker
+        Name of the worker, unique in the run.
+    site
+        Name of the site it works for.
+    processors
+        How many it has.
+    """
+
+    token: str
+    worker: str
+    site: str
+    processors: int
+
+
+class Results(msgspec.Struct, frozen=True, tag=1, array_like=True):
+    """Attempts that ended."""
+
+    outcomes: list[Outcome]
+
+
+class Returned(msgspec.Struct, frozen=True, tag=2, array_like=True):
+    """Jobs that were asked back and had not started: task and attempt of each."""
+
+    jobs: list[tuple[int, int]]
+
+
+class Job(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """
+    One attempt, as the worker needs it.
+
+    Parameters
+    ----------
+    task, attempt
+        Which.
+    processors
+        How many it holds.
+    limit
+        Seconds after which it is killed; 0 for no limit.
+    folder
+        Name of its working directory, unique in the run.
+    steps
+        What it does.
+    inputs, outputs
+        Files by name.
+    environment
+        Variables added to the worker's.
+    """
+
+    task: int
+    attempt: int
+    processors: int
+    limit: float
+    folder: str
+    steps: tuple[Step, ...]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
+    """
+    The dispatcher's first frame: where the run's files lie.
+
+    Parameters
+    ----------
+    run
+        Identity of the run.
+    root
+        The campaign's folder; only read.
+    files, work, logs
+        Of the run.
+    spill
+        Bytes of each stream that travel with the outcome; more goes to a file.
+    """
+
+    run: str
+    root: str
+    files: str
+    work: str
+    logs: str
+    spill: int
+
+
+class Work(msgspec.Struct, frozen=True, tag=11, array_like=True):
+    """Jobs to do, in this order as processors come free."""
+
+    jobs: list[msgspec.Raw]
+
+
+class GiveBack(msgspec.Struct, frozen=True, tag=12, array_like=True):
+    """Return up to so many jobs that have not started, the last ones first."""
+
+    count: int
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=13, array_like=True):
+    """
+    Stop these tasks, started or not; each is answered by an outcome.
+
+    Parameters
+    ----------
+    tasks
+        Which; empty for all.
+    grace
+        Seconds between asking (SIGTERM) and killing (SIGKILL).
+    reason
+        Goes into the outcomes.
+    """
+
+    tasks: list[int]
+    grace: float
+    reason: str
+
+
+class Leave(msgspec.Struct, frozen=True, tag=14, array_like=True):
+    """No more work: end."""
+
+
+FromWorker = Hello | Results | Returned
+FromServer = Welcome | Work | GiveBack | Cancel | Leave
+
+
+class ProtocolError(Exception):
+    """The other end said something that is not of this protocol."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+encode_job = _encoder.encode
+
+
+def frame(message: FromWorker | FromServer) -> bytes:
+    """The message as it goes over the wire."""
+    buffer = bytearray(4)
+    _encoder.encode_into(message, buffer, 4)
+    size = len(buffer) - 4
+    if size > MAX_FRAME:
+        raise ProtocolError(f"a frame of {size} bytes is larger than {MAX_FRAME}")
+    _LENGTH.pack_into(buffer, 0, size)
+    return bytes(buffer)
+
+
+class Frames:
+    """
+    Cuts a stream of bytes into frames.
+
+    Parameters
+    ----------
+    limit
+        Bytes of the largest frame taken; smaller for a peer not yet trusted.
+    """
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self.limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """
+        Takes bytes as they come; yields the body of each frame completed.
+
+        Raises
+        ------
+        ProtocolError
+            When a frame announces more than the limit.
+        """
+        self._buffer += data
+        start = 0
+        try:
+            while len(self._buffer) - start >= 4:
+                (size,) = _LENGTH.unpack_from(self._buffer, start)
+                if size > self.limit:
+                    raise ProtocolError(f"a frame of {size} bytes is larger than {self.limit}")
+                if len(self._buffer) - start - 4 < size:
+                    break
+                body = bytes(self._buffer[start + 4 : start + 4 + size])
+                start += 4 + size
+                yield body
+        finally:
+            del self._buffer[:start]

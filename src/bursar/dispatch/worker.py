@@ -1,0 +1,326 @@
+"""
+A worker: a small process that starts tasks and reports how they ended.
+
+One thread and one epoll loop. It stays small because starting a process is
+what it is for, and single-threaded because a started process takes over the
+worker's working directory. Its settings come on standard input, so that the
+run's secret is on no command line.
+
+Without the dispatcher a worker has no purpose: when the connection ends it
+kills what it runs and leaves.
+"""
+
+import contextlib
+import heapq
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+
+import msgspec
+
+from bursar.dispatch.attempt import GRACE, Attempt, Workplace
+from bursar.dispatch.wire import (
+    Cancel,
+    Frames,
+    FromServer,
+    GiveBack,
+    Hello,
+    Job,
+    Leave,
+    ProtocolError,
+    Results,
+    Returned,
+    Welcome,
+    Work,
+    frame,
+)
+from bursar.model.outcome import Outcome, Status
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is told on standard input, as JSON."""
+
+    host: str
+    port: int
+    token: str
+    worker: str
+    site: str
+    processors: int
+
+
+class Worker:
+    """
+    The loop around attempts.
+
+    Parameters
+    ----------
+    settings
+        Its name, and where to report.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._free = settings.processors
+        self._queue: deque[Job] = deque()
+        self._running: dict[int, Attempt] = {}  # by process
+        self._tasks: dict[int, Attempt] = {}  # by task
+        self._timers: list[tuple[float, int, int, Attempt]] = []
+        self._timer = 0
+        self._done: list[Outcome] = []
+        self._unsent = bytearray()
+        self._leaving = False
+        self._place: Workplace | None = None
+        self._decoder = msgspec.msgpack.Decoder(FromServer)
+        self._jobs = msgspec.msgpack.Decoder(Job)
+        self._frames = Frames()
+        self._server = socket.create_connection((settings.host, settings.port))
+        self._server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._server.setblocking(False)
+        self._poll = select.epoll()
+        self._wakeup, self._waker = socket.socketpair()
+        self._calls: dict[int, Attempt] = {}  # by file descriptor
+        self._blocked = False
+        self._terminated = False
+
+    def run(self) -> None:
+        """Works until the dispatcher lets it go, or is gone."""
+        settings = self._settings
+        for end in (self._wakeup, self._waker):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._terminate)
+        self._poll.register(self._server, select.EPOLLIN)
+        self._poll.register(self._wakeup, select.EPOLLIN)
+        hello = Hello(settings.token, settings.worker, settings.site, settings.processors)
+        self._send(frame(hello))
+        try:
+            while not (self._leaving and not self._running and not self._unsent):
+                self._turn()
+        except (ConnectionError, ProtocolError, msgspec.MsgspecError):
+            pass  # the dispatcher is gone, or is none
+        finally:
+            for attempt in list(self._running.values()):
+                attempt.signal(signal.SIGKILL)
+            if self._place is not None:
+                self._place.close()
+
+    def _terminate(self, *_: object) -> None:
+        self._terminated = True
+
+    def _turn(self) -> None:
+        reap = False
+        for fd, events in self._poll.poll(self._patience()):
+            if fd == self._wakeup.fileno():
+                with contextlib.suppress(BlockingIOError):
+                    self._wakeup.recv(4096)
+                reap = True
+            elif fd == self._server.fileno():
+                if events & select.EPOLLOUT:
+                    self._flush()
+                if events & ~select.EPOLLOUT:
+                    self._listen()
+            else:
+                self._hear(fd)
+        if self._terminated:
+            raise ConnectionAbortedError
+        if reap:
+            self._reap()
+        if self._timers:
+            self._ring()
+        self._start()
+        self._report()
+
+    def _patience(self) -> float | None:
+        if not self._timers:
+            return None
+        return max(0.0, self._timers[0][0] - time.monotonic())
+
+    # From the dispatcher.
+
+    def _listen(self) -> None:
+        try:
+            data = self._server.recv(1 << 20)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionResetError
+        for body in self._frames.feed(data):
+            self._take(self._decoder.decode(body))
+
+    def _take(self, message: FromServer) -> None:
+        match message:
+            case Work(jobs):
+                self._queue.extend(map(self._jobs.decode, jobs))
+            case GiveBack(count):
+                self._give_back(count)
+            case Cancel(tasks, grace, reason):
+                self._cancel(tasks, grace, reason)
+            case Welcome():
+                self._place = Workplace(message, self._settings.worker)
+            case Leave():
+                self._leaving = True
+
+    def _give_back(self, count: int) -> None:
+        jobs = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
+        if jobs:
+            self._report()  # what ended before goes first
+            self._send(frame(Returned([(job.task, job.attempt) for job in jobs])))
+
+    def _cancel(self, tasks: list[int], grace: float, reason: str) -> None:
+        assert self._place is not None
+        which = set(tasks)
+        kept: deque[Job] = deque()
+        for job in self._queue:
+            if tasks and job.task not in which:
+                kept.append(job)
+            else:
+                attempt = Attempt(job, self._place)
+                self._done.append(attempt.abandon(Status.CANCELLED, reason))
+        self._queue = kept
+        for attempt in list(self._tasks.values()):
+            if not tasks or attempt.job.task in which:
+                self._stop(attempt, Status.CANCELLED, reason, grace)
+
+    # Tasks.
+
+    def _start(self) -> None:
+        queue, place = self._queue, self._place
+        while queue and queue[0].processors <= self._free:
+            assert place is not None
+            job = queue.popleft()
+            attempt = Attempt(job, place)
+            outcome = attempt.begin()
+            if outcome is not None:
+                self._done.append(outcome)
+                continue
+            self._free -= job.processors
+            self._tasks[job.task] = attempt
+            self._watch(attempt)
+            if job.limit:
+                self._at(job.limit, signal.SIGTERM, attempt)
+
+    def _watch(self, attempt: Attempt) -> None:
+        self._running[attempt.pid] = attempt
+        if attempt.callee is not None:
+            fd = attempt.callee.socket.fileno()
+            self._calls[fd] = attempt
+            self._poll.register(fd, select.EPOLLIN)
+
+    def _unwatch_call(self, attempt: Attempt) -> None:
+        fd = attempt.callee.socket.fileno()
+        if self._calls.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def _hear(self, fd: int) -> None:
+        attempt = self._calls.get(fd)
+        if attempt is None:
+            return
+        answer = attempt.callee.receive()
+        if answer is None:
+            return
+        pid = attempt.pid
+        self._unwatch_call(attempt)
+        del self._running[pid]
+        self._went_on(attempt, attempt.answered(*answer))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            attempt = self._running.pop(pid, None)
+            if attempt is None:
+                if self._place is not None:
+                    self._place.callees.forget(pid)
+                continue
+            if attempt.callee is not None:
+                self._unwatch_call(attempt)
+                attempt.callee.close()
+            self._went_on(attempt, attempt.ended(status, usage))
+
+    def _went_on(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        if outcome is None:
+            self._watch(attempt)
+            if attempt.stopped is not None:  # a step began after the signal was sent
+                attempt.signal(signal.SIGTERM)
+            return
+        self._done.append(outcome)
+        self._free += attempt.job.processors
+        del self._tasks[attempt.job.task]
+
+    def _stop(self, attempt: Attempt, status: Status, reason: str, grace: float) -> None:
+        if attempt.stopped is None:
+            attempt.stopped = (status, reason)
+        if grace > 0:
+            attempt.signal(signal.SIGTERM)
+            self._at(grace, signal.SIGKILL, attempt)
+        else:
+            attempt.signal(signal.SIGKILL)
+
+    # Time.
+
+    def _at(self, seconds: float, number: int, attempt: Attempt) -> None:
+        self._timer += 1
+        heapq.heappush(self._timers, (time.monotonic() + seconds, self._timer, number, attempt))
+
+    def _ring(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, number, attempt = heapq.heappop(self._timers)
+            if self._tasks.get(attempt.job.task) is not attempt:
+                continue
+            if number == signal.SIGKILL:
+                attempt.signal(signal.SIGKILL)
+            elif attempt.stopped is None:
+                reason = f"killed at its wall-time limit of {attempt.job.limit:g} s"
+                self._stop(attempt, Status.TIMED_OUT, reason, GRACE)
+        # Short tasks with long limits leave their timers behind: drop them in bulk.
+        if len(self._timers) > 64 + 4 * len(self._tasks):
+            self._timers = [t for t in self._timers if self._tasks.get(t[3].job.task) is t[3]]
+            heapq.heapify(self._timers)
+
+    # To the dispatcher.
+
+    def _report(self) -> None:
+        if self._done:
+            done, self._done = self._done, []
+            self._send(frame(Results(done)))
+
+    def _send(self, data: bytes) -> None:
+        self._unsent += data
+        self._flush()
+
+    def _flush(self) -> None:
+        blocked = False
+        try:
+            sent = self._server.send(self._unsent)
+            del self._unsent[:sent]
+            blocked = bool(self._unsent)
+        except BlockingIOError:
+            blocked = True
+        interest = select.EPOLLIN | (select.EPOLLOUT if blocked else 0)
+        if blocked != self._blocked:
+            self._blocked = blocked
+            self._poll.modify(self._server, interest)
+
+
+def main() -> None:
+    """Entry point: settings on standard input, then work."""
+    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
+    # Ctrl-C in a terminal reaches the whole group; the dispatcher decides what it means.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(ConnectionError):
+        Worker(settings).run()
+
+
+if __name__ == "__main__":
+    main()
