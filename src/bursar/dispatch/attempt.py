@@ -7,13 +7,12 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from bursar.dispatch.callee import Callees
-from bursar.dispatch.capture import Capture
-from bursar.dispatch.orphans import RUN, WORKER
+from bursar.dispatch.capture import Captures
+from bursar.dispatch.orphans import RUN, TASK, WORKER
 from bursar.dispatch.staging import Root, StagingError, copy, publish, stage_in, substitute
 from bursar.dispatch.wire import Job, Welcome
 from bursar.model.outcome import Outcome, Status
@@ -44,7 +43,9 @@ class Workplace:
     environment: dict[str, str] = field(init=False)
     null: int = field(init=False)
     callees: Callees = field(init=False)
-    _scratch: list[str] = field(default_factory=list)
+    captures: Captures = field(init=False)
+    _scratch: list[tuple[str, int]] = field(default_factory=list)
+    _inside: str = ""
     _made: int = 0
     _found: dict[tuple[str, str | None], str] = field(default_factory=dict)
 
@@ -60,31 +61,50 @@ class Workplace:
         }
         self.null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.callees = Callees(self.environment)
+        self.captures = Captures(self.welcome.logs, self.welcome.spill)
 
-    def take_scratch(self) -> str:
-        """An empty folder that a task without files may work in."""
+    def take_scratch(self) -> tuple[str, int]:
+        """
+        An empty folder that a task without files may work in.
+
+        Returns
+        -------
+        path : str
+        changed : int
+            When it was last changed, as :meth:`give_scratch` wants it.
+        """
         if self._scratch:
             return self._scratch.pop()
         self._made += 1
         path = os.path.join(self.welcome.work, f".{self.worker}-{self._made}")
         shutil.rmtree(path, ignore_errors=True)
         os.mkdir(path)
-        return path
+        return path, os.stat(path).st_mtime_ns
 
-    def give_scratch(self, path: str) -> None:
-        """The folder is free for the next task, if this one left it empty."""
-        try:
-            if os.listdir(path):
-                shutil.rmtree(path)
-                os.mkdir(path)
-        except OSError:
-            return
-        self._scratch.append(path)
+    def give_scratch(self, path: str, changed: int) -> None:
+        """The folder is free for the next task; what this one left in it goes."""
+        if os.stat(path).st_mtime_ns != changed:
+            shutil.rmtree(path, ignore_errors=True)
+            os.makedirs(path, exist_ok=True)
+            changed = os.stat(path).st_mtime_ns
+        self._scratch.append((path, changed))
+
+    def enter(self, folder: str) -> None:
+        """What is started next starts in this folder."""
+        if folder != self._inside:
+            os.chdir(folder)
+            self._inside = folder
+
+    def leave(self, folder: str) -> None:
+        """The folder may go away."""
+        if folder == self._inside:
+            self._inside = ""
 
     def close(self) -> None:
         """Ends the idle callees and removes the scratch folders."""
         self.callees.close()
-        for path in self._scratch:
+        self.captures.close()
+        for path, _ in self._scratch:
             shutil.rmtree(path, ignore_errors=True)
         os.close(self.null)
 
@@ -127,6 +147,7 @@ class Attempt:
     __slots__ = (
         "_callee",
         "_captures",
+        "_changed",
         "_doing",
         "_environment",
         "_exit_code",
@@ -155,10 +176,11 @@ class Attempt:
         self._exit_code: int | None = None
         self._usage = [0.0, 0.0, 0]
         self._value = b""
-        self._captures: list[Capture | None] = [None, None]
+        self._captures = [-1, -1]
         self._streams = [-1, -1]
         self._scratch = not job.inputs and not job.outputs
         self._folder = ""
+        self._changed = 0
         self._environment: dict[str, str] = place.environment
         self._callee: Any = None
         self._doing = ""
@@ -255,14 +277,14 @@ class Attempt:
         job, place = self.job, self.place
         if not job.steps and self._scratch:
             return
-        if job.environment or job.processors != 1:
-            self._environment = {
-                **place.environment,
-                "BURSAR_PROCESSORS": str(job.processors),
-                **job.environment,
-            }
+        self._environment = {
+            **place.environment,
+            TASK: str(job.task),
+            "BURSAR_PROCESSORS": str(job.processors),
+            **job.environment,
+        }
         if self._scratch:
-            self._folder = place.take_scratch()
+            self._folder, self._changed = place.take_scratch()
             return
         self._folder = self._own_folder()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -319,10 +341,9 @@ class Attempt:
 
     def _stream(self, which: int) -> int:
         if self._streams[which] < 0:
-            capture = self._captures[which]
-            if capture is None:
-                capture = self._captures[which] = Capture(self.place.welcome.logs)
-            self._streams[which] = capture.fd
+            if self._captures[which] < 0:
+                self._captures[which] = self.place.captures.open()
+            self._streams[which] = self._captures[which]
         return self._streams[which]
 
     def _redirect(self, which: int, path: str | None, append: bool) -> None:
@@ -334,13 +355,12 @@ class Attempt:
 
     def _close_redirect(self, which: int) -> None:
         fd, self._streams[which] = self._streams[which], -1
-        capture = self._captures[which]
-        if fd >= 0 and (capture is None or fd != capture.fd):
+        if fd >= 0 and fd != self._captures[which]:
             os.close(fd)
 
     def _spawn(self, path: str, argv: tuple[str, ...]) -> None:
         out, err = self._stream(0), self._stream(1)
-        os.chdir(self._folder)
+        self.place.enter(self._folder)
         self.pid = os.posix_spawn(
             path,
             argv,
@@ -380,11 +400,11 @@ class Attempt:
         content, sizes = [b"", b""], [0, 0]
         for which, stream in enumerate(("stdout", "stderr")):
             self._close_redirect(which)
-            capture = self._captures[which]
-            if capture is not None:
+            fd = self._captures[which]
+            if fd >= 0:
                 try:
-                    content[which], sizes[which] = capture.take(
-                        self.place.welcome.spill, f"{job.folder}.{job.attempt}.{stream}"
+                    content[which], sizes[which] = self.place.captures.take(
+                        fd, f"{job.folder}.{job.attempt}.{stream}"
                     )
                 except OSError as error:
                     reason = reason or f"{stream} is lost: {error.strerror}"
@@ -411,20 +431,19 @@ class Attempt:
         """The working directory of a failed task stays, for whoever looks into it."""
         if not self._folder:
             return
+        place = self.place
         if not self._scratch:
+            place.leave(self._folder)
             if status is Status.SUCCEEDED:
                 shutil.rmtree(self._folder, ignore_errors=True)
             return
-        if status is not Status.SUCCEEDED:
+        if status is not Status.SUCCEEDED and os.stat(self._folder).st_mtime_ns != self._changed:
+            place.leave(self._folder)
             with contextlib.suppress(OSError):
-                if os.listdir(self._folder):
-                    shutil.rmtree(self._own_folder(), ignore_errors=True)
-                    os.rename(self._folder, self._own_folder())
-                    os.mkdir(self._folder)
-        self.place.give_scratch(self._folder)
-
-
-Ended = Callable[[Attempt, Outcome], None]
+                shutil.rmtree(self._own_folder(), ignore_errors=True)
+                os.rename(self._folder, self._own_folder())
+                os.mkdir(self._folder)
+        place.give_scratch(self._folder, self._changed)
 
 
 def _named(step: Step) -> str:

@@ -115,6 +115,11 @@ class Callees:
         """It waits again."""
         self._idle.append(callee)
 
+    @property
+    def pids(self) -> set[int]:
+        """Processes of those that wait."""
+        return {callee.pid for callee in self._idle}
+
     def forget(self, pid: int) -> None:
         """A waiting one has died."""
         self._idle = [callee for callee in self._idle if callee.pid != pid]

@@ -2,41 +2,53 @@
 
 import contextlib
 import os
+import tempfile
 
 
-class Capture:
+class Captures:
     """
-    A file without a name that a process writes a stream to.
+    Files without a name that processes write a stream to.
 
-    It lies on the log folder's file system, so a talkative task fills disk,
-    not memory; and giving it a name later costs no copy.
+    They lie on the log folder's file system, so a talkative task fills disk,
+    not memory; and giving one a name costs no copy. A short one is emptied and
+    used again.
 
     Parameters
     ----------
     folder
         The run's logs.
+    limit
+        Bytes that :meth:`take` returns; longer content stays in a file.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, limit: int) -> None:
         self._folder = folder
-        self._named: str | None = None
+        self._limit = limit
+        self._free: list[int] = []
+        self._names: dict[int, str] = {}  # where the file system needs one
+
+    def open(self) -> int:
+        """Descriptor of an empty file."""
+        if self._free:
+            return self._free.pop()
+        flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
         try:
-            flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
-            self.fd = os.open(folder, flags, 0o600)
+            return os.open(self._folder, flags, 0o600)
         except OSError:
-            # No such files on this file system: one with a name, removed when short.
-            import tempfile
+            fd, name = tempfile.mkstemp(prefix=".capture-", dir=self._folder)
+            self._names[fd] = name
+            return fd
 
-            self.fd, self._named = tempfile.mkstemp(prefix=".capture-", dir=folder)
-
-    def take(self, limit: int, name: str) -> tuple[bytes, int]:
+    def take(self, fd: int, name: str) -> tuple[bytes, int]:
         """
-        Ends the capture.
+        Ends a capture.
 
         Parameters
         ----------
-        limit
-            Bytes that are returned; longer content stays in the file ``name``.
+        fd
+            As :meth:`open` gave it.
+        name
+            Of the file that long content stays in.
 
         Returns
         -------
@@ -45,29 +57,36 @@ class Capture:
         size : int
             Bytes printed.
         """
-        try:
-            size = os.fstat(self.fd).st_size
-            if size <= limit:
-                return (os.pread(self.fd, size, 0) if size else b""), size
-            path = os.path.join(self._folder, name)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            if self._named is None:
-                # A folder descriptor makes this linkat(2), which follows the link in /proc.
-                os.link(f"/proc/self/fd/{self.fd}", path, src_dir_fd=self.fd)
-            else:
-                os.rename(self._named, path)
-                self._named = None
+        size = os.fstat(fd).st_size
+        if size > self._limit:
+            try:
+                self._keep(fd, os.path.join(self._folder, name))
+            finally:
+                os.close(fd)
             return b"", size
-        finally:
-            self.close()
+        content = b""
+        if size:
+            content = os.pread(fd, size, 0)
+            os.ftruncate(fd, 0)
+            os.lseek(fd, 0, os.SEEK_SET)
+        self._free.append(fd)
+        return content, size
 
     def close(self) -> None:
-        """Forgets what was captured."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-        if self._named is not None:
+        """Closes those that wait to be used again."""
+        for fd in self._free:
+            os.close(fd)
+        for name in self._names.values():
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._named)
-            self._named = None
+                os.unlink(name)
+        self._free.clear()
+
+    def _keep(self, fd: int, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        named = self._names.pop(fd, None)
+        if named is not None:
+            os.rename(named, path)
+        else:
+            # A folder descriptor makes this linkat(2), which follows the link in /proc.
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd)

@@ -72,7 +72,7 @@ class LocalWorkers:
         self._on_event = on_event
         self._watches: list[asyncio.Task[None]] = []
         self._processes: dict[str, asyncio.subprocess.Process] = {}
-        self._leaving = False
+        self._leaving = asyncio.Event()
 
     async def start(self, endpoint: Endpoint) -> None:
         """
@@ -90,7 +90,7 @@ class LocalWorkers:
 
     async def stop(self) -> None:
         """Waits for them to leave, and kills those that do not."""
-        self._leaving = True
+        self._leaving.set()
         if self._watches:
             _, late = await asyncio.wait(self._watches, timeout=_LEAVING)
             for process in self._processes.values():
@@ -141,7 +141,7 @@ class LocalWorkers:
             born = loop.time()
             code = await self._processes[name].wait()
             del self._processes[name]
-            if self._leaving or code == 0:
+            if self._leaving.is_set() or code == 0:
                 return
             # What it ran goes with it: its tasks will run again elsewhere.
             await asyncio.to_thread(kill_leftovers, endpoint.run, name)
@@ -150,10 +150,17 @@ class LocalWorkers:
                 self._on_event(f"worker {name} died {deaths} times in a row and is given up")
                 return
             self._on_event(f"worker {name} died ({_how(code)}) and is replaced")
-            await asyncio.sleep(0.1 * 2 ** (deaths - 1))
-            if self._leaving:
+            if await self._left_within(0.1 * 2 ** (deaths - 1)):
                 return
             await self._spawn(name, share, endpoint)
+
+    async def _left_within(self, seconds: float) -> bool:
+        """Whether the workers are told to leave within so many seconds."""
+        try:
+            await asyncio.wait_for(self._leaving.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
 
 
 def shares(processors: int, *, rigid: bool) -> list[int]:

@@ -7,6 +7,7 @@ import time
 
 RUN = "BURSAR_RUN"
 WORKER = "BURSAR_WORKER"
+TASK = "BURSAR_TASK"
 
 
 def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0) -> int:
@@ -43,6 +44,20 @@ def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0
                 killed += 1
         time.sleep(0.01)
     return killed
+
+
+def task_of(pid: int) -> int | None:
+    """Number of the task that a process belongs to; None when it does not say."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environment = file.read().split(b"\0")
+    except OSError:
+        return None
+    mark = f"{TASK}=".encode()
+    for entry in environment:
+        if entry.startswith(mark) and entry[len(mark) :].isdigit():
+            return int(entry[len(mark) :])
+    return None
 
 
 def _marked(marks: list[bytes]) -> list[int]:

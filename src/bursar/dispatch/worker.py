@@ -23,6 +23,8 @@ from collections import deque
 import msgspec
 
 from bursar.dispatch.attempt import GRACE, Attempt, Workplace
+from bursar.dispatch.kernel import adopt_orphans, children, read_signals, signal_descriptor
+from bursar.dispatch.orphans import task_of
 from bursar.dispatch.wire import (
     Cancel,
     Frames,
@@ -39,6 +41,11 @@ from bursar.dispatch.wire import (
     frame,
 )
 from bursar.model.outcome import Outcome, Status
+
+REPORT = 0.01
+"""Seconds that results may wait for others while there is more to do."""
+
+_MOST_UNREPORTED = 1024
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,21 +88,17 @@ class Worker:
         self._server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server.setblocking(False)
         self._poll = select.epoll()
-        self._wakeup, self._waker = socket.socketpair()
+        self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM))
         self._calls: dict[int, Attempt] = {}  # by file descriptor
         self._blocked = False
-        self._terminated = False
+        self._reported = 0.0
 
     def run(self) -> None:
         """Works until the dispatcher lets it go, or is gone."""
         settings = self._settings
-        for end in (self._wakeup, self._waker):
-            end.setblocking(False)
-        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._terminate)
+        adopt_orphans()
         self._poll.register(self._server, select.EPOLLIN)
-        self._poll.register(self._wakeup, select.EPOLLIN)
+        self._poll.register(self._signals, select.EPOLLIN)
         hello = Hello(settings.token, settings.worker, settings.site, settings.processors)
         self._send(frame(hello))
         try:
@@ -109,36 +112,39 @@ class Worker:
             if self._place is not None:
                 self._place.close()
 
-    def _terminate(self, *_: object) -> None:
-        self._terminated = True
-
     def _turn(self) -> None:
-        reap = False
+        server = self._server.fileno()
         for fd, events in self._poll.poll(self._patience()):
-            if fd == self._wakeup.fileno():
-                with contextlib.suppress(BlockingIOError):
-                    self._wakeup.recv(4096)
-                reap = True
-            elif fd == self._server.fileno():
+            if fd == self._signals:
+                if signal.SIGTERM in read_signals(fd):
+                    raise ConnectionAbortedError
+                self._reap()
+            elif fd == server:
                 if events & select.EPOLLOUT:
                     self._flush()
                 if events & ~select.EPOLLOUT:
                     self._listen()
             else:
                 self._hear(fd)
-        if self._terminated:
-            raise ConnectionAbortedError
-        if reap:
-            self._reap()
         if self._timers:
             self._ring()
         self._start()
-        self._report()
+        if self._done and self._is_time_to_report():
+            self._report()
 
     def _patience(self) -> float | None:
-        if not self._timers:
-            return None
-        return max(0.0, self._timers[0][0] - time.monotonic())
+        patience = None
+        if self._timers:
+            patience = max(0.0, self._timers[0][0] - time.monotonic())
+        if self._done:
+            patience = REPORT if patience is None else min(patience, REPORT)
+        return patience
+
+    def _is_time_to_report(self) -> bool:
+        """At once when there is nothing else to do; else a moment's worth together."""
+        if not self._queue or len(self._done) >= _MOST_UNREPORTED:
+            return True
+        return time.monotonic() - self._reported >= REPORT
 
     # From the dispatcher.
 
@@ -168,7 +174,8 @@ class Worker:
     def _give_back(self, count: int) -> None:
         jobs = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
         if jobs:
-            self._report()  # what ended before goes first
+            if self._done:
+                self._report()  # what ended before goes first
             self._send(frame(Returned([(job.task, job.attempt) for job in jobs])))
 
     def _cancel(self, tasks: list[int], grace: float, reason: str) -> None:
@@ -235,6 +242,7 @@ class Worker:
             except ChildProcessError:
                 return
             if pid == 0:
+                self._end_escapees()
                 return
             attempt = self._running.pop(pid, None)
             if attempt is None:
@@ -245,6 +253,16 @@ class Worker:
                 self._unwatch_call(attempt)
                 attempt.callee.close()
             self._went_on(attempt, attempt.ended(status, usage))
+
+    def _end_escapees(self) -> None:
+        """What left its task's process group and outlived it was adopted, and goes now."""
+        place = self._place
+        assert place is not None
+        known = self._running.keys() | place.callees.pids
+        for pid in children():
+            if pid not in known and task_of(pid) not in self._tasks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _went_on(self, attempt: Attempt, outcome: Outcome | None) -> None:
         if outcome is None:
@@ -290,9 +308,9 @@ class Worker:
     # To the dispatcher.
 
     def _report(self) -> None:
-        if self._done:
-            done, self._done = self._done, []
-            self._send(frame(Results(done)))
+        done, self._done = self._done, []
+        self._reported = time.monotonic()
+        self._send(frame(Results(done)))
 
     def _send(self, data: bytes) -> None:
         self._unsent += data

@@ -1,0 +1,58 @@
+"""What the standard library does not offer of Linux, by way of ctypes."""
+
+import ctypes
+import os
+import signal
+import struct
+from collections.abc import Iterable
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SIGINFO = 128  # bytes of struct signalfd_siginfo; the number comes first
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """From now on, what a descendant leaves behind becomes this process's child."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def signal_descriptor(numbers: Iterable[signal.Signals]) -> int:
+    """
+    A descriptor that becomes readable when one of these signals arrives.
+
+    The signals are blocked: no handler runs, and no system call is interrupted.
+
+    Raises
+    ------
+    OSError
+        When the kernel refuses.
+    """
+    numbers = list(numbers)
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    mask = (ctypes.c_ulong * 16)()
+    bits = 8 * ctypes.sizeof(ctypes.c_ulong)
+    for number in numbers:
+        mask[(number - 1) // bits] |= 1 << ((number - 1) % bits)
+    fd = _libc.signalfd(-1, ctypes.byref(mask), os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "signalfd")
+    return int(fd)
+
+
+def read_signals(fd: int) -> set[int]:
+    """Numbers of the signals that have arrived at a descriptor."""
+    try:
+        data = os.read(fd, 64 * _SIGINFO)
+    except BlockingIOError:
+        return set()
+    return {struct.unpack_from("=I", data, at)[0] for at in range(0, len(data), _SIGINFO)}
+
+
+def children() -> list[int]:
+    """Processes whose parent is the calling thread's process, zombies included."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:  # a kernel without that file
+        return []
