@@ -1,5 +1,6 @@
 """A plan: what is bought, and where each task goes."""
 
+import math
 from dataclasses import dataclass
 
 from bursar.model.slot import Slot
@@ -20,8 +21,14 @@ class Purchase:
 
     @property
     def cost(self) -> float | None:
-        """Currency units, n d c + f (HPDC'07 section 2); None when a price is unknown."""
+        """
+        Currency units, n d c + f (HPDC'07 section 2).
+
+        None when a price is unknown, or no end is set.
+        """
         if self.slot.unit_price is None or self.slot.fixed_price is None:
+            return None
+        if math.isinf(self.slot.duration):
             return None
         area = self.slot.processors * self.slot.duration
         return area * self.slot.unit_price + self.slot.fixed_price

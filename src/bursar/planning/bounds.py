@@ -1,0 +1,208 @@
+"""
+How good any plan can be: figures that no plan can beat.
+
+Makespan
+    - *Critical path*: the longest chain of dependent tasks, each where it runs
+      fastest.
+    - *Work*: all work, divided by what the bought processors do per second.
+    - *Energetic*: both at once. Tasks that cannot start before h and are
+      followed by a chain of at least t must fit between h and the end less t;
+      the greatest of h + work / capacity + t over all such pairs.
+Cost
+    - Every task paid where its processor time is cheapest, and one fixed charge.
+    - A purchase is a rectangle that begins with the campaign: whoever hosts a
+      task pays at least its width until the earliest moment it can end. On a
+      single site that is the widest task's width for the whole critical path.
+
+Work is counted in units of which a processor does as many per second as its
+site's speed; where runtimes do not follow the speeds a task counts where it is
+least. Transfers only delay, so leaving them out keeps a bound valid; so does
+counting an unknown runtime as nothing, which ``unknown_tasks`` tells. A bound
+holds to within the float's own error (one part in 10^9).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bursar.model.site import SiteFacts
+from bursar.planning import kernels
+from bursar.planning.problem import BoolArray, FloatArray, IntArray, Problem
+
+MAX_LEVELS = 256
+"""Heads tried in the energetic bound; of more distinct ones, evenly spread quantiles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """
+    Lower bounds over every purchase from the sites.
+
+    Parameters
+    ----------
+    critical_path, work, energetic
+        On the makespan, with all processors bought, seconds; None when no
+        runtime is known.
+    cost
+        On the allocation cost over the sites of known price, currency units;
+        None when no runtime or price is known, or a task fits on no priced site.
+    currency
+        Of the cost.
+    tasks, unknown_tasks
+        How many there are, and how many of unknown runtime count as nothing.
+    unpriced_sites
+        Names of the sites that the cost bound does not speak of.
+    """
+
+    critical_path: float | None
+    work: float | None
+    energetic: float | None
+    cost: float | None
+    currency: str
+    tasks: int
+    unknown_tasks: int = 0
+    unpriced_sites: tuple[str, ...] = ()
+
+    @property
+    def makespan(self) -> float | None:
+        """The strongest bound on the makespan, seconds; None when no runtime is known."""
+        if self.critical_path is None or self.work is None or self.energetic is None:
+            return None
+        return max(self.critical_path, self.work, self.energetic)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: seconds and currency units; None is unknown."""
+        return {
+            "makespan_s": self.makespan,
+            "critical_path_s": self.critical_path,
+            "work_s": self.work,
+            "energetic_s": self.energetic,
+            "cost": self.cost,
+            "currency": self.currency,
+            "tasks": self.tasks,
+            "unknown_tasks": self.unknown_tasks,
+            "unpriced_sites": list(self.unpriced_sites),
+        }
+
+
+def prove_bounds(problem: Problem) -> Bounds:
+    """Bounds over every purchase from the problem's sites, all of one currency."""
+    known = int(problem.known.sum())
+    everywhere = np.ones(problem.n_sites, dtype=np.bool_)
+    capacity = float(problem.offered @ problem.speeds)
+    path = _critical_path(problem, everywhere)
+    work = float(_least_work(problem, everywhere).sum()) / capacity
+    energetic = _energetic(problem, everywhere, np.array([capacity]))[0]
+    return Bounds(
+        critical_path=path if known else None,
+        work=work if known else None,
+        energetic=float(energetic) if known else None,
+        cost=cost_bound(problem) if known else None,
+        currency=problem.sites[0].currency,
+        tasks=problem.n_tasks,
+        unknown_tasks=problem.n_tasks - known,
+        unpriced_sites=tuple(s.name for s in problem.sites if not is_priced(s)),
+    )
+
+
+def is_priced(site: SiteFacts) -> bool:
+    """Whether both of its prices are known."""
+    return site.unit_price is not None and site.fixed_price is not None
+
+
+def makespan_bounds(problem: Problem, purchases: IntArray) -> FloatArray:
+    """
+    The strongest bound on the makespan of each purchase.
+
+    Parameters
+    ----------
+    purchases
+        Processors bought of each site, shape ``(n, n_sites)``; each row buys some.
+
+    Returns
+    -------
+    ndarray
+        Seconds, shape ``(n,)``.
+    """
+    bounds = np.empty(len(purchases))
+    for used, rows in _by_sites_used(purchases):
+        capacities = purchases[rows] @ problem.speeds
+        path = _critical_path(problem, used)
+        work = _least_work(problem, used).sum() / capacities
+        energetic = _energetic(problem, used, capacities)
+        bounds[rows] = np.maximum(np.maximum(work, energetic), path)
+    return bounds
+
+
+def cost_bound(problem: Problem) -> float | None:
+    """
+    The least that any plan of priced sites costs, currency units.
+
+    None when no site is priced or a task fits on no priced site.
+    """
+    priced = np.array([is_priced(s) for s in problem.sites])
+    if not priced.any() or np.isinf(problem.runtimes[:, priced].min(axis=1)).any():
+        return None
+    unit = np.array([s.unit_price for s in problem.sites if is_priced(s)], dtype=np.float64)
+    fixed = np.array([s.fixed_price for s in problem.sites if is_priced(s)], dtype=np.float64)
+    runtimes = problem.runtimes[:, priced]
+    widths = problem.widths[:, None]
+    # A free site of infinite runtime would be 0 x inf.
+    fits = np.isfinite(runtimes)
+    spent = np.where(fits, widths * np.where(fits, runtimes, 0.0) * unit, np.inf)
+    work = spent.min(axis=1).sum() + fixed.min()
+
+    heads, _ = _heads_and_tails(problem, np.ones(problem.n_sites, dtype=np.bool_))
+    held = np.where(fits, spent + widths * heads[:, None] * unit + fixed, np.inf)
+    rectangle = held.min(axis=1).max()
+    if problem.n_sites == 1:
+        path = _critical_path(problem, priced)
+        rectangle = max(rectangle, widths.max() * path * unit[0] + fixed[0])
+    return float(max(work, rectangle))
+
+
+def _by_sites_used(purchases: IntArray) -> Iterator[tuple[BoolArray, IntArray]]:
+    """Each set of sites bought from, with the rows that buy from just these."""
+    patterns, rows = np.unique(purchases > 0, axis=0, return_inverse=True)
+    for i, used in enumerate(patterns):
+        yield used, np.flatnonzero(rows.ravel() == i)
+
+
+def _shortest(problem: Problem, used: BoolArray) -> FloatArray:
+    """Least run time on the used sites, shape ``(n_tasks,)``; 0 where it fits on none."""
+    shortest = problem.runtimes[:, used].min(axis=1)
+    return np.where(np.isfinite(shortest), shortest, 0.0)
+
+
+def _least_work(problem: Problem, used: BoolArray) -> FloatArray:
+    """Width times run time times speed, least over the used sites, shape ``(n_tasks,)``."""
+    least = (problem.runtimes[:, used] * problem.speeds[used]).min(axis=1)
+    return np.where(np.isfinite(least), problem.widths * least, 0.0)
+
+
+def _heads_and_tails(problem: Problem, used: BoolArray) -> tuple[FloatArray, FloatArray]:
+    return kernels.heads_and_tails(
+        _shortest(problem, used), problem.order, problem.parent_start, problem.parent_index
+    )
+
+
+def _critical_path(problem: Problem, used: BoolArray) -> float:
+    heads, _ = _heads_and_tails(problem, used)
+    return float((heads + _shortest(problem, used)).max())
+
+
+def _energetic(problem: Problem, used: BoolArray, capacities: FloatArray) -> FloatArray:
+    heads, tails = _heads_and_tails(problem, used)
+    levels = np.unique(heads)
+    if len(levels) > MAX_LEVELS:
+        levels = levels[np.linspace(0, len(levels) - 1, MAX_LEVELS).astype(np.int64)]
+    return kernels.energetic_bounds(
+        heads,
+        tails,
+        _least_work(problem, used),
+        np.argsort(-tails, kind="stable"),
+        levels,
+        capacities,
+    )

@@ -1,0 +1,51 @@
+"""
+Which processors each task holds.
+
+A schedule counts processors. As those of one site are interchangeable and a
+task may hold any of them, numbers can always be given afterwards: in order of
+start, each task takes the lowest that are free.
+"""
+
+import heapq
+from collections.abc import Sequence
+
+Interval = tuple[float, float, int]
+"""Start, finish and width of a task."""
+
+
+def number_processors(intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
+    """
+    Numbers, ascending, for each of a site's tasks.
+
+    Parameters
+    ----------
+    intervals
+        Tasks of one site. An end frees processors before a start takes them.
+
+    Returns
+    -------
+    list
+        One tuple per interval. No two that overlap share a number, and the
+        numbers stay below the most held at once. A task without duration takes
+        the lowest, whoever holds them.
+    """
+    order = sorted(range(len(intervals)), key=lambda i: (intervals[i][:2], i))
+    numbers: list[tuple[int, ...]] = [()] * len(intervals)
+    free: list[int] = []
+    used = 0  # numbers given so far are 0 .. used - 1
+    running: list[tuple[float, int]] = []
+    for i in order:
+        start, finish, width = intervals[i]
+        while running and running[0][0] <= start:
+            _, ended = heapq.heappop(running)
+            for number in numbers[ended]:
+                heapq.heappush(free, number)
+        if finish <= start:
+            numbers[i] = tuple(range(width))
+            continue
+        taken = [heapq.heappop(free) for _ in range(min(width, len(free)))]
+        taken += range(used, used + width - len(taken))
+        used = max(used, max(taken) + 1)
+        numbers[i] = tuple(taken)
+        heapq.heappush(running, (finish, i))
+    return numbers

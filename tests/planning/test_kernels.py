@@ -1,0 +1,147 @@
+"""Each compiled kernel against the same thing written plainly."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bursar.model.site import SiteFacts
+from bursar.model.task import Task
+from bursar.model.workflow import Workflow
+from bursar.planning.bounds import prove_bounds
+from bursar.planning.heft import heft, upward_ranks
+from bursar.planning.numbering import number_processors
+from bursar.planning.problem import build_problem
+
+
+@st.composite
+def workflows(draw: st.DrawFn) -> Workflow:
+    """Up to eight tasks, some of them wide, with any parents before them."""
+    n = draw(st.integers(1, 8))
+    return Workflow(
+        tuple(
+            Task(
+                id=f"t{i}",
+                runtime=draw(st.integers(0, 9)),
+                processors=draw(st.integers(1, 3)),
+                after=tuple(
+                    f"t{p}" for p in sorted(draw(st.sets(st.integers(0, i - 1), max_size=3)))
+                )
+                if i
+                else (),
+            )
+            for i in range(n)
+        )
+    )
+
+
+SITES = st.lists(
+    st.tuples(st.integers(3, 5), st.sampled_from([0.5, 1.0, 2.0])), min_size=1, max_size=2
+)
+
+
+def _sites(facts: list[tuple[int, float]]) -> list[SiteFacts]:
+    return [
+        SiteFacts(name=f"s{i}", processors=n, speed=speed, unit_price=1.0)
+        for i, (n, speed) in enumerate(facts)
+    ]
+
+
+@given(workflow=workflows(), facts=SITES)
+@settings(max_examples=150, deadline=None)
+def test_ranks_are_the_longest_way_to_the_end(
+    workflow: Workflow, facts: list[tuple[int, float]]
+) -> None:
+    problem = build_problem(workflow, _sites(facts))
+
+    def rank(task: int) -> float:
+        mean = float(np.mean(problem.runtimes[task]))
+        return mean + max((rank(child) for child in workflow.children[task]), default=0.0)
+
+    ranks = upward_ranks(problem, problem.offered)
+
+    assert np.allclose(ranks, [rank(task) for task in range(problem.n_tasks)])
+
+
+@given(workflow=workflows(), facts=SITES)
+@settings(max_examples=150, deadline=None)
+def test_placing_is_heft_with_gaps_filled(
+    workflow: Workflow, facts: list[tuple[int, float]]
+) -> None:
+    """Against a schedule kept as plain intervals, tried at every moment one ends."""
+    problem = build_problem(workflow, _sites(facts))
+    bought = problem.offered
+    ranks = upward_ranks(problem, bought)
+    priority = problem.order[np.argsort(-ranks[problem.order], kind="stable")]
+    held: list[list[tuple[float, float, int]]] = [[] for _ in facts]
+    finish: dict[int, float] = {}
+
+    def earliest(site: int, ready: float, length: float, width: int) -> float:
+        if not length:
+            return ready  # what takes no time is in nobody's way
+        moments = sorted({ready, *(end for _, end, _ in held[site] if end > ready)})
+        for start in moments:
+            points = [start, *(s for s, _, _ in held[site] if start < s < start + length)]
+            if all(
+                sum(w for s, e, w in held[site] if s <= point < e) + width <= bought[site]
+                for point in points
+            ):
+                return start
+        raise AssertionError("there is always room after the last end")
+
+    for task in priority.tolist():
+        ready = max((finish[p] for p in workflow.parents[task]), default=0.0)
+        width = int(problem.widths[task])
+        best = None
+        for site in range(len(facts)):
+            length = float(problem.runtimes[task, site])
+            start = earliest(site, ready, length, width)
+            if best is None or start + length < best[0]:
+                best = (start + length, site, start)
+        assert best is not None
+        finish[task] = best[0]
+        if best[0] > best[2]:
+            held[best[1]].append((best[2], best[0], width))
+
+    schedule = heft(problem, bought)
+
+    assert schedule is not None
+    assert np.allclose(schedule.finish, [finish[t] for t in range(problem.n_tasks)])
+
+
+@given(workflow=workflows(), facts=SITES)
+@settings(max_examples=150, deadline=None)
+def test_no_plan_beats_a_bound(workflow: Workflow, facts: list[tuple[int, float]]) -> None:
+    from bursar.planning.front import trade_off
+
+    sites = _sites(facts)
+    front = trade_off(workflow, sites)
+    bounds = prove_bounds(build_problem(workflow, front.sites))
+
+    for option in front.evaluated:
+        assert option.makespan is not None
+        assert option.bound is not None
+        assert option.cost is not None
+        assert bounds.makespan is not None
+        assert bounds.cost is not None
+        assert option.makespan >= option.bound - 1e-9
+        assert option.makespan >= bounds.makespan - 1e-9
+        assert option.cost >= bounds.cost - 1e-5
+
+
+@given(
+    intervals=st.lists(
+        st.tuples(st.integers(0, 20), st.integers(1, 6), st.integers(1, 3)), max_size=12
+    )
+)
+def test_processor_numbers_are_never_shared(intervals: list[tuple[int, int, int]]) -> None:
+    spans = [(float(s), float(s + d), w) for s, d, w in intervals]
+
+    numbers = number_processors(spans)
+
+    peak = max((sum(w for s, e, w in spans if s <= t < e) for t, _, _ in spans), default=0)
+    for i, (start, end, width) in enumerate(spans):
+        assert len(set(numbers[i])) == width
+        assert all(number < peak for number in numbers[i])
+        for j in range(i):
+            if spans[j][0] < end and start < spans[j][1]:
+                assert not set(numbers[i]) & set(numbers[j])
