@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bursar.model.goal import Goal
+from bursar.model.recording import Recording
 from bursar.model.workflow import Workflow
 
 
@@ -57,6 +58,9 @@ class Campaign:
     recorded
         True when the tasks come from a recorded execution and have no program
         of their own; running them needs a replay.
+    recording
+        What is known of the recorded execution, also in its replay; None for
+        a campaign that was not recorded.
     source
         The file it was read from; None when built in Python.
     """
@@ -67,4 +71,5 @@ class Campaign:
     root: Path = field(default_factory=Path.cwd)
     retry: Retry = field(default_factory=Retry)
     recorded: bool = False
+    recording: Recording | None = None
     source: Path | None = None
