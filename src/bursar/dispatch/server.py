@@ -369,11 +369,7 @@ class Dispatcher:
             case Returned(jobs):
                 for task, attempt in jobs:
                     if self._queue.give_back(connection.worker, task, attempt):
-                        now = self.now()
-                        nothing = Outcome(
-                            task=task, attempt=attempt, status=Status.CANCELLED, start=now, end=now
-                        )
-                        self._pending.transfers.extend(self._guard.settle([nothing], now))
+                        self._guard.withdraw(task, self.now())
                 self._changed.set()
                 self._hurry()
             case Hello():

@@ -1,14 +1,10 @@
 """A lease: processors held at a site, and what that costs."""
 
 import math
-from typing import Literal
 
 import msgspec
 
 from bursar.model.money import MICROS, Micros, to_micros
-
-Billing = Literal["lease", "use"]
-"""Pay for processors held, idle or not; or only for what tasks use of them."""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,10 +28,6 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Currency units charged once; None when unknown.
     currency
         Of both prices.
-    billing
-        ``"lease"``: processors are paid from start to end, as batch
-        allocations and clouds charge. ``"use"``: only the processor-seconds
-        of tasks are paid.
     start
         When it began, seconds since the epoch.
     end
@@ -48,7 +40,6 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unit_price: float | None
     fixed_price: float | None
     currency: str = "SU"
-    billing: Billing = "lease"
     start: float
     end: float | None = None
 

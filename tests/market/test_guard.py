@@ -1,0 +1,240 @@
+"""The guard never lets more be spent than the budget, whatever happens in whatever order."""
+
+import math
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bursar.market.guard import LEAD, BudgetGuard
+from bursar.market.lease import Lease
+from bursar.market.ledger import Ledger
+from bursar.market.threshold import Drain, Stop, Warned
+from bursar.model.admission import Refusal
+from bursar.model.outcome import Outcome, Status
+
+UNIT = 1_000_000
+
+
+def _lease(
+    number: int = 1, site: str = "here", price: float | None = 1.0, start: float = 0.0
+) -> Lease:
+    return Lease(
+        id=f"lease-{number}",
+        site=site,
+        processors=2,
+        unit_price=price,
+        fixed_price=0.5,
+        start=start,
+    )
+
+
+def _guard(
+    budget: float | None, limits: dict[int, float] | None = None, **more: object
+) -> BudgetGuard:
+    amount = None if budget is None else round(budget * UNIT)
+    guard = BudgetGuard(amount, limit_of=(limits or {}).get, **more)  # type: ignore[arg-type]
+    guard.begin(0.0)
+    return guard
+
+
+def _done(task: int) -> Outcome:
+    return Outcome(task=task, attempt=1, status=Status.SUCCEEDED)
+
+
+def test_a_task_with_a_limit_encumbers_its_worst_case() -> None:
+    guard = _guard(100, {0: 20.0})
+    assert guard.open(_lease()) is None
+
+    assert guard.admit(0, "here", 1.0) == 20.0
+
+    # Two processors until second 21 at 1 a second each, and the fixed charge.
+    assert guard.held >= round(42.5 * UNIT)
+
+
+def test_a_task_whose_worst_case_is_not_covered_is_refused() -> None:
+    guard = _guard(30, {0: 20.0, 1: 10.0})
+    guard.open(_lease())
+
+    refusal = guard.admit(0, "here", 0.0)
+
+    assert isinstance(refusal, Refusal)
+    assert refusal.final  # nothing runs whose end could make room
+    assert guard.admit(1, "here", 0.0) == 10.0
+    later = guard.admit(0, "here", 0.0)
+    assert isinstance(later, Refusal)
+    assert not later.final
+
+
+def test_a_task_without_a_limit_may_run_until_the_money_ends() -> None:
+    guard = _guard(30.5)
+    guard.open(_lease())
+
+    assert guard.admit(0, "here", 5.0) == pytest.approx(15 - 5 - LEAD)
+    assert not guard.tick(14.4)
+    assert [type(effect) for effect in guard.tick(14.6)] == [Stop]
+
+
+def test_closing_pays_what_was_held_for_and_frees_the_rest() -> None:
+    guard = _guard(100, {0: 20.0})
+    guard.open(_lease())
+    guard.admit(0, "here", 0.0)
+    guard.settle([_done(0)], 3.0)
+
+    lease = guard.close("here", 4.0)
+
+    assert lease.end == 4.0
+    assert guard.ledger.spent == round(8.5 * UNIT)
+    assert guard.held == 0
+    assert guard.ledger.free == round(91.5 * UNIT)
+
+
+def test_a_clock_that_ran_on_unseen_does_not_overspend() -> None:
+    guard = _guard(10.5)
+    guard.open(_lease())
+    guard.admit(0, "here", 0.0)
+
+    lease = guard.close("here", 1000.0)
+
+    assert guard.ledger.spent == round(10.5 * UNIT)
+    assert lease.end == pytest.approx(5.0)
+
+
+def test_thresholds_are_due_once_each() -> None:
+    guard = _guard(40.5, on_budget={0.5: "warn", 0.8: "drain"})
+    guard.open(_lease())
+
+    found = [type(effect) for now in range(1, 25) for effect in guard.tick(float(now))]
+
+    assert found[:2] == [Warned, Drain]
+    assert found[2] is Stop
+
+
+def test_without_a_budget_nothing_is_refused_and_all_is_metered() -> None:
+    guard = _guard(None)
+    guard.open(_lease())
+    assert guard.admit(0, "here", 0.0) == math.inf
+    for now in range(100):
+        assert guard.tick(float(now)) == []
+    guard.close("here", 100.0)
+
+    assert guard.ledger.spent == round(200.5 * UNIT)
+    assert guard.ledger.free == guard.held == 0
+
+
+def test_an_unknown_price_moves_no_money() -> None:
+    guard = _guard(5)
+    guard.open(_lease(price=None))
+
+    assert guard.admit(0, "here", 0.0) == math.inf
+    guard.close("here", 100.0)
+    assert guard.ledger.spent == 0
+
+
+def test_a_killed_life_is_paid_up_to_when_it_was_last_seen() -> None:
+    first = _guard(100)
+    first.open(_lease())
+    first.tick(2.0)
+    rows = list(first.transfers())
+
+    second = BudgetGuard(120 * UNIT, limit_of=lambda _: None, rows=rows)
+    second.begin(50.0)
+    lease = second.close_lost(_lease(), 7.0)
+
+    assert lease.end == 7.0
+    assert second.ledger.spent == round(14.5 * UNIT)
+    assert second.ledger.funded == 120 * UNIT
+    assert second.held == 0
+
+
+class GuardMachine(RuleBasedStateMachine):
+    """Leases, tasks and time in any order."""
+
+    @initialize(budget=st.integers(0, 200))
+    def start(self, budget: int) -> None:
+        self.now = 0.0
+        self.budget = budget * UNIT
+        self.limits: dict[int, float] = {}
+        self.running: dict[int, tuple[str, float]] = {}
+        self.sites: dict[str, int] = {}
+        self.stopped = False
+        self.leases = 0
+        self.guard = BudgetGuard(self.budget, limit_of=self.limits.get)
+        self.guard.begin(0.0)
+
+    @precondition(lambda self: not self.stopped and len(self.sites) < 2)
+    @rule()
+    def open_lease(self) -> None:
+        self.leases += 1
+        site = f"s{self.leases}"
+        lease = _lease(self.leases, site, start=self.now)
+        if self.guard.open(lease) is None:
+            self.sites[site] = self.leases
+
+    @precondition(lambda self: self.sites and not self.stopped)
+    @rule(limit=st.none() | st.integers(1, 30), pick=st.integers(0, 5))
+    def admit(self, limit: int | None, pick: int) -> None:
+        task = len(self.limits)
+        site = sorted(self.sites)[pick % len(self.sites)]
+        self.limits[task] = limit  # type: ignore[assignment]
+        answer = self.guard.admit(task, site, self.now)
+        if not isinstance(answer, Refusal):
+            assert answer > 0
+            self.running[task] = (site, self.now + answer)
+
+    @precondition(lambda self: self.running)
+    @rule(pick=st.integers(0, 5))
+    def finish(self, pick: int) -> None:
+        task = sorted(self.running)[pick % len(self.running)]
+        del self.running[task]
+        self.guard.settle([_done(task)], self.now)
+
+    @precondition(lambda self: self.sites)
+    @rule(pick=st.integers(0, 5))
+    def close(self, pick: int) -> None:
+        site = sorted(self.sites)[pick % len(self.sites)]
+        self.running = {t: r for t, r in self.running.items() if r[0] != site}
+        del self.sites[site]
+        self.guard.close(site, self.now)
+
+    @rule(seconds=st.sampled_from([0.1, 0.2, 0.2, 0.2, 3.0]))
+    def wait(self, seconds: float) -> None:
+        """Time goes on as the loop lets it: five looks a second."""
+        until = self.now + seconds
+        while self.now < until and not self.stopped:
+            self.now += 0.2
+            for effect in self.guard.tick(self.now):
+                self.stopped = self.stopped or isinstance(effect, Stop)
+            self.running = {t: r for t, r in self.running.items() if r[1] > self.now}
+        if self.stopped:
+            for site in list(self.sites):
+                self.close(0)
+                assert site not in self.sites
+
+    @invariant()
+    def money_is_conserved(self) -> None:
+        if not hasattr(self, "guard"):
+            return
+        ledger = self.guard.ledger
+        assert sum(ledger.balances.values()) == 0
+        assert all(b >= 0 for account, b in ledger.balances.items() if account != "owner")
+        assert ledger.spent + ledger.held <= self.budget
+        assert Ledger(ledger.rows).balances == ledger.balances
+        if not self.sites:
+            assert ledger.held == 0
+
+    @invariant()
+    def the_worst_case_is_held(self) -> None:
+        if not hasattr(self, "guard"):
+            return
+        for site, number in self.sites.items():
+            ends = [end for where, end in self.running.values() if where == site]
+            lease = self.guard._open[site].lease
+            worst = lease.charge(2 * (max([self.now, *ends]) - lease.start))
+            if not self.stopped:
+                assert self.guard.ledger.balance(f"held:lease-{number}") >= worst - 1
+
+
+TestGuardMachine = GuardMachine.TestCase
+TestGuardMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
