@@ -1,0 +1,316 @@
+"""From the statements of a plan file to the tasks of a campaign."""
+
+import itertools
+import math
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bursar.formats.nimrod.domains import MOST_VALUES, as_text, check_type, values_of
+from bursar.formats.nimrod.syntax import Command, Parameter, Plan, at, parse_expression
+from bursar.formats.nimrod.template import Template, parse_string, parse_text, parse_word
+from bursar.model.errors import InputError, nearest
+from bursar.model.step import Copy, Exec, OnError, Redirect, Shell, Step, Substitute
+from bursar.model.task import Task, Value
+
+if TYPE_CHECKING:
+    from lark import Token, Tree
+
+JOB_NAMES = ("jobindex", "nimrod_jobindex", "jobname")
+"""Names that every job knows beside its parameters."""
+
+Values = Mapping[str, str]
+Maker = Callable[[Values], Step]
+
+
+def tasks_of(plan: Plan, folder: Path) -> tuple[Task, ...]:
+    """
+    One task per job, and one each for ``rootstart`` and ``rootfinish`` where there are such.
+
+    Parameters
+    ----------
+    plan
+        As parsed.
+    folder
+        That the plan lies in.
+
+    Raises
+    ------
+    InputError
+        At line and column, when a value, a name or a command does not fit, or
+        there are more than ten million jobs.
+    """
+    space = _Space(plan.parameters, folder)
+    steps = _steps_maker(_job(plan, space))
+    before, after = [_root_task(block, plan, space) for block in ("rootstart", "rootfinish")]
+    first = (before.id,) if before else ()
+    jobs = []
+    for index, point in enumerate(space.points(), 1):
+        name = f"job{index}"
+        texts = {key: as_text(value) for key, value in point.items()}
+        texts |= {"jobindex": str(index), "nimrod_jobindex": str(index), "jobname": name}
+        jobs.append(Task(id=name, name="main", steps=steps(texts), after=first, parameters=point))
+    tasks = [before] if before else []
+    tasks += jobs
+    if after:
+        tasks.append(_after_all(after, jobs))
+    return tuple(tasks)
+
+
+def _job(plan: Plan, space: "_Space") -> list[Maker]:
+    """Makers of a job's steps: what prepares the node, the job itself, what clears up."""
+    makers: list[Maker] = []
+    before: list[Command] = []
+    for block in ("nodestart", "main", "nodefinish"):
+        commands = plan.tasks.get(block)
+        if commands:
+            makers += _undo(before)
+            makers += [_maker(command, space.names, space.why_unknown) for command in commands]
+            before = commands
+    return makers
+
+
+def _undo(commands: Sequence[Command]) -> list[Maker]:
+    """What a block redirects or ignores ends with it."""
+    streams = dict.fromkeys(str(c.arguments[0]) for c in commands if c.kind == "redirect")
+    makers: list[Maker] = [_Fixed(Redirect(stream, None)) for stream in streams]
+    if any(command.kind == "onerror" for command in commands):
+        makers.append(_Fixed(OnError(ignore=False)))
+    return makers
+
+
+def _after_all(task: Task, jobs: Sequence[Task]) -> Task:
+    return Task(
+        id=task.id,
+        name=task.name,
+        steps=task.steps,
+        parameters=task.parameters,
+        after=tuple(job.id for job in jobs),
+    )
+
+
+def _root_task(block: str, plan: Plan, space: "_Space") -> Task | None:
+    """The one task of a root block; it knows the parameters that have but one value."""
+    if not plan.tasks.get(block):
+        return None
+    point = space.constants()
+    texts = {key: as_text(value) for key, value in point.items()} | {"jobname": block}
+
+    def why(name: str) -> str:
+        if name in space.names:
+            return f'"{name}" has no value in {block}, which runs once for all jobs'
+        return space.why_unknown(name)
+
+    makers = [_maker(command, texts, why) for command in plan.tasks[block]]
+    return Task(id=block, name=block, steps=_steps_maker(makers)(texts), parameters=point)
+
+
+class _Space:
+    """The points that the parameters span."""
+
+    def __init__(self, parameters: Sequence[Parameter], folder: Path) -> None:
+        self._listed: dict[str, list[Value]] = {}
+        self._computed: list[tuple[Parameter, Tree[Token]]] = []
+        for parameter in parameters:
+            name = str(parameter.name)
+            if name in JOB_NAMES:
+                raise at(parameter.name, f'"{name}" is the plan\'s own; choose another name')
+            if parameter.domain.data == "compute":
+                self._computed.append((parameter, self._expression(parameter)))
+            else:
+                self._listed[name] = values_of(parameter, folder)
+        self._order = [str(parameter.name) for parameter in parameters]
+        self.names = {*self._order, *JOB_NAMES}
+        count = math.prod(len(values) for values in self._listed.values())
+        if count > MOST_VALUES:
+            raise InputError(f"the plan has {count:,} jobs, at most {MOST_VALUES:,} are possible")
+
+    def _expression(self, parameter: Parameter) -> "Tree[Token]":
+        from bursar.formats.nimrod.expression import check, names_in
+
+        token: Any = parameter.domain.children[0]
+        if parameter.type == "files":
+            raise at(parameter.name, "a files parameter cannot be computed")
+        tree = parse_expression(token)
+        known = [*self._listed, *(str(p.name) for p, _ in self._computed)]
+        try:
+            for name in names_in(tree):
+                if name not in known:
+                    raise InputError(
+                        f'unknown parameter "{name}", expected one defined before',
+                        hint=nearest(name, known),
+                    )
+            check(tree)
+        except InputError as error:
+            raise at(token, error.message, hint=error.hint) from None
+        return tree
+
+    def why_unknown(self, name: str) -> str:
+        return f'unknown parameter "{name}"'
+
+    def points(self) -> Iterator[dict[str, Value]]:
+        """Every combination; the last parameter changes fastest."""
+        names = list(self._listed)
+        for values in itertools.product(*self._listed.values()):
+            point = dict(zip(names, values, strict=True))
+            yield self._complete(point) if self._computed else point
+
+    def constants(self) -> dict[str, Value]:
+        """Parameters of one value, and what can be computed from those alone."""
+        from bursar.formats.nimrod.expression import names_in
+
+        point = {name: values[0] for name, values in self._listed.items() if len(values) == 1}
+        for parameter, tree in self._computed:
+            if all(name in point for name in names_in(tree)):
+                point[str(parameter.name)] = self._compute(parameter, tree, point)
+        return point
+
+    def _complete(self, point: dict[str, Value]) -> dict[str, Value]:
+        for parameter, tree in self._computed:
+            point[str(parameter.name)] = self._compute(parameter, tree, point)
+        return {name: point[name] for name in self._order}
+
+    def _compute(
+        self, parameter: Parameter, tree: "Tree[Token]", point: Mapping[str, Value]
+    ) -> Value:
+        from bursar.formats.nimrod.expression import evaluate
+
+        try:
+            return check_type(evaluate(tree, point), parameter)
+        except InputError as error:
+            at_ = ", ".join(f"{name} = {as_text(value)}" for name, value in point.items())
+            message = f"{error.message} (where {at_})" if at_ else error.message
+            raise at(parameter.name, message, hint=error.hint) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """Makes the same step for every job, once."""
+
+    step: Step
+
+    def __call__(self, values: Values) -> Step:
+        return self.step
+
+
+def _steps_maker(makers: Sequence[Maker]) -> Callable[[Values], tuple[Step, ...]]:
+    if all(isinstance(maker, _Fixed) for maker in makers):
+        same = tuple(maker({}) for maker in makers)
+        return lambda values: same
+    return lambda values: tuple([maker(values) for maker in makers])
+
+
+def _maker(
+    command: Command, known: "Mapping[str, str] | set[str]", why: Callable[[str], str]
+) -> Maker:
+    tokens: list[Any] = list(command.arguments)
+
+    def word(token: "Token", *, prefix: str = "") -> Template:
+        text = str(token).removeprefix(prefix)
+        if "'" in _outside_strings(text):
+            raise at(token, "single quotes do not quote here", hint="use double quotes")
+        template = _placed(token, lambda: parse_word(text))
+        for name in template.names:
+            if name not in known:
+                raise at(token, why(name), hint=nearest(name, known))
+        return template
+
+    match command.kind:
+        case "onerror":
+            return _Fixed(OnError(ignore=tokens[0] == "ignore"))
+        case "redirect" if tokens[1] is not None and tokens[1].type == "OFF":
+            return _Fixed(Redirect(str(tokens[0]), None))
+        case "redirect":
+            return _redirect(str(tokens[0]), tokens[1] is not None, word(tokens[2]))
+        case "copy":
+            source, target = tokens[1:]
+            return _copy(
+                word(source, prefix=_place(source)),
+                word(target, prefix=_place(target)),
+                source_at_root=_place(source) != "node:",
+                target_at_root=_place(target) != "node:",
+            )
+        case "substitute":
+            for token in tokens[1:]:
+                if _place(token) == "root:":
+                    raise at(
+                        token,
+                        "substitute works on the node, found a file at the root",
+                        hint="copy the template to the node before, and the result back after",
+                    )
+            return _substitute(*(word(token, prefix=_place(token)) for token in tokens[1:]))
+        case "exec":
+            return _exec([word(token) for token in tokens[1:]])
+        case "lexec":
+            # As execl: the second word is what the program is told it is called.
+            return _exec([word(tokens[1]), *(word(token) for token in tokens[3:])])
+        case "at_root":
+            raise at(
+                tokens[0],
+                f'"{tokens[0]}" runs at the root, where nothing is run',
+                hint="copy what it needs to the node, run it there, copy the result back",
+            )
+        case _:
+            return _shell(command, tokens, known)
+
+
+def _outside_strings(word: str) -> str:
+    return re.sub(r'"(?:[^"\\]|\\.)*"', "", word, flags=re.DOTALL)
+
+
+def _place(token: "Token") -> str:
+    return next((place for place in ("node:", "root:") if token.startswith(place)), "")
+
+
+def _placed(token: "Token", parse: Callable[[], Template]) -> Template:
+    try:
+        return parse()
+    except InputError as error:
+        raise at(token, error.message) from None
+
+
+def _made(template_names: Sequence[str], make: Maker) -> Maker:
+    """The maker, or its one product when nothing in it varies."""
+    return make if template_names else _Fixed(make({}))
+
+
+def _exec(words: Sequence[Template]) -> Maker:
+    names = [name for word in words for name in word.names]
+    return _made(names, lambda values: Exec(tuple([word.fill(values) for word in words])))
+
+
+def _shell(
+    command: Command, tokens: "Sequence[Token]", known: "Mapping[str, str] | set[str]"
+) -> Maker:
+    only = tokens[1] if len(tokens) == 2 else None
+    if only is not None and only.startswith('"') and not _outside_strings(only):
+        line = _placed(only, lambda: parse_string(only))
+    else:
+        line = parse_text(command.line)
+    line = line.keep_unknown(lambda name: name in known)
+    return _made(line.names, lambda values: Shell(line.fill(values)))
+
+
+def _redirect(stream: str, append: bool, path: Template) -> Maker:
+    return _made(path.names, lambda values: Redirect(stream, path.fill(values), append))
+
+
+def _substitute(source: Template, target: Template) -> Maker:
+    return lambda values: Substitute(source.fill(values), target.fill(values), dict(values))
+
+
+def _copy(
+    source: Template, target: Template, *, source_at_root: bool, target_at_root: bool
+) -> Maker:
+    def make(values: Values) -> Step:
+        path = source.fill(values)
+        into = target.fill(values)
+        name = posixpath.basename(path.rstrip("/"))
+        if (into in ("", ".") or into.endswith("/")) and name not in ("", ".", ".."):
+            into = posixpath.normpath(posixpath.join(into, name))
+        return Copy(path, into, source_at_root, target_at_root)
+
+    return _made([*source.names, *target.names], make)

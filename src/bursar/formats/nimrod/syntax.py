@@ -1,0 +1,228 @@
+"""From the text of a plan file to its statements, or to an error at line and column."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from bursar.model.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from lark import Lark, Token, Tree
+
+TASKS = ("main", "nodestart", "nodefinish", "rootstart", "rootfinish")
+COMMANDS = ("copy", "exec", "execute", "shexec", "substitute", "redirect", "onerror")
+
+# What people call the tokens of the grammar; those left out are never the point.
+_WORDS = {
+    "_PARAMETER": "parameter",
+    "_LABEL": "label",
+    "TYPE": "integer, float, text, files",
+    "_DEFAULT": "default",
+    "_RANGE": "range",
+    "_RANDOM": "random",
+    "_SELECT": "select",
+    "_ANYOF": "anyof",
+    "_ONEOF": "oneof",
+    "_COMPUTE": "compute",
+    "_FROM": "from",
+    "_TO": "to",
+    "STEP": "step",
+    "POINTS": "points",
+    "_POINTS": "points",
+    "_TASK": "task",
+    "TASKNAME": ", ".join(TASKS),
+    "_ENDTASK": "endtask",
+    "COPY": "copy",
+    "EXEC": "exec",
+    "SHEXEC": "shexec",
+    "EXECUTE": "execute",
+    "SUBSTITUTE": "substitute",
+    "_REDIRECT": "redirect",
+    "STREAM": "stdout, stderr",
+    "OFF": "off",
+    "APPEND": "append",
+    "_ONERROR": "onerror",
+    "ACTION": "fail, ignore",
+    "NAME": "a name",
+    "NUMBER": "a number",
+    "STRING": "a string in double quotes",
+    "VALUE": "a value",
+    "WORD": "an argument",
+    "EXPRESSION": "an expression",
+    "_NEWLINE": "the end of the line",
+    "AMOUNT": "a number",
+    "FUNCTION": "a function",
+    "LPAR": '"("',
+    "RPAR": '")"',
+    "PLUS": '"+"',
+    "MINUS": '"-"',
+    "STAR": '"*"',
+    "SLASH": '"/"',
+    "$END": "the end",
+}
+
+_UNSUPPORTED = {
+    "variable": "this is a run file; read the plan file it was generated from",
+    "jobs": "this is a run file; read the plan file it was generated from",
+    "props": "resource properties of nimrodg are not read; leave the block out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter statement; ``domain`` is the grammar's tree, named after the kind of domain."""
+
+    name: "Token"
+    type: str
+    domain: "Tree[Token]"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """
+    A command of a task.
+
+    Parameters
+    ----------
+    kind
+        The grammar's rule.
+    arguments
+        Its tokens; None where an optional one is missing.
+    line
+        All of it after the first word, as one line; for the shell.
+    """
+
+    kind: str
+    arguments: "Sequence[Token | None]"
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Statements of a plan file, in order."""
+
+    parameters: list[Parameter] = field(default_factory=list)
+    tasks: dict[str, list[Command]] = field(default_factory=dict)
+
+
+def parse_plan(text: str) -> Plan:
+    """
+    The statements of a plan file.
+
+    Parameters
+    ----------
+    text
+        Lines end with ``\\n``.
+
+    Raises
+    ------
+    InputError
+        ``where`` is ``line:column``; the message says what was found there
+        and what was expected.
+    """
+    tree = _parse(text if text.endswith("\n") else text + "\n", "start", 1, 1)
+    plan = Plan()
+    seen: dict[str, Any] = {}
+    for statement in tree.find_pred(lambda node: node.data in ("parameter", "task")):
+        children: list[Any] = list(statement.children)
+        if statement.data == "parameter":
+            name, _label, kind, domain = children[:4]
+            if name in seen:
+                raise at(name, f'parameter "{name}" is already defined in line {seen[name].line}')
+            seen[name] = name
+            plan.parameters.append(Parameter(name, str(kind), domain))
+        else:
+            block, *commands = children
+            if block in plan.tasks:
+                raise at(block, f'task "{block}" is already defined')
+            plan.tasks[str(block)] = [_command(text, node) for node in commands]
+    if "main" not in plan.tasks:
+        line = text.count("\n") + 1
+        raise InputError('there is no "task main"', where=f"{line}:1")
+    return plan
+
+
+def parse_expression(expression: "Token") -> "Tree[Token]":
+    """The tree of what stands after ``compute``; errors are placed in the plan file."""
+    return _parse(
+        str(expression).rstrip(), "expression", expression.line or 1, expression.column or 1
+    )
+
+
+def at(token: "Token", message: str, *, hint: str | None = None) -> InputError:
+    """An error at a token."""
+    return InputError(message, where=f"{token.line}:{token.column}", hint=hint)
+
+
+def _command(text: str, node: "Tree[Token]") -> Command:
+    arguments: list[Any] = list(node.children)
+    words = [a for a in arguments if a is not None and a.type == "WORD"]
+    pieces: list[str] = []
+    for i, word in enumerate(words):
+        if i:
+            gap = text[words[i - 1].end_pos : word.start_pos]
+            # A comment or a continued line is but a space to the shell.
+            pieces.append(gap if gap.isspace() and "\n" not in gap else " ")
+        pieces.append(word)
+    return Command(str(node.data), arguments, "".join(pieces))
+
+
+@cache
+def _parser() -> "Lark":
+    from lark import Lark
+
+    return Lark.open(
+        "nimrod.lark",
+        rel_to=__file__,
+        parser="lalr",
+        start=["start", "expression"],
+        maybe_placeholders=True,
+        propagate_positions=False,
+    )
+
+
+def _parse(text: str, start: str, line: int, column: int) -> "Tree[Token]":
+    from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+    try:
+        return _parser().parse(text, start=start)
+    except UnexpectedInput as error:
+        if isinstance(error, UnexpectedToken):
+            position = error.token.start_pos if error.token.type != "$END" else len(text)
+            expected = error.accepts or error.expected
+        elif isinstance(error, UnexpectedCharacters):
+            position, expected = error.pos_in_stream, error.allowed or set()
+        else:
+            position, expected = len(text), set()
+        raise _unexpected(text, position or 0, set(expected), line, column) from None
+
+
+def _unexpected(text: str, position: int, expected: set[str], line: int, column: int) -> InputError:
+    before = text[:position]
+    row = before.count("\n")
+    start = position - (before.rfind("\n") + 1)
+    where = f"{line + row}:{start + (column if row == 0 else 1)}"
+    words = [w for name in expected if name in _WORDS for w in _WORDS[name].split(", ")]
+    words = sorted(set(words) - ({"the end of the line"} if len(words) > 1 else set()))
+    match = re.compile(r'"[^"\n]*"?|[^\s"]+').match(text, position)
+    if match is None:
+        found = "the end of the line" if position < len(text.rstrip()) else "the end"
+        if start == 0 and "\n" in text[position : position + 1]:
+            found = "an empty line"
+    elif match[0].startswith('"') and (len(match[0]) == 1 or not match[0].endswith('"')):
+        return InputError("the string is not closed by the end of the line", where=where)
+    elif text.startswith("/*", position) and text.find("*/", position) < 0:
+        return InputError('the comment "/*" is not closed', where=where)
+    elif match[0] in _UNSUPPORTED and "_PARAMETER" in expected:
+        return InputError(f'found "{match[0]}": {_UNSUPPORTED[match[0]]}', where=where)
+    else:
+        found = f'"{match[0]}"'
+    message = f"found {found}"
+    if words:
+        message += (
+            f", expected {' or '.join([', '.join(words[:-1]), words[-1]] if words[1:] else words)}"
+        )
+    hint = nearest(match[0], words) if match is not None else None
+    return InputError(message, where=where, hint=hint)

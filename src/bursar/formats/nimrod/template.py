@@ -1,0 +1,114 @@
+"""Text of a plan file with parameters in it."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from bursar.model.errors import InputError
+
+_NAME = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
+_ESCAPE = re.compile(
+    r"\\(?:\n|([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL
+)
+_CONTROL = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_PLAIN = "\\\"'?$"
+
+
+class Name(str):
+    """The name of a parameter whose value stands here."""
+
+    __slots__ = ()
+
+
+class Template:
+    """
+    Text made of pieces that stand as they are and names that stand for values.
+
+    Parameters
+    ----------
+    parts
+        In order; a :class:`Name` stands for its value.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        self.parts = tuple(parts)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters in it, in order."""
+        return [part for part in self.parts if isinstance(part, Name)]
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        """The text with every name replaced by its value."""
+        return "".join([values[p] if isinstance(p, Name) else p for p in self.parts])
+
+    def keep_unknown(self, known: Callable[[str], bool]) -> "Template":
+        """The same, with unknown names as plain text: the shell may know them."""
+        return Template(
+            [
+                f"${{{p}}}" if isinstance(p, Name) and not known(p) else p  # as the shell reads it
+                for p in self.parts
+            ]
+        )
+
+
+def parse_text(text: str) -> Template:
+    """Raw text; ``$name`` and ``${name}`` are parameters."""
+    parts: list[str] = []
+    end = 0
+    for match in _NAME.finditer(text):
+        if match.start() > end:
+            parts.append(text[end : match.start()])
+        parts.append(Name(match[1] or match[2]))
+        end = match.end()
+    if end < len(text):
+        parts.append(text[end:])
+    return Template(parts)
+
+
+def parse_string(quoted: str) -> Template:
+    """
+    A string in double quotes, with C's escapes; parameters as in :func:`parse_text`.
+
+    ``\\$`` is a dollar sign that begins no parameter, a backslash before the
+    end of the line joins the lines, and one before any other character that
+    C does not know stays with it.
+
+    Raises
+    ------
+    InputError
+        For a character that no text may hold.
+    """
+    parts: list[str] = []
+    inner = quoted[1:-1]
+    end = 0
+    for match in _ESCAPE.finditer(inner):
+        parts += parse_text(inner[end : match.start()]).parts
+        parts.append(_unescaped(match))
+        end = match.end()
+    parts += parse_text(inner[end:]).parts
+    return Template(parts)
+
+
+def parse_word(word: str) -> Template:
+    """A word of a command: raw text and strings, without a space between them."""
+    parts: list[str] = []
+    for piece in re.split(r'("(?:[^"\\]|\\.)*")', word, flags=re.DOTALL):
+        parts += (parse_string(piece) if piece.startswith('"') else parse_text(piece)).parts
+    return Template(parts)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    octal, two, four, eight, other = match.groups()
+    if other is not None:
+        if other in _PLAIN:
+            return other
+        return _CONTROL.get(other, "\\" + other)
+    digits, base = (octal, 8) if octal else (two or four or eight, 16)
+    if digits is None:
+        return ""  # the end of a line
+    code = int(digits, base)
+    if code == 0 or code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        raise InputError(f'"{match[0]}" is no character that a text may hold')
+    return chr(code)
