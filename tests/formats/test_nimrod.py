@@ -212,8 +212,9 @@ def test_compute_follows_each_job(tmp_path: Path) -> None:
             "shexec echo $p   > out; awk '{print \"x\"}'",
             Shell("echo 5   > out; awk '{print \"x\"}'"),
         ),
-        ('shexec "echo $HOME ${p}"', Shell("echo ${HOME} 5")),  # the shell's own variable
+        ('shexec "echo $HOME ${p}"', Shell("echo $HOME 5")),  # the shell's own variable
         ("shexec \"awk '{print \\$1}'\"", Shell("awk '{print $1}'")),
+        ("shexec awk '{print $NF}' in.$p", Shell("awk '{print $NF}' in.5")),
         ('shexec "a" "b c"', Shell('"a" "b c"')),
         ("execute /bin/uname -a >> output", Shell("/bin/uname -a >> output")),
         ("node:execute run $p", Shell("run 5")),

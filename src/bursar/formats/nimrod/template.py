@@ -14,9 +14,24 @@ _PLAIN = "\\\"'?$"
 
 
 class Name(str):
-    """The name of a parameter whose value stands here."""
+    """
+    The name of a parameter whose value stands here.
 
-    __slots__ = ()
+    Attributes
+    ----------
+    written
+        The whole reference as it was written, ``$name`` or ``${name}``.
+    """
+
+    __slots__ = ("written",)
+
+    written: str
+
+
+def _name(match: re.Match[str]) -> Name:
+    name = Name(match[1] or match[2])
+    name.written = match[0]
+    return name
 
 
 class Template:
@@ -46,10 +61,7 @@ class Template:
     def keep_unknown(self, known: Callable[[str], bool]) -> "Template":
         """The same, with unknown names as plain text: the shell may know them."""
         return Template(
-            [
-                f"${{{p}}}" if isinstance(p, Name) and not known(p) else p  # as the shell reads it
-                for p in self.parts
-            ]
+            [p.written if isinstance(p, Name) and not known(p) else p for p in self.parts]
         )
 
 
@@ -60,7 +72,7 @@ def parse_text(text: str) -> Template:
     for match in _NAME.finditer(text):
         if match.start() > end:
             parts.append(text[end : match.start()])
-        parts.append(Name(match[1] or match[2]))
+        parts.append(_name(match))
         end = match.end()
     if end < len(text):
         parts.append(text[end:])
