@@ -3,25 +3,21 @@ Which plan the goal picks, why, and what could be had where none will do.
 
 - A deadline alone, or with a budget: the cheapest plan that meets both.
 - A budget alone: the fastest plan within it.
-- A trade-off: among the plans that meet deadline and budget, the least weighted
-  sum of cost and makespan, each relative to the greatest on the curve
-  (HPDC'07 equation 8).
+- A trade-off a: among the plans that meet deadline and budget, the least
+  a cost + (1 - a) makespan, both scaled to run from 0 at the least of the whole
+  curve to 1 at its greatest (HPDC'07 equations 7 and 8). A cost that is unknown
+  counts as the greatest.
 - Nothing: the fastest plan.
 """
 
-import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from bursar.model.goal import Goal
 from bursar.model.plan import Plan
 from bursar.planning.front import Front, Option
-from bursar.planning.problem import IntArray, Problem, build_problem
-from bursar.planning.search import evaluate
 
 SLACK = 1e-9
 """Relative; a plan this little past a deadline or budget meets it."""
@@ -52,16 +48,6 @@ class CounterOffer:
     cost: float | None
     tasks: int
     share: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON: seconds and currency units."""
-        return {
-            "kind": self.kind,
-            "makespan_s": self.makespan,
-            "cost": self.cost,
-            "tasks": self.tasks,
-            "share": self.share,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +146,9 @@ def _unchecked(option: Option, goal: Goal) -> str:
         unchecked.append("the deadline could not be checked: the makespan is unknown")
     if goal.budget is not None and option.cost is None:
         unchecked.append("the budget could not be checked: the cost is unknown")
+    if goal.trade_off is not None and (option.makespan is None or option.cost is None):
+        what = "cost" if option.cost is None else "makespan"
+        unchecked.append(f"the trade-off could not be weighed in full: the {what} is unknown")
     return "; ".join(unchecked)
 
 
@@ -179,16 +168,32 @@ def _cost(option: Option) -> float:
 
 
 def _weighted(front: Front, weight: float) -> Callable[[Option], tuple[float, ...]]:
-    """HPDC'07 equation 8: a cost + (1 - a) makespan, each over its greatest."""
-    most = max((o.cost for o in front.options if o.cost is not None), default=0.0) or 1.0
-    longest = max((o.makespan for o in front.options if o.makespan is not None), default=0.0) or 1.0
+    """Order of the options by HPDC'07 equation 8, ties by time."""
+    cost = _scale([o.cost for o in front.options])
+    makespan = _scale([o.makespan for o in front.options])
 
     def value(option: Option) -> tuple[float, ...]:
-        cost = 1.0 if option.cost is None else option.cost / most
-        makespan = 1.0 if option.makespan is None else option.makespan / longest
-        return (weight * cost + (1 - weight) * makespan, *_by_time(option))
+        weighted = weight * cost(option.cost) + (1 - weight) * makespan(option.makespan)
+        return (round(weighted, 12), *_by_time(option))
 
     return value
+
+
+def _scale(values: Sequence[float | None]) -> Callable[[float | None], float]:
+    """
+    HPDC'07 equation 7: 0 at the least of the values, 1 at the greatest.
+
+    Unknown is 1; everything known is 0 where the least is the greatest.
+    """
+    known = [value for value in values if value is not None]
+    least, greatest = min(known, default=0.0), max(known, default=0.0)
+
+    def scaled(value: float | None) -> float:
+        if value is None:
+            return 1.0
+        return (value - least) / (greatest - least) if greatest > least else 0.0
+
+    return scaled
 
 
 def _why_not(front: Front, goal: Goal) -> str:
@@ -228,61 +233,29 @@ def _offer(kind: Literal["time", "budget"], option: Option, tasks: int) -> Count
 
 
 def _largest_share(front: Front, goal: Goal) -> CounterOffer | None:
-    """
-    Most of the tasks, shortest first and parents before children, that meet both.
+    # Late: it brings the kernels, and whoever only names a Choice does not need them.
+    from bursar.planning.share import largest_share
 
-    Found by halving; more tasks never take less, up to what a list scheduler
-    gains by accident.
-    """
-    problem = build_problem(front.workflow, front.sites, front.links)
-    if not problem.known.all():
+    found = largest_share(front, lambda o: _meets(o, goal), lambda o: _miss(o, goal))
+    if found is None:
         return None
-    order = _shortest_first(front, problem)
-    best: tuple[int, Option] | None = None
-    low, high = 0, len(order)
-    while low < high:
-        middle = (low + high + 1) // 2
-        part = problem.restricted(order[:middle])
-        option = _first_meeting(part, front, goal)
-        if option is None:
-            high = middle - 1
-        else:
-            low, best = middle, (middle, option)
-    if best is None:
-        return None
-    count, option = best
+    count, option = found
     assert option.makespan is not None
+    tasks = len(front.workflow.tasks)
     return CounterOffer(
         kind="share",
         makespan=option.makespan,
         cost=option.cost,
         tasks=count,
-        share=count / len(order),
+        share=count / tasks,
     )
 
 
-def _first_meeting(problem: Problem, front: Front, goal: Goal) -> Option | None:
-    """The cheapest of the front's purchases, for these tasks only, that meets the goal."""
-    meeting = []
-    for tried in sorted({option.tried for option in front.evaluated}):
-        option = evaluate(problem, np.array(tried))
-        if option is not None and _meets(option, goal):
-            meeting.append(option)
-    return min(meeting, key=_by_cost, default=None)
-
-
-def _shortest_first(front: Front, problem: Problem) -> IntArray:
-    runtimes = problem.runtimes.min(axis=1) * problem.widths
-    parents, children = front.workflow.parents, front.workflow.children
-    missing = [len(p) for p in parents]
-    ready = [(runtimes[i], i) for i, n in enumerate(missing) if not n]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, task = heapq.heappop(ready)
-        order.append(task)
-        for child in children[task]:
-            missing[child] -= 1
-            if not missing[child]:
-                heapq.heappush(ready, (runtimes[child], child))
-    return np.array(order, dtype=np.int64)
+def _miss(option: Option, goal: Goal) -> float:
+    """How many times over the goal, at the worse of deadline and budget."""
+    late = dear = 0.0
+    if goal.deadline is not None and option.makespan is not None:
+        late = option.makespan / goal.deadline
+    if goal.budget is not None and option.cost is not None:
+        dear = option.cost / goal.budget if goal.budget else math.inf
+    return max(late, dear)

@@ -100,6 +100,8 @@ class Front:
         What was asked; the sites cheapest first.
     algorithm
         The scheduler.
+    overhead
+        Seconds added to each task.
     """
 
     options: tuple[Option, ...]
@@ -110,6 +112,7 @@ class Front:
     sites: tuple[SiteFacts, ...] = field(repr=False)
     links: "Mapping[tuple[str, str], Link] | None" = field(default=None, repr=False)
     algorithm: str = "heft"
+    overhead: float = 0.0
 
     @property
     def currency(self) -> str:
@@ -144,6 +147,7 @@ def trade_off(
     processors: Sequence[int] | None = None,
     currency: str | None = None,
     links: "Mapping[tuple[str, str], Link] | None" = None,
+    overhead: float = 0.0,
 ) -> Front:
     """
     Makespan against allocation cost, by how many processors are bought and where.
@@ -152,6 +156,9 @@ def trade_off(
     end. What is tried (see :mod:`bursar.planning.search`): each site alone, then
     the cheapest sites together and the fastest sites together, the last one
     joining in varying width.
+
+    A task goes only where there are the processors and the memory it needs. Its
+    requirements, an expression, are left to the broker; ``notes`` says so.
 
     Parameters
     ----------
@@ -166,13 +173,16 @@ def trade_off(
         Use only the sites that ask this currency; None: they all ask the same.
     links
         How data pass between sites; None: sites share their files.
+    overhead
+        Seconds added to each task for starting it and fetching its result. Not
+        negative. A processor is held, and paid, for this time too.
 
     Raises
     ------
     InputError
         When there is no site, two have one name, a task fits on no site, no
         number of ``processors`` is enough, the sites ask different currencies
-        and none is chosen, or the algorithm is unknown.
+        and none is chosen, the algorithm is unknown, or the overhead is negative.
     """
     from bursar.planning.search import search
 
@@ -183,6 +193,7 @@ def trade_off(
         processors=processors,
         currency=currency,
         links=links,
+        overhead=overhead,
     )
 
 

@@ -106,14 +106,24 @@ class Problem:
 
 
 def build_problem(
-    workflow: Workflow, sites: Sequence[SiteFacts], links: Links | None = None
+    workflow: Workflow,
+    sites: Sequence[SiteFacts],
+    links: Links | None = None,
+    overhead: float = 0.0,
 ) -> Problem:
     """
     The arrays of a workflow on sites.
 
-    A task of runtime r takes r / speed on a site with the processors and the
-    memory that it needs; a site whose memory is unknown is taken to have enough.
-    The memory of tasks that run at the same time is not added up.
+    A task of runtime r takes r / speed + overhead on a site with the processors
+    and the memory that it needs; a site whose memory is unknown is taken to have
+    enough. The memory of tasks that run at the same time is not added up.
+
+    Parameters
+    ----------
+    links
+        How data pass between sites; None: sites share their files.
+    overhead
+        Seconds that starting and ending a task takes, whatever the site's speed.
 
     Raises
     ------
@@ -135,9 +145,10 @@ def build_problem(
 
     parents = workflow.parents
     n_edges = sum(len(p) for p in parents)
+    lengths = np.where(known, runtimes, 0.0)[:, None] / speeds + overhead * known[:, None]
     return Problem(
         sites=tuple(sites),
-        runtimes=np.where(fits, np.nan_to_num(runtimes)[:, None] / speeds, np.inf),
+        runtimes=np.where(fits, lengths, np.inf),
         known=known,
         widths=widths,
         order=np.array(workflow.order, dtype=np.int64),

@@ -51,6 +51,7 @@ def search(
     processors: Sequence[int] | None,
     currency: str | None,
     links: Links | None,
+    overhead: float,
 ) -> Front:
     """The work of :func:`bursar.planning.front.trade_off`."""
     if algorithm not in ALGORITHMS:
@@ -60,8 +61,10 @@ def search(
         )
     if processors is not None and not all(n >= 1 for n in processors):
         raise InputError(f"processors must be at least 1, got {min(processors)}")
+    if not 0 <= overhead < math.inf:
+        raise InputError(f"overhead must be finite and not negative, got {overhead}")
     sites = sorted(_of_currency(sites, currency), key=_price_of_work)
-    problem = build_problem(workflow, sites, links)
+    problem = build_problem(workflow, sites, links, overhead)
     if problem.known.all():
         evaluated = _evaluate(problem, processors, EVALUATIONS)
         options = pareto(evaluated)
@@ -76,19 +79,25 @@ def search(
         options=tuple(options),
         evaluated=tuple(evaluated),
         bounds=prove_bounds(problem),
-        notes=tuple(_notes(problem)),
+        notes=tuple(_notes(workflow, problem)),
         workflow=workflow,
         sites=tuple(sites),
         links=links,
         algorithm=algorithm,
+        overhead=overhead,
     )
+
+
+def problem_of(front: Front) -> Problem:
+    """The arrays that a front was computed from."""
+    return build_problem(front.workflow, front.sites, front.links, front.overhead)
 
 
 def plan_option(front: Front, option: Option) -> Plan:
     """The work of :meth:`bursar.planning.front.Front.plan`."""
     placements: list[Placement] = []
     if option.makespan is not None:
-        problem = build_problem(front.workflow, front.sites, front.links)
+        problem = problem_of(front)
         schedule = heft(problem, np.array(option.tried))
         assert schedule is not None, "an option has a schedule"
         placements = _placements(problem, schedule)
@@ -345,7 +354,7 @@ def _placements(problem: Problem, schedule: Schedule) -> list[Placement]:
     return sorted(placements, key=lambda p: (p.start, p.task))
 
 
-def _notes(problem: Problem) -> Iterator[str]:
+def _notes(workflow: Workflow, problem: Problem) -> Iterator[str]:
     unknown = int((~problem.known).sum())
     if unknown:
         yield (
@@ -356,6 +365,12 @@ def _notes(problem: Problem) -> Iterator[str]:
     if unpriced:
         names = ", ".join(unpriced)
         yield f"the price of {names} is unknown: so is the cost of what is bought there"
+    choosy = sum(task.requirements is not None for task in workflow.tasks)
+    if choosy:
+        yield (
+            f"{choosy} of {problem.n_tasks} tasks have requirements, "
+            "which are checked when they start, not here"
+        )
 
 
 def _enumerate(numbers: Sequence[int]) -> str:

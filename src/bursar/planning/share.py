@@ -1,0 +1,89 @@
+"""
+How many of the tasks fit a deadline and a budget that all of them do not.
+
+A share is honest when it can be run by itself: with each task, all its parents.
+Tasks join in order of their work, least first, parents before children, so the
+count is large; a share is the first so many of that order, and it counts only
+once it has been planned and its plan meets the goal.
+"""
+
+import functools
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+
+from bursar.planning.front import Front, Option
+from bursar.planning.problem import IntArray, Problem
+from bursar.planning.search import evaluate, problem_of
+
+
+def largest_share(
+    front: Front, meets: Callable[[Option], bool], miss: Callable[[Option], float]
+) -> tuple[int, Option] | None:
+    """
+    The most tasks that a purchase of the front can do within the goal, and its option.
+
+    Each purchase first has to beat the best share so far by one task; how far it
+    then gets is found by halving. That takes a longer share to need no less time
+    and money, as it does up to what a list scheduler gains by accident.
+
+    Parameters
+    ----------
+    meets
+        Whether an option meets the goal.
+    miss
+        How far an option is from the goal; the nearest purchases are tried first.
+
+    Returns
+    -------
+    tuple or None
+        None when not one task can be done within the goal, or a runtime is unknown.
+    """
+    problem = problem_of(front)
+    if not problem.known.all():
+        return None
+    order = least_work_first(front, problem)
+    part = functools.lru_cache(maxsize=4)(lambda count: problem.restricted(order[:count]))
+
+    def planned(count: int, tried: tuple[int, ...]) -> Option | None:
+        option = evaluate(part(count), np.array(tried))
+        return option if option is not None and meets(option) else None
+
+    best: tuple[int, Option] | None = None
+    for tried in [option.tried for option in sorted(front.evaluated, key=miss)]:
+        low = best[0] if best else 0
+        high = problem.n_tasks - 1
+        step = low + 1
+        while low < high:
+            option = planned(step, tried)
+            if option is not None:
+                low, best = step, (step, option)
+            elif step == low + 1:
+                break
+            else:
+                high = step - 1
+            step = (low + high + 1) // 2
+    return best
+
+
+def least_work_first(front: Front, problem: Problem) -> IntArray:
+    """
+    Tasks by work, least first, each after its parents, shape ``(n_tasks,)``.
+
+    Of equal ones the one listed first.
+    """
+    work = (problem.runtimes.min(axis=1) * problem.widths).tolist()
+    parents, children = front.workflow.parents, front.workflow.children
+    missing = [len(p) for p in parents]
+    ready = [(work[i], i) for i, n in enumerate(missing) if not n]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, task = heapq.heappop(ready)
+        order.append(task)
+        for child in children[task]:
+            missing[child] -= 1
+            if not missing[child]:
+                heapq.heappush(ready, (work[child], child))
+    return np.array(order, dtype=np.int64)
