@@ -14,7 +14,7 @@ from bursar.dispatch.callee import Callees
 from bursar.dispatch.capture import Captures
 from bursar.dispatch.orphans import RUN, TASK, WORKER
 from bursar.dispatch.staging import Root, StagingError, copy, publish, stage_in, substitute
-from bursar.dispatch.wire import Job, Welcome
+from bursar.dispatch.wire import MAX_PIECE, Job, Welcome
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute
 
@@ -148,6 +148,7 @@ class Attempt:
         "_callee",
         "_captures",
         "_changed",
+        "_clean",
         "_doing",
         "_environment",
         "_exit_code",
@@ -184,6 +185,7 @@ class Attempt:
         self._environment: dict[str, str] = place.environment
         self._callee: Any = None
         self._doing = ""
+        self._clean = True  # nobody but us can still write to the captures
 
     def begin(self) -> Outcome | None:
         """Prepares the working directory and starts the first process; see :meth:`advance`."""
@@ -216,7 +218,7 @@ class Attempt:
                 return None
         return self._succeed()
 
-    def ended(self, status: int, usage: Any) -> Outcome | None:
+    def ended(self, status: int, usage: Any, escaped: bool) -> Outcome | None:
         """
         The process that ran has ended.
 
@@ -226,7 +228,10 @@ class Attempt:
             As ``wait`` gives it.
         usage
             As ``wait4`` gives it.
+        escaped
+            Whether something outside its process group may have outlived it.
         """
+        self._clean &= not escaped
         self._usage[0] += usage.ru_utime
         self._usage[1] += usage.ru_stime
         self._usage[2] = max(self._usage[2], usage.ru_maxrss * 1024)
@@ -251,18 +256,25 @@ class Attempt:
         self._usage[1] += seconds[1]
         self._usage[2] = max(self._usage[2], rss)
         self.place.callees.give(callee)
-        self._value = value
         if self.stopped is not None:
             return self._end(*self.stopped)
+        if len(value) > MAX_PIECE:
+            reason = (
+                f"the result takes {len(value)} bytes, more than the {MAX_PIECE} there is room for"
+            )
+            return self._end(Status.FAILED, reason)
+        self._value = value
         if not succeeded:
             return self._end(Status.FAILED, "the call raised an exception")
         return self.advance()
 
-    def signal(self, number: int) -> None:
-        """Sends a signal to everything the attempt runs."""
+    def signal(self, number: int) -> bool:
+        """Sends a signal to everything the attempt runs; whether there is anything."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
+                return True
+        return False
 
     @property
     def callee(self) -> Any:
@@ -376,14 +388,20 @@ class Attempt:
         )
 
     def _call(self, payload: bytes) -> None:
+        streams = self._stream(0), self._stream(1)
         callee = self.place.callees.take()
+        try:
+            callee.begin(payload, self._folder, self._environment, *streams)
+        except ConnectionError:  # it died while it waited
+            callee.close()
+            callee = self.place.callees.make()
+            callee.begin(payload, self._folder, self._environment, *streams)
         self._callee = callee
         self.pid = callee.pid
-        callee.begin(payload, self._folder, self._environment, self._stream(0), self._stream(1))
 
     def _sweep(self) -> None:
         """Whatever of the process group outlived its leader goes now."""
-        self.signal(signal.SIGKILL)
+        self._clean &= not self.signal(signal.SIGKILL)
         self.pid = 0
 
     def _succeed(self) -> Outcome:
@@ -404,7 +422,7 @@ class Attempt:
             if fd >= 0:
                 try:
                     content[which], sizes[which] = self.place.captures.take(
-                        fd, f"{job.folder}.{job.attempt}.{stream}"
+                        fd, f"{job.folder}.{job.attempt}.{stream}", reuse=self._clean
                     )
                 except OSError as error:
                     reason = reason or f"{stream} is lost: {error.strerror}"

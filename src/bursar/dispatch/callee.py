@@ -109,7 +109,11 @@ class Callees:
 
     def take(self) -> Callee:
         """One that waits, or a new one."""
-        return self._idle.pop() if self._idle else Callee(self._environment)
+        return self._idle.pop() if self._idle else self.make()
+
+    def make(self) -> Callee:
+        """A new one."""
+        return Callee(self._environment)
 
     def give(self, callee: Callee) -> None:
         """It waits again."""

@@ -39,7 +39,7 @@ class Captures:
             self._names[fd] = name
             return fd
 
-    def take(self, fd: int, name: str) -> tuple[bytes, int]:
+    def take(self, fd: int, name: str, *, reuse: bool) -> tuple[bytes, int]:
         """
         Ends a capture.
 
@@ -49,6 +49,8 @@ class Captures:
             As :meth:`open` gave it.
         name
             Of the file that long content stays in.
+        reuse
+            Nobody else has the file open any more.
 
         Returns
         -------
@@ -64,9 +66,11 @@ class Captures:
             finally:
                 os.close(fd)
             return b"", size
-        content = b""
+        content = os.pread(fd, size, 0) if size else b""
+        if not reuse:
+            self._drop(fd)
+            return content, size
         if size:
-            content = os.pread(fd, size, 0)
             os.ftruncate(fd, 0)
             os.lseek(fd, 0, os.SEEK_SET)
         self._free.append(fd)
@@ -75,11 +79,15 @@ class Captures:
     def close(self) -> None:
         """Closes those that wait to be used again."""
         for fd in self._free:
-            os.close(fd)
-        for name in self._names.values():
+            self._drop(fd)
+        self._free.clear()
+
+    def _drop(self, fd: int) -> None:
+        os.close(fd)
+        name = self._names.pop(fd, None)
+        if name is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
-        self._free.clear()
 
     def _keep(self, fd: int, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bursar.dispatch.orphans import kill_leftovers
+from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
 from bursar.dispatch.worker import Settings
 from bursar.model.errors import SiteError
 
@@ -125,7 +125,7 @@ class LocalWorkers:
                 "-m",
                 "bursar.dispatch.worker",
                 stdin=asyncio.subprocess.PIPE,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, RUN: endpoint.run, WORKER: name},
             )
         except OSError as error:
             raise SiteError(f"{self._site}: cannot start a worker: {error.strerror}") from None

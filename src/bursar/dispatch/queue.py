@@ -218,7 +218,8 @@ class TaskQueue:
                 self._failures[task] += 1
         # Parents before children need not hold here: each end only counts down.
         for task in best:
-            self._succeed(task)
+            self._move(task, State.SUCCEEDED)
+            self.release(task)
         for task, failures in enumerate(self._failures):
             if failures >= self._tries[task] and self._state[task] < State.SUCCEEDED:
                 self._fail(task)
@@ -380,9 +381,17 @@ class TaskQueue:
             self._make_ready(task)
         return True
 
-    def finish(self, worker: str, outcome: Outcome, now: float) -> Verdict | None:
+    def finish(
+        self, worker: str, outcome: Outcome, now: float, *, hold: bool = False
+    ) -> Verdict | None:
         """
         An attempt has ended.
+
+        Parameters
+        ----------
+        hold
+            A success lets nothing follow until :meth:`release`: what follows
+            must not start before the success is durable.
 
         Returns
         -------
@@ -396,7 +405,9 @@ class TaskQueue:
         unwanted = task in self._unwanted
         self._unwanted.discard(task)
         if outcome.status is Status.SUCCEEDED:
-            self._succeed(task)
+            self._move(task, State.SUCCEEDED)
+            if not hold:
+                self.release(task)
             return Verdict(final=True)
         if unwanted:
             self._move(task, State.CANCELLED)
@@ -416,6 +427,13 @@ class TaskQueue:
         self._move(task, State.DELAYED)
         heapq.heappush(self._delayed, (now + wait, task))
         return Verdict(final=False, retry_at=now + wait)
+
+    def release(self, task: int) -> None:
+        """What follows a task that succeeded may start, as far as this one goes; once."""
+        for child in self._children(task):
+            self._missing[child] -= 1
+            if not self._missing[child] and self._state[child] == State.WAITING:
+                self._make_ready(child)
 
     # Time.
 
@@ -527,13 +545,6 @@ class TaskQueue:
         del who.claimed[task]
         who.used -= self._processors[task]
         return True
-
-    def _succeed(self, task: int) -> None:
-        self._move(task, State.SUCCEEDED)
-        for child in self._children(task):
-            self._missing[child] -= 1
-            if not self._missing[child] and self._state[child] == State.WAITING:
-                self._make_ready(child)
 
     def _fail(self, task: int) -> None:
         self._move(task, State.FAILED)

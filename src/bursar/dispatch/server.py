@@ -9,6 +9,7 @@ journal, many outcomes in one transaction, before anybody else is told.
 import asyncio
 import hmac
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +22,13 @@ import msgspec
 from bursar.dispatch.folders import folder_name
 from bursar.dispatch.guard import Guard
 from bursar.dispatch.journal import Event, Journal, Record
+from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.prefetch import Prefetch
 from bursar.dispatch.queue import Claim, Counts, TaskQueue
 from bursar.dispatch.wire import (
+    BATCH_SIZE,
+    MAX_FRAME,
+    MAX_PIECE,
     Cancel,
     Frames,
     FromServer,
@@ -51,7 +56,8 @@ SPILL = 64 * 1024
 
 _STRANGER_FRAME = 4096  # bytes; nobody unknown may make us buffer more
 _STRANGER_PATIENCE = 10.0  # seconds in which a connection must have said who it is
-_BATCH = 2048  # tasks at most in one frame
+_BATCH = 2048  # tasks at most claimed at a time
+_ASK_AGAIN = 0.2  # seconds until the guard is asked again that refused for now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +120,8 @@ class Dispatcher:
         Site that runs each task; None: any.
     past
         Attempts that an earlier life has journalled.
+    retry_failed
+        Whether what failed for good in an earlier life is tried again.
     on_outcome
         Told of each outcome once it is durable, and whether it is final.
     on_start
@@ -135,6 +143,7 @@ class Dispatcher:
         order: Sequence[int] | None = None,
         placed: Sequence[str] | None = None,
         past: Sequence[Outcome] = (),
+        retry_failed: bool = False,
         on_outcome: Callable[[Outcome, bool], None] | None = None,
         on_start: Callable[[Sequence[int]], None] | None = None,
         on_event: Callable[[str], None] | None = None,
@@ -150,7 +159,7 @@ class Dispatcher:
         self._queue = TaskQueue(retry)
         self._queue.extend(tasks, parents, order=order, placed=placed)
         if past:
-            self._queue.restore(past)
+            self._queue.restore(past, retry_failed=retry_failed)
         self._rigid = any(task.processors > 1 for task in tasks)
         self._connections: dict[str, _Connection] = {}
         self._strangers: set[_Connection] = set()
@@ -160,6 +169,7 @@ class Dispatcher:
         self._changed = asyncio.Event()
         self._fault: BursarError | None = None
         self._refusal = ""
+        self._refused_for_now = False
         self._hurried = False
         self._waker: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
@@ -170,8 +180,14 @@ class Dispatcher:
     # For whoever runs it.
 
     async def start(self) -> None:
-        """Listens on the loopback interface, on a port of the system's choice."""
+        """
+        Listens on the loopback interface, on a port of the system's choice.
+
+        What an earlier life of the run left running is killed first: its tasks
+        will run again.
+        """
         self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(kill_leftovers, self._run)
         self._epoch = time.time() - self._loop.time()
         self._server = await self._loop.create_server(
             lambda: _Connection(self), "127.0.0.1", 0, backlog=128
@@ -216,6 +232,15 @@ class Dispatcher:
         """Journals movements of money."""
         self._pending.transfers.extend(transfers)
         self._commit_soon()
+
+    def beat(self) -> None:
+        """Leaves a sign of life in the journal."""
+        self._writer.submit(self._journal.beat, self.now())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing runs and nothing more will."""
+        return self._queue.idle
 
     def drain(self) -> None:
         """Starts nothing more; what runs goes on."""
@@ -327,10 +352,10 @@ class Dispatcher:
             connection,
             Welcome(
                 self._run,
-                str(folders.root),
-                str(folders.files),
-                str(folders.work),
-                str(folders.logs),
+                os.path.abspath(folders.root),
+                os.path.abspath(folders.files),
+                os.path.abspath(folders.work),
+                os.path.abspath(folders.logs),
                 SPILL,
             ),
         )
@@ -382,9 +407,11 @@ class Dispatcher:
         records = self._pending.records
         counted: list[Outcome] = []
         for outcome in outcomes:
-            verdict = finish(worker, outcome, now)
+            verdict = finish(worker, outcome, now, hold=True)
             if verdict is None:
                 continue
+            if verdict.final:
+                self._tasks[outcome.task] = None
             counted.append(outcome)
             records.append(Record(outcome, verdict.final, site))
         if counted:
@@ -406,10 +433,18 @@ class Dispatcher:
             return
         now = self.now()
         self._queue.wake(now)
-        self._set_waker()
-        if not self._queue.ready or self._queue.draining:
-            self._take_back(now)
-            return
+        self._refused_for_now = False
+        try:
+            if self._queue.ready and not self._queue.draining:
+                self._fill_workers(now)
+            else:
+                self._take_back(now)
+        except Exception as error:
+            self._break(error)
+        self._set_waker(now)
+        self._changed.set()
+
+    def _fill_workers(self, now: float) -> None:
         started: list[int] = []
         for connection in sorted(self._connections.values(), key=_load):
             worker = self._queue.workers[connection.worker]
@@ -432,7 +467,6 @@ class Dispatcher:
                 self._give(connection, claims)
         if started and self._on_start is not None:
             self._on_start(started)
-        self._changed.set()
 
     def _share(self, connection: "_Connection") -> int:
         """How many tasks a worker may have waiting: a fair part of what is left, at most."""
@@ -456,6 +490,7 @@ class Dispatcher:
         answer = self._guard.admit(task, site, now)
         if isinstance(answer, Refusal):
             self._refusal = answer.reason
+            self._refused_for_now |= not answer.final
             return answer
         limit = self._known(task).wall_limit
         return answer if limit is None else min(limit, answer)
@@ -466,19 +501,36 @@ class Dispatcher:
         return task
 
     def _give(self, connection: "_Connection", claims: Sequence[Claim]) -> None:
-        jobs = [msgspec.Raw(self._encode(claim)) for claim in claims]
         transfers = self._guard.transfers()
-        data = frame(Work(jobs))
         if transfers:
             # Money is set aside durably before anything is spent of it.
             self._pending.transfers.extend(transfers)
-            self._pending.sends.append((connection, data))
-            self._commit_soon()
-        elif self._pending.sends or connection.withheld:
-            self._pending.sends.append((connection, data))
-            self._commit_soon()
-        else:
-            connection.write(data)
+        jobs: list[msgspec.Raw] = []
+        size = 0
+        for claim in claims:
+            job = self._encode(claim)
+            if len(job) > MAX_PIECE:
+                self._refuse_job(connection, claim, len(job))
+                continue
+            if jobs and size + len(job) > BATCH_SIZE:
+                self._send(connection, Work(jobs), withhold=bool(transfers))
+                jobs, size = [], 0
+            jobs.append(msgspec.Raw(job))
+            size += len(job)
+        if jobs:
+            self._send(connection, Work(jobs), withhold=bool(transfers))
+
+    def _refuse_job(self, connection: "_Connection", claim: Claim, size: int) -> None:
+        now = self.now()
+        outcome = Outcome(
+            task=claim.task,
+            attempt=claim.attempt,
+            status=Status.FAILED,
+            start=now,
+            end=now,
+            reason=f"its steps take {size} bytes, more than the {MAX_PIECE} that can be sent",
+        )
+        self._take_outcomes(connection, [outcome])
 
     def _encode(self, claim: Claim) -> bytes:
         task = self._known(claim.task)
@@ -496,11 +548,22 @@ class Dispatcher:
             )
         )
 
-    def _send(self, connection: "_Connection", message: FromServer) -> None:
-        connection.write(frame(message))
+    def _send(
+        self, connection: "_Connection", message: FromServer, *, withhold: bool = False
+    ) -> None:
+        """Sends now, or after the next transaction where that, or something before it, must."""
+        data = frame(message)
+        if withhold or connection.withheld:
+            connection.withheld += 1
+            self._pending.sends.append((connection, data))
+            self._commit_soon()
+        else:
+            connection.write(data)
 
-    def _set_waker(self) -> None:
+    def _set_waker(self, now: float) -> None:
         due = self._queue.next_wake()
+        if self._refused_for_now:
+            due = min(now + _ASK_AGAIN, math.inf if due is None else due)
         if self._waker is not None:
             self._waker.cancel()
             self._waker = None
@@ -516,8 +579,6 @@ class Dispatcher:
 
     def _commit(self) -> None:
         pending, self._pending = self._pending, _Pending()
-        for connection, _ in pending.sends:
-            connection.withheld += 1
         done = self._loop.run_in_executor(
             self._writer,
             self._journal.commit,
@@ -531,20 +592,36 @@ class Dispatcher:
         self._committing = False
         error = future.exception()
         if error is not None:
-            self._fault = (
-                error if isinstance(error, BursarError) else BursarError(f"journal: {error}")
-            )
-            self._fault.__cause__ = error
-            self._changed.set()
+            self._break(error)
             return
         for connection, data in pending.sends:
             connection.withheld -= 1
             connection.write(data)
         if self._pending:
             self._commit_soon()
+        for record in pending.records:
+            if record.outcome.status is Status.SUCCEEDED:
+                self._queue.release(record.outcome.task)
+        if self._queue.ready:
+            self._hurry()
         if self._on_outcome is not None:
-            for record in pending.records:
-                self._on_outcome(record.outcome, record.final)
+            try:
+                for record in pending.records:
+                    self._on_outcome(record.outcome, record.final)
+            except Exception as failure:
+                self._break(failure)
+        self._changed.set()
+
+    def _break(self, error: BaseException) -> None:
+        """Nothing more is acknowledged or given out; :meth:`wait` raises it."""
+        if self._fault is None:
+            self._fault = (
+                error
+                if isinstance(error, BursarError)
+                else BursarError(f"the dispatcher stopped: {type(error).__name__}: {error}")
+            )
+            if error is not self._fault:
+                self._fault.__cause__ = error
         self._changed.set()
 
 
@@ -569,7 +646,7 @@ class _Connection(asyncio.Protocol):
     def introduce(self, hello: Hello) -> None:
         """The stranger is a worker."""
         self._known = True
-        self._frames.limit = 1 << 30
+        self._frames.limit = MAX_FRAME
         self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
         if self._patience is not None:
             self._patience.cancel()
@@ -606,6 +683,8 @@ class _Connection(asyncio.Protocol):
         except (ProtocolError, msgspec.MsgspecError):
             if self._transport is not None:
                 self._transport.abort()
+        except Exception as error:  # ours, not the worker's
+            self._dispatcher._break(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The worker is gone."""

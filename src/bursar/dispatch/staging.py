@@ -53,7 +53,10 @@ class Root:
             When it would leave the run's files.
         """
         path = os.path.normpath(os.path.join(self.files, name))
-        if not path.startswith(self.files + os.sep):
+        # Where it leads counts, not how it is spelled: a task may have made a link.
+        inside = os.path.realpath(self.files) + os.sep
+        folder = os.path.realpath(os.path.dirname(path)) + os.sep
+        if not path.startswith(self.files + os.sep) or not folder.startswith(inside):
             raise StagingError(f'"{name}" would be written outside the run\'s files')
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return path
@@ -168,7 +171,8 @@ def substitute(source: str, target: str, values: Mapping[str, str]) -> None:
         with open(source, encoding="utf-8", errors="surrogateescape", newline="") as file:
             text = file.read()
     except OSError as error:
-        raise StagingError(f'substitute: cannot read "{source}": {error.strerror}') from None
+        name = os.path.basename(source)
+        raise StagingError(f'cannot read "{name}": {error.strerror}') from None
     made = _NAME.sub(lambda m: values.get(m[1] or m[2], m[0]), text)
     with open(target, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         file.write(made)

@@ -16,6 +16,12 @@ from bursar.model.step import Step
 MAX_FRAME = 256 * 1024 * 1024
 """Bytes of the largest frame either end takes."""
 
+BATCH_SIZE = 4 * 1024 * 1024
+"""Bytes after which jobs or outcomes go into a frame of their own."""
+
+MAX_PIECE = MAX_FRAME - 1024 * 1024
+"""Bytes of the largest job or call's value; an outcome's streams fit beside it."""
+
 _LENGTH = struct.Struct(">I")
 
 

@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections import deque
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,7 @@ from bursar.dispatch.attempt import GRACE, Attempt, Workplace
 from bursar.dispatch.kernel import adopt_orphans, children, read_signals, signal_descriptor
 from bursar.dispatch.orphans import task_of
 from bursar.dispatch.wire import (
+    BATCH_SIZE,
     Cancel,
     Frames,
     FromServer,
@@ -78,6 +80,7 @@ class Worker:
         self._timers: list[tuple[float, int, int, Attempt]] = []
         self._timer = 0
         self._done: list[Outcome] = []
+        self._done_size = 0
         self._unsent = bytearray()
         self._leaving = False
         self._place: Workplace | None = None
@@ -107,8 +110,7 @@ class Worker:
         except (ConnectionError, ProtocolError, msgspec.MsgspecError):
             pass  # the dispatcher is gone, or is none
         finally:
-            for attempt in list(self._running.values()):
-                attempt.signal(signal.SIGKILL)
+            _end_descendants()
             if self._place is not None:
                 self._place.close()
 
@@ -187,7 +189,7 @@ class Worker:
                 kept.append(job)
             else:
                 attempt = Attempt(job, self._place)
-                self._done.append(attempt.abandon(Status.CANCELLED, reason))
+                self._finished(attempt.abandon(Status.CANCELLED, reason))
         self._queue = kept
         for attempt in list(self._tasks.values()):
             if not tasks or attempt.job.task in which:
@@ -203,7 +205,7 @@ class Worker:
             attempt = Attempt(job, place)
             outcome = attempt.begin()
             if outcome is not None:
-                self._done.append(outcome)
+                self._finished(outcome)
                 continue
             self._free -= job.processors
             self._tasks[job.task] = attempt
@@ -236,33 +238,50 @@ class Worker:
         self._went_on(attempt, attempt.answered(*answer))
 
     def _reap(self) -> None:
+        ended: list[tuple[Attempt, int, Any]] = []
+        escaped = False
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                break
             if pid == 0:
-                self._end_escapees()
-                return
+                escaped = self._end_escapees({attempt for attempt, _, _ in ended})
+                break
             attempt = self._running.pop(pid, None)
-            if attempt is None:
-                if self._place is not None:
-                    self._place.callees.forget(pid)
-                continue
+            if attempt is not None:
+                ended.append((attempt, status, usage))
+            elif self._place is not None:
+                self._place.callees.forget(pid)
+        for attempt, status, usage in ended:
             if attempt.callee is not None:
                 self._unwatch_call(attempt)
                 attempt.callee.close()
-            self._went_on(attempt, attempt.ended(status, usage))
+            self._went_on(attempt, attempt.ended(status, usage, escaped))
 
-    def _end_escapees(self) -> None:
-        """What left its task's process group and outlived it was adopted, and goes now."""
+    def _end_escapees(self, ended: set[Attempt]) -> bool:
+        """
+        What left its task's process group and outlived it was adopted, and goes now.
+
+        Returns
+        -------
+        bool
+            Whether there was any.
+        """
         place = self._place
         assert place is not None
         known = self._running.keys() | place.callees.pids
+        found = False
         for pid in children():
-            if pid not in known and task_of(pid) not in self._tasks:
+            if pid in known:
+                continue
+            number = task_of(pid)
+            owner = None if number is None else self._tasks.get(number)
+            if owner is None or owner in ended:
+                found = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        return found
 
     def _went_on(self, attempt: Attempt, outcome: Outcome | None) -> None:
         if outcome is None:
@@ -270,7 +289,7 @@ class Worker:
             if attempt.stopped is not None:  # a step began after the signal was sent
                 attempt.signal(signal.SIGTERM)
             return
-        self._done.append(outcome)
+        self._finished(outcome)
         self._free += attempt.job.processors
         del self._tasks[attempt.job.task]
 
@@ -307,8 +326,15 @@ class Worker:
 
     # To the dispatcher.
 
+    def _finished(self, outcome: Outcome) -> None:
+        size = len(outcome.stdout) + len(outcome.stderr) + len(outcome.value)
+        if self._done and self._done_size + size > BATCH_SIZE:
+            self._report()
+        self._done_size += size
+        self._done.append(outcome)
+
     def _report(self) -> None:
-        done, self._done = self._done, []
+        done, self._done, self._done_size = self._done, [], 0
         self._reported = time.monotonic()
         self._send(frame(Results(done)))
 
@@ -328,6 +354,16 @@ class Worker:
         if blocked != self._blocked:
             self._blocked = blocked
             self._poll.modify(self._server, interest)
+
+
+def _end_descendants() -> None:
+    """Kills every child until there is none; whoever loses a parent becomes one."""
+    while found := children():
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, 0)
 
 
 def main() -> None:
