@@ -199,7 +199,7 @@ class TaskQueue:
                 self._make_ready(task)
         return numbers
 
-    def restore(self, attempts: Iterable[Outcome]) -> None:
+    def restore(self, attempts: Iterable[Outcome], *, retry_failed: bool = False) -> None:
         """
         Takes in what an earlier life has journalled, before anything is claimed.
 
@@ -207,6 +207,8 @@ class TaskQueue:
         ----------
         attempts
             All of them, in any order.
+        retry_failed
+            Forget the failures: what is at its end by them is tried again.
         """
         best: dict[int, Status] = {}
         for outcome in attempts:
@@ -214,7 +216,7 @@ class TaskQueue:
             self._attempts[task] = max(self._attempts[task], outcome.attempt)
             if outcome.status is Status.SUCCEEDED:
                 best[task] = outcome.status
-            elif outcome.status is not Status.CANCELLED:
+            elif outcome.status is not Status.CANCELLED and not retry_failed:
                 self._failures[task] += 1
         # Parents before children need not hold here: each end only counts down.
         for task in best:
