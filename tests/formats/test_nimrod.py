@@ -1,6 +1,7 @@
 """Nimrod plan files: what each statement means, and what is refused where."""
 
 import math
+import re
 import time
 from pathlib import Path
 
@@ -392,6 +393,8 @@ BAD = [
     ("task main\n  copy a\nendtask\n", "2:9: ", "found the end of the line, expected an argument"),
     ("task main\n  copy a b c\nendtask\n", "2:12: ", 'found "c", expected the end of the line'),
     ("task main\n  copy '$x' b\nendtask\n", "2:8: ", "single quotes do not quote"),
+    ("task main\n  copy node:a /b\nendtask\n", "2:15: ", "is outside the run's files"),
+    ("task main\n  copy node:a root:../b\nendtask\n", "2:15: ", "is outside the run's files"),
     ("task main\n  exec\nendtask\n", "2:7: ", "expected an argument"),
     ("task main\n  exec a $x\nendtask\n", "2:10: ", 'unknown parameter "x"'),
     ('task main\n  exec a "b\n  c"\nendtask\n', "2:10: ", "the string is not closed"),
@@ -575,6 +578,40 @@ def test_the_invalid_plans_are_refused_with_the_reason(data: Path, name: str, me
     with pytest.raises(InputError) as caught:
         read_plan_file(data / "nimrod" / name)
     assert message in str(caught.value)
+
+
+def _documented(language: str) -> list[str]:
+    """The blocks of the reference page in a language."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "nimrod.md"
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_documented_plans_read(tmp_path: Path) -> None:
+    """The reference page shows no plan that would be refused."""
+    (tmp_path / "INPUTS").mkdir()
+    for name in ("a.xml", "b.xml"):
+        (tmp_path / "INPUTS" / name).touch()
+    plans = _documented("nimrod")
+    counts = [len(_read(tmp_path, plan).workflow.tasks) for plan in plans]
+    # The first is 3 x 2 x 2 jobs and one task that gathers; the old one, 10 jobs.
+    assert counts[:2] == [13, 10]
+
+
+def test_the_documented_parameters_have_the_stated_values(tmp_path: Path) -> None:
+    """Each line of the table of domains, with the values beside it."""
+    (page,) = _documented("parameters")
+    for line in page.splitlines():
+        parameter, _, stated = line.partition(" // ")
+        values = _values(tmp_path, parameter.removeprefix("parameter p "))
+        assert ", ".join(map(str, values)) == stated
+
+
+def test_the_documented_error_is_the_real_one(tmp_path: Path) -> None:
+    """Line, column, words and hint, letter by letter."""
+    ((plan, shown),) = zip(_documented("broken"), _documented("text"), strict=True)
+    with pytest.raises(InputError) as caught:
+        _read(tmp_path, plan)
+    assert str(caught.value).replace(f"{tmp_path}/", "") == shown.rstrip("\n")
 
 
 def test_the_epidemic_example_reads() -> None:

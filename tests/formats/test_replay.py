@@ -171,4 +171,5 @@ def test_every_real_instance_replays(data: Path) -> None:
             assert old.runtime is not None
             assert new.runtime == old.runtime * 0.01
             assert new.processors == old.processors
+            assert new.memory is None  # else the recorded machine's memory would be asked for
             assert all(isinstance(s, Shell) and len(s.line) < 131_072 for s in new.steps)

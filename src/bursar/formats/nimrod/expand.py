@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.formats.nimrod.domains import MOST_VALUES, as_text, check_type, values_of
 from bursar.formats.nimrod.syntax import Command, Parameter, Plan, at, parse_expression
-from bursar.formats.nimrod.template import Template, parse_string, parse_text, parse_word
+from bursar.formats.nimrod.template import Name, Template, parse_string, parse_text, parse_word
 from bursar.model.errors import InputError, nearest
 from bursar.model.step import Copy, Exec, OnError, Redirect, Shell, Step, Substitute
 from bursar.model.task import Task, Value
@@ -227,6 +227,8 @@ def _maker(
             return _redirect(str(tokens[0]), tokens[1] is not None, word(tokens[2]))
         case "copy":
             source, target = tokens[1:]
+            if _place(target) != "node:":
+                _check_inside(target, word(target, prefix=_place(target)))
             return _copy(
                 word(source, prefix=_place(source)),
                 word(target, prefix=_place(target)),
@@ -255,6 +257,17 @@ def _maker(
             )
         case _:
             return _shell(command, tokens, known)
+
+
+def _check_inside(token: "Token", target: Template) -> None:
+    """What is written at the root stays in the run's files."""
+    start = "".join("x" if isinstance(part, Name) else part for part in target.parts)
+    if start.startswith("/") or ".." in start.split("/"):
+        raise at(
+            token,
+            f'"{token}" is outside the run\'s files',
+            hint="expected a relative path without .. in it",
+        )
 
 
 def _outside_strings(word: str) -> str:
