@@ -23,7 +23,6 @@ holds to within the float's own error (one part in 10^9).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -71,20 +70,6 @@ class Bounds:
         if self.critical_path is None or self.work is None or self.energetic is None:
             return None
         return max(self.critical_path, self.work, self.energetic)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON: seconds and currency units; None is unknown."""
-        return {
-            "makespan_s": self.makespan,
-            "critical_path_s": self.critical_path,
-            "work_s": self.work,
-            "energetic_s": self.energetic,
-            "cost": self.cost,
-            "currency": self.currency,
-            "tasks": self.tasks,
-            "unknown_tasks": self.unknown_tasks,
-            "unpriced_sites": list(self.unpriced_sites),
-        }
 
 
 def prove_bounds(problem: Problem) -> Bounds:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
@@ -64,18 +64,6 @@ class Option:
             return None
         return max(0.0, self.makespan / self.bound - 1)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON: seconds and currency units; None is unknown."""
-        return {
-            "makespan_s": self.makespan,
-            "cost": self.cost,
-            "currency": self.currency,
-            "processors": self.processors,
-            "utilisation": self.utilisation,
-            "bound_s": self.bound,
-            "slots": [_slot_dict(p, self.makespan is not None) for p in self.purchases],
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
@@ -129,14 +117,6 @@ class Front:
         from bursar.planning.search import plan_option
 
         return plan_option(self, option)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON, with the keys ``front``, ``bounds`` and ``notes``."""
-        return {
-            "front": [o.to_dict() for o in self.options],
-            "bounds": self.bounds.to_dict(),
-            "notes": list(self.notes),
-        }
 
 
 def trade_off(
@@ -195,16 +175,3 @@ def trade_off(
         links=links,
         overhead=overhead,
     )
-
-
-def _slot_dict(purchase: Purchase, ends: bool) -> dict[str, Any]:
-    slot = purchase.slot
-    return {
-        "site": slot.site,
-        "start_s": slot.start,
-        "duration_s": slot.duration if ends else None,
-        "processors": slot.processors,
-        "unit_price": slot.unit_price,
-        "fixed_price": slot.fixed_price,
-        "cost": purchase.cost,
-    }
