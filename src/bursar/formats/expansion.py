@@ -1,0 +1,367 @@
+"""From task sets to tasks: every point of every sweep, and what feeds what."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bursar.formats.axes import find_files
+from bursar.formats.pattern import matching
+from bursar.formats.points import sweep_of
+from bursar.formats.reading import joined
+from bursar.formats.sweep import Sweep
+from bursar.formats.task_set import Compiled, FilePattern, Source, TaskSet, Values, compile_set
+from bursar.formats.template import Template
+from bursar.model.errors import InputError, nearest
+from bursar.model.step import Exec, OnError, Shell, Step
+from bursar.model.task import File, Task, Value
+
+MOST_LINKS = 10_000_000
+"""Largest number of dependencies; refused before memory runs out."""
+
+LONGEST_ARGUMENT = 131_071
+"""Bytes in one argument of a program, and so in a line for the shell, on Linux."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A task before its inputs are known."""
+
+    id: str
+    index: int
+    values: dict[str, Value]
+    outputs: tuple[File, ...]
+
+
+@dataclass(slots=True)
+class _Expanded:
+    """A set with a draft for each of its points."""
+
+    compiled: Compiled
+    parameters: tuple[str, ...]
+    drafts: list[_Draft]
+
+    @property
+    def name(self) -> str:
+        return self.compiled.source.name
+
+
+def expand(sets: Sequence[TaskSet], sweep: Sweep | None, root: Path) -> list[Task]:
+    """
+    The tasks of all sets, set by set in the order of the file.
+
+    Parameters
+    ----------
+    sets
+        At least one, names unique.
+    sweep
+        The campaign's points, or None.
+    root
+        The campaign's folder, for patterns of files.
+
+    Raises
+    ------
+    InputError
+        At the setting that is wrong.
+    """
+    expanded = []
+    for task_set in sets:
+        compiled = compile_set(task_set)
+        points = sweep_of(compiled, sweep, root)
+        compiled.check(points.parameters)
+        expanded.append(_Expanded(compiled, points.parameters, _drafts(compiled, points)))
+    links = _Links(expanded, root)
+    tasks: list[Task] = []
+    for part in expanded:
+        tasks += (_task(part, draft, links) for draft in part.drafts)
+    return tasks
+
+
+def _drafts(compiled: Compiled, points: Sweep) -> list[_Draft]:
+    source = compiled.source
+    outputs = _constant_files(compiled.outputs)
+    drafts = []
+    for index, point in enumerate(points.points):
+        values = dict(zip(points.parameters, point, strict=True))
+        at_point: Values = {**values, "index": index}
+        task_id = _id(compiled, at_point, alone=len(points.points) == 1)
+        if outputs is None:
+            at_point = {**at_point, "id": task_id}
+            files = tuple(_file(pattern, at_point) for pattern in compiled.outputs)
+        else:
+            files = outputs
+        drafts.append(_Draft(task_id, index, values, files))
+    if not all(draft.id and "\0" not in draft.id for draft in drafts):
+        raise InputError("a task's id must not be empty", where=source.at("id"))
+    return drafts
+
+
+def _id(compiled: Compiled, values: Values, *, alone: bool) -> str:
+    template = compiled.id
+    if template is not None and template.names:
+        return _rendered(template, values, compiled.source.at("id"))
+    name = compiled.source.name if template is None else template.render(values)
+    return name if alone else f"{name}-{values['index']}"
+
+
+def _constant_files(patterns: Sequence[FilePattern]) -> tuple[File, ...] | None:
+    """The files when they are the same at every point, else None."""
+    if any(p.name.names or p.size.template for p in patterns):
+        return None
+    return tuple(_file(pattern, {}) for pattern in patterns)
+
+
+def _file(pattern: FilePattern, values: Values) -> File:
+    name = _rendered(pattern.name, values, pattern.place)
+    try:
+        return File(_normal(name), pattern.size.value(values))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(str(error), where=pattern.place) from None
+
+
+def _normal(name: str) -> str:
+    """One spelling for each file: no "./", no doubled or final "/"."""
+    if "./" not in name and "//" not in name and not name.endswith(("/", "/.")):
+        return name
+    start = "/" if name.startswith("/") else ""
+    return start + "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+def _rendered(template: Template, values: Values, place: str) -> str:
+    try:
+        return template.render(values)
+    except InputError as error:
+        raise error.within(place) from None
+
+
+def _task(part: _Expanded, draft: _Draft, links: "_Links") -> Task:
+    compiled = part.compiled
+    table = compiled.source.table
+    values: Values = {**draft.values, "index": draft.index, "id": draft.id}
+    inputs = links.inputs(part, draft, values)
+    late: Values = {
+        **values,
+        "inputs": tuple(file.name for file in inputs),
+        "outputs": tuple(file.name for file in draft.outputs),
+    }
+    processors = compiled.processors.value(values)
+    assert processors is not None
+    return Task(
+        id=draft.id,
+        name=compiled.source.name,
+        steps=_steps(compiled, late),
+        inputs=inputs,
+        outputs=draft.outputs,
+        after=links.after(part, draft, values),
+        processors=processors,
+        runtime=compiled.runtime.value(values),
+        wall_limit=compiled.wall_limit.value(values),
+        memory=compiled.memory.value(values),
+        environment=_environment(compiled, late),
+        requirements=table.requirements,
+        retries=table.retries,
+        parameters=draft.values,
+    )
+
+
+def _steps(compiled: Compiled, values: Values) -> tuple[Step, ...]:
+    place = compiled.source.at("command")
+    program: Step
+    if compiled.line is not None:
+        line = _rendered(compiled.line, values, place)
+        _check_length(line, place)
+        program = Shell(line)
+    else:
+        argv: list[str] = []
+        for template in compiled.argv:
+            whole = values.get(template.only_name or "")
+            if isinstance(whole, tuple):
+                argv += whole
+            else:
+                argv.append(_rendered(template, values, place))
+                _check_length(argv[-1], place)
+        if not argv[0]:
+            raise InputError("expected a program, got an empty text", where=place)
+        program = Exec(tuple(argv))
+    if compiled.source.table.on_error == "ignore":
+        return (OnError(ignore=True), program)
+    return (program,)
+
+
+def _check_length(text: str, place: str) -> None:
+    if len(text) * 4 > LONGEST_ARGUMENT and len(text.encode()) > LONGEST_ARGUMENT:
+        raise InputError(
+            f"becomes {len(text.encode()):,} bytes long, the system takes {LONGEST_ARGUMENT:,}",
+            where=place,
+            hint="let the shell list the files by a pattern such as part-*.csv",
+        )
+
+
+def _environment(compiled: Compiled, values: Values) -> dict[str, str]:
+    place = compiled.source.at("environment")
+    found = {}
+    for key, template in compiled.environment:
+        found[key] = _rendered(template, values, joined(place, key))
+        _check_length(key + "=" + found[key], joined(place, key))
+    return found
+
+
+class _Links:
+    """What feeds what; remembers what many tasks ask alike."""
+
+    def __init__(self, sets: Sequence[_Expanded], root: Path) -> None:
+        self._sets = {part.name: part for part in sets}
+        self._root = root
+        self._ids = {draft.id for part in sets for draft in part.drafts}
+        self._groups: dict[tuple[str, tuple[str, ...]], dict[tuple[Value, ...], list[_Draft]]] = {}
+        self._answers: dict[tuple[object, ...], tuple[File, ...]] = {}
+        self._after: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._count = 0
+        self._compared = 0
+
+    def inputs(self, part: _Expanded, draft: _Draft, values: Values) -> tuple[File, ...]:
+        """Files the task reads, each once."""
+        patterns = part.compiled.inputs
+        if not patterns:
+            return ()
+        found: dict[str, File] = {}
+        for pattern in patterns:
+            if isinstance(pattern, FilePattern):
+                files: tuple[File, ...] = (_file(pattern, values),)
+            elif pattern.task_set is not None:
+                files = self._from_set(part, draft, pattern, values)
+            else:
+                files = self._by_pattern(part, pattern, values)
+            for file in files:
+                found.setdefault(file.name, file)
+        self._add(len(found), part.compiled.source.at("inputs"))
+        return tuple(found.values())
+
+    def after(self, part: _Expanded, draft: _Draft, values: Values) -> tuple[str, ...]:
+        """Ids of the tasks it waits for beyond the makers of its inputs."""
+        found: dict[str, None] = {}
+        single: tuple[str, ...] = ()
+        for i, template in enumerate(part.compiled.after):
+            place = joined(part.compiled.source.at("after"), i)
+            if template.text in self._sets:
+                other = self._sets[template.text]
+                key = (part.name, other.name, *self._shared(part, other, draft))
+                if key not in self._after:
+                    drafts = self._agreeing(part, other, draft, place)
+                    self._after[key] = tuple(d.id for d in drafts)
+                single = self._after[key]
+            else:
+                name = _rendered(template, values, place)
+                if name not in self._ids:
+                    raise self._unknown(name, place)
+                single = (name,)
+            found.update(dict.fromkeys(single))
+        self._add(len(found), part.compiled.source.at("after"))
+        return single if len(part.compiled.after) == 1 else tuple(found)
+
+    def _unknown(self, name: str, place: str) -> InputError:
+        some = [*self._sets, *list(self._ids)[:1000]]
+        return InputError(
+            f'unknown parent "{name}", expected a task or a set of tasks',
+            where=place,
+            hint=nearest(name, some),
+        )
+
+    def _add(self, count: int, place: str) -> None:
+        self._count += count
+        if self._count > MOST_LINKS:
+            raise InputError(f"the tasks have more than {MOST_LINKS:,} dependencies", where=place)
+
+    def _shared(self, part: _Expanded, other: _Expanded, draft: _Draft) -> tuple[Value, ...]:
+        return tuple(draft.values[p] for p in part.parameters if p in other.parameters)
+
+    def _agreeing(
+        self, part: _Expanded, other: _Expanded, draft: _Draft, place: str
+    ) -> list[_Draft]:
+        """Tasks of the other set that agree on every parameter both have."""
+        if other is part:
+            raise InputError(f'"{part.name}" cannot wait for itself', where=place)
+        shared = tuple(p for p in part.parameters if p in other.parameters)
+        groups = self._groups.get((other.name, shared))
+        if groups is None:
+            groups = {}
+            for theirs in other.drafts:
+                key = tuple(theirs.values[p] for p in shared)
+                groups.setdefault(key, []).append(theirs)
+            self._groups[other.name, shared] = groups
+        drafts = groups.get(self._shared(part, other, draft))
+        if drafts is None:
+            point = ", ".join(f"{p} = {draft.values[p]}" for p in shared)
+            raise InputError(f'no task of "{other.name}" has {point}', where=place)
+        return drafts
+
+    def _from_set(
+        self, part: _Expanded, draft: _Draft, source: Source, values: Values
+    ) -> tuple[File, ...]:
+        assert source.task_set is not None
+        place = joined(source.place, "from")
+        other = self._sets.get(source.task_set)
+        if other is None:
+            raise InputError(
+                f'unknown task "{source.task_set}", expected one of {", ".join(self._sets)}',
+                where=place,
+                hint=nearest(source.task_set, self._sets),
+            )
+        pattern = None if source.files is None else _rendered(source.files, values, source.place)
+        key = (part.name, other.name, pattern, *self._shared(part, other, draft))
+        if key not in self._answers:
+            drafts = self._agreeing(part, other, draft, place)
+            made = [file for theirs in drafts for file in theirs.outputs]
+            if not made:
+                raise InputError(f'"{other.name}" has no outputs', where=place)
+            self._answers[key] = self._those_matching(pattern, made, joined(source.place, "files"))
+            if not self._answers[key]:
+                raise InputError(
+                    f'no output of "{other.name}" matches "{pattern}"',
+                    where=joined(source.place, "files"),
+                )
+        return self._answers[key]
+
+    def _by_pattern(self, part: _Expanded, source: Source, values: Values) -> tuple[File, ...]:
+        assert source.files is not None
+        place = joined(source.place, "files")
+        pattern = _rendered(source.files, values, place)
+        key = (part.name, pattern)
+        if key not in self._answers:
+            made = [
+                file
+                for other in self._sets.values()
+                if other is not part
+                for draft in other.drafts
+                for file in draft.outputs
+            ]
+            files = {f.name: f for f in self._those_matching(pattern, made, place)}
+            try:
+                there = find_files(pattern, place, self._root)
+            except InputError:
+                if not files:
+                    raise
+                there = []
+            for name in there:
+                files.setdefault(name, File(name))
+            self._answers[key] = tuple(files.values())
+        return self._answers[key]
+
+    def _those_matching(
+        self, pattern: str | None, files: Iterable[File], place: str
+    ) -> tuple[File, ...]:
+        if pattern is None:
+            return tuple(files)
+        by_name = {file.name: file for file in files}
+        self._compared += len(by_name)
+        if self._compared > MOST_LINKS:
+            raise InputError(
+                f"asks for more than {MOST_LINKS:,} comparisons of names",
+                where=place,
+                hint='take the outputs of a set by { from = "NAME" }',
+            )
+        try:
+            return tuple(by_name[name] for name in matching(pattern, by_name))
+        except InputError as error:
+            raise error.within(place) from None

@@ -1,0 +1,266 @@
+"""One entry of a campaign file, checked, its text split at the places for values."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from bursar.formats.reading import joined
+from bursar.formats.tables import FileTable, InputTable, TaskTable
+from bursar.formats.template import Template, as_text, parse_template
+from bursar.formats.units import parse_duration, parse_size
+from bursar.model.errors import InputError
+from bursar.model.task import Value
+
+T = TypeVar("T")
+
+Values = Mapping[str, Value | tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSet:
+    """
+    Settings of one task, or of all tasks of a sweep.
+
+    Parameters
+    ----------
+    name
+        Unique in the campaign.
+    table
+        Its settings, those of ``[task]`` included.
+    place
+        Path of its table in the file.
+    places
+        Path of single settings that were written elsewhere.
+    swept
+        True when it runs over the campaign's sweep even if it mentions none of
+        its parameters.
+    """
+
+    name: str
+    table: TaskTable
+    place: str
+    places: Mapping[str, str] = field(default_factory=dict)
+    swept: bool = False
+
+    def at(self, key: str) -> str:
+        """Path of a setting."""
+        return self.places.get(key) or joined(self.place, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """A value that is the same at every point, or has to be worked out there."""
+
+    constant: T | None
+    template: Template | None
+    parse: Callable[[object], T]
+    place: str
+
+    def value(self, values: Values) -> T | None:
+        """The value at a point."""
+        if self.template is None:
+            return self.constant
+        try:
+            return self.parse(self.template.render(values))
+        except InputError as error:
+            raise error.within(self.place) from None
+
+
+@dataclass(frozen=True, slots=True)
+class FilePattern:
+    """A file whose name and size may depend on the point."""
+
+    name: Template
+    size: Setting[int]
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Inputs that are looked up: outputs of a set, or whatever matches."""
+
+    task_set: str | None
+    files: Template | None
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A task set with every text split at its places for values."""
+
+    source: TaskSet
+    id: Template | None
+    line: Template | None
+    argv: tuple[Template, ...]
+    inputs: tuple[FilePattern | Source, ...]
+    outputs: tuple[FilePattern, ...]
+    after: tuple[Template, ...]
+    environment: tuple[tuple[str, Template], ...]
+    processors: Setting[int]
+    runtime: Setting[float]
+    wall_limit: Setting[float]
+    memory: Setting[int]
+
+    def mentioned(self) -> set[str]:
+        """Every name that stands in braces somewhere."""
+        return {name for _, template in self.templates() for name in template.names}
+
+    def templates(self) -> list[tuple[str, Template]]:
+        """All of them, each with its place."""
+        at = self.source.at
+        found: list[tuple[str, Template | None]] = [("id", self.id), ("command", self.line)]
+        found = [(at(key), template) for key, template in found]
+        found += [(joined(at("command"), i), t) for i, t in enumerate(self.argv)]
+        found += [(joined(at("after"), i), t) for i, t in enumerate(self.after)]
+        found += [(joined(at("environment"), key), t) for key, t in self.environment]
+        for file in (*self.inputs, *self.outputs):
+            if isinstance(file, Source):
+                found.append((file.place, file.files))
+            else:
+                found += [(file.place, file.name), (file.place, file.size.template)]
+        for setting in (self.processors, self.runtime, self.wall_limit, self.memory):
+            found.append((setting.place, setting.template))
+        return [(place, template) for place, template in found if template is not None]
+
+    def check(self, parameters: Collection[str]) -> None:
+        """
+        Raises
+        ------
+        InputError
+            Where a name stands in braces that means nothing there.
+        """
+        late = (self.source.at("command"), self.source.at("environment"))
+        for place, template in self.templates():
+            known = [*parameters, "index"]
+            if place != self.source.at("id"):
+                known.append("id")
+            if place.startswith(late):
+                known += ["inputs", "outputs"]
+            try:
+                template.check(known)
+            except InputError as error:
+                raise error.within(place) from None
+
+
+def compile_set(source: TaskSet) -> Compiled:
+    """
+    The set with its texts split, its plain values parsed.
+
+    Raises
+    ------
+    InputError
+        At the setting that is wrong.
+    """
+    table, at = source.table, source.at
+    command = table.command
+    argv: tuple[Template, ...] = ()
+    line = None
+    if isinstance(command, str):
+        if not command.strip():
+            raise InputError("expected a command, got an empty text", where=at("command"))
+        line = template_at(command, at("command"), shell=True)
+    else:
+        argv = tuple(
+            template_at(word, joined(at("command"), i)) for i, word in enumerate(command or ())
+        )
+        if not argv or not argv[0].text:
+            raise InputError("expected a program, then its arguments", where=at("command"))
+    return Compiled(
+        source=source,
+        id=None if table.id is None else template_at(table.id, at("id")),
+        line=line,
+        argv=argv,
+        inputs=tuple(
+            _input(entry, joined(at("inputs"), i)) for i, entry in enumerate(table.inputs or ())
+        ),
+        outputs=tuple(
+            _file(entry, joined(at("outputs"), i)) for i, entry in enumerate(table.outputs or ())
+        ),
+        after=tuple(
+            template_at(name, joined(at("after"), i)) for i, name in enumerate(table.after or ())
+        ),
+        environment=tuple(_environment(table.environment or {}, at("environment"))),
+        processors=_setting(
+            1 if table.processors is None else table.processors, _count, at("processors")
+        ),
+        runtime=_setting(table.runtime, parse_duration, at("runtime")),
+        wall_limit=_setting(table.wall_limit, _positive_duration, at("wall_limit")),
+        memory=_setting(table.memory, parse_size, at("memory")),
+    )
+
+
+def template_at(text: str, place: str, *, shell: bool = False) -> Template:
+    """The template in a text, errors at its place."""
+    try:
+        return parse_template(text, shell=shell)
+    except InputError as error:
+        raise error.within(place) from None
+
+
+def _setting(raw: Any, parse: Callable[[object], T], place: str) -> Setting[T]:
+    if raw is None:
+        return Setting(None, None, parse, place)
+    if isinstance(raw, str) and ("{" in raw or "}" in raw):
+        return Setting(None, template_at(raw, place), parse, place)
+    try:
+        return Setting(parse(raw), None, parse, place)
+    except InputError as error:
+        raise error.within(place) from None
+
+
+def _count(value: object) -> int:
+    expected = "expected a whole number of at least 1"
+    if isinstance(value, str) and re.fullmatch(r"\d{1,10}", value.strip(), re.ASCII):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f'{expected}, got "{str(value)[:40]}"')
+    if not 1 <= value < 2**31:
+        raise InputError(f"{expected}, got {value}")
+    return value
+
+
+def _positive_duration(value: object) -> float:
+    seconds = parse_duration(value)
+    if seconds == 0:
+        raise InputError("must be positive, got 0")
+    return seconds
+
+
+def _file(entry: str | FileTable | InputTable, place: str) -> FilePattern:
+    name = entry if isinstance(entry, str) else entry.name
+    size = None if isinstance(entry, str) else entry.size
+    assert name is not None
+    return FilePattern(
+        template_at(name, place), _setting(size, parse_size, joined(place, "size")), place
+    )
+
+
+def _input(entry: str | InputTable, place: str) -> FilePattern | Source:
+    if isinstance(entry, str):
+        return _file(entry, place)
+    if (entry.name is None) == (entry.from_ is None and entry.files is None):
+        raise InputError("expected either a name, or from or files", where=place)
+    if entry.name is not None:
+        return _file(entry, place)
+    if entry.size is not None:
+        raise InputError("goes with a name only", where=joined(place, "size"))
+    files = None
+    if entry.files is not None:
+        files = template_at(entry.files, joined(place, "files"))
+    return Source(entry.from_, files, place)
+
+
+def _environment(
+    raw: Mapping[str, str | int | float | bool], place: str
+) -> list[tuple[str, Template]]:
+    found = []
+    for key, value in raw.items():
+        if not key or "=" in key or "\0" in key:
+            raise InputError('expected a name without "="', where=joined(place, key))
+        if isinstance(value, str):
+            found.append((key, template_at(value, joined(place, key))))
+        else:
+            text = as_text(value)
+            found.append((key, Template(text, (text,))))
+    return found

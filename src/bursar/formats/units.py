@@ -1,0 +1,283 @@
+"""
+Quantities as people write them: times, sizes, amounts of money, shares, prices.
+
+Each parser takes text or a plain number and returns the unit the model uses
+(seconds, bytes, currency units). Sums are done in decimal, so that what
+``format_`` writes, ``parse_`` reads back as the very same number.
+"""
+
+import math
+import re
+from decimal import Decimal
+from typing import NoReturn
+
+from bursar.model.errors import InputError, nearest
+
+LONGEST = 1e12
+"""Longest time, seconds (some 30,000 years)."""
+
+LARGEST = 2**63 - 1
+"""Largest size, bytes."""
+
+DEAREST = 9e12
+"""Largest amount, currency units: the ledger counts its millionths in 64 bits."""
+
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
+_CURRENCY = r"[A-Za-z][A-Za-z0-9@._-]{0,31}"
+_PART = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z]+)", re.ASCII)
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):(\d{2})(?::(\d{2}(?:\.\d+)?))?", re.ASCII)
+_PLAIN = re.compile(_NUMBER, re.ASCII)
+_QUANTITY = re.compile(rf"({_NUMBER})\s*([A-Za-z]*)", re.ASCII)
+_SHARE = re.compile(rf"({_NUMBER})\s*(%?)", re.ASCII)
+_AMOUNT = re.compile(rf"({_NUMBER})\s*({_CURRENCY})?", re.ASCII)
+_PRICE = re.compile(rf"({_NUMBER})\s*({_CURRENCY})?\s*/\s*([A-Za-z-]+)", re.ASCII)
+
+_SECONDS = {
+    name: seconds
+    for names, seconds in (
+        (("s", "sec", "secs", "second", "seconds"), Decimal(1)),
+        (("ms",), Decimal("0.001")),
+        (("m", "min", "mins", "minute", "minutes"), Decimal(60)),
+        (("h", "hr", "hrs", "hour", "hours"), Decimal(3600)),
+        (("d", "day", "days"), Decimal(86400)),
+        (("w", "week", "weeks"), Decimal(604800)),
+    )
+    for name in names
+}
+_DECIMAL_SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
+_BINARY_SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+_SIZES = {**_DECIMAL_SIZES, **_BINARY_SIZES}
+_SIZE_BY_WORD = {
+    "": 1,
+    "byte": 1,
+    "bytes": 1,
+    **{unit.lower(): size for unit, size in _SIZES.items()},
+}
+_PER = {
+    f"{what}-{time}": seconds
+    for what in ("core", "processor", "cpu")
+    for time, seconds in (
+        ("second", 1),
+        ("minute", 60),
+        ("hour", 3600),
+        ("day", 86400),
+    )
+}
+
+
+def parse_duration(value: object) -> float:
+    """
+    Seconds in ``"33m"``, ``"1h30m"``, ``"01:30:00"``, ``"1-02:00:00"``, ``90`` or ``"1.5 h"``.
+
+    A number is in seconds. With colons it is ``hours:minutes`` or
+    ``hours:minutes:seconds``, days before a dash.
+
+    Raises
+    ------
+    InputError
+        When it is none of these, negative, not finite or above ``LONGEST``.
+    """
+    expected = 'expected a time such as 90, "33m", "1h30m" or "01:30:00"'
+    if isinstance(value, str):
+        seconds = float(_seconds_in(value.strip(), expected))
+    else:
+        seconds = _number(value, expected)
+    if seconds > LONGEST:
+        raise InputError(f"{_shown(value)} is longer than {LONGEST:.0e} seconds")
+    return seconds
+
+
+def _seconds_in(text: str, expected: str) -> Decimal:
+    if _PLAIN.fullmatch(text):
+        return Decimal(text)
+    clock = _CLOCK.fullmatch(text)
+    if clock:
+        days, hours, minutes, seconds = clock.groups(default="0")
+        if int(minutes) > 59 or Decimal(seconds) >= 60:
+            _refuse(text, "minutes and seconds after a colon go up to 59")
+        return (
+            Decimal(days) * 86400 + Decimal(hours) * 3600 + Decimal(minutes) * 60 + Decimal(seconds)
+        )
+    total, end = Decimal(0), 0
+    while end < len(text):
+        part = _PART.match(text, end)
+        if part is None:
+            _refuse(text, expected)
+        unit = _SECONDS.get(part[2].lower())
+        if unit is None:
+            _refuse(text, expected, hint=nearest(part[2].lower(), _SECONDS))
+        total += Decimal(part[1]) * unit
+        end = part.end()
+    if end == 0:
+        _refuse(text, expected)
+    return total
+
+
+def format_duration(seconds: float) -> str:
+    """
+    The time as :func:`parse_duration` reads it back, exactly: ``"1h30m"``, ``"2.5s"``.
+    """
+    if not (0 <= seconds < math.inf):
+        raise InputError(f"a time must be finite and not negative, got {seconds}")
+    if seconds > LONGEST or 0 < seconds < 1e-6:
+        return f"{float(seconds)!r}s"
+    rest = Decimal(repr(float(seconds)))
+    parts = []
+    for unit in ("d", "h", "m"):
+        count, rest = divmod(rest, _SECONDS[unit])
+        if count:
+            parts.append(f"{count:f}{unit}")
+    if rest or not parts:
+        digits = f"{rest:f}"
+        parts.append((digits.rstrip("0").rstrip(".") if "." in digits else digits) + "s")
+    return "".join(parts)
+
+
+def parse_size(value: object) -> int:
+    """
+    Bytes in ``"4 GB"`` (10^9), ``"10 MiB"`` (2^20) or ``123``.
+
+    Raises
+    ------
+    InputError
+        When it is no size, negative, no whole number of bytes or above 2^63.
+    """
+    expected = 'expected a size such as 123, "4 GB" or "10 MiB"'
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value.strip())
+        if match is None:
+            _refuse(value, expected)
+        unit = _SIZE_BY_WORD.get(match[2].lower())
+        if unit is None:
+            _refuse(value, expected, hint=nearest(match[2], _SIZES))
+        exact = Decimal(match[1]) * unit
+    else:
+        _number(value, expected)
+        assert isinstance(value, int | float)
+        exact = Decimal(value)
+    if exact > LARGEST:
+        raise InputError(f"{_shown(value)} is larger than 2^63 bytes")
+    if exact != exact.to_integral_value():
+        raise InputError(f"{_shown(value)} is no whole number of bytes")
+    return int(exact)
+
+
+def format_size(size: int) -> str:
+    """
+    The size as :func:`parse_size` reads it back, exactly: ``"4 GB"``, ``"1.5 KiB"``.
+    """
+    if size < 0:
+        raise InputError(f"a size must not be negative, got {size}")
+    texts = []
+    for unit, scale in _SIZES.items():
+        count = Decimal(size) / scale
+        if count >= 1 and count * 1000 == int(count * 1000):
+            texts.append(f"{count.normalize():f} {unit}")
+    return min(texts, key=len, default=f"{size} B")
+
+
+def parse_amount(value: object) -> tuple[float, str | None]:
+    """
+    Currency units and the currency, where one is named: ``"40 SU"``, ``"12.5"``, ``126000``.
+
+    Raises
+    ------
+    InputError
+        When it is no amount, negative, not finite or above ``DEAREST``.
+    """
+    expected = 'expected an amount such as 126000 or "40 SU"'
+    currency = None
+    if isinstance(value, str):
+        match = _AMOUNT.fullmatch(value.strip())
+        if match is None:
+            _refuse(value, expected)
+        amount, currency = float(match[1]), match[2]
+    else:
+        amount = _number(value, expected)
+    if amount > DEAREST:
+        raise InputError(f"{_shown(value)} is larger than {DEAREST:.0e}")
+    return amount, currency
+
+
+def parse_share(value: object) -> float:
+    """
+    A share between 0 and 1, from ``"80%"``, ``"0.8"`` or ``0.8``.
+
+    Raises
+    ------
+    InputError
+        When it is none, or outside 0 to 1.
+    """
+    expected = 'expected a share such as "80%" or 0.8'
+    if isinstance(value, str):
+        match = _SHARE.fullmatch(value.strip())
+        if match is None:
+            _refuse(value, expected)
+        share = float(Decimal(match[1]) / 100) if match[2] else float(match[1])
+    else:
+        share = _number(value, expected)
+    if share > 1:
+        raise InputError(f"a share must be between 0% and 100%, got {_shown(value)}")
+    return share
+
+
+def parse_price(value: object) -> tuple[float, str | None]:
+    """
+    Currency units per processor-second, and the currency where one is named.
+
+    Text says what it is for: ``"0.05 EUR/core-hour"``. A number is per
+    processor-second.
+
+    Raises
+    ------
+    InputError
+        When it is no price, negative or not finite.
+    """
+    expected = 'expected a price such as "0.05 EUR/core-hour", or a number per processor-second'
+    if not isinstance(value, str):
+        return _number(value, expected), None
+    text = value.strip()
+    if _PLAIN.fullmatch(text):
+        return _finite(float(text), value, expected), None
+    match = _PRICE.fullmatch(text)
+    if match is None:
+        _refuse(value, expected)
+    seconds = _PER.get(match[3].lower())
+    if seconds is None:
+        _refuse(value, expected, hint=nearest(match[3].lower(), _PER))
+    return _finite(float(match[1]), value, expected) / seconds, match[2]
+
+
+def _number(value: object, expected: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _refuse(value, expected)
+    try:
+        number = float(value)
+    except OverflowError:
+        _refuse(value, expected)
+    if number < 0:
+        raise InputError(f"must not be negative, got {_shown(value)}")
+    return _finite(number, value, expected)
+
+
+def _finite(number: float, value: object, expected: str) -> float:
+    if not math.isfinite(number):
+        _refuse(value, expected)
+    return number
+
+
+def _refuse(value: object, expected: str, hint: str | None = None) -> NoReturn:
+    raise InputError(f"{expected}, got {_shown(value)}", hint=hint)
+
+
+def _shown(value: object) -> str:
+    """The value on one line of bearable length."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "an enormous number"
+    if not isinstance(value, str | int | float):
+        return f"a {type(value).__name__}"
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return text if len(text) <= 60 else text[:57] + "..."
