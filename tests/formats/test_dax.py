@@ -1,10 +1,12 @@
 """DAX files: what reads, and what is refused with which words."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from bursar.formats.dax import read_dax
+from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.task import File
 
@@ -92,6 +94,23 @@ def test_version_2_states_everything_in_attributes(tmp_path: Path) -> None:
     assert b.inputs == (File("half", 40), File("raw", 120))  # the maker knows its size
     assert b.outputs == (File("done", None),)
     assert campaign.workflow.parents == ((), (0,))
+
+
+def test_the_documented_file_reads_and_replays(tmp_path: Path) -> None:
+    """The reference page shows no file, and no call, that would be refused."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "workflows.md").read_text()
+    (text,) = re.findall(r"^```xml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    path = tmp_path / "montage.xml"
+    path.write_text(text)
+    namespace: dict[str, object] = {}
+    exec(code.replace('"montage.xml"', repr(str(path))), namespace)
+
+    campaign = namespace["campaign"]
+    assert isinstance(campaign, Campaign)
+    assert [task.runtime for task in campaign.workflow.tasks] == pytest.approx([0.205, 0.11])
+    assert [task.processors for task in campaign.workflow.tasks] == [2, 1]
+    assert campaign.workflow.initial_files == (File("raw", 1),)
 
 
 def test_version_3_states_them_in_profiles(tmp_path: Path) -> None:

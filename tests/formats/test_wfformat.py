@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,18 @@ def test_an_instance_becomes_tasks_files_and_machines(tmp_path: Path) -> None:
     assert campaign.recording.machines == (
         Machine(name="node1", processors=4, megahertz=2400, memory=8192, system="linux"),
     )
+
+
+def test_the_documented_instance_reads(tmp_path: Path) -> None:
+    """The reference page shows no instance that would be refused."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "workflows.md"
+    (text,) = re.findall(r"^```json\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    path = tmp_path / "two.json"
+    path.write_text(text)
+
+    campaign = read_wfformat(path)
+    assert [task.runtime for task in campaign.workflow.tasks] == [20.5, 11.0]
+    assert campaign.workflow.parents == ((), (0,))
 
 
 def test_version_1_6_reads_with_its_summaries(tmp_path: Path) -> None:
