@@ -1,0 +1,367 @@
+"""
+What dispatch costs: rates, latency, idle load, memory and resuming, in one run.
+
+The bare loop is the limit to compare with: as many processes as there are
+workers, each starting ``/bin/echo`` and reading its pipe, and nothing else. It
+and the dispatcher take turns, so that whatever else the machine does meets
+both alike; the ratio is the figure to trust, the rates are this machine's.
+
+    python benchmarks/dispatch.py [--quick] [--json FILE]
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from bursar.dispatch.guard import Unlimited
+from bursar.dispatch.journal import Journal, Record
+from bursar.dispatch.launch import Endpoint, LocalWorkers
+from bursar.dispatch.server import Dispatcher, Folders
+from bursar.model.campaign import Retry
+from bursar.model.outcome import Outcome, Status
+from bursar.model.step import Exec, Step
+from bursar.model.task import Task
+
+WORKERS = 2
+RUN = f"benchmark-{os.getpid()}"
+ECHO: tuple[Step, ...] = (Exec(("/bin/echo", "hello")),)
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """
+    One measured number, and what it should be.
+
+    Parameters
+    ----------
+    met
+        Whether it is; None where there is no aim.
+    """
+
+    name: str
+    value: float
+    unit: str
+    aim: str = ""
+    met: bool | None = None
+
+
+def at_least(name: str, value: float, aim: float, unit: str = "") -> Figure:
+    """A figure that should not be smaller."""
+    return Figure(name, value, unit, f">= {aim:g}", value >= aim)
+
+
+def at_most(name: str, value: float, aim: float, unit: str = "") -> Figure:
+    """A figure that should not be larger."""
+    return Figure(name, value, unit, f"<= {aim:g}", value <= aim)
+
+
+# The bare loop.
+
+
+def spawn_loop(orders: Connection) -> None:
+    """Starts as many programs as it is told, until it is told None."""
+    environment = dict(os.environ)
+    null = os.open(os.devnull, os.O_RDONLY)
+    while (count := orders.recv()) is not None:
+        for _ in range(count):
+            reader, writer = os.pipe()
+            pid = os.posix_spawn(
+                "/bin/echo",
+                ("/bin/echo", "hello"),
+                environment,
+                file_actions=(
+                    (os.POSIX_SPAWN_DUP2, null, 0),
+                    (os.POSIX_SPAWN_DUP2, writer, 1),
+                    (os.POSIX_SPAWN_DUP2, writer, 2),
+                ),
+            )
+            os.close(writer)
+            while os.read(reader, 65536):
+                pass
+            os.close(reader)
+            os.waitpid(pid, 0)
+        orders.send(count)
+
+
+class BareLoops:
+    """As many of them as there are workers."""
+
+    def __init__(self) -> None:
+        context = get_context("spawn")
+        self._lines = []
+        self._processes = []
+        for _ in range(WORKERS):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=spawn_loop, args=(theirs,))
+            process.start()
+            self._lines.append(ours)
+            self._processes.append(process)
+
+    def carry_out(self, count: int) -> float:
+        """Seconds for so many programs."""
+        began = time.perf_counter()
+        for line in self._lines:
+            line.send(count // WORKERS)
+        for line in self._lines:
+            line.recv()
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        """Ends them."""
+        for line, process in zip(self._lines, self._processes, strict=True):
+            line.send(None)
+            process.join()
+
+
+# The dispatcher.
+
+
+@asynccontextmanager
+async def dispatching(
+    tasks: Sequence[Task] = (), on_outcome: Callable[[Outcome, bool], None] | None = None
+) -> AsyncIterator[tuple[Dispatcher, LocalWorkers]]:
+    """One with its journal and workers, all of them there."""
+    with tempfile.TemporaryDirectory(prefix="bursar-benchmark-") as name:
+        folder = Path(name)
+        journal = Journal(folder / "journal.sqlite")
+        dispatcher = Dispatcher(
+            tasks,
+            journal=journal,
+            guard=Unlimited(),
+            retry=Retry(),
+            folders=folders_in(folder),
+            run=RUN,
+            on_outcome=on_outcome,
+        )
+        await dispatcher.start()
+        workers = LocalWorkers("local", WORKERS, rigid=False, on_event=print)
+        await workers.start(Endpoint(address=dispatcher.address, token=dispatcher.token, run=RUN))
+        try:
+            yield dispatcher, workers
+        finally:
+            await dispatcher.close()
+            await workers.stop()
+            journal.close()
+
+
+def folders_in(folder: Path) -> Folders:
+    """A run's folders, made."""
+    folders = Folders(
+        root=folder, files=folder / "files", work=folder / "work", logs=folder / "logs"
+    )
+    for path in (folders.files, folders.work, folders.logs):
+        path.mkdir()
+    return folders
+
+
+async def carry_out(dispatcher: Dispatcher, count: int, steps: tuple[Step, ...]) -> float:
+    """Seconds from the first submission to the last durable outcome."""
+    began = time.perf_counter()
+    for i in range(count):
+        dispatcher.submit(Task(id=str(i), steps=steps))
+    await dispatcher.wait()
+    return time.perf_counter() - began
+
+
+async def measure_echo(commands: int, rounds: int) -> list[Figure]:
+    """Programs with their output captured, against the bare loop, in turns."""
+    share = commands // rounds
+    ours, bare = [], []
+    loops = BareLoops()
+    printed = 0
+
+    def count(outcome: Outcome, final: bool) -> None:
+        nonlocal printed
+        printed += len(outcome.stdout)
+
+    async with dispatching(on_outcome=count) as (dispatcher, _):
+        loops.carry_out(200)
+        await carry_out(dispatcher, 200, ECHO)
+        printed = 0
+        for turn in range(rounds):
+            if turn % 2:
+                ours.append(await carry_out(dispatcher, share, ECHO))
+                bare.append(loops.carry_out(share))
+            else:
+                bare.append(loops.carry_out(share))
+                ours.append(await carry_out(dispatcher, share, ECHO))
+    loops.close()
+    if printed != share * rounds * len("hello\n"):
+        raise RuntimeError("output was lost")
+    ratio = statistics.median(b / o for b, o in zip(bare, ours, strict=True))
+    return [
+        Figure("echo, bare posix_spawn loop", share / statistics.median(bare), "/s"),
+        Figure("echo, dispatched", share / statistics.median(ours), "/s"),
+        at_least("echo, dispatched / bare", ratio, 0.9),
+    ]
+
+
+async def measure_nothing(tasks: int, rounds: int) -> list[Figure]:
+    """Tasks without steps: what remains is server, wire, worker and journal."""
+    seconds = []
+    for _ in range(rounds):
+        queued = [Task(id=str(i)) for i in range(tasks)]
+        async with dispatching(queued) as (dispatcher, _):
+            while not dispatcher.counts.succeeded:
+                await asyncio.sleep(0.0005)
+            began = time.perf_counter()
+            done = dispatcher.counts.succeeded
+            await dispatcher.wait()
+            seconds.append((time.perf_counter() - began) * tasks / (tasks - done))
+    return [at_least("no-op tasks", tasks / statistics.median(seconds), 100_000, "/s")]
+
+
+async def measure_round_trip(times: int) -> list[Figure]:
+    """One program from submission to durable outcome, a worker waiting."""
+    async with dispatching() as (dispatcher, _):
+        await carry_out(dispatcher, 50, ECHO)
+        seconds = sorted([await carry_out(dispatcher, 1, ECHO) for _ in range(times)])
+    return [
+        at_most("echo round trip, median", 1e3 * statistics.median(seconds), 2.5, "ms"),
+        Figure("echo round trip, 95 of 100", 1e3 * seconds[int(0.95 * times)], "ms"),
+    ]
+
+
+async def measure_idle(seconds: float) -> list[Figure]:
+    """Processor time of dispatcher and workers while there is nothing to do."""
+    async with dispatching() as (dispatcher, workers):
+        await carry_out(dispatcher, 50, ECHO)
+        await asyncio.sleep(0.2)
+        before = time.process_time() + sum(map(processor_seconds, workers.pids.values()))
+        await asyncio.sleep(seconds)
+        after = time.process_time() + sum(map(processor_seconds, workers.pids.values()))
+    return [at_most("idle, share of a core", 100 * (after - before) / seconds, 1.0, "%")]
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def measure_memory(tasks: int) -> list[Figure]:
+    """Resident memory of a dispatcher beyond the tasks it was given, in a fresh process."""
+    command = [sys.executable, __file__, "--part", "memory", "--tasks", str(tasks)]
+    grown = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return [at_most("memory of a queued task", grown / tasks, 500, "bytes")]
+
+
+def grow(tasks: int) -> int:
+    """Bytes by which this process grows when a dispatcher queues the tasks."""
+    queued = [Task(id=f"task-{i}", steps=ECHO) for i in range(tasks)]
+    with tempfile.TemporaryDirectory() as name, closing(Journal(Path(name) / "j")) as journal:
+        gc.collect()
+        before = resident()
+        dispatcher = Dispatcher(
+            queued,
+            journal=journal,
+            guard=Unlimited(),
+            retry=Retry(),
+            folders=folders_in(Path(name)),
+            run=RUN,
+        )
+        grown = resident() - before
+        assert dispatcher.counts.waiting == tasks
+    return grown
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def measure_resuming(tasks: int) -> list[Figure]:
+    """From opening the journal of a nearly finished run to its last task's end."""
+    queued = [Task(id=str(i), steps=ECHO) for i in range(tasks)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        journal = Journal(folder / "journal.sqlite")
+        journal.commit(
+            [
+                Record(
+                    Outcome(task=i, attempt=1, status=Status.SUCCEEDED, stdout=b"hello\n"),
+                    True,
+                    "local",
+                )
+                for i in range(tasks - 10)
+            ]
+        )
+        journal.close()
+        folders = folders_in(folder)
+        began = time.perf_counter()
+        journal = Journal(folder / "journal.sqlite")
+        dispatcher = Dispatcher(
+            queued,
+            journal=journal,
+            guard=Unlimited(),
+            retry=Retry(),
+            folders=folders,
+            run=RUN,
+            past=journal.load().attempts,
+        )
+        await dispatcher.start()
+        workers = LocalWorkers("local", WORKERS, rigid=False, on_event=print)
+        await workers.start(Endpoint(address=dispatcher.address, token=dispatcher.token, run=RUN))
+        await dispatcher.wait()
+        seconds = time.perf_counter() - began
+        await dispatcher.close()
+        await workers.stop()
+        journal.close()
+    return [at_most(f"resuming a run of {tasks} tasks", seconds, 5.0, "s")]
+
+
+def show(figures: Sequence[Figure]) -> None:
+    """The table."""
+    for figure in figures:
+        verdict = {None: "", True: "met", False: "MISSED"}[figure.met]
+        print(
+            f"{figure.name:34} {figure.value:12,.4g} {figure.unit:6} {figure.aim:>12} {verdict}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Measures one thing after the other."""
+    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--part", choices=["memory"], help=argparse.SUPPRESS)
+    parser.add_argument("--tasks", type=int, default=100_000, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.part == "memory":
+        print(grow(given.tasks))
+        return
+    few = 10 if given.quick else 1
+    figures: list[Figure] = []
+    for part in (
+        lambda: asyncio.run(measure_echo(20_000 // few, 10)),
+        lambda: asyncio.run(measure_nothing(100_000, 5 if few == 1 else 2)),
+        lambda: asyncio.run(measure_round_trip(500 // few)),
+        lambda: asyncio.run(measure_idle(10.0 / few + 1)),
+        lambda: measure_memory(100_000),
+        lambda: asyncio.run(measure_resuming(100_000)),
+    ):
+        found = part()
+        show(found)
+        figures += found
+    if given.json is not None:
+        given.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
