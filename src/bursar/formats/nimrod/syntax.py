@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from lark import Lark, Token, Tree
 
 TASKS = ("main", "nodestart", "nodefinish", "rootstart", "rootfinish")
-COMMANDS = ("copy", "exec", "execute", "shexec", "substitute", "redirect", "onerror")
 
 # What people call the tokens of the grammar; those left out are never the point.
 _WORDS = {
@@ -218,7 +217,7 @@ def _unexpected(text: str, position: int, expected: set[str], line: int, column:
     elif match[0] in _UNSUPPORTED and "_PARAMETER" in expected:
         return InputError(f'found "{match[0]}": {_UNSUPPORTED[match[0]]}', where=where)
     else:
-        found = f'"{match[0]}"'
+        found = f'"{match[0]}"' if len(match[0]) <= 40 else f'"{match[0][:40]}..."'
     message = f"found {found}"
     if words:
         message += (
