@@ -86,11 +86,15 @@ class JournalState:
         In the order made.
     events
         In the order told.
+    last_seen
+        Seconds since the epoch: the last sign of life of who wrote it; 0 when
+        there is none.
     """
 
     records: list[Record]
     transfers: list[Transfer]
     events: list[Event]
+    last_seen: float = 0.0
 
     @property
     def attempts(self) -> list[Outcome]:
@@ -191,6 +195,11 @@ class Journal:
                     self._db.execute("ROLLBACK")
                 raise
 
+    def beat(self, time: float) -> None:
+        """Leaves a sign of life."""
+        with _speaking_of(self._path):
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('alive', ?)", (repr(time),))
+
     def load(self) -> JournalState:
         """Everything that is there."""
         with _speaking_of(self._path):
@@ -256,7 +265,12 @@ def writer_of(path: Path) -> int | None:
 def _load(db: sqlite3.Connection) -> JournalState:
     transfer = msgspec.msgpack.Decoder(Transfer).decode
     query = "SELECT outcome, final, site FROM attempts ORDER BY task, attempt"
+    alive = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
+    times = """SELECT max(t) FROM (SELECT max("end") t FROM attempts
+               UNION SELECT max(time) FROM events)"""
+    seen = db.execute(times).fetchone()[0] or 0.0
     return JournalState(
+        last_seen=max(seen, float(alive[0])) if alive else seen,
         records=list(_records(db.execute(query))),
         transfers=[
             transfer(blob)

@@ -27,6 +27,7 @@ BACKFILL_DEPTH = 128
 """Ready tasks looked at behind one that does not fit."""
 
 _ANYWHERE = 0
+_MOST_TRIES = 2**32 - 1  # what the array holds
 
 
 class State(IntEnum):
@@ -116,6 +117,20 @@ class Counts:
     refused: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """
+    Ready tasks of one site and one width.
+
+    A worker never looks at lanes too wide for it, so that any number of tasks
+    it cannot run never hides those it can.
+    """
+
+    site: int
+    processors: int
+    heap: list[int] = field(default_factory=list)
+
+
 class TaskQueue:
     """
     Tasks, and who runs them.
@@ -130,17 +145,18 @@ class TaskQueue:
         self._retry = retry
         self._sites: dict[str, int] = {"": _ANYWHERE}
         self._state = bytearray()
-        self._attempts = array("H")
-        self._failures = array("H")
-        self._tries = array("H")
+        self._attempts = array("I")
+        self._failures = array("I")
+        self._tries = array("I")
         self._processors = array("I")
-        self._site = array("H")
+        self._lane = array("I")
         self._priority = array("q")
         self._estimate = array("d")
         self._missing = array("I")
         self._child_start = array("I", [0])
         self._child = array("I")
-        self._ready: list[list[int]] = [[]]
+        self._lanes: list[_Lane] = []
+        self._lane_numbers: dict[tuple[int, int], int] = {}
         self._delayed: list[tuple[float, int]] = []
         self._unwanted: set[int] = set()  # cancelled while claimed
         self._workers: dict[str, Worker] = {}
@@ -182,9 +198,14 @@ class TaskQueue:
         self._attempts.extend([0] * len(tasks))
         self._failures.extend([0] * len(tasks))
         default = self._retry.attempts
-        self._tries.extend(default if t.retries is None else t.retries + 1 for t in tasks)
+        self._tries.extend(
+            default if t.retries is None else min(t.retries + 1, _MOST_TRIES) for t in tasks
+        )
         self._processors.extend(t.processors for t in tasks)
-        self._site.extend(map(self._site_number, placed) if placed else [_ANYWHERE] * len(tasks))
+        sites = placed if placed is not None else [""] * len(tasks)
+        self._lane.extend(
+            self._lane_number(s, t.processors) for s, t in zip(sites, tasks, strict=True)
+        )
         self._priority.extend(order if order is not None else numbers)
         self._estimate.extend(math.inf if t.runtime is None else t.runtime for t in tasks)
         self._by_state[State.WAITING] += len(tasks)
@@ -225,9 +246,9 @@ class TaskQueue:
         for task, failures in enumerate(self._failures):
             if failures >= self._tries[task] and self._state[task] < State.SUCCEEDED:
                 self._fail(task)
-        for heap in self._ready:
-            heap[:] = [key for key in heap if self._state[key & _MASK] == State.READY]
-            heapq.heapify(heap)
+        for lane in self._lanes:
+            lane.heap[:] = [key for key in lane.heap if self._state[key & _MASK] == State.READY]
+            heapq.heapify(lane.heap)
 
     def state(self, task: int) -> State:
         """Where a task stands."""
@@ -317,50 +338,46 @@ class TaskQueue:
         if self.draining:
             return claims
         who = self._workers[worker]
-        heaps = [h for h in self._heaps_for(who) if h]
+        heaps = self._heaps_for(who)
         put_back: list[tuple[list[int], int]] = []
         shadow = -math.inf
         spare = 0
-        looked = 0
-        while room > 0 and heaps and looked < BACKFILL_DEPTH:
-            heap = min(heaps, key=_first) if len(heaps) > 1 else heaps[0]
-            key = heapq.heappop(heap)
-            if not heap:
-                heaps.remove(heap)
-            task = key & _MASK
-            if self._state[task] != State.READY:
-                continue
-            processors = self._processors[task]
-            if processors > who.processors:
-                put_back.append((heap, key))
-                looked += 1
-                continue
-            blocked = shadow > -math.inf
-            if blocked:
-                looked += 1
-            harmless = not blocked or (now + self._estimate[task] <= shadow or processors <= spare)
-            if processors > room or not harmless:
-                put_back.append((heap, key))
-                if not blocked:
-                    shadow, spare = self._shadow(who, claims, processors, now)
-                continue
-            answer = admit(task)
-            if isinstance(answer, Refusal):
-                if answer.final:
-                    self._move(task, State.REFUSED)
+        try:
+            while room > 0 and heaps and len(put_back) < BACKFILL_DEPTH:
+                heap = min(heaps, key=_first) if len(heaps) > 1 else heaps[0]
+                key = heapq.heappop(heap)
+                if not heap:
+                    heaps.remove(heap)
+                task = key & _MASK
+                if self._state[task] != State.READY:
+                    continue  # cancelled while it was in the heap
+                processors = self._processors[task]
+                end = now + self._estimate[task]
+                blocked = bool(put_back)
+                if processors > room or (blocked and end > shadow and processors > spare):
+                    if not blocked:
+                        shadow, spare = self._shadow(who, processors, now)
+                    put_back.append((heap, key))
                     continue
                 put_back.append((heap, key))
-                break
-            if blocked and now + self._estimate[task] > shadow:
-                spare -= processors
-            room -= processors
-            self._attempts[task] += 1
-            self._move(task, State.CLAIMED)
-            who.claimed[task] = now + self._estimate[task]
-            who.used += processors
-            claims.append(Claim(task, self._attempts[task], answer))
-        for heap, key in put_back:
-            heapq.heappush(heap, key)
+                answer = admit(task)
+                if isinstance(answer, Refusal) and not answer.final:
+                    break
+                put_back.pop()
+                if isinstance(answer, Refusal):
+                    self._move(task, State.REFUSED)
+                    continue
+                if blocked and end > shadow:
+                    spare -= processors
+                room -= processors
+                self._attempts[task] += 1
+                self._move(task, State.CLAIMED)
+                who.claimed[task] = end
+                who.used += processors
+                claims.append(Claim(task, self._attempts[task], answer))
+        finally:
+            for heap, key in put_back:
+                heapq.heappush(heap, key)
         return claims
 
     def give_back(self, worker: str, task: int, attempt: int) -> bool:
@@ -489,28 +506,42 @@ class TaskQueue:
         number = self._sites.get(site)
         if number is None:
             number = self._sites[site] = len(self._sites)
-            self._ready.append([])
+        return number
+
+    def _lane_number(self, site: str, processors: int) -> int:
+        key = (self._site_number(site), processors)
+        number = self._lane_numbers.get(key)
+        if number is None:
+            number = self._lane_numbers[key] = len(self._lanes)
+            self._lanes.append(_Lane(*key))
         return number
 
     def _heaps_for(self, worker: Worker) -> list[list[int]]:
-        return [self._ready[_ANYWHERE], self._ready[worker.site]]
+        """Of what is ready, all that a worker could run if it were idle."""
+        return [
+            lane.heap
+            for lane in self._lanes
+            if lane.heap
+            and lane.processors <= worker.processors
+            and (lane.site == _ANYWHERE or lane.site == worker.site)
+        ]
 
-    def _shadow(
-        self, who: Worker, claims: list[Claim], processors: int, now: float
-    ) -> tuple[float, int]:
+    def _shadow(self, who: Worker, processors: int, now: float) -> tuple[float, int]:
         """
         When a task that does not fit now could start, and what is spare then.
 
         Without estimates it could start never: then nothing overtakes it.
         """
         free = who.processors - who.used
+        shadow = -math.inf
         for end, width in sorted((end, self._processors[t]) for t, end in who.claimed.items()):
-            if math.isinf(end):
+            if math.isinf(end) or (free >= processors and end > shadow):
                 break
             free += width
-            if free >= processors:
-                return max(end, now), free - processors
-        return now, 0
+            shadow = end
+        if free < processors:
+            return -math.inf, 0
+        return max(shadow, now), free - processors
 
     def _set_children(self, parents: Sequence[Sequence[int]]) -> None:
         count = array("I", [0]) * (len(parents) + 1)
@@ -537,8 +568,7 @@ class TaskQueue:
 
     def _make_ready(self, task: int) -> None:
         self._move(task, State.READY)
-        heap = self._ready[self._site[task]]
-        heapq.heappush(heap, self._priority[task] << _BITS | task)
+        heapq.heappush(self._lanes[self._lane[task]].heap, self._priority[task] << _BITS | task)
 
     def _release(self, worker: str, task: int, attempt: int) -> bool:
         who = self._workers.get(worker)
