@@ -1,1 +1,1 @@
-
+"""Who runs what, where and when."""

@@ -1,0 +1,90 @@
+"""When the campaign will end, as things are going."""
+
+from collections.abc import Sequence
+
+from bursar.model.outcome import Outcome, Status
+from bursar.model.plan import Plan
+from bursar.model.task import Task
+
+
+class Forecast:
+    """
+    Predicts the end from what is left and how long tasks have really taken.
+
+    What is left is counted in processor-seconds by the tasks' estimates, scaled
+    by how far the estimates have been off so far; a task without an estimate
+    counts as the mean of those that have ended. The plan says how much of the
+    processors' time the order of the tasks lets be used.
+
+    Each outcome is taken in at a constant cost.
+
+    Parameters
+    ----------
+    tasks
+        Of the campaign.
+    plan
+        What was to happen.
+    """
+
+    def __init__(self, tasks: Sequence[Task], plan: Plan) -> None:
+        self._tasks = tasks
+        self._plan = plan
+        self._left_known = sum((t.runtime or 0.0) * t.processors for t in tasks)
+        self._left_unknown = sum(t.processors for t in tasks if t.runtime is None)
+        self._estimated = 0.0
+        self._actual = 0.0
+        self._unknown_actual = 0.0
+        self._unknown_width = 0
+        self._left = len(tasks)
+
+    def learn(self, outcome: Outcome, final: bool) -> None:
+        """An attempt has ended."""
+        task = self._tasks[outcome.task]
+        if not final:
+            return
+        self._left -= 1
+        seconds = (outcome.end - outcome.start) * task.processors
+        if task.runtime is None:
+            self._left_unknown -= task.processors
+        else:
+            self._left_known -= task.runtime * task.processors
+        if outcome.status is not Status.SUCCEEDED:
+            return
+        if task.runtime is None:
+            self._unknown_actual += seconds
+            self._unknown_width += task.processors
+        elif task.runtime > 0:
+            self._estimated += task.runtime * task.processors
+            self._actual += seconds
+
+    @property
+    def stretch(self) -> float:
+        """Seconds taken for each second estimated; 1 before anything is known."""
+        return self._actual / self._estimated if self._estimated > 0 else 1.0
+
+    def left(self) -> float | None:
+        """Processor-seconds still to do; None when nothing is known of some task."""
+        left = max(0.0, self._left_known) * self.stretch
+        if self._left_unknown > 0:
+            if not self._unknown_width:
+                return None
+            left += self._left_unknown * self._unknown_actual / self._unknown_width
+        return left
+
+    def finish(self, elapsed: float) -> float | None:
+        """
+        Seconds from the begin at which the last task will end; None when unknown.
+
+        Parameters
+        ----------
+        elapsed
+            Seconds since the begin.
+        """
+        if self._left <= 0:
+            return elapsed
+        left = self.left()
+        if left is None:
+            return None
+        processors = max(1, self._plan.processors)
+        used = self._plan.utilisation or 1.0
+        return elapsed + left / (processors * used)

@@ -1,0 +1,46 @@
+"""The report as one page that needs nothing else: no network, no other file."""
+
+import html
+import os
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from bursar.model.errors import BursarError
+from bursar.report.data import ReportData
+
+
+def write_report(path: Path, data: ReportData) -> None:
+    """
+    Writes the page, whole or not at all.
+
+    Raises
+    ------
+    BursarError
+        When it cannot be written.
+    """
+    page = render(data)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(page, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def render(data: ReportData) -> str:
+    """The page's text."""
+    folder = files("bursar.report").joinpath("page")
+    page = folder.joinpath("report.html").read_text(encoding="utf-8")
+    # Inside a script element only "</" and "<!--" could end the data early.
+    text = msgspec.json.encode(data.to_page()).decode().replace("<", "\\u003c")
+    for mark, content in (
+        ("{{title}}", html.escape(str(data.summary["run"]))),
+        ("{{style}}", folder.joinpath("report.css").read_text(encoding="utf-8")),
+        ("{{script}}", folder.joinpath("report.js").read_text(encoding="utf-8")),
+        ("{{data}}", text),
+    ):
+        page = page.replace(mark, content)
+    return page

@@ -1,0 +1,357 @@
+"use strict";
+(() => {
+  const D = JSON.parse(document.getElementById("data").textContent);
+  const S = D.summary, P = D.proposal;
+  const $ = (id) => document.getElementById(id);
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f",
+    "#86bcb6", "#d37295", "#a0cbe8", "#8cd17d", "#b6992d", "#d4a6c8", "#79706e"];
+  const FAILED = D.statuses.map((s) => s !== "succeeded");
+
+  const el = (tag, text, cls) => {
+    const node = document.createElement(tag);
+    if (text !== undefined && text !== null) node.textContent = text;
+    if (cls) node.className = cls;
+    return node;
+  };
+  const time = (s) => {
+    if (s === null || s === undefined) return "unknown";
+    if (s < 1e-3) return s === 0 ? "0 s" : (s * 1e6).toPrecision(3) + " µs";
+    if (s < 1) return (s * 1e3).toPrecision(3) + " ms";
+    if (s < 120) return +s.toPrecision(3) + " s";
+    const d = Math.floor(s / 86400), h = Math.floor(s / 3600) % 24, m = Math.floor(s / 60) % 60;
+    if (s < 3600) return `${m} min ${Math.round(s % 60)} s`;
+    return d ? `${d} d ${h} h` : `${h} h ${m} min`;
+  };
+  const num = (x, digits = 4) => (x === null || x === undefined) ? "unknown" : String(+(+x).toPrecision(digits));
+  const money = (x) => x === null || x === undefined ? "unknown" : `${num(x)} ${S.currency}`;
+  const bytes = (b) => b > 1e9 ? (b / 1e9).toFixed(1) + " GB" : b > 1e6 ? (b / 1e6).toFixed(0) + " MB" : Math.round(b / 1e3) + " kB";
+  // Whole micro-units, all their digits: the bill is exact.
+  const exact = (micros) => {
+    const sign = micros < 0 ? "-" : "", abs = Math.abs(micros);
+    const rest = String(abs % 1000000).padStart(6, "0").replace(/0+$/, "");
+    return sign + Math.floor(abs / 1000000) + (rest ? "." + rest : "");
+  };
+
+  // Head.
+  $("title").textContent = `${S.campaign} · ${S.run}`;
+  $("lead").textContent = `${S.tasks} tasks, ${S.processors} processors` + (S.deadline_s ? `, deadline ${time(S.deadline_s)}` : "");
+  const figure = (name, value, small, cls) => {
+    const box = el("div");
+    box.append(el("dt", name));
+    const dd = el("dd", value, cls);
+    if (small) dd.append(el("small", small));
+    box.append(dd);
+    $("figures").append(box);
+  };
+  figure("state", S.state, null, { finished: "good", failed: "bad", "budget-stopped": "warn", interrupted: "warn" }[S.state]);
+  figure("succeeded", `${S.succeeded} of ${S.tasks}`, [S.failed && `${S.failed} failed`, S.skipped && `${S.skipped} skipped`, S.not_run && `${S.not_run} not run`].filter(Boolean).join(", "), S.failed ? "bad" : "");
+  figure("makespan", time(S.makespan_s), "planned " + time(S.predicted_makespan_s));
+  figure("cost", money(S.cost), "planned " + (S.predicted_cost === null ? "unknown" : num(S.predicted_cost)) + (S.budget === null ? "" : `, budget ${num(S.budget)}`));
+  if (S.deadline_s !== null) figure("deadline", S.deadline_met ? "met" : "missed", time(S.deadline_s), S.deadline_met ? "good" : "bad");
+  figure("attempts", String(S.attempts), S.attempts > S.succeeded + S.failed ? `${S.attempts - S.succeeded - S.failed} repeated` : "");
+
+  // Axes.
+  const ticks = (lo, hi, n) => {
+    const raw = (hi - lo) / Math.max(1, n) || 1;
+    const base = 10 ** Math.floor(Math.log10(raw));
+    const step = [1, 2, 5, 10].map((f) => f * base).find((s) => s >= raw);
+    const out = [];
+    for (let t = Math.ceil(lo / step - 1e-9) * step; t <= hi + 1e-9 * step; t += step) out.push(+t.toPrecision(12));
+    return out;
+  };
+  const canvas = (host) => {
+    let c = host.querySelector("canvas");
+    if (!c) { c = el("canvas"); host.append(c); }
+    const w = host.clientWidth, h = host.clientHeight, r = devicePixelRatio || 1;
+    c.width = Math.round(w * r); c.height = Math.round(h * r);
+    const g = c.getContext("2d");
+    g.setTransform(r, 0, 0, r, 0, 0);
+    g.clearRect(0, 0, w, h);
+    g.font = "11px system-ui, sans-serif";
+    return { c, g, w, h };
+  };
+  // A plot: margins, scales, grid. Returns functions from values to pixels.
+  const frame = (host, x0, x1, y0, y1, xlabel, ylabel, xf, yf) => {
+    const { c, g, w, h } = canvas(host);
+    const L = 62, R = 14, T = 18, B = 34;
+    if (x1 <= x0) x1 = x0 + 1;
+    if (y1 <= y0) y1 = y0 + 1;
+    const X = (v) => L + (v - x0) / (x1 - x0) * (w - L - R), Y = (v) => h - B - (v - y0) / (y1 - y0) * (h - T - B);
+    g.strokeStyle = css("--grid"); g.fillStyle = css("--soft"); g.lineWidth = 1;
+    g.textAlign = "center";
+    for (const t of ticks(x0, x1, Math.floor((w - L - R) / 90))) {
+      g.beginPath(); g.moveTo(X(t), T); g.lineTo(X(t), h - B); g.stroke();
+      g.fillText(xf(t), X(t), h - B + 14);
+    }
+    g.textAlign = "right";
+    for (const t of ticks(y0, y1, Math.floor((h - T - B) / 38))) {
+      g.beginPath(); g.moveTo(L, Y(t)); g.lineTo(w - R, Y(t)); g.stroke();
+      g.fillText(yf(t), L - 6, Y(t) + 4);
+    }
+    g.fillText(xlabel, w - R, h - 4);
+    g.textAlign = "left"; g.fillText(ylabel, 2, 11);
+    return { c, g, w, h, X, Y, L, R, T, B };
+  };
+  const tip = $("tip");
+  const hover = (host, find) => {
+    host.onmousemove = (e) => {
+      const box = host.getBoundingClientRect();
+      const text = find(e.clientX - box.left, e.clientY - box.top);
+      tip.hidden = !text;
+      if (!text) return;
+      tip.textContent = text;
+      const left = Math.min(e.clientX + 12, innerWidth - tip.offsetWidth - 8);
+      tip.style.left = left + "px"; tip.style.top = e.clientY + 14 + "px";
+    };
+    host.onmouseleave = () => { tip.hidden = true; };
+  };
+
+  // Trade-off.
+  $("reason").textContent = P.reason ? `Chosen: ${P.reason}.` : "";
+  const B = P.bounds || {};
+  $("bounds").textContent = `No plan can beat: makespan ${time(B.makespan_s)} (critical path ${time(B.critical_path_s)}, work / processors ${time(B.work_s)}), cost ${money(B.cost)}.`;
+  const drawFront = () => {
+    const host = $("front");
+    const known = (P.front || []).map((o, i) => ({ ...o, i })).filter((o) => o.makespan_s !== null && o.cost !== null);
+    if (!known.length) { host.style.height = "auto"; host.textContent = "Runtimes or prices are unknown: there is no curve."; return; }
+    const xs = known.map((o) => o.makespan_s), ys = known.map((o) => o.cost);
+    if (S.makespan_s !== null) xs.push(S.makespan_s);
+    if (S.cost !== null) ys.push(S.cost);
+    const xmax = Math.max(...xs) * 1.06, ymax = Math.max(...ys, B.cost || 0) * 1.12;
+    const f = frame(host, 0, xmax, 0, ymax, "makespan", `cost, ${S.currency}`, time, (v) => num(v, 3));
+    const { g, X, Y } = f;
+    g.setLineDash([4, 4]); g.strokeStyle = css("--soft");
+    if (B.makespan_s) { g.beginPath(); g.moveTo(X(B.makespan_s), f.T); g.lineTo(X(B.makespan_s), f.h - f.B); g.stroke(); }
+    if (B.cost) { g.beginPath(); g.moveTo(f.L, Y(B.cost)); g.lineTo(f.w - f.R, Y(B.cost)); g.stroke(); }
+    g.setLineDash([]);
+    g.strokeStyle = css("--main"); g.lineWidth = 1.5; g.beginPath();
+    known.forEach((o, i) => {
+      if (i) { g.lineTo(X(o.makespan_s), Y(known[i - 1].cost)); g.lineTo(X(o.makespan_s), Y(o.cost)); } else g.moveTo(X(o.makespan_s), Y(o.cost));
+    });
+    g.stroke();
+    const chosen = P.chosen ? P.chosen.index : -1;
+    for (const o of known) {
+      g.fillStyle = o.i === chosen ? css("--good") : css("--main");
+      g.beginPath(); g.arc(X(o.makespan_s), Y(o.cost), o.i === chosen ? 6 : 3.5, 0, 7); g.fill();
+    }
+    if (S.makespan_s !== null && S.cost !== null) {
+      const x = X(S.makespan_s), y = Y(S.cost);
+      g.strokeStyle = css("--warn"); g.lineWidth = 2;
+      g.beginPath(); g.moveTo(x - 5, y - 5); g.lineTo(x + 5, y + 5); g.moveTo(x + 5, y - 5); g.lineTo(x - 5, y + 5); g.stroke();
+    }
+    g.textAlign = "right"; g.fillStyle = css("--good"); g.fillText("● chosen", f.w - 100, 11);
+    g.fillStyle = css("--warn"); g.fillText("× actual", f.w - 50, 11);
+    g.fillStyle = css("--soft"); g.fillText("┄ bound", f.w - 4, 11);
+    hover(host, (mx, my) => {
+      const o = known.find((k) => Math.hypot(X(k.makespan_s) - mx, Y(k.cost) - my) < 8);
+      return o && `${o.processors} processors\n${time(o.makespan_s)}, ${money(o.cost)}`;
+    });
+  };
+
+  // Spend.
+  const drawSpend = () => {
+    const host = $("spend");
+    if (D.leases.every((l) => !l[2] && !l[3])) { host.style.height = "auto"; host.textContent = "No price is known: no money moves."; return; }
+    const end = Math.max(1e-9, ...D.money.map((m) => m[0]), ...D.leases.map((l) => l[1] || 0));
+    const accrued = (t) => D.leases.reduce((sum, l) => t < l[0] ? sum : sum + l[3] + l[2] * (Math.min(t, l[1] === null ? t : l[1]) - l[0]), 0);
+    const points = [];
+    for (let i = 0; i <= 240; i++) points.push([end * i / 240, accrued(end * i / 240)]);
+    const held = D.money.map(([t, s, h]) => [t, s + h]);
+    const top = Math.max(...points.map((p) => p[1]), ...held.map((p) => p[1]), 1e-12);
+    const high = S.budget !== null && S.budget < 3 * top ? Math.max(top, S.budget) : top;
+    const f = frame(host, 0, end, 0, high * 1.1, "time", `${S.currency}`, time, (v) => num(v, 3));
+    const { g, X, Y } = f;
+    const line = (ps, colour, step) => {
+      g.strokeStyle = colour; g.lineWidth = 1.8; g.beginPath();
+      ps.forEach((p, i) => { if (i && step) g.lineTo(X(p[0]), Y(ps[i - 1][1])); g[i ? "lineTo" : "moveTo"](X(p[0]), Y(p[1])); });
+      g.stroke();
+    };
+    line(held, css("--warn"), true);
+    line(points, css("--main"), false);
+    if (S.budget !== null && S.budget <= high * 1.1) line([[0, S.budget], [end, S.budget]], css("--bad"), false);
+    g.textAlign = "right";
+    g.fillStyle = css("--main"); g.fillText("— spent", f.w - 150, 11);
+    g.fillStyle = css("--warn"); g.fillText("— spent + held", f.w - 60, 11);
+    if (S.budget !== null) { g.fillStyle = css("--bad"); g.fillText("— budget", f.w - 4, 11); }
+    hover(host, (mx) => {
+      const t = (mx - f.L) / (f.w - f.L - f.R) * end;
+      return t >= 0 && t <= end ? `${time(t)}\nspent ${money(accrued(t))}` : "";
+    });
+  };
+
+  // Schedule.
+  const colour = (kind) => PALETTE[kind % PALETTE.length];
+  const counted = new Map();
+  for (const bars of Object.values(D.actual)) for (const b of bars) counted.set(b[4], (counted.get(b[4]) || 0) + 1);
+  if (!counted.size) for (const bars of Object.values(D.planned)) for (const b of bars) counted.set(b[4], (counted.get(b[4]) || 0) + 1);
+  [...counted].sort((a, b) => b[1] - a[1]).slice(0, 16).forEach(([kind, n]) => {
+    const item = el("span");
+    const mark = el("i"); mark.style.background = colour(kind);
+    item.append(mark, `${D.kinds[kind]} (${n})`);
+    $("legend").append(item);
+  });
+  const bad = el("span"); const badMark = el("i"); badMark.style.background = "var(--bad)";
+  bad.append(badMark, "did not succeed"); $("legend").append(bad);
+  const rows = [];
+  for (const [title, source] of [["planned", D.planned], ["actual", D.actual]])
+    for (const site of D.sites) {
+      const bars = source[site] || [];
+      if (!bars.length && title === "planned") continue;
+      let lanes = D.processors[D.sites.indexOf(site)] || 1;
+      for (const b of bars) lanes = Math.max(lanes, b[0] + b[3]);
+      rows.push({ title: D.sites.length > 1 ? `${title} · ${site}` : title, bars, lanes });
+    }
+  let whole = 1e-9;
+  for (const r of rows) for (const b of r.bars) whole = Math.max(whole, b[2]);
+  let view = [0, whole * 1.01];
+  const LEFT = 62, HEAD = 16, FOOT = 24;
+  const laneHeight = (lanes) => Math.max(2, Math.min(22, 220 / lanes));
+  const layout = () => { let y = 4; for (const r of rows) { r.lane = laneHeight(r.lanes); r.y = y + HEAD; y += HEAD + r.lane * r.lanes + 10; } return y + FOOT; };
+  $("gantt").style.height = layout() + "px";
+  const drawGantt = () => {
+    const { g, w, h } = canvas($("gantt"));
+    const X = (t) => LEFT + (t - view[0]) / (view[1] - view[0]) * (w - LEFT - 12);
+    g.fillStyle = css("--soft"); g.strokeStyle = css("--grid"); g.textAlign = "center";
+    for (const t of ticks(view[0], view[1], Math.floor((w - LEFT) / 90))) {
+      g.beginPath(); g.moveTo(X(t), 4); g.lineTo(X(t), h - FOOT + 4); g.stroke();
+      g.fillText(time(t), X(t), h - 8);
+    }
+    const failed = css("--bad"), back = css("--card"), ink = css("--soft");
+    g.save(); g.beginPath(); g.rect(LEFT, 0, w - LEFT - 12, h - FOOT + 4); g.clip();
+    for (const r of rows) {
+      g.fillStyle = css("--grid"); g.fillRect(LEFT, r.y, w - LEFT - 12, r.lane * r.lanes);
+      const gap = r.lane > 5 ? 1 : 0;
+      for (const b of r.bars) {
+        const x = X(b[1]), x2 = X(b[2]);
+        if (x2 < LEFT || x > w) continue;
+        g.fillStyle = r.title.startsWith("actual") && FAILED[b[5]] ? failed : colour(b[4]);
+        g.fillRect(x, r.y + b[0] * r.lane, Math.max(0.6, x2 - x), b[3] * r.lane - gap);
+        if (x2 - x > 5) { g.fillStyle = back; g.fillRect(x2 - 0.7, r.y + b[0] * r.lane, 0.7, b[3] * r.lane - gap); }
+      }
+    }
+    g.restore();
+    g.textAlign = "left"; g.fillStyle = ink;
+    for (const r of rows) {
+      g.font = "600 11px system-ui, sans-serif"; g.fillText(r.title, 2, r.y - 4);
+      g.font = "11px system-ui, sans-serif";
+      g.fillText(`${r.lanes} proc.`, 2, r.y + Math.min(12, r.lane * r.lanes));
+    }
+    hover($("gantt"), (mx, my) => {
+      const t = view[0] + (mx - LEFT) / (w - LEFT - 12) * (view[1] - view[0]);
+      for (const r of rows) {
+        const lane = Math.floor((my - r.y) / r.lane);
+        if (lane < 0 || lane >= r.lanes) continue;
+        const slack = (view[1] - view[0]) / w;
+        const b = r.bars.find((k) => k[0] <= lane && lane < k[0] + k[3] && k[1] - slack <= t && t <= k[2] + slack);
+        if (b) return `${D.ids[b[6]]}\n${D.kinds[b[4]]}, ${time(b[2] - b[1])} from ${time(b[1])}` + (r.title.startsWith("actual") ? `, ${D.statuses[b[5]]}` : "");
+      }
+      return "";
+    });
+  };
+  const zoom = (factor, at) => {
+    const span = Math.min(whole * 1.01, Math.max(whole * 1e-5, (view[1] - view[0]) * factor));
+    const share = (at - view[0]) / (view[1] - view[0]);
+    let lo = at - share * span;
+    lo = Math.max(0, Math.min(lo, whole * 1.01 - span));
+    view = [lo, lo + span];
+    requestAnimationFrame(drawGantt);
+  };
+  const gantt = $("gantt");
+  gantt.addEventListener("wheel", (e) => {
+    e.preventDefault();
+    const w = gantt.clientWidth - LEFT - 12, box = gantt.getBoundingClientRect();
+    zoom(Math.exp(e.deltaY * 0.0015), view[0] + (e.clientX - box.left - LEFT) / w * (view[1] - view[0]));
+  }, { passive: false });
+  let grabbed = null;
+  gantt.addEventListener("pointerdown", (e) => { grabbed = [e.clientX, ...view]; gantt.setPointerCapture(e.pointerId); });
+  gantt.addEventListener("pointermove", (e) => {
+    if (!grabbed) return;
+    const span = grabbed[2] - grabbed[1], w = gantt.clientWidth - LEFT - 12;
+    const lo = Math.max(0, Math.min(grabbed[1] - (e.clientX - grabbed[0]) / w * span, whole * 1.01 - span));
+    view = [lo, lo + span];
+    requestAnimationFrame(drawGantt);
+  });
+  gantt.addEventListener("pointerup", () => { grabbed = null; });
+  gantt.addEventListener("keydown", (e) => {
+    const middle = (view[0] + view[1]) / 2, span = view[1] - view[0];
+    if (e.key === "+" || e.key === "=") zoom(0.6, middle);
+    else if (e.key === "-") zoom(1 / 0.6, middle);
+    else if (e.key === "0") { view = [0, whole * 1.01]; drawGantt(); }
+    else if (e.key === "ArrowLeft" || e.key === "ArrowRight") {
+      const lo = Math.max(0, Math.min(view[0] + (e.key === "ArrowLeft" ? -0.2 : 0.2) * span, whole * 1.01 - span));
+      view = [lo, lo + span]; drawGantt();
+    } else return;
+    e.preventDefault();
+  });
+
+  // Processors busy.
+  const usage = (source) => {
+    const changes = [];
+    for (const bars of Object.values(source)) for (const b of bars) changes.push([b[1], b[3]], [b[2], -b[3]]);
+    changes.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    let n = 0;
+    const out = [[0, 0]];
+    for (const [t, d] of changes) { out.push([t, n]); n += d; out.push([t, n]); }
+    return out;
+  };
+  const actualUse = usage(D.actual), plannedUse = usage(D.planned);
+  const drawBusy = () => {
+    const most = D.processors.reduce((a, b) => a + b, 0) || 1;
+    let top = most;
+    for (const p of actualUse) top = Math.max(top, p[1]);
+    const f = frame($("busy"), 0, whole * 1.01, 0, top * 1.15, "", "processors", time, (v) => num(v, 3));
+    const { g, X, Y } = f;
+    g.fillStyle = css("--main"); g.globalAlpha = 0.45; g.beginPath(); g.moveTo(X(0), Y(0));
+    for (const p of actualUse) g.lineTo(X(p[0]), Y(p[1]));
+    g.lineTo(X(actualUse[actualUse.length - 1][0]), Y(0)); g.fill(); g.globalAlpha = 1;
+    g.strokeStyle = css("--soft"); g.lineWidth = 1; g.beginPath();
+    plannedUse.forEach((p, i) => g[i ? "lineTo" : "moveTo"](X(p[0]), Y(p[1]))); g.stroke();
+    g.textAlign = "right"; g.fillStyle = css("--main"); g.fillText("■ actual", f.w - 64, 11);
+    g.fillStyle = css("--soft"); g.fillText("— planned", f.w - 4, 11);
+  };
+
+  // Tables.
+  const table = (host, heads, body, empty) => {
+    if (!body.length) { host.append(el("p", empty, "note")); return; }
+    const box = el("div", null, "scroll"), t = el("table"), head = el("tr");
+    heads.forEach((h) => head.append(el("th", h.replace("#", ""), h.startsWith("#") ? "num" : "")));
+    const thead = el("thead"); thead.append(head); t.append(thead);
+    const tbody = el("tbody");
+    for (const row of body) {
+      const tr = el("tr");
+      row.forEach((cell, i) => {
+        const td = el("td", cell instanceof Node ? null : cell, heads[i].startsWith("#") ? "num" : "");
+        if (cell instanceof Node) td.append(cell);
+        tr.append(td);
+      });
+      tbody.append(tr);
+    }
+    t.append(tbody); box.append(t); host.append(box);
+  };
+  const why = (row) => {
+    const box = el("div");
+    box.append(el("div", row[3]));
+    if (row[4]) box.append(el("pre", row[4]));
+    return box;
+  };
+  table($("failures"), ["task", "#attempt", "status", "reason and end of stderr", "then"],
+    D.failures.rows.map((r) => [r[0], r[1], r[2], why(r), r[5] ? "given up" : "tried again"]), "None.");
+  if (D.failures.count > D.failures.rows.length) $("failures").append(el("p", `and ${D.failures.count - D.failures.rows.length} more, in results.jsonl`, "note"));
+  table($("kinds"), ["kind", "#tasks", "#total", "#median", "#longest", "#processor time", "#memory"],
+    D.by_kind.map((r) => [r[0], r[1], time(r[2]), time(r[3]), time(r[4]), time(r[5]), bytes(r[6])]), "Nothing has succeeded yet.");
+  table($("slowest"), ["task", "kind", "#took", "#estimate", "#processor time"],
+    D.slowest.map((r) => [r[0], r[1], time(r[2]), time(r[3]), time(r[4])]), "Nothing has ended yet.");
+  table($("bill"), ["lease", "site", "#processors", "#held", "#tasks", "#idle and fixed", `#total, ${D.bill.currency}`],
+    D.bill.leases.map((r) => [r[0], r[1], r[2], time(r[3]), exact(r[4]), exact(r[5]), exact(r[6])]).concat(
+      D.bill.leases.length ? [["total", "", "", "", "", "", exact(D.bill.total)]] : []), "Nothing is paid yet.");
+  table($("messages"), ["#at", "message"], D.messages.map((m) => [time(m[0]), m[1]]), "None.");
+
+  const draw = () => { drawFront(); drawSpend(); drawGantt(); drawBusy(); };
+  draw();
+  let pending = 0;
+  addEventListener("resize", () => { cancelAnimationFrame(pending); pending = requestAnimationFrame(draw); });
+  dark.addEventListener("change", draw);
+  document.documentElement.dataset.drawn = performance.now().toFixed(0);
+})();

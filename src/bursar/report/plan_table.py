@@ -1,0 +1,177 @@
+"""The trade-off curve as a table, and as JSON."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from bursar.model.campaign import Campaign
+from bursar.model.plan import Purchase
+from bursar.planning.bounds import Bounds
+from bursar.planning.choice import Choice, CounterOffer
+from bursar.planning.front import Front, Option
+from bursar.report.words import UNKNOWN, amount, share, span
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ROWS = 24
+"""Options shown; of more, evenly many and the chosen one."""
+
+
+def plan_to_dict(campaign: Campaign, front: Front, choice: Choice) -> dict[str, Any]:
+    """
+    As ``bursar plan --json`` prints it.
+
+    The keys are listed in the documentation, under JSON.
+    """
+    goal = campaign.goal
+    chosen = None
+    if choice.option is not None:
+        chosen = {"index": front.options.index(choice.option), **option_to_dict(choice.option)}
+    return {
+        "campaign": campaign.name,
+        "tasks": len(campaign.workflow.tasks),
+        "currency": front.currency,
+        "goal": {
+            "deadline_s": goal.deadline,
+            "budget": goal.budget,
+            "trade_off": goal.trade_off,
+        },
+        "front": [option_to_dict(option) for option in front.options],
+        "bounds": _bounds_to_dict(front.bounds),
+        "notes": list(front.notes),
+        "feasible": not choice.infeasible,
+        "chosen": chosen,
+        "reason": choice.reason,
+        "counter_offers": [_offer_to_dict(offer) for offer in choice.counter_offers],
+    }
+
+
+def option_to_dict(option: Option) -> dict[str, Any]:
+    """A point of the curve as JSON: seconds and currency units; None is unknown."""
+    return {
+        "makespan_s": option.makespan,
+        "cost": option.cost,
+        "currency": option.currency,
+        "processors": option.processors,
+        "utilisation": option.utilisation,
+        "bound_s": option.bound,
+        "slots": [_slot_to_dict(purchase) for purchase in option.purchases],
+    }
+
+
+def _slot_to_dict(purchase: Purchase) -> dict[str, Any]:
+    slot = purchase.slot
+    return {
+        "site": slot.site,
+        "start_s": slot.start,
+        "duration_s": None if math.isinf(slot.duration) else slot.duration,
+        "processors": slot.processors,
+        "unit_price": slot.unit_price,
+        "fixed_price": slot.fixed_price,
+        "cost": purchase.cost,
+    }
+
+
+def _bounds_to_dict(bounds: Bounds) -> dict[str, Any]:
+    return {
+        "makespan_s": bounds.makespan,
+        "critical_path_s": bounds.critical_path,
+        "work_s": bounds.work,
+        "energetic_s": bounds.energetic,
+        "cost": bounds.cost,
+        "unknown_tasks": bounds.unknown_tasks,
+        "unpriced_sites": list(bounds.unpriced_sites),
+    }
+
+
+def _offer_to_dict(offer: CounterOffer) -> dict[str, Any]:
+    return {
+        "kind": offer.kind,
+        "makespan_s": offer.makespan,
+        "cost": offer.cost,
+        "tasks": offer.tasks,
+        "share": offer.share,
+    }
+
+
+def print_plan(
+    campaign: Campaign, front: Front, choice: Choice, console: "Console | None" = None
+) -> None:
+    """The curve, the bounds, and what the goal picks and why; unknowns say so."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = console or Console()
+    count = len(campaign.workflow.tasks)
+    console.print(
+        f"{campaign.name}: {count} task{'s' if count > 1 else ''}", style="bold", highlight=False
+    )
+    table = Table(
+        "", "processors", "makespan", "cost", "utilisation", "above bound", box=None, padding=(0, 2)
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    several = len(front.sites) > 1
+    if several:
+        table.add_column("where")
+    for option in _shown(front, choice):
+        row = [
+            "→" if option is choice.option else "",
+            str(option.processors),
+            span(option.makespan),
+            amount(option.cost, front.currency),
+            share(option.utilisation),
+            _gap(option),
+        ]
+        if several:
+            row.append(", ".join(f"{p.slot.processors} {p.slot.site}" for p in option.purchases))
+        table.add_row(*row, style="bold green" if option is choice.option else "")
+    console.print(table)
+    console.print(_bounds(front.bounds), highlight=False)
+    for note in front.notes:
+        console.print(f"note: {note}", highlight=False)
+    if choice.option is not None:
+        console.print(f"→ {choice.reason}", style="bold", highlight=False)
+        return
+    console.print(f"{choice.reason}. Instead:", style="bold red", highlight=False)
+    for offer in choice.counter_offers:
+        console.print(f"  {describe(offer, front.currency)}", highlight=False)
+    if not choice.counter_offers:
+        console.print("  nothing: not even one task fits", highlight=False)
+
+
+def describe(offer: CounterOffer, currency: str) -> str:
+    """A counter-offer in words."""
+    what = f"{span(offer.makespan)} for {amount(offer.cost, currency)}"
+    match offer.kind:
+        case "time":
+            return f"in more time: {what}, the shortest at this budget"
+        case "budget":
+            return f"for more money: {what}, the cheapest in this time"
+    return f"a part: {offer.tasks} of the tasks ({offer.share:.0%}), {what}"
+
+
+def _shown(front: Front, choice: Choice) -> list[Option]:
+    options = front.options
+    if len(options) <= ROWS:
+        return list(options)
+    step = (len(options) - 1) / (ROWS - 1)
+    kept = {round(i * step) for i in range(ROWS)}
+    return [o for i, o in enumerate(options) if i in kept or o is choice.option]
+
+
+def _bounds(bounds: Bounds) -> str:
+    parts = [
+        f"critical path {span(bounds.critical_path)}",
+        f"work / processors {span(bounds.work)}",
+        f"energetic {span(bounds.energetic)}",
+        f"cost {amount(bounds.cost, bounds.currency)}",
+    ]
+    text = "no plan can beat: " + ", ".join(parts)
+    if bounds.unknown_tasks:
+        text += f" ({bounds.unknown_tasks} tasks of unknown runtime count as nothing)"
+    return text
+
+
+def _gap(option: Option) -> str:
+    return UNKNOWN if option.gap is None else f"{option.gap:.1%}"

@@ -1,0 +1,224 @@
+"""Progress while a run goes on: a live panel on a terminal, sparse lines elsewhere."""
+
+import sys
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from bursar.report.words import span
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FIRST_LINE = 2.0
+"""Seconds before the first line where there is no terminal; each further wait is twice as long."""
+
+LONGEST = 60.0
+"""Seconds between two lines, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteProgress:
+    """
+    Parameters
+    ----------
+    name
+        Of the site.
+    processors, busy
+        Leased, and holding tasks.
+    running
+        Tasks.
+    """
+
+    name: str
+    processors: int
+    busy: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressSnapshot:
+    """
+    How a run stands.
+
+    Parameters
+    ----------
+    campaign
+        Its name.
+    elapsed
+        Seconds since the begin.
+    total, succeeded, running, waiting, failed, skipped
+        Tasks.
+    spent, held
+        Currency units.
+    budget
+        Currency units; None for none.
+    currency
+        Of all three.
+    predicted_finish
+        Makespan as planned, seconds; None when unknown.
+    current_finish
+        The same as things are going.
+    deadline
+        Seconds; None for none.
+    sites
+        Of each.
+    """
+
+    campaign: str
+    elapsed: float
+    total: int
+    succeeded: int
+    running: int
+    waiting: int
+    failed: int
+    skipped: int
+    spent: float
+    held: float
+    budget: float | None
+    currency: str
+    predicted_finish: float | None
+    current_finish: float | None
+    deadline: float | None
+    sites: tuple[SiteProgress, ...] = ()
+
+    @property
+    def ended(self) -> int:
+        """Tasks at their end."""
+        return self.succeeded + self.failed + self.skipped
+
+
+class Progress:
+    """
+    Shows snapshots on stderr.
+
+    Use it as a context. On a terminal the latest one stays at the bottom;
+    elsewhere a line comes now and then; disabled, only what is said appears.
+
+    Parameters
+    ----------
+    enabled
+        Whether snapshots are shown.
+    console
+        To write to; None: stderr.
+    """
+
+    def __init__(self, *, enabled: bool = True, console: "Console | None" = None) -> None:
+        self._enabled = enabled
+        self._console = console
+        self._live: Any = None
+        self._wait = FIRST_LINE
+        self._next_line = time.monotonic() + FIRST_LINE
+        self._rate = 0.0
+        self._last: tuple[float, int] | None = None
+        self._terminal = enabled and (
+            sys.stderr.isatty() if console is None else console.is_terminal
+        )
+
+    def __enter__(self) -> "Progress":
+        if self._terminal:
+            from rich.console import Console
+            from rich.live import Live
+
+            self._console = self._console or Console(stderr=True)
+            self._live = Live(
+                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, message: str) -> None:
+        """A line that stays."""
+        if self._live is not None:
+            self._live.console.print(message, markup=False, highlight=False)
+        elif self._enabled:
+            self._line(message)
+
+    def update(self, snapshot: ProgressSnapshot) -> None:
+        """The latest state."""
+        if not self._enabled:
+            return
+        self._measure(snapshot)
+        if self._live is not None:
+            self._live.update(self._panel(snapshot), refresh=True)
+        elif time.monotonic() >= self._next_line:
+            self._wait = min(LONGEST, self._wait * 2)
+            self._next_line = time.monotonic() + self._wait
+            self._line(self._text(snapshot))
+
+    def _line(self, text: str) -> None:
+        if self._console is not None:
+            self._console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _measure(self, snapshot: ProgressSnapshot) -> None:
+        if self._last is not None and snapshot.elapsed > self._last[0]:
+            seconds = snapshot.elapsed - self._last[0]
+            rate = (snapshot.succeeded - self._last[1]) / seconds
+            weight = min(1.0, seconds / 2)
+            self._rate += weight * (rate - self._rate)
+        self._last = (snapshot.elapsed, snapshot.succeeded)
+
+    def _text(self, s: ProgressSnapshot) -> str:
+        parts = [
+            f"{s.campaign}: {s.succeeded} of {s.total} done, {s.running} running",
+            f"{s.failed} failed" if s.failed else "",
+            f"{self._rate:.3g}/s",
+            money(s),
+            times(s),
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def _panel(self, s: ProgressSnapshot) -> Any:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        first = Table.grid(padding=(0, 1))
+        first.add_row(
+            Text(s.campaign, style="bold"),
+            ProgressBar(total=max(s.total, 1), completed=s.ended, width=30),
+            Text(f"{s.ended}/{s.total}"),
+            Text(f"{self._rate:.3g}/s", style="dim"),
+        )
+        tasks = Text.assemble(
+            (f"{s.succeeded} done", "green"),
+            f"  {s.running} running  {s.waiting} waiting  ",
+            (f"{s.failed} failed", "red" if s.failed else "dim"),
+            (f"  {s.skipped} skipped" if s.skipped else "", "yellow"),
+        )
+        sites = Text(
+            "  ".join(f"{p.name}: {p.busy}/{p.processors} processors busy" for p in s.sites),
+            style="dim",
+        )
+        return Group(first, tasks, Text(f"{money(s)}  {times(s)}"), sites)
+
+
+def money(s: ProgressSnapshot) -> str:
+    """What is spent, held and may be spent, in words."""
+    text = f"spent {s.spent:.4g} {s.currency}, held {s.held:.4g}"
+    return text if s.budget is None else f"{text}, budget {s.budget:.4g}"
+
+
+def times(s: ProgressSnapshot) -> str:
+    """When it ends: as planned, as it looks now, and by when it should."""
+    parts = [f"{span(s.elapsed)} gone"]
+    if s.current_finish is not None:
+        parts.append(f"{span(max(0.0, s.current_finish - s.elapsed))} left")
+    if s.predicted_finish is not None:
+        parts.append(f"planned {span(s.predicted_finish)}")
+    if s.deadline is not None:
+        parts.append(f"deadline {span(s.deadline)}")
+    return ", ".join(parts)

@@ -1,0 +1,89 @@
+"""Small tables for people: a run's key figures, the list of runs."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bursar.report.words import UNKNOWN, amount, span
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) -> None:
+    """
+    A run's key figures.
+
+    Parameters
+    ----------
+    summary
+        As ``bursar run --json`` prints it.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = console or Console()
+    table = Table.grid(padding=(0, 2))
+    table.add_row("run", f"{summary['run']}  ({summary['state']})")
+    table.add_row("tasks", _tasks(summary))
+    table.add_row(
+        "makespan",
+        f"{span(summary['makespan_s'])}  (planned {span(summary['predicted_makespan_s'])})",
+    )
+    table.add_row("cost", _cost(summary))
+    if summary["deadline_s"] is not None:
+        met = "met" if summary["deadline_met"] else "missed"
+        table.add_row("deadline", f"{span(summary['deadline_s'])}  ({met})")
+    table.add_row("folder", summary["folder"])
+    console.print(table)
+    if summary["state"] in ("interrupted", "budget-stopped"):
+        more = " --budget AMOUNT" if summary["state"] == "budget-stopped" else ""
+        console.print(f"go on with: bursar run --resume {summary['run']}{more}", soft_wrap=True)
+
+
+def print_runs(rows: Sequence[Mapping[str, Any]], console: "Console | None" = None) -> None:
+    """
+    The list of runs.
+
+    Parameters
+    ----------
+    rows
+        As ``bursar runs --json`` prints them.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = console or Console()
+    if not rows:
+        console.print("no runs")
+        return
+    table = Table("run", "state", "done", "failed", "tasks", "created", box=None)
+    for column in table.columns[2:5]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(
+            row["run"],
+            row["state"],
+            str(row["succeeded"]),
+            str(row["failed"]),
+            str(row["tasks"]),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"])),
+        )
+    console.print(table)
+
+
+def _tasks(summary: Mapping[str, Any]) -> str:
+    parts = [f"{summary['succeeded']} of {summary['tasks']} succeeded"]
+    for key, word in (("failed", "failed"), ("skipped", "skipped"), ("not_run", "not run")):
+        if summary[key]:
+            parts.append(f"{summary[key]} {word}")
+    return ", ".join(parts)
+
+
+def _cost(summary: Mapping[str, Any]) -> str:
+    cost, planned, currency = summary["cost"], summary["predicted_cost"], summary["currency"]
+    text = amount(cost, currency)
+    text += f"  (planned {UNKNOWN if planned is None else f'{planned:.4g}'}"
+    if summary["budget"] is not None:
+        text += f", budget {summary['budget']:.4g}"
+    return text + ")"
