@@ -21,7 +21,12 @@ from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
 
-_RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Plain numbers: they are converted anew for each process started.
+_RESET = tuple(
+    int(s)
+    for s in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+)
+_KILL = int(signal.SIGKILL)
 
 
 @dataclass
@@ -84,6 +89,7 @@ class Workplace:
     def give_scratch(self, path: str, changed: int) -> None:
         """The folder is free for the next task; what this one left in it goes."""
         if os.stat(path).st_mtime_ns != changed:
+            self.leave(path)  # the new folder of that name is another one
             shutil.rmtree(path, ignore_errors=True)
             os.makedirs(path, exist_ok=True)
             changed = os.stat(path).st_mtime_ns
@@ -270,11 +276,13 @@ class Attempt:
 
     def signal(self, number: int) -> bool:
         """Sends a signal to everything the attempt runs; whether there is anything."""
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
-                return True
-        return False
+        if not self.pid:
+            return False
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     @property
     def callee(self) -> Any:
@@ -401,7 +409,7 @@ class Attempt:
 
     def _sweep(self) -> None:
         """Whatever of the process group outlived its leader goes now."""
-        self._clean &= not self.signal(signal.SIGKILL)
+        self._clean &= not self.signal(_KILL)
         self.pid = 0
 
     def _succeed(self) -> Outcome:

@@ -21,7 +21,7 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.outcome import Outcome
 from bursar.model.transfer import Transfer
 
-FORMAT = 1
+FORMAT = "1"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -32,6 +32,7 @@ CREATE TABLE IF NOT EXISTS attempts (
 CREATE TABLE IF NOT EXISTS transfers (number INTEGER PRIMARY KEY, transfer BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS events (
     number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
+INSERT OR IGNORE INTO meta VALUES ('format', '1');
 """
 
 
@@ -103,8 +104,14 @@ class JournalState:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """The final outcome of each task that has one, by task."""
-        return [record.outcome for record in self.records if record.final]
+        """
+        The outcome of each task that is at its end, by task.
+
+        A task whose failures were forgotten has attempts past a final one: the
+        last attempt decides.
+        """
+        last = {record.outcome.task: record for record in self.records}
+        return [record.outcome for record in last.values() if record.final]
 
 
 class Journal:
@@ -130,18 +137,19 @@ class Journal:
         self._path = path
         self._encoder = msgspec.msgpack.Encoder()
         self._lock = _take_lock(path)
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.callback(os.close, self._lock)
             with _speaking_of(path):
                 self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                opened.callback(self._db.close)
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("PRAGMA wal_autocheckpoint=4000")
-                self._db.executescript(_SCHEMA)
-                self._db.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (str(FORMAT),))
-                _check_format(self._db, path)
-        except BaseException:
-            os.close(self._lock)
-            raise
+                if not _is_empty(self._db):
+                    _check_format(self._db, path)
+                # One transaction: a reader sees all the tables or none.
+                self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            self._opened = opened.pop_all()
 
     def commit(
         self,
@@ -206,10 +214,8 @@ class Journal:
             return _load(self._db)
 
     def close(self) -> None:
-        """Folds the write-ahead log in and lets others write."""
-        with contextlib.suppress(sqlite3.Error):
-            self._db.close()
-        os.close(self._lock)
+        """Folds the write-ahead log in and lets others write. Doing it again does nothing."""
+        self._opened.close()
 
 
 def read_journal(path: Path) -> JournalState:
@@ -221,30 +227,25 @@ def read_journal(path: Path) -> JournalState:
     BursarError
         When it cannot be read, is damaged, or of a newer format.
     """
-    if not path.exists():
-        return JournalState([], [], [])
-    with _speaking_of(path), contextlib.closing(_open_to_read(path)) as db:
-        _check_format(db, path)
-        db.execute("BEGIN")
-        return _load(db)
+    with _reading(path) as db:
+        return _load(db) if db else JournalState([], [], [])
 
 
 def count_statuses(path: Path) -> dict[str, int]:
     """How many tasks ended for good, by status; without reading the outcomes."""
-    if not path.exists():
-        return {}
-    with _speaking_of(path), contextlib.closing(_open_to_read(path)) as db:
-        rows = db.execute("SELECT status, count(*) FROM attempts WHERE final GROUP BY status")
+    last = "SELECT status, final, max(attempt) FROM attempts GROUP BY task"
+    with _reading(path) as db:
+        if db is None:
+            return {}
+        rows = db.execute(f"SELECT status, count(*) FROM ({last}) WHERE final GROUP BY status")
         return dict(rows.fetchall())
 
 
 def read_attempts(path: Path, task: int) -> list[Record]:
     """The attempts of one task, the first one first."""
-    if not path.exists():
-        return []
-    with _speaking_of(path), contextlib.closing(_open_to_read(path)) as db:
-        query = "SELECT outcome, final, site FROM attempts WHERE task = ? ORDER BY attempt"
-        return list(_records(db.execute(query, (task,))))
+    query = "SELECT outcome, final, site FROM attempts WHERE task = ? ORDER BY attempt"
+    with _reading(path) as db:
+        return list(_records(db.execute(query, (task,)))) if db else []
 
 
 def writer_of(path: Path) -> int | None:
@@ -282,28 +283,40 @@ def _load(db: sqlite3.Connection) -> JournalState:
     )
 
 
-def _parts(record: Record) -> tuple[Outcome, bool, str]:
-    return record.outcome, record.final, record.site
-
-
 def _records(rows: Iterable[tuple[bytes, int, str]]) -> Iterator[Record]:
     outcome = msgspec.msgpack.Decoder(Outcome).decode
     for blob, final, site in rows:
         yield Record(outcome(blob), bool(final), site)
 
 
-def _open_to_read(path: Path) -> sqlite3.Connection:
-    # Not mode=ro: reading a WAL file may have to make its shared-memory index.
-    db = sqlite3.connect(path, isolation_level=None, timeout=10)
-    db.execute("PRAGMA query_only=1")
-    return db
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """One unchanging view of a journal; None when nothing was ever written."""
+    if not path.exists():
+        yield None
+        return
+    with _speaking_of(path):
+        # Not mode=ro: reading a WAL file may have to make its shared-memory index.
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as db:
+            db.execute("PRAGMA query_only=1")
+            db.execute("BEGIN")
+            if _is_empty(db):
+                yield None
+                return
+            _check_format(db, path)
+            yield db
+
+
+def _is_empty(db: sqlite3.Connection) -> bool:
+    """Whether it has no tables yet."""
+    return bool(db.execute("SELECT count(*) = 0 FROM sqlite_master").fetchone()[0])
 
 
 def _check_format(db: sqlite3.Connection, path: Path) -> None:
     row = db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
-    if row is None or int(row[0]) > FORMAT:
-        found = "no" if row is None else row[0]
-        raise BursarError(f"{path}: format {found} is not {FORMAT}, the newest known")
+    found = row[0] if row else "none"
+    if found != FORMAT:
+        raise BursarError(f"{path}: its format is {found}; this version reads format {FORMAT}")
 
 
 def _lock_path(path: Path) -> str:
@@ -335,8 +348,10 @@ def _pid_in(lock: int) -> int | None:
 
 @contextlib.contextmanager
 def _speaking_of(path: Path) -> Iterator[None]:
-    """SQLite's complaints as one line of ours."""
+    """Complaints about a journal as one line of ours."""
     try:
         yield
     except sqlite3.Error as error:
         raise BursarError(f"{path}: {error}") from error
+    except msgspec.MsgspecError as error:
+        raise BursarError(f"{path}: damaged: {error}") from error

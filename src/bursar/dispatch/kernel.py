@@ -9,6 +9,8 @@ from collections.abc import Iterable
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGINFO = 128  # bytes of struct signalfd_siginfo; the number comes first
 
+_NUMBER = struct.Struct("=I")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -46,7 +48,7 @@ def read_signals(fd: int) -> set[int]:
         data = os.read(fd, 64 * _SIGINFO)
     except BlockingIOError:
         return set()
-    return {struct.unpack_from("=I", data, at)[0] for at in range(0, len(data), _SIGINFO)}
+    return {_NUMBER.unpack_from(data, at)[0] for at in range(0, len(data), _SIGINFO)}
 
 
 def children() -> list[int]:

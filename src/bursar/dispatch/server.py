@@ -331,6 +331,11 @@ class Dispatcher:
         return found
 
     @property
+    def fault(self) -> BursarError | None:
+        """Why nothing can be journalled any more; None while all is well."""
+        return self._fault
+
+    @property
     def refusal(self) -> str:
         """Why nothing more may start; empty when money is no hindrance."""
         return self._refusal

@@ -44,7 +44,7 @@ from bursar.dispatch.wire import (
 )
 from bursar.model.outcome import Outcome, Status
 
-REPORT = 0.01
+REPORT = 0.025
 """Seconds that results may wait for others while there is more to do."""
 
 _MOST_UNREPORTED = 1024

@@ -158,8 +158,6 @@ def _goal(table: GoalTable) -> Goal:
             reason = "must be above 0%" if share == 0 else "stands there twice"
             raise InputError(f'"{text}" {reason}', where=place)
         on_budget[share] = action
-    if on_budget and budget is None:
-        raise InputError("needs a budget beside it", where="goal.on_budget")
     return Goal(
         deadline=deadline,
         budget=budget,

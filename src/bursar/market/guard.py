@@ -132,6 +132,11 @@ class BudgetGuard:
         """
         return self._settle(_Open(lease), max(lease.start, last_seen))
 
+    @property
+    def leased(self) -> tuple[str, ...]:
+        """Sites with an open lease."""
+        return tuple(self._open)
+
     # What the dispatcher asks.
 
     def admit(self, task: int, site: str, now: float) -> float | Refusal:

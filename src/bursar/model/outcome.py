@@ -19,7 +19,7 @@ class Status(enum.StrEnum):
     """Stopped on request; it may be tried again without counting as a failure."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """
     One attempt's end, as the worker reports it.
 

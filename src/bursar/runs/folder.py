@@ -179,6 +179,10 @@ class RunFolder:
         """Replaces ``run.json`` in one step."""
         write_atomically(self.info_file, msgspec.json.format(msgspec.json.encode(info), indent=2))
 
+    def write_campaign(self, campaign: Campaign) -> None:
+        """Replaces the compiled campaign in one step."""
+        write_atomically(self.compiled_file, compiled.encode(campaign))
+
     def read_campaign(self) -> Campaign:
         """
         The campaign as it was when the run began.

@@ -40,5 +40,9 @@ class Site(Protocol):
             When it cannot.
         """
 
+    @property
+    def workers(self) -> int:
+        """Workers that are there, or will be again."""
+
     async def release(self) -> None:
         """Gives every processor back; nothing of the run is left behind there."""

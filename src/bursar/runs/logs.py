@@ -1,0 +1,117 @@
+"""What a task printed: from the journal, or from a file where it was long."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bursar.dispatch.folders import folder_name
+from bursar.dispatch.journal import Record, read_attempts
+from bursar.model.errors import BursarError, InputError, nearest
+from bursar.runs.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """
+    Of one attempt.
+
+    Parameters
+    ----------
+    task
+        Its id.
+    record
+        The attempt's.
+    stdout_file, stderr_file
+        Where they lie when they were too long for the journal; else None.
+    """
+
+    task: str
+    record: Record
+    stdout_file: Path | None
+    stderr_file: Path | None
+
+    def copy_stdout(self, target: BinaryIO) -> None:
+        """Writes what it printed to stdout."""
+        _copy(self.stdout_file, self.record.outcome.stdout, target)
+
+    def copy_stderr(self, target: BinaryIO) -> None:
+        """Writes what it printed to stderr."""
+        _copy(self.stderr_file, self.record.outcome.stderr, target)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; bytes that are no UTF-8 are replaced."""
+        outcome = self.record.outcome
+        return {
+            "task": self.task,
+            "attempt": outcome.attempt,
+            "status": str(outcome.status),
+            "exit_code": outcome.exit_code,
+            "reason": outcome.reason,
+            "stdout": _text(outcome.stdout, self.stdout_file),
+            "stdout_file": None if self.stdout_file is None else str(self.stdout_file),
+            "stderr": _text(outcome.stderr, self.stderr_file),
+            "stderr_file": None if self.stderr_file is None else str(self.stderr_file),
+        }
+
+
+def read_logs(folder: RunFolder, task: str, attempt: int | None) -> Logs:
+    """
+    What a task printed.
+
+    Parameters
+    ----------
+    task
+        Its id.
+    attempt
+        Which; None: the last.
+
+    Raises
+    ------
+    InputError
+        When there is no such task or attempt, or it has not ended.
+    """
+    tasks = folder.read_campaign().workflow.tasks
+    number = next((i for i, t in enumerate(tasks) if t.id == task), None)
+    if number is None:
+        raise InputError(
+            f'no task "{task}" in run {folder.name}', hint=nearest(task, (t.id for t in tasks))
+        )
+    records = read_attempts(folder.journal_file, number)
+    if not records:
+        raise InputError(f'task "{task}" has not ended yet: nothing is kept of it')
+    record = records[-1]
+    if attempt is not None:
+        known = {r.outcome.attempt: r for r in records}
+        if attempt not in known:
+            listed = ", ".join(map(str, known))
+            raise InputError(f'task "{task}" has attempts {listed}, got {attempt}')
+        record = known[attempt]
+    return Logs(task, record, *log_files(folder, number, task, record))
+
+
+def log_files(
+    folder: RunFolder, number: int, task: str, record: Record
+) -> tuple[Path | None, Path | None]:
+    """Files that hold an attempt's stdout and stderr; None for what the journal holds."""
+    outcome = record.outcome
+    stem = f"{folder_name(number, task)}.{outcome.attempt}"
+    return (
+        folder.logs / f"{stem}.stdout" if outcome.stdout_size > len(outcome.stdout) else None,
+        folder.logs / f"{stem}.stderr" if outcome.stderr_size > len(outcome.stderr) else None,
+    )
+
+
+def _copy(file: Path | None, content: bytes, target: BinaryIO) -> None:
+    if file is None:
+        target.write(content)
+        return
+    try:
+        with file.open("rb") as source:
+            shutil.copyfileobj(source, target)
+    except OSError as error:
+        raise BursarError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _text(content: bytes, file: Path | None) -> str | None:
+    return content.decode(errors="replace") if file is None else None

@@ -1,0 +1,229 @@
+"""A run read back: what was planned, what happened, what it cost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bursar.dispatch.journal import JournalState, Record, count_statuses, read_journal, writer_of
+from bursar.market.lease import Lease
+from bursar.market.ledger import Ledger
+from bursar.model.campaign import Campaign
+from bursar.model.errors import BursarError
+from bursar.model.money import from_micros
+from bursar.model.outcome import Outcome, Status
+from bursar.model.plan import Plan
+from bursar.report.bill import Bill, make_bill
+from bursar.runs.execution import leases_of
+from bursar.runs.folder import RunFolder, RunInfo, State
+from bursar.runs.planned import read_plan
+
+EXIT_STATUS: dict[State, int] = {
+    "new": 1,
+    "running": 1,
+    "finished": 0,
+    "failed": 1,
+    "budget-stopped": 4,
+    "interrupted": 130,
+}
+DEADLINE_MISSED = 5
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """
+    Everything a run's folder tells, each part read when first asked for.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    info
+        What ``run.json`` says, the state as it truly is.
+    journal
+        Outcomes, movements of money and events.
+    """
+
+    folder: RunFolder
+    info: RunInfo
+    journal: JournalState = field(repr=False)
+
+    @cached_property
+    def campaign(self) -> Campaign:
+        """The campaign as it was when the run began."""
+        return self.folder.read_campaign()
+
+    @cached_property
+    def planned(self) -> tuple[dict[str, Any], Plan]:
+        """The proposal as printed, and the chosen plan."""
+        return read_plan(self.folder)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger, from its rows."""
+        return Ledger(self.journal.transfers)
+
+    @cached_property
+    def leases(self) -> tuple[Lease, ...]:
+        """Every lease there was, in order."""
+        return tuple(leases_of(self.journal.events).values())
+
+    @cached_property
+    def final(self) -> dict[int, Record]:
+        """The final record of each task that has one."""
+        return {r.outcome.task: r for r in self.journal.records if r.final}
+
+    @property
+    def outcomes(self) -> Iterator[Outcome]:
+        """Final outcomes, by task."""
+        return (record.outcome for record in self.final.values())
+
+    @cached_property
+    def skipped(self) -> frozenset[int]:
+        """Tasks that cannot run because one before them failed."""
+        children = self.campaign.workflow.children
+        stack = [t for t, r in self.final.items() if r.outcome.status is not Status.SUCCEEDED]
+        found: set[int] = set()
+        while stack:
+            for child in children[stack.pop()]:
+                if child not in found:
+                    found.add(child)
+                    stack.append(child)
+        return frozenset(found)
+
+    @property
+    def makespan(self) -> float | None:
+        """
+        Seconds from the begin of the leases to the last end of a task.
+
+        Of a run in several lives, the sum over them: the time between does not
+        count. None when nothing has run.
+        """
+        total = 0.0
+        lives = _lives(self.leases)
+        if not lives or not self.journal.records:
+            return None
+        for begin, end in lives:
+            last = max(
+                (r.outcome.end for r in self.journal.records if begin <= r.outcome.end <= end),
+                default=begin,
+            )
+            total += last - begin
+        return total
+
+
+def read_run(folder: RunFolder) -> RunRecord:
+    """
+    The run in a folder, also while it is carried out.
+
+    Raises
+    ------
+    BursarError
+        When part of it cannot be read.
+    """
+    return RunRecord(folder, true_info(folder), read_journal(folder.journal_file))
+
+
+def true_info(folder: RunFolder) -> RunInfo:
+    """``run.json``, where a run that was killed before it could say so is ``interrupted``."""
+    info = folder.read_info()
+    if info.state in ("new", "running") and writer_of(folder.journal_file) is None:
+        info.state = "interrupted"
+    return info
+
+
+def bill_of(record: RunRecord) -> Bill:
+    """What the run cost so far."""
+    return make_bill(
+        record.folder.name,
+        record.ledger,
+        record.leases,
+        record.campaign.workflow.tasks,
+        record.journal.records,
+    )
+
+
+def summarise(record: RunRecord) -> dict[str, Any]:
+    """The key figures of a run, as ``bursar run --json`` prints them."""
+    info, ledger = record.info, record.ledger
+    proposal, plan = record.planned
+    goal = record.campaign.goal
+    statuses = [r.outcome.status for r in record.final.values()]
+    succeeded = sum(s is Status.SUCCEEDED for s in statuses)
+    failed = len(statuses) - succeeded
+    makespan = record.makespan
+    unpriced = any(not lease.is_priced for lease in record.leases)
+    late = is_late(record)
+    exit_status = EXIT_STATUS[info.state]
+    return {
+        "run": record.folder.name,
+        "folder": str(record.folder.path),
+        "campaign": info.campaign,
+        "state": info.state,
+        "exit_status": DEADLINE_MISSED if exit_status == 0 and late else exit_status,
+        "tasks": info.tasks,
+        "succeeded": succeeded,
+        "failed": failed,
+        "skipped": len(record.skipped),
+        "not_run": info.tasks - len(statuses) - len(record.skipped),
+        "attempts": len(record.journal.records),
+        "makespan_s": makespan,
+        "predicted_makespan_s": plan.makespan,
+        "processors": plan.processors,
+        "cost": None if unpriced else from_micros(ledger.spent),
+        "predicted_cost": plan.cost,
+        "held": from_micros(ledger.held),
+        "budget": goal.budget,
+        "currency": plan.currency,
+        "deadline_s": goal.deadline,
+        "deadline_met": None if goal.deadline is None else not late,
+        "reason": proposal.get("reason", ""),
+    }
+
+
+def is_late(record: RunRecord) -> bool:
+    """Whether the last task ended after the deadline, counted from the run's creation."""
+    deadline = record.campaign.goal.deadline
+    if deadline is None or not record.leases:
+        return False
+    first = min(lease.start for lease in record.leases)
+    last = max((r.outcome.end for r in record.journal.records), default=first)
+    return last - first > deadline
+
+
+def summaries(base: Path) -> list[dict[str, Any]]:
+    """One row for each run under a folder, the oldest first."""
+    rows = []
+    for folder in RunFolder.all(base):
+        try:
+            info = true_info(folder)
+            counts = count_statuses(folder.journal_file)
+        except BursarError:
+            continue
+        succeeded = counts.get(Status.SUCCEEDED, 0)
+        rows.append(
+            {
+                "run": folder.name,
+                "campaign": info.campaign,
+                "state": info.state,
+                "tasks": info.tasks,
+                "succeeded": succeeded,
+                "failed": sum(counts.values()) - succeeded,
+                "created": info.created,
+                "finished": info.finished,
+            }
+        )
+    return rows
+
+
+def _lives(leases: tuple[Lease, ...]) -> list[tuple[float, float]]:
+    """Spans during which some lease was open, in order."""
+    lives: list[tuple[float, float]] = []
+    for lease in sorted(leases, key=lambda lease: lease.start):
+        end = lease.end if lease.end is not None else float("inf")
+        if lives and lease.start <= lives[-1][1]:
+            lives[-1] = (lives[-1][0], max(lives[-1][1], end))
+        else:
+            lives.append((lease.start, end))
+    return lives

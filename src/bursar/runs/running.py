@@ -1,0 +1,207 @@
+"""A campaign as a run: made or resumed, carried out, written up."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bursar.broker.forecast import Forecast
+from bursar.model.campaign import Campaign
+from bursar.model.errors import BursarError
+from bursar.model.money import from_micros
+from bursar.model.outcome import Outcome, Status
+from bursar.model.plan import Plan
+from bursar.model.site import SiteFacts
+from bursar.report.progress import Progress, ProgressSnapshot, SiteProgress
+from bursar.runs.execution import Execution
+from bursar.runs.folder import RunFolder, RunInfo, State
+from bursar.runs.reading import read_run, summarise
+from bursar.runs.writing import write_up
+from bursar.sites.local import LocalSite
+from bursar.sites.protocol import Site
+
+REFRESH = 0.25
+"""Seconds between two looks at the progress."""
+
+
+def carry_out(
+    folder: RunFolder, campaign: Campaign, plan: Plan, *, retry_failed: bool, progress: bool
+) -> dict[str, Any]:
+    """
+    Runs what is left to run of a campaign, and writes results, bill and report.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    campaign, plan
+        As kept there.
+    retry_failed
+        Whether what failed for good in an earlier life is tried again.
+    progress
+        Whether to show it on stderr.
+
+    Returns
+    -------
+    dict
+        The run's key figures.
+
+    Raises
+    ------
+    BursarError
+        When the run could not go on; what had happened is kept.
+    """
+    info = folder.read_info()
+    _check_kinds(info.sites)
+    state: State = "failed"
+    try:
+        state = asyncio.run(_carry_out(folder, campaign, plan, info, retry_failed, progress))
+    finally:
+        info.state = state
+        info.finished = time.time()
+        folder.write_info(info)
+    record = read_run(folder)
+    write_up(record)
+    return summarise(record)
+
+
+async def _carry_out(
+    folder: RunFolder,
+    campaign: Campaign,
+    plan: Plan,
+    info: RunInfo,
+    retry_failed: bool,
+    progress: bool,
+) -> State:
+    workflow = campaign.workflow
+    sites: dict[str, Site] = {facts.name: LocalSite(facts) for facts in info.sites}
+    forecast = Forecast(workflow.tasks, plan)
+    with Progress(enabled=progress) as shown:
+
+        def took_in(outcome: Outcome, final: bool) -> None:
+            forecast.learn(outcome, final)
+            if final and outcome.status is not Status.SUCCEEDED:
+                task = workflow.tasks[outcome.task]
+                shown.say(f"{task.id} {outcome.status}: {outcome.reason}")
+
+        execution = Execution(
+            folder,
+            workflow.tasks,
+            workflow.parents,
+            goal=campaign.goal,
+            retry=campaign.retry,
+            root=campaign.root,
+            plan=plan,
+            sites=sites,
+            retry_failed=retry_failed,
+            on_outcome=took_in,
+            on_event=shown.say,
+        )
+        async with execution:
+            # Only now is the journal ours: nobody else carries the run out.
+            info.state, info.finished = "running", None
+            folder.write_info(info)
+            forget = _heed_signals(execution)
+            watching = asyncio.ensure_future(_watch(execution, campaign, plan, forecast, shown))
+            try:
+                await execution.finish()
+            finally:
+                watching.cancel()
+                forget()
+            shown.update(_snapshot(execution, campaign, plan, forecast))
+    return _state(execution)
+
+
+def _state(execution: Execution) -> State:
+    match execution.cause:
+        case "user":
+            return "interrupted"
+        case "budget":
+            return "budget-stopped"
+        case "fault":
+            raise BursarError(execution.reason)
+    counts = execution.counts
+    return "finished" if counts.succeeded == counts.total else "failed"
+
+
+def _heed_signals(execution: Execution) -> Callable[[], None]:
+    """First asks the tasks to stop and leaves a resumable run; the second kills."""
+    loop = asyncio.get_running_loop()
+    asked = 0
+
+    def stop() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            execution.stop("user", "stopping: running tasks are asked to end; once more kills them")
+        else:
+            execution.stop("user", "killing what runs", grace=0.0)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+    except (ValueError, RuntimeError):  # not the main thread: a notebook, a server
+        return lambda: None
+
+    def forget() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+    return forget
+
+
+async def _watch(
+    execution: Execution, campaign: Campaign, plan: Plan, forecast: Forecast, shown: Progress
+) -> None:
+    warned = False
+    while True:
+        shown.update(_snapshot(execution, campaign, plan, forecast))
+        deadline = campaign.goal.deadline
+        if deadline is not None and not warned and execution.elapsed > deadline:
+            warned = True
+            execution.say("the deadline has passed; the run goes on")
+        await asyncio.sleep(REFRESH)
+
+
+def _snapshot(
+    execution: Execution, campaign: Campaign, plan: Plan, forecast: Forecast
+) -> ProgressSnapshot:
+    counts = execution.counts
+    now = execution.dispatcher.now()
+    busy, running = execution.dispatcher.busy(), execution.dispatcher.running()
+    return ProgressSnapshot(
+        campaign=campaign.name,
+        elapsed=execution.elapsed,
+        total=counts.total,
+        succeeded=counts.succeeded,
+        running=counts.running,
+        waiting=counts.waiting,
+        failed=counts.failed,
+        skipped=counts.skipped,
+        spent=from_micros(execution.guard.spent(now)),
+        held=from_micros(execution.guard.held),
+        budget=campaign.goal.budget,
+        currency=plan.currency,
+        predicted_finish=plan.makespan,
+        current_finish=forecast.finish(execution.elapsed),
+        deadline=campaign.goal.deadline,
+        sites=tuple(
+            SiteProgress(
+                name=purchase.slot.site,
+                processors=purchase.slot.processors,
+                busy=busy.get(purchase.slot.site, 0),
+                running=running.get(purchase.slot.site, 0),
+            )
+            for purchase in plan.purchases
+        ),
+    )
+
+
+def _check_kinds(sites: list[SiteFacts]) -> None:
+    for site in sites:
+        if site.kind != "local":
+            raise BursarError(
+                f'site "{site.name}" is of kind "{site.kind}", which cannot run tasks'
+            )
