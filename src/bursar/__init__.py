@@ -1,3 +1,104 @@
-"""Bursar plans, buys and runs computing campaigns by deadline and budget."""
+"""
+Bursar plans, buys and runs computing campaigns by deadline and budget.
+
+>>> import bursar
+>>> proposal = bursar.plan("campaign.toml")          # doctest: +SKIP
+>>> result = bursar.run("campaign.toml")             # doctest: +SKIP
+>>> with bursar.Executor() as executor:              # doctest: +SKIP
+...     squares = list(executor.map(square, range(100)))
+
+Names are imported when first used: ``import bursar`` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from bursar.api.executor import Executor
+    from bursar.api.planning import plan
+    from bursar.api.proposal import Proposal
+    from bursar.api.result import RunResult
+    from bursar.api.running import resume, run
+    from bursar.formats.campaign_file import read_campaign
+    from bursar.formats.sites_toml import read_sites
+    from bursar.model.campaign import Campaign, Retry
+    from bursar.model.errors import (
+        BudgetStop,
+        BursarError,
+        DeadlineMissed,
+        Infeasible,
+        InputError,
+        SiteError,
+    )
+    from bursar.model.goal import Goal
+    from bursar.model.site import SiteFacts
+    from bursar.model.step import Exec, Shell
+    from bursar.model.task import File, Task
+    from bursar.model.workflow import Workflow
+
+_HOMES = {
+    "BudgetStop": "model.errors",
+    "BursarError": "model.errors",
+    "Campaign": "model.campaign",
+    "DeadlineMissed": "model.errors",
+    "Exec": "model.step",
+    "Executor": "api.executor",
+    "File": "model.task",
+    "Goal": "model.goal",
+    "Infeasible": "model.errors",
+    "InputError": "model.errors",
+    "Proposal": "api.proposal",
+    "Retry": "model.campaign",
+    "RunResult": "api.result",
+    "Shell": "model.step",
+    "SiteError": "model.errors",
+    "SiteFacts": "model.site",
+    "Task": "model.task",
+    "Workflow": "model.workflow",
+    "plan": "api.planning",
+    "read_campaign": "formats.campaign_file",
+    "read_sites": "formats.sites_toml",
+    "resume": "api.running",
+    "run": "api.running",
+}
+
+__all__ = [
+    "BudgetStop",
+    "BursarError",
+    "Campaign",
+    "DeadlineMissed",
+    "Exec",
+    "Executor",
+    "File",
+    "Goal",
+    "Infeasible",
+    "InputError",
+    "Proposal",
+    "Retry",
+    "RunResult",
+    "Shell",
+    "SiteError",
+    "SiteFacts",
+    "Task",
+    "Workflow",
+    "plan",
+    "read_campaign",
+    "read_sites",
+    "resume",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'bursar' has no attribute {name!r}")
+    value = getattr(import_module(f"bursar.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

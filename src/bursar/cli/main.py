@@ -1,18 +1,34 @@
-"""Entry point of the ``bursar`` command."""
+"""
+Entry point of the ``bursar`` command.
 
+Exit status: 0 done; 1 tasks failed, or a fault of ours; 2 the input is at
+fault; 3 no plan meets the goal; 4 stopped by the budget; 5 deadline missed;
+130 interrupted, the run can be resumed.
+"""
+
+import os
+import sys
 from typing import Annotated
 
 import typer
 
 import bursar
+from bursar.cli import plan, run, runs, schema, sites
+from bursar.model.errors import BursarError
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="bursar",
-    help="Plans, buys and runs computing campaigns by deadline and budget.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit status: 0 done, 1 tasks failed, 2 bad input, 3 infeasible goal, "
+    "4 stopped by budget, 5 deadline missed, 130 interrupted.",
 )
+for module in (plan, run, runs, sites, schema):
+    module.register(app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -32,5 +48,33 @@ def _root(
 
 
 def main() -> None:
-    """Runs the command line."""
-    app()
+    """Runs the command line and leaves with its exit status."""
+    try:
+        status = app(standalone_mode=False)
+        sys.stdout.flush()
+        code = status if isinstance(status, int) else 0
+    except BursarError as error:
+        code = _complain(str(error), error.exit_status)
+    except typer.TyperException as error:
+        code = _complain_of_usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (a pager was closed): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"bursar: {message}", file=sys.stderr)
+    return status
+
+
+def _complain_of_usage(error: typer.TyperException) -> int:
+    """One line, as for any other bad input, instead of the library's box."""
+    message = getattr(error, "format_message", error.__str__)()
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "bursar"
+    print(f"{command}: {message} (see {command} --help)", file=sys.stderr)
+    return int(getattr(error, "exit_code", 2))

@@ -1,0 +1,85 @@
+"""From a campaign and its sites to a proposal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bursar.api.proposal import Proposal
+from bursar.api.sites import Sites, resolve_sites
+from bursar.model.campaign import Campaign
+from bursar.model.errors import InputError
+from bursar.model.site import SiteFacts
+
+
+def plan(
+    campaign: Campaign | str | Path,
+    sites: Sites = None,
+    *,
+    processors: int | None = None,
+) -> Proposal:
+    """
+    What a campaign would take: time against cost, before anything starts.
+
+    Parameters
+    ----------
+    campaign
+        A campaign, or the path of a file that holds one.
+    sites
+        A sites file or the sites; None: this machine.
+    processors
+        Buy exactly so many (of the site that varies); None: try many.
+
+    Returns
+    -------
+    Proposal
+        The trade-off curve, its lower bounds, and the plan the goal picks.
+        In a notebook it shows itself as a chart.
+
+    Raises
+    ------
+    InputError
+        When a file is wrong, or a task fits on no site.
+    """
+    from bursar.planning.choice import choose
+    from bursar.planning.front import trade_off
+
+    campaign = resolve_campaign(campaign)
+    facts = resolve_sites(sites)
+    if processors is not None:
+        _check_processors(processors, facts)
+    currency = _currency(campaign, facts)
+    front = trade_off(
+        campaign.workflow,
+        facts,
+        processors=None if processors is None else (processors,),
+        currency=currency,
+    )
+    return Proposal(campaign=campaign, front=front, choice=choose(front, campaign.goal))
+
+
+def resolve_campaign(campaign: Campaign | str | Path) -> Campaign:
+    """The campaign meant."""
+    if isinstance(campaign, Campaign):
+        return campaign
+    from bursar.formats.campaign_file import read_campaign
+
+    return read_campaign(Path(campaign))
+
+
+def _check_processors(processors: int, sites: Sequence[SiteFacts]) -> None:
+    most = max(site.processors for site in sites)
+    if not 1 <= processors <= most:
+        raise InputError(
+            f"processors must be between 1 and {most}, the most a site has, got {processors}"
+        )
+
+
+def _currency(campaign: Campaign, sites: Sequence[SiteFacts]) -> str | None:
+    wanted = campaign.goal.currency
+    known = sorted({site.currency for site in sites})
+    if wanted is not None and wanted not in known:
+        raise InputError(
+            f"the budget is in {wanted}, the sites ask {' and '.join(known)}",
+            where="budget",
+            hint=f"state the budget in {known[0]}",
+        )
+    return wanted

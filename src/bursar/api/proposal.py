@@ -1,0 +1,93 @@
+"""What ``plan`` returns: the trade-off curve and what the goal picks of it."""
+
+from pathlib import Path
+from typing import Any
+
+from bursar.model.campaign import Campaign
+from bursar.model.errors import InputError
+from bursar.model.plan import Plan
+from bursar.planning.choice import Choice, CounterOffer
+from bursar.planning.front import Front
+
+
+class Proposal:
+    """
+    A campaign with its trade-off curve and the plan that its goal picks.
+
+    Parameters
+    ----------
+    campaign
+        What is to run.
+    front
+        The options worth choosing from, with lower bounds.
+    choice
+        Which of them the goal picks, and why; or what could be had instead.
+    """
+
+    def __init__(self, *, campaign: Campaign, front: Front, choice: Choice) -> None:
+        self.campaign = campaign
+        self.front = front
+        self.choice = choice
+
+    @property
+    def chosen(self) -> Plan | None:
+        """The plan the goal picks; None when no plan meets it."""
+        return self.choice.plan
+
+    @property
+    def reason(self) -> str:
+        """Why, in one line."""
+        return self.choice.reason
+
+    @property
+    def feasible(self) -> bool:
+        """Whether some plan meets the goal."""
+        return not self.choice.infeasible
+
+    @property
+    def counter_offers(self) -> tuple[CounterOffer, ...]:
+        """What could be had instead of a goal out of reach."""
+        return self.choice.counter_offers
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``bursar plan --json`` prints it; the keys are in the documentation."""
+        from bursar.report.plan_table import plan_to_dict
+
+        return plan_to_dict(self.campaign, self.front, self.choice)
+
+    def print(self) -> None:
+        """The curve as a table, the bounds, the choice and the reason."""
+        from bursar.report.plan_table import print_plan
+
+        print_plan(self.campaign, self.front, self.choice)
+
+    def save(self, path: str | Path) -> None:
+        """
+        Writes the curve as a chart.
+
+        Parameters
+        ----------
+        path
+            ``.html``, ``.png`` or ``.svg``.
+
+        Raises
+        ------
+        InputError
+            When the suffix is none of these.
+        BursarError
+            When the file cannot be written.
+        """
+        from bursar.report.charts import SAVED_AS, front_chart, save_chart
+
+        path = Path(path)
+        if path.suffix not in SAVED_AS:
+            raise InputError(
+                f'a chart is saved as {", ".join(SAVED_AS)}, got "{path.suffix}"', where=str(path)
+            )
+        save_chart(front_chart(self.front, self.choice), path)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """As a chart, in a notebook."""
+        from bursar.report.charts import front_chart, mimebundle
+
+        return mimebundle(front_chart(self.front, self.choice))

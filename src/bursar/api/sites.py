@@ -1,0 +1,34 @@
+"""What a caller may say for "the sites"."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bursar.model.errors import InputError
+from bursar.model.site import SiteFacts
+
+Sites = str | Path | SiteFacts | Sequence[SiteFacts] | None
+"""A sites file, one site, several, or None for this machine."""
+
+
+def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
+    """
+    The sites meant.
+
+    Raises
+    ------
+    InputError
+        When the file is wrong, or there is no site.
+    """
+    if sites is None:
+        from bursar.sites.local import this_machine
+
+        return (this_machine(),)
+    if isinstance(sites, str | Path):
+        from bursar.formats.sites_toml import read_sites
+
+        return read_sites(Path(sites))
+    if isinstance(sites, SiteFacts):
+        return (sites,)
+    if not sites:
+        raise InputError("no site is given; leave sites out for this machine")
+    return tuple(sites)
