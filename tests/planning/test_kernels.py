@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
+from bursar.planning import kernels
 from bursar.planning.bounds import prove_bounds
 from bursar.planning.heft import heft, upward_ranks
 from bursar.planning.numbering import number_processors
@@ -106,6 +107,40 @@ def test_placing_is_heft_with_gaps_filled(
 
     assert schedule is not None
     assert np.allclose(schedule.finish, [finish[t] for t in range(problem.n_tasks)])
+
+
+@given(
+    runtimes=st.lists(st.one_of(st.integers(0, 6), st.floats(0, 6)), min_size=1, max_size=20),
+    facts=SITES,
+    bought=st.lists(st.integers(0, 3), min_size=2, max_size=2),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_bag_is_placed_as_any_other_workflow(
+    runtimes: list[float], facts: list[tuple[int, float]], bought: list[int]
+) -> None:
+    """The quick way answers the same, to the last digit."""
+    bag = Workflow(tuple(Task(id=f"t{i}", runtime=r) for i, r in enumerate(runtimes)))
+    problem = build_problem(bag, _sites(facts))
+    some = np.array(bought[: len(facts)], dtype=np.int64)
+    if not some.any():
+        some[0] = 1
+    priority = np.argsort(-problem.runtimes[:, 0], kind="stable")
+
+    quick = kernels.place_bag(priority, problem.runtimes, some)
+
+    full = kernels.place(
+        priority,
+        problem.runtimes,
+        problem.widths,
+        some,
+        problem.parent_start,
+        problem.parent_index,
+        problem.parent_bytes,
+        problem.latency,
+        problem.seconds_per_byte,
+    )
+    for one, other in zip(quick, full, strict=True):
+        assert one.tolist() == other.tolist()
 
 
 @given(workflow=workflows(), facts=SITES)

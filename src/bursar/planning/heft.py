@@ -105,6 +105,8 @@ def heft(problem: Problem, bought: IntArray) -> Schedule | None:
         return None
     # Stable: equal ranks stay in topological order, parents first.
     priority = problem.order[np.argsort(-ranks[problem.order], kind="stable")]
+    if len(problem.parent_index) == 0 and (problem.widths == 1).all():
+        return Schedule(*kernels.place_bag(priority, problem.runtimes, bought))
     return Schedule(
         *kernels.place(
             priority,
