@@ -23,8 +23,7 @@ GRACE = 5.0
 
 # Plain numbers: they are converted anew for each process started.
 _RESET = tuple(
-    int(s)
-    for s in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    int(s) for s in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 )
 _KILL = int(signal.SIGKILL)
 

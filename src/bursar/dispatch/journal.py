@@ -295,16 +295,18 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection | None]:
     if not path.exists():
         yield None
         return
-    with _speaking_of(path):
+    with (
+        _speaking_of(path),
         # Not mode=ro: reading a WAL file may have to make its shared-memory index.
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as db:
-            db.execute("PRAGMA query_only=1")
-            db.execute("BEGIN")
-            if _is_empty(db):
-                yield None
-                return
-            _check_format(db, path)
-            yield db
+        contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as db,
+    ):
+        db.execute("PRAGMA query_only=1")
+        db.execute("BEGIN")
+        if _is_empty(db):
+            yield None
+            return
+        _check_format(db, path)
+        yield db
 
 
 def _is_empty(db: sqlite3.Connection) -> bool:

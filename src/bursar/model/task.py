@@ -18,7 +18,8 @@ class File:
     Parameters
     ----------
     name
-        Relative path, ``/`` between parts, never leaving its folder.
+        Relative path, ``/`` between parts, never leaving its folder. Kept in its
+        shortest form: ``./a//b`` is ``a/b``.
     size
         Bytes; None when unknown. Not negative.
     """
@@ -28,8 +29,11 @@ class File:
 
     def __post_init__(self) -> None:
         parts = self.name.split("/")
-        if not self.name or self.name.startswith("/") or ".." in parts or "\0" in self.name:
+        shortest = "/".join(part for part in parts if part not in ("", "."))
+        if not shortest or self.name.startswith("/") or ".." in parts or "\0" in self.name:
             raise ValueError(f'file name must be a relative path without "..", got "{self.name}"')
+        if shortest != self.name:
+            object.__setattr__(self, "name", shortest)
         if self.size is not None and self.size < 0:
             raise ValueError(f'file "{self.name}": size must not be negative, got {self.size}')
 
