@@ -2,18 +2,30 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EPIDEMIC := examples/epidemic/epidemic.pln --runtime 0.15
 
-.PHONY: demo test lint types arrows unit bench clean
+.PHONY: demo test browser lint types arrows unit bench clean
 
 $(VENV)/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
+# Plans 240 jobs and the one that gathers them, runs them on this machine, bills them.
 demo: $(VENV)/.made
-	$(BIN)/bursar --version
+	$(BIN)/bursar plan $(EPIDEMIC)
+	$(BIN)/bursar run $(EPIDEMIC)
+	@echo 'Look at report.html and files/epidemic.png in that folder; bursar bill RUN itemises the cost.'
 
-test: lint types arrows unit
+test: browser lint types arrows unit
+
+# The report's page is looked at in a real browser: installed where we may, else those tests are skipped.
+browser:
+	@command -v chromium > /dev/null || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+	  { apt-get install -qq -y chromium > /dev/null 2>&1 || \
+	    { apt-get update -qq && apt-get install -qq -y chromium > /dev/null 2>&1; }; }; } || \
+	echo '*** No chromium here, and it cannot be installed: the tests of report.html in a browser are LEFT OUT. ***'
 
 lint: $(VENV)/.made
 	$(BIN)/ruff check .
@@ -27,6 +39,11 @@ arrows: $(VENV)/.made
 
 unit: $(VENV)/.made
 	$(BIN)/python -m pytest
+
+# Ratios against a bare posix_spawn loop, and against known bounds; minutes.
+bench: $(VENV)/.made
+	$(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python benchmarks/planning.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

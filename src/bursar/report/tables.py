@@ -34,7 +34,7 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
     if summary["deadline_s"] is not None:
         met = "met" if summary["deadline_met"] else "missed"
         table.add_row("deadline", f"{span(summary['deadline_s'])}  ({met})")
-    table.add_row("folder", summary["folder"])
+    table.add_row("folder", summary["folder"], style="bold")
     console.print(table)
     if summary["state"] in ("interrupted", "budget-stopped"):
         more = " --budget AMOUNT" if summary["state"] == "budget-stopped" else ""
