@@ -93,7 +93,7 @@ def run(
     folder = RunFolder.create(Path(runs), campaign, facts, argv=list(argv), name=name)
     write_plan(folder, proposal.to_dict(), chosen)
     _make_initial_files(folder, campaign)
-    return _carry_out(folder, campaign, chosen, retry_failed=False, progress=progress)
+    return _carry_out(folder, campaign, chosen, progress=progress)
 
 
 def resume(
@@ -135,16 +135,20 @@ def resume(
         if currency not in (None, plan.currency):
             raise InputError(f"the run counts in {plan.currency}, got {currency}", where="budget")
         campaign = replace(campaign, goal=replace(campaign.goal, budget=amount))
-        folder.write_campaign(campaign)
-    return _carry_out(folder, campaign, plan, retry_failed=retry_failed, progress=progress)
+    return _carry_out(
+        folder,
+        campaign,
+        plan,
+        changed=budget is not None,
+        retry_failed=retry_failed,
+        progress=progress,
+    )
 
 
-def _carry_out(
-    folder: RunFolder, campaign: Campaign, plan: Plan, *, retry_failed: bool, progress: bool
-) -> RunResult:
+def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: bool) -> RunResult:
     from bursar.runs.running import carry_out
 
-    summary = carry_out(folder, campaign, plan, retry_failed=retry_failed, progress=progress)
+    summary = carry_out(folder, campaign, plan, **how)
     return RunResult(folder, summary, summary["exit_status"])
 
 

@@ -26,7 +26,13 @@ REFRESH = 0.25
 
 
 def carry_out(
-    folder: RunFolder, campaign: Campaign, plan: Plan, *, retry_failed: bool, progress: bool
+    folder: RunFolder,
+    campaign: Campaign,
+    plan: Plan,
+    *,
+    changed: bool = False,
+    retry_failed: bool = False,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """
     Runs what is left to run of a campaign, and writes results, bill and report.
@@ -37,6 +43,8 @@ def carry_out(
         The run's.
     campaign, plan
         As kept there.
+    changed
+        The campaign's goal is not the one that is kept, and takes its place.
     retry_failed
         Whether what failed for good in an earlier life is tried again.
     progress
@@ -54,13 +62,7 @@ def carry_out(
     """
     info = folder.read_info()
     _check_kinds(info.sites)
-    state: State = "failed"
-    try:
-        state = asyncio.run(_carry_out(folder, campaign, plan, info, retry_failed, progress))
-    finally:
-        info.state = state
-        info.finished = time.time()
-        folder.write_info(info)
+    asyncio.run(_carry_out(folder, campaign, plan, info, changed, retry_failed, progress))
     record = read_run(folder)
     write_up(record)
     return summarise(record)
@@ -71,9 +73,10 @@ async def _carry_out(
     campaign: Campaign,
     plan: Plan,
     info: RunInfo,
+    changed: bool,
     retry_failed: bool,
     progress: bool,
-) -> State:
+) -> None:
     workflow = campaign.workflow
     sites: dict[str, Site] = {facts.name: LocalSite(facts) for facts in info.sites}
     forecast = Forecast(workflow.tasks, plan)
@@ -98,19 +101,37 @@ async def _carry_out(
             on_outcome=took_in,
             on_event=shown.say,
         )
-        async with execution:
-            # Only now is the journal ours: nobody else carries the run out.
-            info.state, info.finished = "running", None
-            folder.write_info(info)
-            forget = _heed_signals(execution)
-            watching = asyncio.ensure_future(_watch(execution, campaign, plan, forecast, shown))
-            try:
-                await execution.finish()
-            finally:
-                watching.cancel()
-                forget()
+        owned = False
+        state: State = "failed"
+        try:
+            async with execution:
+                owned = True  # the journal is ours: nobody else carries the run out
+                info.state, info.finished = "running", None
+                folder.write_info(info)
+                if changed:
+                    folder.write_campaign(campaign)
+                await _finish(execution, campaign, plan, forecast, shown)
+                state = _state(execution)
             shown.update(_snapshot(execution, campaign, plan, forecast))
-    return _state(execution)
+        finally:
+            if owned:
+                info.state, info.finished = state, time.time()
+                folder.write_info(info)
+    if execution.cause == "fault":
+        raise BursarError(execution.reason)
+
+
+async def _finish(
+    execution: Execution, campaign: Campaign, plan: Plan, forecast: Forecast, shown: Progress
+) -> None:
+    """Waits for the end, with signals heeded and progress shown."""
+    forget = _heed_signals(execution)
+    watching = asyncio.ensure_future(_watch(execution, campaign, plan, forecast, shown))
+    try:
+        await execution.finish()
+    finally:
+        watching.cancel()
+        forget()
 
 
 def _state(execution: Execution) -> State:
@@ -120,7 +141,7 @@ def _state(execution: Execution) -> State:
         case "budget":
             return "budget-stopped"
         case "fault":
-            raise BursarError(execution.reason)
+            return "failed"
     counts = execution.counts
     return "finished" if counts.succeeded == counts.total else "failed"
 

@@ -1,0 +1,101 @@
+"""The command as its user runs it, in a folder of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up on a condition."""
+
+
+class Folder:
+    """
+    A folder with files, and the command run in it.
+
+    Parameters
+    ----------
+    path
+        Of the folder; empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._started: list[subprocess.Popen[str]] = []
+
+    def write(self, name: str, text: str) -> Path:
+        """A file in it."""
+        path = self.path / name
+        path.write_text(text)
+        return path
+
+    def bursar(self, *words: str, status: int = 0, **options: Any) -> subprocess.CompletedProcess:
+        """Runs the command to its end, which must be this status."""
+        done = subprocess.run(
+            [sys.executable, "-m", "bursar", *words],
+            cwd=self.path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            **options,
+        )
+        assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *words: str, status: int = 0, **options: Any) -> dict[str, Any]:
+        """What the command answers with ``--json``."""
+        answer: dict[str, Any] = json.loads(
+            self.bursar(*words, "--json", status=status, **options).stdout
+        )
+        return answer
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        """Starts the command in a session of its own, as a terminal would."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bursar", *words],
+            cwd=self.path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def until(self, what: Callable[[], Any], process: "subprocess.Popen[str]") -> None:
+        """Waits for something to become true while a process runs."""
+        give_up = time.monotonic() + PATIENCE
+        while not what():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < give_up
+            time.sleep(0.005)
+
+    @property
+    def run(self) -> Path:
+        """The only run there is."""
+        (path,) = (self.path / "runs").iterdir()
+        return path
+
+    def close(self) -> None:
+        """Ends what is still running."""
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    """An empty one."""
+    folder = Folder(tmp_path)
+    yield folder
+    folder.close()

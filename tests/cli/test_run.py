@@ -1,0 +1,342 @@
+"""Whole runs by the command: begun, stopped, killed, resumed, billed."""
+
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bursar.dispatch.journal import read_journal
+from bursar.market.ledger import Ledger
+
+SWEEP = """\
+[campaign]
+name = "sweep"
+command = "echo {x} >> $RAN; sleep {seconds}; echo {x} squared is $(({x} * {x}))"
+[parameters]
+x = { from = 1, to = 40, step = 1 }
+seconds = 0.02
+[task]
+runtime = "{seconds}"
+id = "x{x}"
+[retry]
+backoff = 0
+"""
+SITES = """\
+[site.here]
+kind = "local"
+processors = 2
+unit_price = "3600 EUR/core-hour"
+"""
+
+
+def check_money(run: Path, bill: dict[str, Any]) -> None:
+    """The ledger balances, nothing is held, and the bill adds up to it."""
+    ledger = Ledger(read_journal(run / "journal.sqlite").transfers)
+    assert sum(ledger.balances.values()) == 0
+    assert ledger.held == 0
+    assert bill["total_micros"] == ledger.spent
+    items = sum(task["amount_micros"] for task in bill["tasks"])
+    rests = sum(lease["remainder_micros"] for lease in bill["leases"])
+    assert items + rests == ledger.spent
+    assert sum(site["amount_micros"] for site in bill["sites"]) == ledger.spent
+
+
+def check_results(run: Path, count: int) -> None:
+    """One line for each task, each succeeded once."""
+    rows = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    assert len(rows) == count
+    assert {row["status"] for row in rows} == {"succeeded"}
+    squares = {row["stdout"] for row in rows}
+    assert squares == {f"{x} squared is {x * x}\n" for x in range(1, count + 1)}
+    records = read_journal(run / "journal.sqlite").records
+    finals = Counter(r.outcome.task for r in records if r.outcome.status == "succeeded")
+    assert finals == Counter(range(count))
+
+
+def test_a_campaign_is_planned_run_and_billed(folder: Any) -> None:
+    """From the file to the bill, every figure where it is promised."""
+    folder.write("c.toml", SWEEP)
+    folder.write("s.toml", SITES)
+
+    plan = folder.json("plan", "c.toml", "--sites", "s.toml")
+    assert not (folder.path / "runs").exists()
+    ran = folder.json(
+        "run", "c.toml", "--sites", "s.toml", env={**os.environ, "RAN": str(folder.path / "ran")}
+    )
+
+    assert plan["chosen"]["processors"] == 2
+    assert ran["predicted_makespan_s"] == plan["chosen"]["makespan_s"]
+    assert ran["tasks"] == ran["succeeded"] == ran["attempts"] == 40
+    assert ran["currency"] == "EUR"
+    assert ran["makespan_s"] >= plan["bounds"]["makespan_s"]
+    assert 2 * ran["makespan_s"] <= ran["cost"]
+    bill = folder.json("bill", ran["run"])
+    assert bill["total"] == ran["cost"]
+    assert json.loads((folder.run / "bill.json").read_text()) == bill
+    check_money(folder.run, bill)
+    check_results(folder.run, 40)
+    assert (folder.run / "report.html").read_text().startswith("<!doctype html>")
+    assert "task,name,status" in (folder.run / "results.csv").read_text()
+    (row,) = folder.json("runs")["runs"]
+    assert (row["run"], row["state"], row["succeeded"]) == (ran["run"], "finished", 40)
+    logs = folder.json("logs", ran["run"], "x3")
+    assert logs["stdout"] == "3 squared is 9\n"
+    assert not list((folder.run / "work").iterdir())
+
+
+@pytest.mark.parametrize("victims", ["runner", "workers", "both"])
+def test_kill_9_loses_nothing_and_counts_nothing_twice(folder: Any, victims: str) -> None:
+    """Whoever is killed in the middle: each result is there once and the ledger balances."""
+    folder.write("c.toml", SWEEP.replace("seconds = 0.02", "seconds = 0.1"))
+    folder.write("s.toml", SITES)
+    ran = folder.path / "ran"
+    os.environ["RAN"] = str(ran)
+    try:
+        process = folder.start("run", "c.toml", "--sites", "s.toml")
+        folder.until(lambda: ran.exists() and len(ran.read_text().split()) > 8, process)
+        if victims != "runner":
+            for pid in workers_of(process.pid):
+                os.kill(pid, signal.SIGKILL)
+        if victims == "workers":
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+        else:
+            process.kill()
+            process.communicate()
+            (row,) = folder.json("runs")["runs"]
+            assert row["state"] == "interrupted"
+            folder.bursar("bill", row["run"])
+            again = folder.json("run", "--resume", row["run"])
+            assert again["succeeded"] == 40
+            assert again["attempts"] <= 44
+    finally:
+        del os.environ["RAN"]
+
+    bill = folder.json("bill", folder.run.name)
+    check_money(folder.run, bill)
+    check_results(folder.run, 40)
+    assert len(bill["leases"]) == (1 if victims == "workers" else 2)
+
+
+def workers_of(pid: int) -> list[int]:
+    """Child processes that are workers."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [
+        int(child)
+        for child in children
+        if b"bursar.dispatch.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+def test_ctrl_c_leaves_a_run_that_goes_on(folder: Any) -> None:
+    """Status 130 within the grace, the money settled; resuming does the rest."""
+    text = SWEEP.replace("seconds = 0.02", "seconds = 0.1").replace("echo {x} >> $RAN; ", "")
+    folder.write("c.toml", text)
+    process = folder.start("run", "c.toml")
+    folder.until(lambda: succeeded(folder) >= 4, process)
+
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+
+    assert process.returncode == 130, said
+    check_money(folder.run, folder.json("bill", folder.run.name))
+    assert folder.json("report", folder.run.name)["state"] == "interrupted"
+    assert folder.json("run", "--resume", folder.run.name)["succeeded"] == 40
+    check_results(folder.run, 40)
+    check_money(folder.run, folder.json("bill", folder.run.name))
+
+
+def succeeded(folder: Any) -> int:
+    """Tasks of the only run that are journalled as succeeded."""
+    journals = list(folder.path.glob("runs/*/journal.sqlite"))
+    return len(read_journal(journals[0]).records) if journals else 0
+
+
+def test_a_second_ctrl_c_kills(folder: Any) -> None:
+    """A task that ignores SIGTERM does not hold the user up for the grace of 5 s."""
+    folder.write(
+        "c.toml",
+        "[tasks.stubborn]\n"
+        """command = 'trap "" TERM; touch started; while true; do sleep 1; done'\n""",
+    )
+    process = folder.start("run", "c.toml")
+    folder.until(lambda: list(folder.path.glob("runs/*/work/*/started")), process)
+
+    os.killpg(process.pid, signal.SIGINT)
+    folder.until(lambda: note(folder, "asked to end"), process)
+    assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=4)
+
+    assert process.returncode == 130
+
+
+def note(folder: Any, words: str) -> bool:
+    """Whether the only run has said this."""
+    events = read_journal(folder.run / "journal.sqlite").events
+    return any(words in event.text for event in events)
+
+
+def test_a_spent_budget_stops_the_run_and_more_lets_it_go_on(folder: Any) -> None:
+    """Status 4, never a micro-unit above the budget; then --resume with a larger one."""
+    folder.write(
+        "c.toml",
+        """\
+[campaign]
+command = "sleep 0.3; echo {x} squared is $(({x} * {x}))"
+[parameters]
+x = { from = 1, to = 12, step = 1 }
+[task]
+runtime = 0.05
+[goal]
+budget = "1.9 EUR"
+""",
+    )
+    folder.write("s.toml", SITES)
+
+    first = folder.json("run", "c.toml", "--sites", "s.toml", status=4)
+
+    assert 0 < first["succeeded"] < 12
+    assert first["cost"] <= 1.9
+    assert first["state"] == "budget-stopped"
+    check_money(folder.run, folder.json("bill", first["run"]))
+    again = folder.json("run", "--resume", first["run"], "--budget", "20 EUR")
+    assert again["succeeded"] == 12
+    assert again["cost"] > first["cost"]
+    check_money(folder.run, folder.json("bill", first["run"]))
+    check_results(folder.run, 12)
+
+
+def test_a_missed_deadline_has_its_own_status(folder: Any) -> None:
+    """The run goes on to its end; only the status tells."""
+    folder.write(
+        "c.toml",
+        '[goal]\ndeadline = 0.2\n[tasks.late]\ncommand = "sleep 0.4"\nruntime = 0.1\n',
+    )
+
+    ran = folder.json("run", "c.toml", status=5)
+
+    assert ran["succeeded"] == 1
+    assert ran["deadline_met"] is False
+    assert ran["exit_status"] == 5
+
+
+def test_a_goal_out_of_reach_starts_nothing_unless_told(folder: Any) -> None:
+    """Status 3 and counter-offers; --anyway runs what the budget allows."""
+    folder.write("c.toml", '[goal]\ndeadline = 0.01\n[tasks.a]\ncommand = "true"\nruntime = 0.05\n')
+
+    answer = folder.json("run", "c.toml", status=3)
+
+    assert answer["chosen"] is None
+    assert [offer["kind"] for offer in answer["counter_offers"]] == ["time"]
+    assert not (folder.path / "runs").exists()
+    assert "Instead" in folder.bursar("plan", "c.toml", status=3).stdout
+    assert folder.json("run", "c.toml", "--anyway", status=5)["succeeded"] == 1
+
+
+def test_failures_are_named_and_can_be_tried_again(folder: Any) -> None:
+    """Status 1; what depends on a failure is skipped; --retry-failed after mending goes on."""
+    folder.write(
+        "c.toml",
+        """\
+[tasks.first]
+command = "cat needed > made"
+outputs = ["made"]
+[tasks.second]
+command = "cat made; echo done"
+inputs = ["made"]
+[tasks.other]
+command = "true"
+[retry]
+attempts = 2
+backoff = 0
+""",
+    )
+    first = folder.bursar("run", "c.toml", status=1)
+
+    assert "first failed" in first.stderr
+    summary = folder.json("report", folder.run.name)
+    assert (summary["succeeded"], summary["failed"], summary["skipped"]) == (1, 1, 1)
+    assert summary["attempts"] == 3
+    assert "needed" in folder.json("logs", folder.run.name, "first")["stderr"]
+    # Without the option a task that failed for good stays failed.
+    folder.bursar("run", "--resume", folder.run.name, status=1)
+    folder.write("needed", "42\n")
+    text = (folder.path / "c.toml").read_text()
+    assert "needed" in text
+    again = folder.bursar("run", "--resume", folder.run.name, "--retry-failed", status=1)
+    assert "first failed" in again.stderr  # it looks in its own folder: the file is no input
+    assert folder.json("report", folder.run.name)["attempts"] == 5
+
+
+def test_a_run_is_carried_out_by_one_process_at_a_time(folder: Any) -> None:
+    """A second one is refused by one line, and the first goes on."""
+    folder.write("c.toml", '[tasks.wait]\ncommand = "until test -e $GO; do sleep 0.01; done"\n')
+    os.environ["GO"] = str(folder.path / "go")
+    try:
+        process = folder.start("run", "c.toml")
+        folder.until(lambda: list(folder.path.glob("runs/*/work/.local*")), process)
+        refused = folder.bursar("run", "--resume", folder.run.name, "--budget", "5", status=2)
+        (row,) = folder.json("runs")["runs"]
+        (folder.path / "go").touch()
+        process.communicate(timeout=30)
+    finally:
+        del os.environ["GO"]
+
+    assert f"is being carried out by process {process.pid}" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert row["state"] == "running"
+    assert process.returncode == 0
+    assert folder.json("report", folder.run.name)["budget"] is None
+
+
+def test_a_full_disk_ends_in_one_line_and_a_run_that_goes_on(folder: Any) -> None:
+    """No outcome is half there: when there is room again, the rest runs."""
+    small = folder.path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("cannot mount a small file system here")
+    try:
+        folder.write(
+            "c.toml",
+            """\
+[campaign]
+command = "head -c 60000 /dev/zero | tr '\\\\0' x; echo {x}"
+[parameters]
+x = { from = 1, to = 40, step = 1 }
+[retry]
+attempts = 1
+""",
+        )
+        failed = folder.bursar("run", "c.toml", "--runs", "small", "--name", "full", status=1)
+        subprocess.run(["mount", "-o", "remount,size=40m", str(small)], check=True)
+        again = folder.json("run", "--resume", "full", "--runs", "small", "--retry-failed")
+        bill = folder.json("bill", "full", "--runs", "small")
+        check_money(small / "full", bill)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+    assert "full" in failed.stderr
+    assert again["succeeded"] == 40
+
+
+def test_progress_is_quiet_lines_when_nobody_looks(folder: Any) -> None:
+    """Whole lines on stderr, no control characters; none at all with --quiet."""
+    folder.write("c.toml", '[tasks.a]\ncommand = "sleep 0.1"\n')
+
+    loud = folder.bursar("run", "c.toml")
+    quiet = folder.bursar("run", "c.toml", "--quiet")
+
+    assert "\x1b" not in loud.stderr + loud.stdout
+    assert "1 of 1" in loud.stderr or loud.stderr == ""
+    assert quiet.stderr == ""
