@@ -108,6 +108,17 @@ def test_failures_count_again_once_onerror_says_so(room: Any) -> None:
     assert (outcome.status, outcome.exit_code) == (Status.FAILED, 4)
 
 
+def test_a_stream_opened_again_by_its_name_goes_on(room: Any) -> None:
+    """
+    ``/dev/stdout`` appends to what was printed, as at a terminal; it overwrites nothing.
+    """
+    line = "echo a; echo b > /dev/stdout; echo c | tee /dev/stderr; echo d >&2"
+    (outcome,) = room.carry_out([Task(id="t", steps=(Shell(line),))])
+
+    assert outcome.stdout == b"a\nb\nc\n"
+    assert outcome.stderr == b"c\nd\n"
+
+
 def test_streams_are_redirected_and_captured_again(room: Any) -> None:
     """
     A redirect holds until the next; appending appends, None captures.

@@ -7,12 +7,14 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from bursar.dispatch.callee import Callees
-from bursar.dispatch.capture import Captures
+from bursar.dispatch.capture import Capture, Captures
 from bursar.dispatch.orphans import RUN, TASK, WORKER
+from bursar.dispatch.spawning import Spawner, Usage
 from bursar.dispatch.staging import Root, StagingError, copy, publish, stage_in, substitute
 from bursar.dispatch.wire import MAX_PIECE, Job, Welcome
 from bursar.model.outcome import Outcome, Status
@@ -21,10 +23,9 @@ from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
 
-# Plain numbers: they are converted anew for each process started.
-_RESET = tuple(
-    int(s) for s in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-)
+PROCESSORS = "BURSAR_PROCESSORS"
+"""Variable that tells a task how many processors it holds."""
+
 _KILL = int(signal.SIGKILL)
 
 
@@ -45,13 +46,13 @@ class Workplace:
     worker: str
     root: Root = field(init=False)
     environment: dict[str, str] = field(init=False)
-    null: int = field(init=False)
+    spawner: Spawner = field(init=False)
     callees: Callees = field(init=False)
     captures: Captures = field(init=False)
     _scratch: list[tuple[str, int]] = field(default_factory=list)
     _inside: str = ""
     _made: int = 0
-    _found: dict[tuple[str, str | None], str] = field(default_factory=dict)
+    _found: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.root = Root(self.welcome.root, self.welcome.files)
@@ -63,7 +64,7 @@ class Workplace:
             RUN: self.welcome.run,
             WORKER: self.worker,
         }
-        self.null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.spawner = Spawner(self.environment, (TASK, PROCESSORS))
         self.callees = Callees(self.environment)
         self.captures = Captures(self.welcome.logs, self.welcome.spill)
 
@@ -111,11 +112,11 @@ class Workplace:
         self.captures.close()
         for path, _ in self._scratch:
             shutil.rmtree(path, ignore_errors=True)
-        os.close(self.null)
+        self.spawner.close()
 
-    def find(self, name: str, environment: dict[str, str]) -> str:
+    def find(self, name: str, path: str) -> str:
         """
-        Path of a program, as a shell would find it.
+        Path of a program, as a shell would find it in these folders.
 
         Raises
         ------
@@ -124,7 +125,6 @@ class Workplace:
         """
         if "/" in name:
             return name
-        path = environment.get("PATH")
         key = (name, path)
         if key not in self._found:
             found = shutil.which(name, path=path)
@@ -155,7 +155,6 @@ class Attempt:
         "_changed",
         "_clean",
         "_doing",
-        "_environment",
         "_exit_code",
         "_folder",
         "_ignore",
@@ -182,12 +181,11 @@ class Attempt:
         self._exit_code: int | None = None
         self._usage = [0.0, 0.0, 0]
         self._value = b""
-        self._captures = [-1, -1]
+        self._captures: list[Capture | None] = [None, None]
         self._streams = [-1, -1]
         self._scratch = not job.inputs and not job.outputs
         self._folder = ""
         self._changed = 0
-        self._environment: dict[str, str] = place.environment
         self._callee: Any = None
         self._doing = ""
         self._clean = True  # nobody but us can still write to the captures
@@ -223,43 +221,41 @@ class Attempt:
                 return None
         return self._succeed()
 
-    def ended(self, status: int, usage: Any, escaped: bool) -> Outcome | None:
+    def ended(self, code: int, usage: Usage, *, alone: bool, escaped: bool) -> Outcome | None:
         """
         The process that ran has ended.
 
         Parameters
         ----------
-        status
-            As ``wait`` gives it.
+        code
+            Its exit code; negative: the signal that killed it.
         usage
-            As ``wait4`` gives it.
+            What it used.
+        alone
+            Nothing it started can have outlived it: the worker has no child left.
         escaped
             Whether something outside its process group may have outlived it.
         """
         self._clean &= not escaped
-        self._usage[0] += usage.ru_utime
-        self._usage[1] += usage.ru_stime
-        self._usage[2] = max(self._usage[2], usage.ru_maxrss * 1024)
-        self._sweep()
+        self._count(usage)
+        if not alone:
+            self._sweep()
+        self.pid = 0
         if self._callee is not None:
             self._callee = None
-            code = os.waitstatus_to_exitcode(status)
             return self._end(*(self.stopped or (Status.FAILED, f"the call's process {_how(code)}")))
-        self._exit_code = os.waitstatus_to_exitcode(status)
+        self._exit_code = code
         if self.stopped is not None:
             return self._end(*self.stopped)
-        if self._exit_code != 0 and not self._ignore:
-            return self._end(Status.FAILED, f"{self._doing} {_how(self._exit_code)}")
+        if code != 0 and not self._ignore:
+            return self._end(Status.FAILED, f"{self._doing} {_how(code)}")
         return self.advance()
 
     def answered(self, succeeded: bool, value: bytes) -> Outcome | None:
         """The call that ran has returned, or raised."""
         callee, self._callee = self._callee, None
         self.pid = 0
-        seconds, rss = callee.usage()
-        self._usage[0] += seconds[0]
-        self._usage[1] += seconds[1]
-        self._usage[2] = max(self._usage[2], rss)
+        self._count(callee.usage())
         self.place.callees.give(callee)
         if self.stopped is not None:
             return self._end(*self.stopped)
@@ -284,6 +280,11 @@ class Attempt:
         return True
 
     @property
+    def captures(self) -> Iterator[Capture]:
+        """Where what it prints comes out."""
+        return (capture for capture in self._captures if capture is not None)
+
+    @property
     def callee(self) -> Any:
         """The process that carries out a call now; None otherwise."""
         return self._callee
@@ -296,12 +297,6 @@ class Attempt:
         job, place = self.job, self.place
         if not job.steps and self._scratch:
             return
-        self._environment = {
-            **place.environment,
-            TASK: str(job.task),
-            "BURSAR_PROCESSORS": str(job.processors),
-            **job.environment,
-        }
         if self._scratch:
             self._folder, self._changed = place.take_scratch()
             return
@@ -325,7 +320,8 @@ class Attempt:
         match step:
             case Exec(argv):
                 self._doing = argv[0]
-                self._spawn(self.place.find(argv[0], self._environment), argv)
+                path = self.job.environment.get("PATH", self.place.environment["PATH"])
+                self._spawn(self.place.find(argv[0], path), argv)
                 return True
             case Shell(line):
                 self._doing = "the command"
@@ -360,9 +356,10 @@ class Attempt:
 
     def _stream(self, which: int) -> int:
         if self._streams[which] < 0:
-            if self._captures[which] < 0:
-                self._captures[which] = self.place.captures.open()
-            self._streams[which] = self._captures[which]
+            capture = self._captures[which]
+            if capture is None:
+                capture = self._captures[which] = self.place.captures.open()
+            self._streams[which] = capture.writer
         return self._streams[which]
 
     def _redirect(self, which: int, path: str | None, append: bool) -> None:
@@ -374,42 +371,44 @@ class Attempt:
 
     def _close_redirect(self, which: int) -> None:
         fd, self._streams[which] = self._streams[which], -1
-        if fd >= 0 and fd != self._captures[which]:
+        capture = self._captures[which]
+        if fd >= 0 and (capture is None or fd != capture.writer):
             os.close(fd)
 
     def _spawn(self, path: str, argv: tuple[str, ...]) -> None:
         out, err = self._stream(0), self._stream(1)
         self.place.enter(self._folder)
-        self.pid = os.posix_spawn(
-            path,
-            argv,
-            self._environment,
-            file_actions=(
-                (os.POSIX_SPAWN_DUP2, self.place.null, 0),
-                (os.POSIX_SPAWN_DUP2, out, 1),
-                (os.POSIX_SPAWN_DUP2, err, 2),
-            ),
-            setpgroup=0,
-            setsigdef=_RESET,
-            setsigmask=(),
-        )
+        job = self.job
+        values = (b"%d" % job.task, b"%d" % job.processors)
+        self.pid = self.place.spawner.spawn(path, argv, values, job.environment, out, err)
 
     def _call(self, payload: bytes) -> None:
+        job = self.job
+        environment = {
+            **self.place.environment,
+            TASK: str(job.task),
+            PROCESSORS: str(job.processors),
+            **job.environment,
+        }
         streams = self._stream(0), self._stream(1)
         callee = self.place.callees.take()
         try:
-            callee.begin(payload, self._folder, self._environment, *streams)
+            callee.begin(payload, self._folder, environment, *streams)
         except ConnectionError:  # it died while it waited
             callee.close()
             callee = self.place.callees.make()
-            callee.begin(payload, self._folder, self._environment, *streams)
+            callee.begin(payload, self._folder, environment, *streams)
         self._callee = callee
         self.pid = callee.pid
+
+    def _count(self, usage: Usage) -> None:
+        self._usage[0] += usage.user
+        self._usage[1] += usage.system
+        self._usage[2] = max(self._usage[2], usage.max_rss)
 
     def _sweep(self) -> None:
         """Whatever of the process group outlived its leader goes now."""
         self._clean &= not self.signal(_KILL)
-        self.pid = 0
 
     def _succeed(self) -> Outcome:
         try:
@@ -425,11 +424,11 @@ class Attempt:
         content, sizes = [b"", b""], [0, 0]
         for which, stream in enumerate(("stdout", "stderr")):
             self._close_redirect(which)
-            fd = self._captures[which]
-            if fd >= 0:
+            capture = self._captures[which]
+            if capture is not None:
                 try:
                     content[which], sizes[which] = self.place.captures.take(
-                        fd, f"{job.folder}.{job.attempt}.{stream}", reuse=self._clean
+                        capture, f"{job.folder}.{job.attempt}.{stream}", reuse=self._clean
                     )
                 except OSError as error:
                     reason = reason or f"{stream} is lost: {error.strerror}"

@@ -14,6 +14,8 @@ import struct
 import sys
 from typing import Any
 
+from bursar.dispatch.spawning import Usage
+
 _HEADER = struct.Struct("<QQ")  # bytes of the call's surroundings, bytes of the payload
 _ANSWER = struct.Struct("<?ddQQ")  # succeeded, user and system seconds, max rss, bytes of the value
 _CHANNEL = 3
@@ -41,7 +43,7 @@ class Callee:
             finally:
                 os.close(moved)
         self._buffer = bytearray()
-        self._usage: tuple[tuple[float, float], int] = ((0.0, 0.0), 0)
+        self._usage = Usage(0.0, 0.0, 0)
 
     def begin(
         self, payload: bytes, folder: str, environment: dict[str, str], stdout: int, stderr: int
@@ -81,11 +83,11 @@ class Callee:
                 continue
             value = bytes(self._buffer[_ANSWER.size : _ANSWER.size + size])
             self._buffer.clear()
-            self._usage = ((user, system), rss)
+            self._usage = Usage(user, system, rss)
             return succeeded, value
 
-    def usage(self) -> tuple[tuple[float, float], int]:
-        """User and system seconds of the last call, and the process's largest resident set."""
+    def usage(self) -> Usage:
+        """What the last call used; of memory, what the process ever did."""
         return self._usage
 
     def close(self) -> None:

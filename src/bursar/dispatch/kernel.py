@@ -3,13 +3,11 @@
 import ctypes
 import os
 import signal
-import struct
 from collections.abc import Iterable
 
 _PR_SET_CHILD_SUBREAPER = 36
-_SIGINFO = 128  # bytes of struct signalfd_siginfo; the number comes first
-
-_NUMBER = struct.Struct("=I")
+SIGINFO = 128
+"""Bytes of one signal as read from a descriptor; its number comes first, four bytes."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -24,6 +22,7 @@ def signal_descriptor(numbers: Iterable[signal.Signals]) -> int:
     A descriptor that becomes readable when one of these signals arrives.
 
     The signals are blocked: no handler runs, and no system call is interrupted.
+    One that arrives again before it was read is there once.
 
     Raises
     ------
@@ -40,15 +39,6 @@ def signal_descriptor(numbers: Iterable[signal.Signals]) -> int:
     if fd < 0:
         raise OSError(ctypes.get_errno(), "signalfd")
     return int(fd)
-
-
-def read_signals(fd: int) -> set[int]:
-    """Numbers of the signals that have arrived at a descriptor."""
-    try:
-        data = os.read(fd, 64 * _SIGINFO)
-    except BlockingIOError:
-        return set()
-    return {_NUMBER.unpack_from(data, at)[0] for at in range(0, len(data), _SIGINFO)}
 
 
 def children() -> list[int]:

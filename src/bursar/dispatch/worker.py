@@ -19,13 +19,14 @@ import socket
 import sys
 import time
 from collections import deque
-from typing import Any
 
 import msgspec
 
 from bursar.dispatch.attempt import GRACE, Attempt, Workplace
-from bursar.dispatch.kernel import adopt_orphans, children, read_signals, signal_descriptor
+from bursar.dispatch.capture import Capture
+from bursar.dispatch.kernel import SIGINFO, adopt_orphans, children, signal_descriptor
 from bursar.dispatch.orphans import task_of
+from bursar.dispatch.spawning import Reaper, Usage
 from bursar.dispatch.wire import (
     BATCH_SIZE,
     Cancel,
@@ -46,6 +47,9 @@ from bursar.model.outcome import Outcome, Status
 
 REPORT = 0.025
 """Seconds that results may wait for others while there is more to do."""
+
+YOUTH = 0.005
+"""Seconds, about, that a task runs before what it prints is heard at once."""
 
 _MOST_UNREPORTED = 1024
 
@@ -92,7 +96,12 @@ class Worker:
         self._server.setblocking(False)
         self._poll = select.epoll()
         self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM))
+        self._children = Reaper()
         self._calls: dict[int, Attempt] = {}  # by file descriptor
+        self._streams: dict[int, Capture] = {}  # listened to, by file descriptor
+        self._young: list[Attempt] = []
+        self._older: list[Attempt] = []
+        self._next_look = 0.0
         self._blocked = False
         self._reported = 0.0
 
@@ -118,7 +127,7 @@ class Worker:
         server = self._server.fileno()
         for fd, events in self._poll.poll(self._patience()):
             if fd == self._signals:
-                if signal.SIGTERM in read_signals(fd):
+                if int.from_bytes(os.read(fd, SIGINFO)[:4], sys.byteorder) == signal.SIGTERM:
                     raise ConnectionAbortedError
                 self._reap()
             elif fd == server:
@@ -126,8 +135,12 @@ class Worker:
                     self._flush()
                 if events & ~select.EPOLLOUT:
                     self._listen()
+            elif fd in self._streams:
+                self._streams[fd].drain()
             else:
                 self._hear(fd)
+        if self._young or self._older:
+            self._listen_to_lasting()
         if self._timers:
             self._ring()
         self._start()
@@ -140,6 +153,8 @@ class Worker:
             patience = max(0.0, self._timers[0][0] - time.monotonic())
         if self._done:
             patience = REPORT if patience is None else min(patience, REPORT)
+        if self._young or self._older:
+            patience = YOUTH if patience is None else min(patience, YOUTH)
         return patience
 
     def _is_time_to_report(self) -> bool:
@@ -215,10 +230,37 @@ class Worker:
 
     def _watch(self, attempt: Attempt) -> None:
         self._running[attempt.pid] = attempt
+        self._young.append(attempt)
         if attempt.callee is not None:
             fd = attempt.callee.socket.fileno()
             self._calls[fd] = attempt
             self._poll.register(fd, select.EPOLLIN)
+
+    def _listen_to_lasting(self) -> None:
+        """
+        From now on hears at once what those print that have run for a while.
+
+        The others' output has room in the pipe until they end: to be woken by
+        each of their lines would cost more than their start.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + YOUTH
+        for attempt in self._older:
+            if self._tasks.get(attempt.job.task) is attempt:
+                for capture in attempt.captures:
+                    if capture.reader not in self._streams:
+                        self._streams[capture.reader] = capture
+                        self._poll.register(capture.reader, select.EPOLLIN)
+        self._older, self._young = self._young, []
+
+    def _stop_listening(self, attempt: Attempt) -> None:
+        if not self._streams:
+            return
+        for capture in attempt.captures:
+            if self._streams.pop(capture.reader, None) is not None:
+                self._poll.unregister(capture.reader)
 
     def _unwatch_call(self, attempt: Attempt) -> None:
         fd = attempt.callee.socket.fileno()
@@ -234,30 +276,29 @@ class Worker:
             return
         pid = attempt.pid
         self._unwatch_call(attempt)
+        self._stop_listening(attempt)
         del self._running[pid]
         self._went_on(attempt, attempt.answered(*answer))
 
     def _reap(self) -> None:
-        ended: list[tuple[Attempt, int, Any]] = []
+        ended: list[tuple[Attempt, int, Usage]] = []
         escaped = False
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
+        while (found := self._children.wait()) is not None:
+            pid, code, usage = found
             if pid == 0:
                 escaped = self._end_escapees({attempt for attempt, _, _ in ended})
                 break
             attempt = self._running.pop(pid, None)
             if attempt is not None:
-                ended.append((attempt, status, usage))
+                ended.append((attempt, code, usage))
             elif self._place is not None:
                 self._place.callees.forget(pid)
-        for attempt, status, usage in ended:
+        for attempt, code, usage in ended:
             if attempt.callee is not None:
                 self._unwatch_call(attempt)
                 attempt.callee.close()
-            self._went_on(attempt, attempt.ended(status, usage, escaped))
+            self._stop_listening(attempt)
+            self._went_on(attempt, attempt.ended(code, usage, alone=found is None, escaped=escaped))
 
     def _end_escapees(self, ended: set[Attempt]) -> bool:
         """
