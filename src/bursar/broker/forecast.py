@@ -1,10 +1,8 @@
 """When the campaign will end, as things are going."""
 
-from collections.abc import Sequence
-
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
-from bursar.model.task import Task
+from bursar.model.workflow import Workflow
 
 
 class Forecast:
@@ -16,18 +14,19 @@ class Forecast:
     counts as the mean of those that have ended. The plan says how much of the
     processors' time the order of the tasks lets be used.
 
-    Each outcome is taken in at a constant cost.
+    Each outcome is taken in once, at a constant cost.
 
     Parameters
     ----------
-    tasks
+    workflow
         Of the campaign.
     plan
         What was to happen.
     """
 
-    def __init__(self, tasks: Sequence[Task], plan: Plan) -> None:
-        self._tasks = tasks
+    def __init__(self, workflow: Workflow, plan: Plan) -> None:
+        self._tasks = tasks = workflow.tasks
+        self._children = workflow.children
         self._plan = plan
         self._left_known = sum((t.runtime or 0.0) * t.processors for t in tasks)
         self._left_unknown = sum(t.processors for t in tasks if t.runtime is None)
@@ -36,26 +35,41 @@ class Forecast:
         self._unknown_actual = 0.0
         self._unknown_width = 0
         self._left = len(tasks)
+        self._gone = bytearray(len(tasks))
 
     def learn(self, outcome: Outcome, final: bool) -> None:
-        """An attempt has ended."""
-        task = self._tasks[outcome.task]
+        """An attempt has ended; when it is the last of a failed task, what follows is skipped."""
         if not final:
             return
-        self._left -= 1
-        seconds = (outcome.end - outcome.start) * task.processors
-        if task.runtime is None:
-            self._left_unknown -= task.processors
-        else:
-            self._left_known -= task.runtime * task.processors
+        self._drop(outcome.task)
+        task = self._tasks[outcome.task]
         if outcome.status is not Status.SUCCEEDED:
+            skipped = list(self._children[outcome.task])
+            while skipped:
+                child = skipped.pop()
+                if not self._gone[child]:
+                    self._drop(child)
+                    skipped.extend(self._children[child])
             return
+        seconds = (outcome.end - outcome.start) * task.processors
         if task.runtime is None:
             self._unknown_actual += seconds
             self._unknown_width += task.processors
         elif task.runtime > 0:
             self._estimated += task.runtime * task.processors
             self._actual += seconds
+
+    def _drop(self, number: int) -> None:
+        """A task will not run any more."""
+        if self._gone[number]:
+            return
+        self._gone[number] = True
+        self._left -= 1
+        task = self._tasks[number]
+        if task.runtime is None:
+            self._left_unknown -= task.processors
+        else:
+            self._left_known -= task.runtime * task.processors
 
     @property
     def stretch(self) -> float:

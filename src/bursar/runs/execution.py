@@ -19,7 +19,7 @@ from bursar.market.threshold import Drain, Effect, Stop
 from bursar.model.campaign import Retry
 from bursar.model.errors import BudgetStop, SiteError
 from bursar.model.goal import Goal
-from bursar.model.outcome import Outcome
+from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.task import Task
 from bursar.runs.folder import RunFolder
@@ -64,6 +64,13 @@ class Execution:
     on_event
         Told, in one line for people, of what is worth saying.
 
+    Attributes
+    ----------
+    past
+        Outcomes of earlier lives that stand.
+    cause, reason
+        Who ended it before its tasks were done, and why; None while nobody has.
+
     Raises
     ------
     InputError
@@ -106,6 +113,7 @@ class Execution:
         self._on_event = on_event
         self._acquired: list[Site] = []
         self._last_beat = 0.0
+        self.past: list[Outcome] = []
         self._first = 0.0
         self._stopping: asyncio.Task[None] | None = None
         self.cause: Cause | None = None
@@ -114,7 +122,13 @@ class Execution:
     async def __aenter__(self) -> "Execution":
         self._journal = Journal(self._folder.journal_file)
         try:
-            await self._begin(self._journal.load())
+            journal = self._journal.load()
+            self.past = [
+                outcome
+                for outcome in journal.outcomes
+                if outcome.status is Status.SUCCEEDED or not self._retry_failed
+            ]
+            await self._begin(journal)
         except BaseException:
             await self._end()
             raise

@@ -79,7 +79,7 @@ async def _carry_out(
 ) -> None:
     workflow = campaign.workflow
     sites: dict[str, Site] = {facts.name: LocalSite(facts) for facts in info.sites}
-    forecast = Forecast(workflow.tasks, plan)
+    forecast = Forecast(workflow, plan)
     with Progress(enabled=progress) as shown:
 
         def took_in(outcome: Outcome, final: bool) -> None:
@@ -110,6 +110,8 @@ async def _carry_out(
                 folder.write_info(info)
                 if changed:
                     folder.write_campaign(campaign)
+                for outcome in execution.past:
+                    forecast.learn(outcome, True)
                 await _finish(execution, campaign, plan, forecast, shown)
                 state = _state(execution)
             shown.update(_snapshot(execution, campaign, plan, forecast))

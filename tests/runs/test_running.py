@@ -1,0 +1,190 @@
+"""A campaign carried out: budgets, thresholds, several sites, wide tasks."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import bursar
+from bursar.dispatch.journal import read_journal
+from bursar.market.ledger import Ledger
+from bursar.model.outcome import Status
+
+
+def site(name: str = "here", processors: int = 2, price: float | None = 1.0) -> bursar.SiteFacts:
+    """A local one; its price is per processor-second."""
+    return bursar.SiteFacts(
+        name=name,
+        processors=processors,
+        unit_price=price,
+        fixed_price=None if price is None else 0.0,
+        currency="EUR",
+    )
+
+
+def campaign(*tasks: bursar.Task, attempts: int = 1, **goal: object) -> bursar.Campaign:
+    """Of these tasks."""
+    return bursar.Campaign(
+        name="c",
+        workflow=bursar.Workflow(tasks),
+        goal=bursar.Goal(**goal),  # type: ignore[arg-type]
+        retry=bursar.Retry(attempts=attempts, backoff=0.0),
+    )
+
+
+def shell(name: str, line: str, **more: object) -> bursar.Task:
+    """A task of one line."""
+    return bursar.Task(id=name, steps=(bursar.Shell(line),), **more)  # type: ignore[arg-type]
+
+
+def messages(result: bursar.RunResult) -> str:
+    """What the run said."""
+    events = read_journal(result.path / "journal.sqlite").events
+    return "\n".join(event.text for event in events if event.kind == "message")
+
+
+def ledger(result: bursar.RunResult) -> Ledger:
+    """Its ledger, which balances and holds nothing."""
+    ledger = Ledger(read_journal(result.path / "journal.sqlite").transfers)
+    assert sum(ledger.balances.values()) == 0
+    assert ledger.held == 0
+    return ledger
+
+
+def test_a_task_that_overruns_its_estimate_cannot_overspend(tmp_path: Path) -> None:
+    """Without a wall limit it is stopped when the money runs out, not after."""
+    wanted = campaign(shell("long", "sleep 60", runtime=0.1), budget=1.2)
+
+    result = bursar.run(wanted, site(processors=1), runs=tmp_path)
+
+    assert result.exit_status == 4
+    assert ledger(result).spent <= 1_200_000
+    assert ledger(result).spent >= 400_000
+    assert result.to_dict()["state"] == "budget-stopped"
+    (outcome,) = [r.outcome for r in read_journal(result.path / "journal.sqlite").records]
+    assert outcome.status in (Status.CANCELLED, Status.TIMED_OUT)
+
+
+def test_a_task_starts_only_if_the_budget_pays_for_its_worst_case(tmp_path: Path) -> None:
+    """A wall limit that the budget does not cover: refused, though its estimate would fit."""
+    wanted = campaign(shell("a", "true", runtime=0.1, wall_limit=100.0), budget=5.0)
+
+    result = bursar.run(wanted, site(processors=1), runs=tmp_path)
+
+    assert result.exit_status == 4
+    assert result.to_dict()["attempts"] == 0
+    assert "go on" not in messages(result)
+
+
+@pytest.mark.parametrize(
+    ("action", "ended", "status"), [("warn", 4, 0), ("drain", None, 4), ("stop", None, 4)]
+)
+def test_thresholds_act_in_a_real_run(
+    tmp_path: Path, action: str, ended: int | None, status: int
+) -> None:
+    """A share of the budget warns, starts nothing more, or stops what runs."""
+    tasks = [shell(f"t{i}", "sleep 0.3", runtime=0.3, wall_limit=1.0) for i in range(4)]
+    wanted = campaign(*tasks, budget=8.0, on_budget={0.02: action})
+
+    result = bursar.run(wanted, site(processors=1), runs=tmp_path)
+
+    assert result.exit_status == status
+    assert "2% of the budget is spent" in messages(result)
+    outcomes = list(result.outcomes())
+    if ended is not None:
+        assert len(outcomes) == ended
+    else:
+        assert len(outcomes) < 4
+    records = read_journal(result.path / "journal.sqlite").records
+    stopped = [r for r in records if r.outcome.status is Status.CANCELLED]
+    assert bool(stopped) == (action == "stop")
+    ledger(result)
+
+
+def test_sites_of_unknown_price_cost_an_unknown_amount(tmp_path: Path) -> None:
+    """Never 0; the budget cannot be checked there, and the reason says so."""
+    wanted = campaign(shell("a", "true", runtime=0.1), budget=1.0)
+
+    result = bursar.run(wanted, site(price=None), runs=tmp_path)
+
+    assert result.exit_status == 0
+    assert result.to_dict()["cost"] is None
+    assert result.bill().unpriced == ["here"]
+
+
+def test_two_sites_are_leased_where_both_are_bought(tmp_path: Path) -> None:
+    """A lease for each, tasks where they were placed, and a bill by site."""
+    tasks = [shell(f"t{i}", "sleep 0.05", runtime=0.05) for i in range(6)]
+    sites = [site("cheap", 1, 1.0), site("dear", 2, 2.0)]
+
+    result = bursar.run(campaign(*tasks, trade_off=0.0), sites, runs=tmp_path)
+
+    bill = result.bill()
+    assert set(bill.by_site) == {"cheap", "dear"}
+    assert sum(bill.by_site.values()) == bill.total == ledger(result).spent
+    assert {item.site for item in bill.tasks} == {"cheap", "dear"}
+
+
+def test_a_wide_task_holds_its_processors(tmp_path: Path) -> None:
+    """Beside a task of two processors nothing else runs on two."""
+    log = tmp_path / "log"
+    line = f"echo begin $BURSAR_PROCESSORS >> {log}; sleep 0.1; echo end >> {log}"
+    tasks = [
+        shell("n1", line, runtime=0.1),
+        shell("n2", line, runtime=0.1),
+        shell("wide", line, runtime=0.1, processors=2),
+    ]
+
+    result = bursar.run(campaign(*tasks), site(), runs=tmp_path)
+
+    assert result.succeeded
+    words = log.read_text().split("\n")
+    at = words.index("begin 2")
+    assert words[at + 1] == "end"
+    busy = [w for w in words[:at] if w.startswith("begin")], words[:at].count("end")
+    assert len(busy[0]) == busy[1]
+
+
+def test_a_run_in_another_thread_needs_no_signals(tmp_path: Path) -> None:
+    """A server or a notebook may start one; Ctrl-C is then theirs to handle."""
+    found: list[bursar.RunResult] = []
+
+    def work() -> None:
+        found.append(bursar.run(campaign(shell("a", "true")), site(), runs=tmp_path))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+    assert found[0].succeeded
+
+
+@given(
+    seconds=st.lists(st.sampled_from([0.0, 0.02, 0.1, 5.0]), min_size=1, max_size=6),
+    budget=st.sampled_from([0.3, 0.8, 1.5]),
+    limit=st.sampled_from([None, 0.05, 0.3]),
+    processors=st.integers(1, 2),
+)
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_no_run_spends_more_than_its_budget(
+    tmp_path: Path, seconds: list[float], budget: float, limit: float | None, processors: int
+) -> None:
+    """Whatever the tasks do: every lease is paid, nothing stays held, the bill adds up."""
+    tasks = [
+        shell(f"t{i}", f"sleep {s}", runtime=0.01, wall_limit=limit) for i, s in enumerate(seconds)
+    ]
+
+    result = bursar.run(
+        campaign(*tasks, budget=budget), site(processors=processors), runs=tmp_path, anyway=True
+    )
+
+    books = ledger(result)
+    assert books.spent <= books.funded == round(budget * 1e6)
+    bill = result.bill()
+    assert bill.total == books.spent
+    assert sum(i.amount for i in bill.tasks) + sum(i.remainder for i in bill.leases) == bill.total
+    assert result.exit_status in (0, 1, 4)
