@@ -1,8 +1,10 @@
 """Python functions as tasks: a ``concurrent.futures.Executor`` over leased workers."""
 
 import asyncio
-import atexit
+import concurrent.futures.thread  # its end is registered before ours: see _shut_down_all
+import contextlib
 import itertools
+import os
 import pickle
 import shutil
 import tempfile
@@ -11,7 +13,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future
-from concurrent.futures import Executor as FuturesExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,6 +23,7 @@ from bursar.dispatch.callee import encode_call
 from bursar.formats.units import parse_amount
 from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.outcome import Outcome, Status
+from bursar.model.site import SiteFacts
 from bursar.model.step import Call
 from bursar.model.task import Task
 from bursar.runs.serving import Service
@@ -34,16 +36,21 @@ class TaskFailed(BursarError):
     """A call ended without a result of its own: killed, timed out, or its worker died."""
 
 
-class Executor(FuturesExecutor):
+class Executor(concurrent.futures.Executor):
     """
     Runs Python calls on workers of one or more sites.
 
     It keeps the contract of :class:`concurrent.futures.Executor`: exceptions of
-    a call are raised by its future, ``cancel`` works until the call starts,
-    ``map`` takes a chunk size, and leaving the ``with`` block waits. Functions
-    are pickled by value where need be, so lambdas and functions of a notebook
-    will do. A call that raises is not repeated; nor is one whose worker died,
-    unless ``retries`` says so.
+    a call are raised by its future, with the traceback in the worker as their
+    cause; ``cancel`` works until the call is with a worker; ``map`` takes a
+    chunk size; leaving the ``with`` block waits. An executor that nobody refers
+    to any more, or that the program did not shut down, finishes its calls and
+    gives the processors back.
+
+    Functions are pickled by value where need be, so lambdas and functions of a
+    notebook will do. A call that raises is not repeated; nor is one whose
+    worker died, unless ``retries`` says so. What a call prints is not shown,
+    but kept in the journal.
 
     Parameters
     ----------
@@ -60,7 +67,8 @@ class Executor(FuturesExecutor):
     retries
         How often a call whose worker died is tried again.
     folder
-        Where to keep the journal and the bill; None: nowhere, once shut down.
+        Where to keep the journal and ``bill.json``; None: nowhere, once shut
+        down. It must not hold a journal yet.
 
     Raises
     ------
@@ -86,35 +94,15 @@ class Executor(FuturesExecutor):
             raise InputError(f"retries must not be negative, got {retries}")
         self._wall_limit = wall_limit
         self._retries = retries
-        self._temporary = tempfile.mkdtemp(prefix="bursar-") if folder is None else None
-        self._service = Service(
-            Path(self._temporary or str(folder)),
-            resolve_sites(sites),
+        facts = resolve_sites(sites)
+        self._desk = _Desk(
+            facts,
             processors=processors,
-            budget=_amount(budget),
-            on_outcome=self._settle,
-            on_start=self._started,
+            budget=_amount(budget, facts),
+            folder=None if folder is None else Path(folder),
         )
-        self._numbers = itertools.count()
-        self._lock = threading.Lock()
-        self._inbox: deque[tuple[_Call, Task]] = deque()
-        self._calls: dict[int, _Call] = {}
-        self._closing = False
-        self._broken: BaseException | None = None
-        self._loop = asyncio.new_event_loop()
-        self._wake = asyncio.Event()
-        ready: Future[None] = Future()
-        self._thread = threading.Thread(
-            target=self._serve, args=(ready,), name="bursar-executor", daemon=True
-        )
-        self._thread.start()
-        try:
-            ready.result()
-        except BaseException:
-            self._thread.join()
-            self._remove_folder()
-            raise
-        _LIVE.add(self)
+        weakref.finalize(self, self._desk.leave).atexit = False
+        self._desk.open()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """
@@ -123,11 +111,13 @@ class Executor(FuturesExecutor):
         Raises
         ------
         RuntimeError
-            After :meth:`shutdown`.
+            After :meth:`shutdown`, or in a process forked from the executor's own.
+        BudgetStop
+            When the budget is spent.
         BrokenExecutor
             When the workers are gone for good.
         """
-        call = _Call(self)
+        call = _Call(self._desk)
         try:
             payload = encode_call(cloudpickle.dumps((fn, args, kwargs)))
         except Exception as error:
@@ -136,21 +126,13 @@ class Executor(FuturesExecutor):
             call.set_exception(error)
             return call
         task = Task(
-            id=str(next(self._numbers)),
+            id=self._desk.next_id(),
             name=getattr(fn, "__qualname__", type(fn).__qualname__),
             steps=(Call(payload),),
             wall_limit=self._wall_limit,
             retries=self._retries,
         )
-        with self._lock:
-            if self._broken is not None:
-                raise BrokenExecutor(str(self._broken)) from self._broken
-            if self._closing:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            asleep = not self._inbox
-            self._inbox.append((call, task))
-        if asleep:
-            self._loop.call_soon_threadsafe(self._wake.set)
+        self._desk.take(call, task)
         return call
 
     def map(
@@ -180,7 +162,7 @@ class Executor(FuturesExecutor):
             _chunks(zip(*iterables, strict=False), chunksize),
             timeout=timeout,
         )
-        return itertools.chain.from_iterable(chunks)
+        return _flat(chunks)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """
@@ -193,35 +175,135 @@ class Executor(FuturesExecutor):
         cancel_futures
             Cancel what has not started.
         """
+        self._desk.close(cancel=cancel_futures)
+        if wait:
+            self._desk.join()
+
+
+class _Desk:
+    """
+    An executor's thread: the service, its loop, and the calls under way.
+
+    It does not refer to the executor, so that one nobody uses any more can go.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[SiteFacts],
+        *,
+        processors: int | None,
+        budget: float | None,
+        folder: Path | None,
+    ) -> None:
+        self._temporary = tempfile.mkdtemp(prefix="bursar-") if folder is None else None
+        try:
+            self._service = Service(
+                folder or Path(str(self._temporary)),
+                sites,
+                processors=processors,
+                budget=budget,
+                keep_bill=folder is not None,
+                on_outcome=self._settle,
+                on_start=self._started,
+            )
+        except BaseException:
+            self._remove_folder()
+            raise
+        self._process = os.getpid()
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._inbox: deque[tuple[_Call, Task]] = deque()
+        self._calls: dict[int, _Call] = {}
+        self._closing = False
+        self._broken: BaseException | None = None
+        self._loop = asyncio.new_event_loop()
+        self._wake = asyncio.Event()
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._serve, name="bursar-executor", daemon=True)
+
+    # From any thread.
+
+    def open(self) -> None:
+        """Returns when the processors are leased."""
+        _OPEN.add(self)
+        self._thread.start()
+        try:
+            self._ready.result()
+        except BaseException:
+            self.leave()
+            self._thread.join()
+            raise
+
+    def next_id(self) -> str:
+        """Of a task."""
+        return str(next(self._numbers))
+
+    def take(self, call: "_Call", task: Task) -> None:
+        """Takes in a call; see :meth:`Executor.submit`."""
+        if os.getpid() != self._process:
+            raise RuntimeError("an executor cannot be used in a process forked from its own")
+        with self._lock:
+            if isinstance(self._broken, BudgetStop):
+                raise BudgetStop(str(self._broken)) from self._broken
+            if self._broken is not None:
+                raise BrokenExecutor(str(self._broken)) from self._broken
+            if self._closing:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            asleep = not self._inbox
+            self._inbox.append((call, task))
+        if asleep:
+            self._do(self._wake.set)
+
+    def drop(self, call: "_Call") -> None:
+        """A cancelled call leaves the queue."""
+        self._do(lambda: self._drop(call))
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Takes no more calls."""
         with self._lock:
             self._closing = True
             calls = list(self._calls.values()) + [call for call, _ in self._inbox]
-        if cancel_futures:
+        if cancel:
             for call in calls:
                 call.cancel()
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._wake.set)
-        if wait:
+        self._do(self._wake.set)
+
+    def leave(self) -> None:
+        """The same without a lock, as the garbage collector may call while it is held."""
+        self._closing = True
+        self._do(self._wake.set)
+
+    def join(self) -> None:
+        """Returns when everything is done and given back."""
+        if os.getpid() == self._process:
             self._thread.join()
-            self._remove_folder()
+
+    def _do(self, what: Callable[[], object]) -> None:
+        """Has the loop do it; when the loop has ended, there is nothing left to do."""
+        if os.getpid() == self._process:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(what)
 
     # On the loop's thread from here on.
 
-    def _serve(self, ready: "Future[None]") -> None:
-        asyncio.set_event_loop(self._loop)
+    def _serve(self) -> None:
         try:
-            self._loop.run_until_complete(self._main(ready))
+            asyncio.set_event_loop(self._loop)
+            self._loop.run_until_complete(self._main())
         except BaseException as error:
-            if ready.done():
+            if self._ready.done():
                 self._break(error)
             else:
-                ready.set_exception(error)
+                self._ready.set_exception(error)
         finally:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
+            self._remove_folder()
+            _OPEN.discard(self)
 
-    async def _main(self, ready: "Future[None]") -> None:
+    async def _main(self) -> None:
         async with self._service as service:
-            ready.set_result(None)
+            self._ready.set_result(None)
             while not (self._closing and not self._inbox and not self._calls):
                 waker = asyncio.ensure_future(self._wake.wait())
                 waited: set[asyncio.Future[Any]] = {waker, service.failed}
@@ -233,39 +315,42 @@ class Executor(FuturesExecutor):
                 self._take_in()
 
     def _take_in(self) -> None:
-        while self._inbox:
+        """Some of what came in: the loop has more to do than this."""
+        for _ in range(_AT_ONCE):
             with self._lock:
+                if not self._inbox:
+                    return
                 call, task = self._inbox.popleft()
-                if call.cancelled():
-                    continue
-                call.number = self._service.submit(task)
-                self._calls[call.number] = call
+            if call.cancelled():
+                call.begin()
+                continue
+            call.number = self._service.submit(task)
+            self._calls[call.number] = call
+        self._wake.set()
 
     def _started(self, tasks: Sequence[int]) -> None:
         for task in tasks:
             call = self._calls.get(task)
-            if call is not None and not call.running() and not call.set_running_or_notify_cancel():
+            if call is not None and not call.begin():
+                del self._calls[task]
                 self._service.cancel(task)
 
     def _settle(self, outcome: Outcome, final: bool) -> None:
-        if not final:
+        if not final and not outcome.value:
             return
         call = self._calls.pop(outcome.task, None)
+        if not final:  # an exception is an answer, and asking again is for other failures
+            self._service.cancel(outcome.task)
         if call is not None:
             call.settle(outcome)
         if self._closing and not self._calls:
             self._wake.set()
 
     def _drop(self, call: "_Call") -> None:
-        """A cancelled call leaves the queue. From any thread."""
-
-        def drop() -> None:
-            if call.number is not None and self._calls.pop(call.number, None) is not None:
-                self._service.cancel(call.number)
-            self._wake.set()
-
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(drop)
+        call.begin()
+        if call.number is not None and self._calls.pop(call.number, None) is not None:
+            self._service.cancel(call.number)
+        self._wake.set()
 
     def _break(self, error: BaseException) -> None:
         with self._lock:
@@ -274,9 +359,11 @@ class Executor(FuturesExecutor):
             self._calls.clear()
             self._inbox.clear()
         for call in calls:
-            if call.running() or call.set_running_or_notify_cancel():
+            if call.begin():
                 call.set_exception(
-                    error if isinstance(error, BudgetStop) else BrokenExecutor(str(error))
+                    BudgetStop(str(error))
+                    if isinstance(error, BudgetStop)
+                    else BrokenExecutor(str(error))
                 )
 
     def _remove_folder(self) -> None:
@@ -287,9 +374,10 @@ class Executor(FuturesExecutor):
 class _Call(Future[Any]):
     """A future that takes its task along when it is cancelled."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, desk: _Desk) -> None:
         super().__init__()
-        self._executor = executor
+        self._desk = desk
+        self._begun: bool | None = None
         self.number: int | None = None
 
     def cancel(self) -> bool:
@@ -297,21 +385,34 @@ class _Call(Future[Any]):
         already = self.cancelled()
         done = super().cancel()
         if done and not already:
-            self._executor._drop(self)
+            self._desk.drop(self)
         return done
+
+    def begin(self) -> bool:
+        """
+        Whether it runs: from now on, or since it was first asked.
+
+        A cancelled one tells those who wait for it, which cancelling does not.
+        """
+        if self._begun is None:
+            self._begun = self.set_running_or_notify_cancel()
+        return self._begun
 
     def settle(self, outcome: Outcome) -> None:
         """Takes the result, or the reason why there is none."""
-        if not self.running() and not self.set_running_or_notify_cancel():
+        if not self.begin():
             return
         if outcome.status is Status.CANCELLED:
             self.set_exception(BudgetStop(outcome.reason))
         elif not outcome.value:
-            self.set_exception(TaskFailed(f"{outcome.status}: {outcome.reason}"))
+            failed = TaskFailed(f"{outcome.status}: {outcome.reason}")
+            if outcome.stderr:
+                failed.add_note(outcome.stderr.decode(errors="replace").rstrip())
+            self.set_exception(failed)
         else:
             try:
                 value = pickle.loads(outcome.value)
-            except Exception as error:  # the result's class cannot be rebuilt here
+            except BaseException as error:  # the result's class cannot be rebuilt here
                 self.set_exception(error)
                 return
             if outcome.status is Status.SUCCEEDED:
@@ -320,8 +421,13 @@ class _Call(Future[Any]):
                 self.set_exception(value)
 
 
-def _amount(budget: str | float | None) -> float | None:
-    return None if budget is None else parse_amount(budget)[0]
+def _amount(budget: str | float | None, sites: Sequence[SiteFacts]) -> float | None:
+    if budget is None:
+        return None
+    amount, currency = parse_amount(budget)
+    if currency not in (None, sites[0].currency):
+        raise InputError(f"the budget is in {currency}, the sites ask {sites[0].currency}")
+    return amount
 
 
 def _run_chunk(fn: Callable[..., T], chunk: Sequence[tuple[Any, ...]]) -> list[T]:
@@ -334,11 +440,24 @@ def _chunks(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[
         yield chunk
 
 
-_LIVE: "weakref.WeakSet[Executor]" = weakref.WeakSet()
+def _flat(chunks: Iterator[list[T]]) -> Iterator[T]:
+    """As a generator: closing it closes the one inside, which cancels what is left."""
+    for chunk in chunks:
+        yield from chunk
 
 
-@atexit.register
+_AT_ONCE = 256
+"""Calls taken in before the loop looks after the workers again."""
+
+_OPEN: set[_Desk] = set()
+
+
 def _shut_down_all() -> None:
     """An executor nobody shut down finishes its calls, as the standard library's do."""
-    for executor in list(_LIVE):
-        executor.shutdown()
+    for desk in list(_OPEN):
+        desk.close()
+        desk.join()
+
+
+# With atexit it would be too late: by then the threads that write the journal take no more work.
+threading._register_atexit(_shut_down_all)  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ callee is a Python process that is told one call after the other over a socket
 pair, each with the files its output goes to; killed, it is replaced.
 """
 
+import contextlib
 import os
 import pickle
 import signal
@@ -33,7 +34,7 @@ class Callee:
             try:
                 self.pid = os.posix_spawn(
                     sys.executable,
-                    (sys.executable, "-c", _PROGRAM),
+                    (sys.executable, "-P", "-c", _PROGRAM),
                     environment,
                     file_actions=((os.POSIX_SPAWN_DUP2, moved, _CHANNEL),),
                     setpgroup=0,
@@ -142,6 +143,7 @@ def serve() -> None:
     import resource
 
     channel = socket.socket(fileno=_CHANNEL)
+    channel.set_inheritable(False)
     base = dict(os.environ)
     while True:
         head, fds, _, _ = socket.recv_fds(channel, _HEADER.size, 2)
@@ -161,8 +163,9 @@ def serve() -> None:
             base = environment
         before = resource.getrusage(resource.RUSAGE_SELF)
         succeeded, value = _carry_out(payload)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the call may have closed or replaced it
+                stream.flush()
         after = resource.getrusage(resource.RUSAGE_SELF)
         channel.sendall(
             _ANSWER.pack(
@@ -176,30 +179,89 @@ def serve() -> None:
         channel.sendall(value)
 
 
+class RemoteTraceback(Exception):
+    """Where a call raised: the traceback in its own process, as text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class RemoteError(Exception):
+    """Stands for an exception of a call that cannot be sent, or not be rebuilt."""
+
+
 def encode_call(call: bytes) -> bytes:
     """
     A pickled ``(function, args, kwargs)`` as a :class:`bursar.model.step.Call` carries it.
 
     The caller's module path travels along, so that what it can import can be
-    imported there.
+    imported there, and nothing else in its place. The call has another working
+    directory: entries relative to the caller's are made absolute.
     """
-    return pickle.dumps((sys.path, call))
+    return pickle.dumps(([os.path.abspath(p) for p in sys.path if isinstance(p, str)], call))
+
+
+def rebuild(error: bytes, line: str, trace: str) -> BaseException:
+    """
+    The exception of a call, on the caller's side.
+
+    Parameters
+    ----------
+    error
+        Pickled; empty when that could not be done.
+    line
+        What it says, should it not come to life here.
+    trace
+        The traceback in the call's process.
+
+    Returns
+    -------
+    BaseException
+        With a :class:`RemoteTraceback` as its cause.
+    """
+    rebuilt: BaseException = RemoteError(line)
+    if error:
+        with contextlib.suppress(BaseException):  # its class may ask for what is not there
+            loaded = pickle.loads(error)
+            if isinstance(loaded, BaseException):
+                rebuilt = loaded
+    rebuilt.__cause__ = RemoteTraceback(trace)
+    return rebuilt
+
+
+class _Raised:
+    """An exception on its way: unpickled, it is the exception again."""
+
+    def __init__(self, error: BaseException) -> None:
+        import traceback
+
+        trace = error.__traceback__
+        # From the call on; what leads there is ours.
+        shown = trace.tb_next if trace is not None and trace.tb_next is not None else trace
+        self._trace = "".join(traceback.format_exception(type(error), error, shown))
+        self._line = traceback.format_exception_only(error)[-1].rstrip("\n")
+        try:
+            self._error = _pickled(error)
+        except BaseException:
+            self._error = b""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (self._error, self._line, self._trace)
 
 
 def _carry_out(payload: bytes) -> tuple[bool, bytes]:
     try:
         path, call = pickle.loads(payload)
-        sys.path.extend(p for p in path if p not in sys.path)
+        if sys.path[: len(path)] != path:
+            sys.path[:] = path + [p for p in sys.path if p not in path]
         function, args, kwargs = pickle.loads(call)
         return True, _pickled(function(*args, **kwargs))
     except BaseException as error:  # whatever it is, it is the caller's to see
-        import traceback
-
-        error.add_note("Raised in a worker:\n" + traceback.format_exc())
-        try:
-            return False, _pickled(error)
-        except Exception:
-            return False, pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+        return False, pickle.dumps(_Raised(error))
 
 
 def _pickled(value: Any) -> bytes:

@@ -3,9 +3,14 @@
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
+from bursar.dispatch.journal import read_journal
+from bursar.market.ledger import Ledger
 from bursar.model.campaign import Retry
 from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.goal import Goal
@@ -14,8 +19,9 @@ from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.runs.execution import TICK, Execution
-from bursar.runs.folder import RunFolder
+from bursar.report.bill import make_bill
+from bursar.runs.execution import TICK, Execution, leases_of
+from bursar.runs.folder import RunFolder, write_atomically
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import Site
 
@@ -37,6 +43,8 @@ class Service:
         How many of each site; None: all it has.
     budget
         Most that may be spent, currency units; None for no limit.
+    keep_bill
+        Whether to leave ``bill.json`` in the folder.
     on_outcome
         Told of each outcome once it is durable, and whether it is final.
     on_start
@@ -45,7 +53,8 @@ class Service:
     Raises
     ------
     InputError
-        When more processors are asked of a site than it has.
+        When more processors are asked of a site than it has, when the sites
+        cannot be used together, or when the folder has a journal already.
     """
 
     def __init__(
@@ -55,6 +64,7 @@ class Service:
         *,
         processors: int | None,
         budget: float | None,
+        keep_bill: bool,
         on_outcome: Callable[[Outcome, bool], None],
         on_start: Callable[[Sequence[int]], None],
     ) -> None:
@@ -64,9 +74,26 @@ class Service:
                     f"processors must be between 1 and {site.processors}, "
                     f"which is what {site.name} has, got {processors}"
                 )
-        folder = RunFolder(path)
-        for part in (folder.files, folder.work, folder.logs):
-            part.mkdir(parents=True, exist_ok=True)
+        for site in sites:
+            if site.kind != "local":
+                raise InputError(
+                    f'site "{site.name}" is of kind "{site.kind}", which cannot run calls'
+                )
+        currencies = sorted({site.currency for site in sites})
+        if len(currencies) > 1:
+            raise InputError(f"the sites ask {' and '.join(currencies)}; expected one currency")
+        folder = RunFolder(path.absolute())
+        if folder.journal_file.exists():
+            raise InputError(
+                "has the journal of earlier calls", where=str(path), hint="choose another folder"
+            )
+        try:
+            for part in (folder.files, folder.work, folder.logs):
+                part.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BursarError(f"{path}: cannot make the folder: {error.strerror}") from None
+        self._folder = folder
+        self._billed: list[Task] | None = [] if keep_bill else None
         local: dict[str, Site] = {facts.name: LocalSite(facts) for facts in sites}
         self._execution = Execution(
             folder,
@@ -98,27 +125,51 @@ class Service:
         if self._ticking is not None:
             self._ticking.cancel()
         await self._execution.__aexit__(kind, error, trace)
+        if self._billed is not None:
+            await asyncio.to_thread(self._write_bill, self._billed)
 
     def submit(self, task: Task) -> int:
         """Adds a task; its number."""
+        if self._billed is not None:
+            self._billed.append(replace(task, steps=()))
         return self._execution.submit(task)
 
     def cancel(self, task: int) -> None:
         """A task is not wanted any more."""
         self._execution.dispatcher.cancel(task)
 
+    def _write_bill(self, tasks: Sequence[Task]) -> None:
+        journal = read_journal(self._folder.journal_file)
+        bill = make_bill(
+            self._folder.name,
+            Ledger(journal.transfers),
+            tuple(leases_of(journal.events).values()),
+            tasks,
+            journal.records,
+        )
+        text = msgspec.json.format(msgspec.json.encode(bill.to_dict()), indent=2)
+        write_atomically(self._folder.bill_file, text)
+
     async def _tick(self) -> None:
+        try:
+            self.failed.set_result(await self._watch())
+        except Exception as error:  # whoever waits must hear of it
+            failure = BursarError(f"the workers went out of sight: {error}")
+            failure.__cause__ = error
+            self.failed.set_result(failure)
+
+    async def _watch(self) -> BursarError:
+        """Looks at the money and the workers until something is wrong with them."""
         execution = self._execution
-        while not self.failed.done():
+        while True:
             await asyncio.sleep(TICK)
             execution.tick()
             if execution.cause == "budget" or execution.counts.refused:
-                reason = execution.reason or execution.dispatcher.refusal
-                self.failed.set_result(BudgetStop(reason))
-            elif execution.cause is not None:
-                self.failed.set_result(BursarError(execution.reason))
-            elif execution.dispatcher.fault is not None:
-                self.failed.set_result(execution.dispatcher.fault)
+                return BudgetStop(execution.reason or execution.dispatcher.refusal)
+            if execution.cause is not None:
+                return BursarError(execution.reason)
+            if execution.dispatcher.fault is not None:
+                return execution.dispatcher.fault
 
 
 def _whole(sites: Sequence[SiteFacts], processors: int | None) -> Plan:
