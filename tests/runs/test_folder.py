@@ -44,9 +44,15 @@ def test_a_campaign_survives_the_round_trip(tmp_path: Path) -> None:
     assert compiled.decode(compiled.encode(before)) == before
 
 
+def make(base: Path, name: str = "first") -> RunFolder:
+    """A run of that name."""
+    with RunFolder.create(base, campaign(base), SITES, argv=["bursar"], name=name) as run:
+        return run
+
+
 def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
     """The user may type what `bursar runs` shows, or a path."""
-    run = RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=["bursar"], name="first")
+    run = make(tmp_path)
 
     assert RunFolder.open(tmp_path, "first").path == run.path.resolve()
     assert RunFolder.open(Path("elsewhere"), str(run.path)).path == run.path.resolve()
@@ -57,7 +63,7 @@ def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
 
 def test_an_unknown_run_gets_a_hint(tmp_path: Path) -> None:
     """A misspelt run is answered with the nearest one."""
-    RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name="first")
+    make(tmp_path)
 
     with pytest.raises(InputError, match='no run "frist"') as caught:
         RunFolder.open(tmp_path, "frist")
@@ -66,18 +72,32 @@ def test_an_unknown_run_gets_a_hint(tmp_path: Path) -> None:
 
 def test_a_name_is_neither_taken_twice_nor_a_path(tmp_path: Path) -> None:
     """A run never overwrites another, nor leaves its folder."""
-    RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name="first")
+    make(tmp_path)
 
     with pytest.raises(InputError, match="exists already"):
-        RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name="first")
+        make(tmp_path)
     for name in ("../up", "..", "a/b", ""):
         with pytest.raises(InputError, match="is named by"):
-            RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name=name)
+            make(tmp_path, name)
+    assert [run.name for run in RunFolder.all(tmp_path)] == ["first"]
+
+
+def test_what_fails_before_it_is_a_run_leaves_nothing(tmp_path: Path) -> None:
+    """A full disk while the plan is written: no folder that looks like a run."""
+
+    def fail() -> None:
+        with RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name="first") as run:
+            assert run.path.is_dir()
+            raise BursarError("no room")
+
+    with pytest.raises(BursarError, match="no room"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_damage_and_newer_formats_are_said_plainly(tmp_path: Path) -> None:
     """A file we cannot read is named; nothing is guessed."""
-    run = RunFolder.create(tmp_path, campaign(tmp_path), SITES, argv=[], name="first")
+    run = make(tmp_path)
     text = run.info_file.read_text()
 
     run.info_file.write_text(text.replace('"format": 1', '"format": 99'))

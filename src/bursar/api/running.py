@@ -90,9 +90,10 @@ def run(
         if not anyway:
             raise GoalOutOfReach(proposal)
         chosen = _best_effort(proposal)
-    folder = RunFolder.create(Path(runs), campaign, facts, argv=list(argv), name=name)
-    write_plan(folder, proposal.to_dict(), chosen)
-    _make_initial_files(folder, campaign)
+    created = RunFolder.create(Path(runs), campaign, facts, argv=list(argv), name=name)
+    with created as folder:
+        write_plan(folder, proposal.to_dict(), chosen)
+        _make_initial_files(folder, campaign)
     return _carry_out(folder, campaign, chosen, progress=progress)
 
 

@@ -37,21 +37,30 @@ def write_report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write it here instead of into the run."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Only the page, into this file.",
         ),
     ] = None,
 ) -> None:
-    """Write a run's report.html, also of a run that goes on or was cut off; print a summary."""
+    """
+    Write a run's results, bill and report.html, also of one that goes on or was cut off.
+
+    Prints a summary.
+    """
     from bursar.cli.output import print_json, say
     from bursar.report.tables import print_summary
     from bursar.runs.folder import RunFolder
     from bursar.runs.reading import read_run, summarise
-    from bursar.runs.writing import report_to
+    from bursar.runs.writing import report_to, write_up
 
     record = read_run(RunFolder.open(runs, run))
-    target = output or record.folder.report_file
-    report_to(target, record)
-    say(f"wrote {target}")
+    if output is None:
+        write_up(record)
+    else:
+        report_to(output, record)
+    say(f"wrote {output or record.folder.report_file}")
     summary = summarise(record)
     if as_json:
         print_json(summary)

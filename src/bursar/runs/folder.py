@@ -1,9 +1,12 @@
 """Where a run lies on disk."""
 
+import contextlib
 import os
 import re
 import secrets
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -82,6 +85,7 @@ class RunFolder:
         return self.path.name
 
     @classmethod
+    @contextlib.contextmanager
     def create(
         cls,
         base: Path,
@@ -90,9 +94,12 @@ class RunFolder:
         *,
         argv: list[str],
         name: str | None = None,
-    ) -> "RunFolder":
+    ) -> "Iterator[RunFolder]":
         """
-        Makes the folder of a new run under ``base``.
+        Makes the folder of a new run under ``base``; a context to fill it in.
+
+        What is in the folder is a run once the context is left; when that
+        happens by an error, nothing stays behind.
 
         Raises
         ------
@@ -107,9 +114,14 @@ class RunFolder:
         if run.path.exists():
             raise InputError(f'run "{run.name}" exists already', hint="resume it, or choose a name")
         try:
-            for folder in (run.path, run.files, run.work, run.logs):
-                folder.mkdir(parents=True)
-            run.compiled_file.write_bytes(compiled.encode(campaign))
+            run.path.mkdir(parents=True)
+        except OSError as error:
+            raise BursarError(f"{run.path}: cannot make the run folder: {error.strerror}") from None
+        try:
+            for folder in (run.files, run.work, run.logs):
+                folder.mkdir()
+            run.write_campaign(campaign)
+            yield run
             run.write_info(
                 RunInfo(
                     format=FORMAT,
@@ -121,9 +133,9 @@ class RunFolder:
                     argv=argv,
                 )
             )
-        except OSError as error:
-            raise BursarError(f"{run.path}: cannot make the run folder: {error.strerror}") from None
-        return run
+        except BaseException:
+            shutil.rmtree(run.path, ignore_errors=True)
+            raise
 
     @classmethod
     def open(cls, base: Path, name: str) -> "RunFolder":
