@@ -1,14 +1,20 @@
 """From a proposal to a run, and from a run that was stopped to its end."""
 
-from collections.abc import Sequence
+import asyncio
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bursar.api.planning import plan as make_plan
 from bursar.api.planning import resolve_campaign
 from bursar.api.proposal import Proposal
 from bursar.api.result import RunResult
 from bursar.api.sites import Sites, resolve_sites
+from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
 from bursar.model.errors import Infeasible, InputError
 from bursar.model.plan import Plan
@@ -98,10 +104,10 @@ def run(
 
 
 def resume(
-    name: str,
+    name: str | Path,
     *,
     runs: str | Path = RUNS,
-    budget: tuple[float, str | None] | None = None,
+    budget: str | float | tuple[float, str | None] | None = None,
     retry_failed: bool = False,
     progress: bool = False,
 ) -> RunResult:
@@ -115,7 +121,8 @@ def resume(
     runs
         Folder that holds the runs.
     budget
-        Amount and currency that take the place of the run's budget; None: as it was.
+        Takes the place of the run's budget: ``"40 SU"``, a number, or amount and
+        currency; None: as it was.
     retry_failed
         Whether what failed for good is tried again.
     progress
@@ -124,15 +131,16 @@ def resume(
     Raises
     ------
     InputError
-        When there is no such run, or another process carries it out.
+        When there is no such run, another process carries it out, or the budget
+        is none.
     BursarError
         When it could not go on.
     """
-    folder = RunFolder.open(Path(runs), name)
+    folder = RunFolder.open(Path(runs), str(name))
     campaign = folder.read_campaign()
     _, plan = read_plan(folder)
     if budget is not None:
-        amount, currency = budget
+        amount, currency = budget if isinstance(budget, tuple) else parse_amount(budget)
         if currency not in (None, plan.currency):
             raise InputError(f"the run counts in {plan.currency}, got {currency}", where="budget")
         campaign = replace(campaign, goal=replace(campaign.goal, budget=amount))
@@ -149,8 +157,38 @@ def resume(
 def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: bool) -> RunResult:
     from bursar.runs.running import carry_out
 
-    summary = carry_out(folder, campaign, plan, **how)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        summary = carry_out(folder, campaign, plan, **how)
+    else:  # a notebook's, for one: a thread has one loop at a time
+        summary = _in_thread(lambda: carry_out(folder, campaign, plan, **how))
     return RunResult(folder, summary, summary["exit_status"])
+
+
+def _in_thread(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``work`` returns, done in a thread of its own; an interrupt is passed on to it."""
+    done: Future[dict[str, Any]] = Future()
+
+    def do() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=do, name="bursar-run")
+    thread.start()
+    try:
+        return done.result()
+    except KeyboardInterrupt:
+        # Tasks must not go on spending behind an interrupted cell.
+        if thread.is_alive() and not done.done():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
+            )
+        raise
+    finally:
+        thread.join()
 
 
 def _best_effort(proposal: Proposal) -> Plan:
