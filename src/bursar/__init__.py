@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from bursar.api.executor import Executor
+    from bursar.api.executor import Executor, TaskFailed
     from bursar.api.planning import plan
     from bursar.api.proposal import Proposal
     from bursar.api.result import RunResult
-    from bursar.api.running import resume, run
+    from bursar.api.running import GoalOutOfReach, resume, run
     from bursar.formats.campaign_file import read_campaign
     from bursar.formats.sites_toml import read_sites
     from bursar.model.campaign import Campaign, Retry
@@ -47,6 +47,7 @@ _HOMES = {
     "Executor": "api.executor",
     "File": "model.task",
     "Goal": "model.goal",
+    "GoalOutOfReach": "api.running",
     "Infeasible": "model.errors",
     "InputError": "model.errors",
     "Proposal": "api.proposal",
@@ -56,6 +57,7 @@ _HOMES = {
     "SiteError": "model.errors",
     "SiteFacts": "model.site",
     "Task": "model.task",
+    "TaskFailed": "api.executor",
     "Workflow": "model.workflow",
     "plan": "api.planning",
     "read_campaign": "formats.campaign_file",
@@ -73,6 +75,7 @@ __all__ = [
     "Executor",
     "File",
     "Goal",
+    "GoalOutOfReach",
     "Infeasible",
     "InputError",
     "Proposal",
@@ -82,6 +85,7 @@ __all__ = [
     "SiteError",
     "SiteFacts",
     "Task",
+    "TaskFailed",
     "Workflow",
     "plan",
     "read_campaign",

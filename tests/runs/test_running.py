@@ -161,6 +161,39 @@ def test_a_run_in_another_thread_needs_no_signals(tmp_path: Path) -> None:
     assert found[0].succeeded
 
 
+def test_two_runs_of_one_name_leave_each_other_alone(tmp_path: Path) -> None:
+    """What one begins with, killing what its earlier life left, is not the other's."""
+    first: list[bursar.RunResult] = []
+    mark = tmp_path / "mark"
+    line = f"touch {mark}; sleep 0.5"
+
+    def work() -> None:
+        first.append(
+            bursar.run(campaign(shell("a", line)), site(), runs=tmp_path / "x", name="same")
+        )
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not mark.exists():
+        thread.join(0.01)
+    second = bursar.run(campaign(shell("a", "true")), site(), runs=tmp_path / "y", name="same")
+    second = bursar.resume("same", runs=tmp_path / "y")
+    thread.join()
+
+    assert second.succeeded
+    assert first[0].to_dict()["attempts"] == 1
+
+
+def test_modules_in_the_users_folder_are_no_business_of_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A campaign's folder may well hold a socket.py."""
+    (tmp_path / "socket.py").write_text("raise SystemExit('wrong module')")
+    monkeypatch.chdir(tmp_path)
+
+    assert bursar.run(campaign(shell("a", "true")), site(), runs=tmp_path).succeeded
+
+
 @given(
     seconds=st.lists(st.sampled_from([0.0, 0.02, 0.1, 5.0]), min_size=1, max_size=6),
     budget=st.sampled_from([0.3, 0.8, 1.5]),

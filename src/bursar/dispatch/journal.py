@@ -10,6 +10,7 @@ any number may read meanwhile.
 import contextlib
 import fcntl
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -125,6 +126,11 @@ class Journal:
     path
         Of the file.
 
+    Attributes
+    ----------
+    identity
+        Of the run, through all its lives: random, since two runs may share a name.
+
     Raises
     ------
     InputError
@@ -149,6 +155,12 @@ class Journal:
                     _check_format(self._db, path)
                 # One transaction: a reader sees all the tables or none.
                 self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+                self._db.execute(
+                    "INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (secrets.token_hex(8),)
+                )
+                (self.identity,) = self._db.execute(
+                    "SELECT value FROM meta WHERE key = 'identity'"
+                ).fetchone()
             self._opened = opened.pop_all()
 
     def commit(

@@ -122,6 +122,7 @@ class LocalWorkers:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # not from the user's folder, whatever lies there
                 "-m",
                 "bursar.dispatch.worker",
                 stdin=asyncio.subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -191,7 +192,7 @@ class Execution:
 
     def submit(self, task: Task) -> int:
         """Adds a task without parents; its number."""
-        self._tasks.append(task)
+        self._tasks.append(replace(task, steps=()))  # for its limits; a call may be large
         return self.dispatcher.submit(task)
 
     def say(self, message: str) -> None:
@@ -215,7 +216,7 @@ class Execution:
     async def _begin(self, past: JournalState) -> None:
         goal = self._goal
         if past.events:
-            await asyncio.to_thread(kill_leftovers, self._folder.name)
+            await asyncio.to_thread(kill_leftovers, self._journal.identity)
         self.guard = BudgetGuard(
             budget_of(goal.budget),
             limit_of=lambda task: self._tasks[task].wall_limit,
@@ -233,7 +234,7 @@ class Execution:
             folders=Folders(
                 root=self._root, files=folder.files, work=folder.work, logs=folder.logs
             ),
-            run=folder.name,
+            run=self._journal.identity,
             order=_order(self._plan, len(self._tasks)),
             placed=_placed(self._plan, len(self._tasks)),
             past=past.attempts,
@@ -257,7 +258,9 @@ class Execution:
 
     async def _lease_processors(self, before: int) -> None:
         endpoint = Endpoint(
-            address=self.dispatcher.address, token=self.dispatcher.token, run=self._folder.name
+            address=self.dispatcher.address,
+            token=self.dispatcher.token,
+            run=self._journal.identity,
         )
         for number, purchase in enumerate(self._plan.purchases, before + 1):
             slot = purchase.slot

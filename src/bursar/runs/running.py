@@ -115,6 +115,9 @@ async def _carry_out(
                 await _finish(execution, campaign, plan, forecast, shown)
                 state = _state(execution)
             shown.update(_snapshot(execution, campaign, plan, forecast))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            state = "interrupted"
+            raise
         finally:
             if owned:
                 info.state, info.finished = state, time.time()
