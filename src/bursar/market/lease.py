@@ -72,7 +72,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def share(self, processor_seconds: float) -> Micros:
         """
-        Part of the charge that one task bears: rounded down.
+        Part of the charge that so much use by tasks bears: rounded down.
 
         What rounding leaves goes, with the idle time, to the lease's
         remainder, which makes a bill's items sum to its total.

@@ -2,8 +2,9 @@
 The bill: what a run cost, by site, by lease and by task.
 
 Its items add up to what the ledger paid, to the micro-unit: a task bears the
-processor time it held, rounded down, and what remains of a lease (its idle
-time, its fixed charge, and what rounding left) is an item of its own.
+processor time it held, rounded so that the sum over a lease's tasks is right to
+a micro-unit, and what remains of the lease (its idle time and its fixed charge)
+is an item of its own.
 """
 
 from collections.abc import Iterable, Sequence
@@ -180,6 +181,7 @@ def make_bill(
     paid = ledger.settled()
     closed = [lease for lease in leases if lease.end is not None]
     borne = {lease.id: 0 for lease in closed}
+    used = {lease.id: 0.0 for lease in closed}
     by_task: dict[int, list[tuple[Record, Micros]]] = {}
     for record in records:
         outcome = record.outcome
@@ -187,9 +189,11 @@ def make_bill(
         share = 0
         if lease is not None:
             seconds = max(0.0, outcome.end - max(outcome.start, lease.start))
-            room = paid.get(lease.id, 0) - borne[lease.id]
-            share = min(lease.share(tasks[outcome.task].processors * seconds), room)
-            borne[lease.id] += share
+            used[lease.id] += tasks[outcome.task].processors * seconds
+            # Rounded over all so far, so that many short tasks are not all rounded to nothing.
+            so_far = min(lease.share(used[lease.id]), paid.get(lease.id, 0))
+            share = so_far - borne[lease.id]
+            borne[lease.id] = so_far
         by_task.setdefault(outcome.task, []).append((record, share))
     return Bill(
         run=run,
