@@ -106,11 +106,11 @@ def print_plan(
     console.print(
         f"{campaign.name}: {count} task{'s' if count > 1 else ''}", style="bold", highlight=False
     )
-    table = Table(
-        "", "processors", "makespan", "cost", "utilisation", "above bound", box=None, padding=(0, 2)
-    )
+    titles = ("processors", "makespan", f"cost, {front.currency}", "utilisation", "above bound")
+    table = Table("", *titles, box=None, padding=(0, 1))
     for column in table.columns[1:]:
         column.justify = "right"
+        column.no_wrap = True
     several = len(front.sites) > 1
     if several:
         table.add_column("where")
@@ -119,7 +119,7 @@ def print_plan(
             "→" if option is choice.option else "",
             str(option.processors),
             span(option.makespan),
-            amount(option.cost, front.currency),
+            UNKNOWN if option.cost is None else f"{option.cost:.4g}",
             share(option.utilisation),
             _gap(option),
         ]

@@ -290,10 +290,15 @@
   const usage = (source) => {
     const changes = [];
     for (const bars of Object.values(source)) for (const b of bars) changes.push([b[1], b[3]], [b[2], -b[3]]);
-    changes.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    changes.sort((a, b) => a[0] - b[0]);
     let n = 0;
     const out = [[0, 0]];
-    for (const [t, d] of changes) { out.push([t, n]); n += d; out.push([t, n]); }
+    for (let i = 0; i < changes.length;) {
+      const t = changes[i][0];
+      let d = 0; // an end and a start at the same moment leave no dent
+      while (i < changes.length && changes[i][0] === t) d += changes[i++][1];
+      if (d) { out.push([t, n]); n += d; out.push([t, n]); }
+    }
     return out;
   };
   const actualUse = usage(D.actual), plannedUse = usage(D.planned);
