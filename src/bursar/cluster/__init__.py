@@ -1,0 +1,1 @@
+"""How a batch-scheduled cluster behaves: policies, reservations, free slots."""

@@ -1,0 +1,68 @@
+"""A workload trace: the jobs that a batch-scheduled machine was given."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    IntArray = NDArray[np.int64]
+    FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace:
+    """
+    Jobs in order of submission; arrays of one length, one entry for each job.
+
+    Parameters
+    ----------
+    name
+        Of the log.
+    number
+        Of the job in its log.
+    submit
+        Seconds from the log's begin. Ascending.
+    runtime
+        Seconds the job ran. Positive.
+    estimate
+        Seconds that were asked for; the runtime where nothing is known. Positive.
+    processors
+        How many it holds. At least 1.
+    wait
+        Seconds it waited, as recorded; NaN where unknown.
+    user
+        Number of its user; -1 where unknown.
+    max_processors
+        Of the machine, by the header; None when it does not say.
+    begin
+        Seconds since the epoch at which the log's clock is 0; None when unknown.
+    header
+        Comment lines of the log without their marker.
+    cleaning
+        What was dropped or changed, and why: reason to number of jobs.
+    """
+
+    name: str
+    number: "IntArray"
+    submit: "FloatArray"
+    runtime: "FloatArray"
+    estimate: "FloatArray"
+    processors: "IntArray"
+    wait: "FloatArray"
+    user: "IntArray"
+    max_processors: int | None = None
+    begin: float | None = None
+    header: tuple[str, ...] = ()
+    cleaning: "Mapping[str, int]" = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @property
+    def work(self) -> float:
+        """Processor-seconds of all jobs together."""
+        return float(self.runtime @ self.processors)
