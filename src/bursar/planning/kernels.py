@@ -11,7 +11,7 @@ processor a task holds is decided afterwards (:mod:`bursar.planning.numbering`).
 import numpy as np
 import numpy.typing as npt
 
-from bursar.planning.compiling import compiled
+from bursar.compiling import compiled
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

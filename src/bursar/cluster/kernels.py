@@ -1,0 +1,579 @@
+"""
+The state machine of a batch-scheduled cluster: arrays and numbers only.
+
+The same loop, :func:`advance`, runs a whole trace at once and moves a live
+state forward step by step. Its state:
+
+``k``, integers (indices ``K_*``)
+    ``K_NEXT`` the next job to be submitted, ``K_QUEUE`` how many wait, ``K_HEAP``
+    how many events are due, ``K_LOW`` and ``K_HIGH`` the profile's part of its
+    arrays that counts, ``K_RESERVATIONS`` how many advance reservations there
+    are, ``K_AGAIN`` whether the policy must look at the present moment again.
+jobs
+    ``submit``, ``width``, ``estimate``, ``runtime`` as given; ``start``,
+    ``finish``, ``expected`` (end by the estimate) and ``promise`` (first start
+    promised) as they come to be, NaN before; ``killed``.
+``queue``, ``reserved``
+    Waiting jobs in order of submission, and the start each is promised now.
+``heap_time``, ``heap_event``
+    A heap of coming events, earliest first: a job's number for its end, and
+    ``~number`` for the moment its estimate is up while it still runs.
+``times``, ``free``
+    The *profile*: ``free[i]`` processors are free from ``times[i]`` to
+    ``times[i + 1]``; the last step never ends, neighbours differ. It holds
+    running jobs to their expected ends, advance reservations, and, under
+    conservative backfilling, what waiting jobs are promised.
+
+Times are floats and compared exactly: whole seconds, as logs have them, are
+exact, so ties are ties.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from bursar.compiling import compiled
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+K_NEXT, K_QUEUE, K_HEAP, K_LOW, K_HIGH, K_RESERVATIONS, K_AGAIN = range(7)
+K_SIZE = 7
+
+FCFS, EASY, CONSERVATIVE = range(3)
+
+# The profile.
+
+
+@compiled
+def trim(k: IntArray, times: FloatArray, free: IntArray, now: float) -> None:
+    """Forgets the profile before ``now``, which its first step then begins at."""
+    low, high = k[K_LOW], k[K_HIGH]
+    while low + 1 < high and times[low + 1] <= now:
+        low += 1
+    if times[low] < now:
+        times[low] = now
+    k[K_LOW] = low
+
+
+@compiled
+def split(k: IntArray, times: FloatArray, free: IntArray, time: float) -> int:
+    """Index of the step that begins at ``time``, made where there is none."""
+    low, high = k[K_LOW], k[K_HIGH]
+    left, right = low, high
+    while left < right:  # the first step that begins at or after the time
+        middle = (left + right) // 2
+        if times[middle] < time:
+            left = middle + 1
+        else:
+            right = middle
+    if left < high and times[left] == time:
+        return int(left)
+    if high == len(times):  # room is at the front: move there
+        count = high - low
+        for i in range(count):
+            times[i] = times[low + i]
+            free[i] = free[low + i]
+        k[K_LOW] = 0
+        k[K_HIGH] = count
+        left -= low
+        low, high = 0, count
+    for i in range(high, left, -1):
+        times[i] = times[i - 1]
+        free[i] = free[i - 1]
+    times[left] = time
+    free[left] = free[left - 1]
+    k[K_HIGH] = high + 1
+    return int(left)
+
+
+@compiled
+def merge(k: IntArray, times: FloatArray, free: IntArray, index: int) -> None:
+    """Joins a step to the one before where both have the same number free."""
+    if index <= k[K_LOW] or index >= k[K_HIGH] or free[index] != free[index - 1]:
+        return
+    high = k[K_HIGH]
+    for i in range(index, high - 1):
+        times[i] = times[i + 1]
+        free[i] = free[i + 1]
+    k[K_HIGH] = high - 1
+
+
+@compiled
+def change(
+    k: IntArray, times: FloatArray, free: IntArray, begin: float, end: float, amount: int
+) -> None:
+    """Adds an amount to what is free from ``begin`` (at least the profile's) to ``end``."""
+    if end <= begin:
+        return
+    split(k, times, free, begin)
+    if end == math.inf:
+        last = k[K_HIGH]
+    else:
+        split(k, times, free, end)
+        last = -1
+    # Splitting may have moved the whole profile: look the begin up again.
+    first = split(k, times, free, begin)
+    i = first
+    while i < k[K_HIGH] and (last >= 0 or times[i] < end):
+        free[i] += amount
+        i += 1
+    merge(k, times, free, i)
+    merge(k, times, free, first)
+
+
+@compiled
+def least_free(k: IntArray, times: FloatArray, free: IntArray, begin: float, end: float) -> int:
+    """The least number free at any moment of ``[begin, end)``."""
+    low, high = k[K_LOW], k[K_HIGH]
+    left, right = low, high
+    while left < right:  # the last step that begins at or before the begin
+        middle = (left + right) // 2
+        if times[middle] <= begin:
+            left = middle + 1
+        else:
+            right = middle
+    i = max(left - 1, low)
+    least = free[i]
+    i += 1
+    while i < high and times[i] < end:
+        least = min(least, free[i])
+        i += 1
+    return int(least)
+
+
+@compiled
+def earliest(
+    k: IntArray,
+    times: FloatArray,
+    free: IntArray,
+    width: int,
+    length: float,
+    begin: float,
+    guaranteed: float,
+) -> float:
+    """
+    The earliest start from ``begin`` on of a window of so many processors.
+
+    Parameters
+    ----------
+    guaranteed
+        From here on for ``length`` there is room anyhow (a promise that would
+        be given up), so this is the answer where nothing earlier is; infinite
+        for none. Infinite as an answer: there is never room.
+    """
+    high = k[K_HIGH]
+    i = k[K_LOW]
+    while i + 1 < high and times[i + 1] <= begin:
+        i += 1
+    start = max(begin, float(times[i]))
+    while start < guaranteed:
+        end = min(start + length, guaranteed)
+        clear = True
+        while i < high and times[i] < end:
+            if free[i] < width:
+                clear = False
+                break
+            i += 1
+        if clear:
+            return start
+        while i < high and free[i] < width:
+            i += 1
+        if i == high:
+            return guaranteed
+        start = float(times[i])
+    return guaranteed
+
+
+# The heap of events.
+
+
+@compiled
+def _before(heap_time: FloatArray, heap_event: IntArray, a: int, b: int) -> bool:
+    if heap_time[a] != heap_time[b]:
+        return bool(heap_time[a] < heap_time[b])
+    return bool(heap_event[a] < heap_event[b])
+
+
+@compiled
+def push(k: IntArray, heap_time: FloatArray, heap_event: IntArray, time: float, event: int) -> None:
+    """Adds an event."""
+    i = k[K_HEAP]
+    k[K_HEAP] += 1
+    heap_time[i], heap_event[i] = time, event
+    while i:
+        above = (i - 1) // 2
+        if _before(heap_time, heap_event, above, i):
+            break
+        heap_time[i], heap_time[above] = heap_time[above], heap_time[i]
+        heap_event[i], heap_event[above] = heap_event[above], heap_event[i]
+        i = above
+
+
+@compiled
+def pop(k: IntArray, heap_time: FloatArray, heap_event: IntArray) -> int:
+    """Takes the earliest event away; of several the one of the first job."""
+    event = heap_event[0]
+    k[K_HEAP] -= 1
+    count = k[K_HEAP]
+    heap_time[0], heap_event[0] = heap_time[count], heap_event[count]
+    i = 0
+    while True:
+        below = 2 * i + 1
+        if below >= count:
+            break
+        if below + 1 < count and _before(heap_time, heap_event, below + 1, below):
+            below += 1
+        if _before(heap_time, heap_event, i, below):
+            break
+        heap_time[i], heap_time[below] = heap_time[below], heap_time[i]
+        heap_event[i], heap_event[below] = heap_event[below], heap_event[i]
+        i = below
+    return int(event)
+
+
+# Starting jobs.
+
+
+@compiled
+def _begin(
+    k: IntArray,
+    job: int,
+    now: float,
+    extend: bool,
+    estimate: FloatArray,
+    runtime: FloatArray,
+    start: FloatArray,
+    finish: FloatArray,
+    expected: FloatArray,
+    killed: BoolArray,
+    heap_time: FloatArray,
+    heap_event: IntArray,
+) -> None:
+    """A job starts: its end, or the end of its estimate, becomes an event."""
+    start[job] = now
+    expected[job] = now + estimate[job]
+    if runtime[job] <= estimate[job]:
+        finish[job] = now + runtime[job]
+        push(k, heap_time, heap_event, finish[job], job)
+    elif extend:
+        finish[job] = now + runtime[job]
+        push(k, heap_time, heap_event, expected[job], ~job)
+    else:
+        finish[job] = expected[job]
+        killed[job] = True
+        push(k, heap_time, heap_event, finish[job], job)
+
+
+@compiled
+def _start_in_order(
+    k: IntArray,
+    now: float,
+    backfill: bool,
+    extend: bool,
+    width: IntArray,
+    estimate: FloatArray,
+    runtime: FloatArray,
+    start: FloatArray,
+    finish: FloatArray,
+    expected: FloatArray,
+    killed: BoolArray,
+    queue: IntArray,
+    reserved: FloatArray,
+    heap_time: FloatArray,
+    heap_event: IntArray,
+    times: FloatArray,
+    free: IntArray,
+) -> None:
+    """FCFS, and EASY where ``backfill`` says so."""
+    count = k[K_QUEUE]
+    first = 0
+    while first < count:
+        job = queue[first]
+        if free[k[K_LOW]] < width[job]:
+            break
+        if k[K_RESERVATIONS] and (
+            least_free(k, times, free, now, now + estimate[job]) < width[job]
+        ):
+            break
+        change(k, times, free, now, now + estimate[job], -width[job])
+        _begin(
+            k, job, now, extend, estimate, runtime, start, finish, expected, killed,
+            heap_time, heap_event,
+        )  # fmt: skip
+        first += 1
+    if first:
+        for i in range(first, count):
+            queue[i - first] = queue[i]
+            reserved[i - first] = reserved[i]
+        count -= first
+        k[K_QUEUE] = count
+    if not backfill or count < 2 or free[k[K_LOW]] == 0:
+        return
+
+    # The first that waits gets the earliest window there is; nobody may take it.
+    head = queue[0]
+    shadow = earliest(k, times, free, width[head], estimate[head], now, math.inf)
+    change(k, times, free, shadow, shadow + estimate[head], -width[head])
+    started = 0
+    for i in range(1, count):
+        if free[k[K_LOW]] == 0:
+            for j in range(i, count):
+                queue[j - started] = queue[j]
+            break
+        job = queue[i]
+        end = now + estimate[job]
+        if width[job] <= free[k[K_LOW]] and least_free(k, times, free, now, end) >= width[job]:
+            change(k, times, free, now, end, -width[job])
+            _begin(
+                k, job, now, extend, estimate, runtime, start, finish, expected, killed,
+                heap_time, heap_event,
+            )  # fmt: skip
+            started += 1
+        else:
+            queue[i - started] = job
+    k[K_QUEUE] = count - started
+    change(k, times, free, shadow, shadow + estimate[head], width[head])
+
+
+# Conservative backfilling.
+
+
+@compiled
+def promise_earliest(
+    k: IntArray, times: FloatArray, free: IntArray, width: int, length: float, now: float
+) -> float:
+    """The earliest window that breaks no promise, taken; its start."""
+    begin = earliest(k, times, free, width, length, now, math.inf)
+    change(k, times, free, begin, begin + length, -width)
+    return begin
+
+
+@compiled
+def compress(
+    k: IntArray,
+    now: float,
+    width: IntArray,
+    estimate: FloatArray,
+    queue: IntArray,
+    reserved: FloatArray,
+    times: FloatArray,
+    free: IntArray,
+) -> None:
+    """Each waiting job, in order, goes to the earliest start there is; never a later one."""
+    for i in range(k[K_QUEUE]):
+        old = reserved[i]
+        if old <= now:
+            continue
+        job = queue[i]
+        new = earliest(k, times, free, width[job], estimate[job], now, old)
+        if new < old:
+            change(k, times, free, old, old + estimate[job], width[job])
+            change(k, times, free, new, new + estimate[job], -width[job])
+            reserved[i] = new
+
+
+@compiled
+def withdraw_promises(
+    k: IntArray,
+    width: IntArray,
+    estimate: FloatArray,
+    queue: IntArray,
+    reserved: FloatArray,
+    times: FloatArray,
+    free: IntArray,
+) -> None:
+    """Takes what waiting jobs are promised out of the profile."""
+    for i in range(k[K_QUEUE]):
+        job = queue[i]
+        change(k, times, free, reserved[i], reserved[i] + estimate[job], width[job])
+
+
+@compiled
+def promise_again(
+    k: IntArray,
+    now: float,
+    width: IntArray,
+    estimate: FloatArray,
+    queue: IntArray,
+    reserved: FloatArray,
+    times: FloatArray,
+    free: IntArray,
+) -> None:
+    """Gives every waiting job a new promise, in order."""
+    for i in range(k[K_QUEUE]):
+        job = queue[i]
+        reserved[i] = promise_earliest(k, times, free, width[job], estimate[job], now)
+
+
+@compiled
+def _start_reserved(
+    k: IntArray,
+    now: float,
+    extend: bool,
+    estimate: FloatArray,
+    runtime: FloatArray,
+    start: FloatArray,
+    finish: FloatArray,
+    expected: FloatArray,
+    killed: BoolArray,
+    queue: IntArray,
+    reserved: FloatArray,
+    heap_time: FloatArray,
+    heap_event: IntArray,
+) -> float:
+    """Starts the jobs whose promised moment it is; when the next one's is."""
+    upcoming = math.inf
+    kept = 0
+    for i in range(k[K_QUEUE]):
+        job = queue[i]
+        if reserved[i] <= now:
+            _begin(
+                k, job, now, extend, estimate, runtime, start, finish, expected, killed,
+                heap_time, heap_event,
+            )  # fmt: skip
+        else:
+            upcoming = min(upcoming, reserved[i])
+            queue[kept], reserved[kept] = job, reserved[i]
+            kept += 1
+    k[K_QUEUE] = kept
+    return upcoming
+
+
+# The loop.
+
+
+@compiled
+def advance(
+    k: IntArray,
+    until: float,
+    now: float,
+    policy: int,
+    singly: bool,
+    compressing: bool,
+    extend: bool,
+    submit: FloatArray,
+    width: IntArray,
+    estimate: FloatArray,
+    runtime: FloatArray,
+    start: FloatArray,
+    finish: FloatArray,
+    expected: FloatArray,
+    promise: FloatArray,
+    killed: BoolArray,
+    queue: IntArray,
+    reserved: FloatArray,
+    heap_time: FloatArray,
+    heap_event: IntArray,
+    times: FloatArray,
+    free: IntArray,
+    jobs: int,
+    extra: FloatArray,
+) -> float:
+    """
+    Everything that happens up to and at ``until``.
+
+    At one moment: jobs end, or are extended or killed; reservations end; jobs
+    are submitted, in order; then the policy starts what may start, once.
+
+    Parameters
+    ----------
+    now
+        The present time.
+    policy
+        ``FCFS``, ``EASY`` or ``CONSERVATIVE``.
+    singly
+        The policy runs after every single event instead; ends come first.
+    compressing
+        Conservative: an early end lets the waiting jobs move forward.
+    extend
+        A job that outlives its estimate goes on, its estimate doubled as often
+        as it takes; otherwise it is killed at the end of it.
+    jobs
+        How many there are in the arrays.
+    extra
+        Moments at which room comes back by itself (reservations end),
+        ascending, infinity last.
+
+    Returns
+    -------
+    float
+        The time of the last event.
+    """
+    upcoming = math.inf
+    if policy == CONSERVATIVE:
+        for i in range(k[K_QUEUE]):
+            upcoming = min(upcoming, reserved[i])
+    wake = 0
+    while extra[wake] <= now:
+        wake += 1
+    while True:
+        moment = min(upcoming, extra[wake])
+        if k[K_HEAP]:
+            moment = min(moment, heap_time[0])
+        if k[K_NEXT] < jobs:
+            moment = min(moment, max(now, submit[k[K_NEXT]]))
+        if k[K_AGAIN]:
+            moment = now
+            k[K_AGAIN] = 0
+        if moment > until or moment == math.inf:
+            break
+        now = moment
+        trim(k, times, free, now)
+        while extra[wake] <= now:
+            wake += 1
+        early = False
+        overrun = False
+        happened = False
+        while k[K_HEAP] and heap_time[0] <= now and not (singly and happened):
+            happened = True
+            event = pop(k, heap_time, heap_event)
+            if event >= 0:
+                if expected[event] > now:
+                    change(k, times, free, now, expected[event], width[event])
+                    early = True
+                continue
+            job = ~event
+            if policy == CONSERVATIVE and not overrun:
+                withdraw_promises(k, width, estimate, queue, reserved, times, free)
+            overrun = True
+            end = start[job] + 2 * (expected[job] - start[job])
+            if least_free(k, times, free, now, end) < width[job]:
+                finish[job] = now  # an advance reservation is in the way
+                killed[job] = True
+                continue
+            change(k, times, free, now, end, -width[job])
+            expected[job] = end
+            if finish[job] <= end:
+                push(k, heap_time, heap_event, finish[job], job)
+            else:
+                push(k, heap_time, heap_event, end, event)
+        if policy == CONSERVATIVE:
+            if overrun:
+                promise_again(k, now, width, estimate, queue, reserved, times, free)
+            elif early and compressing:
+                compress(k, now, width, estimate, queue, reserved, times, free)
+        while k[K_NEXT] < jobs and submit[k[K_NEXT]] <= now and not (singly and happened):
+            happened = True
+            job = k[K_NEXT]
+            k[K_NEXT] += 1
+            waiting = k[K_QUEUE]
+            queue[waiting] = job
+            reserved[waiting] = math.nan
+            if policy == CONSERVATIVE:
+                reserved[waiting] = promise_earliest(k, times, free, width[job], estimate[job], now)
+                promise[job] = reserved[waiting]
+            k[K_QUEUE] = waiting + 1
+        if policy == CONSERVATIVE:
+            upcoming = _start_reserved(
+                k, now, extend, estimate, runtime, start, finish, expected, killed,
+                queue, reserved, heap_time, heap_event,
+            )  # fmt: skip
+        elif k[K_QUEUE]:
+            _start_in_order(
+                k, now, policy == EASY, extend, width, estimate, runtime, start, finish,
+                expected, killed, queue, reserved, heap_time, heap_event, times, free,
+            )  # fmt: skip
+    return now

@@ -1,0 +1,105 @@
+"""A whole trace on a machine: when each job would have started and ended."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.cluster.machine import Early, Machine, Overrun, Policy, Semantics
+from bursar.model.errors import InputError, nearest
+from bursar.model.trace import Trace
+
+Estimates = Literal["user", "actual"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """
+    What became of a trace's jobs; arrays in the trace's order.
+
+    Parameters
+    ----------
+    start, finish
+        Seconds on the trace's clock.
+    killed
+        Whether the job was ended at its estimate.
+    promised
+        Under conservative backfilling, the start it was promised when it was
+        submitted; NaN under other policies.
+    processors, policy, estimates, semantics, early, overrun
+        As simulated.
+    """
+
+    start: NDArray[np.float64]
+    finish: NDArray[np.float64]
+    killed: NDArray[np.bool_]
+    promised: NDArray[np.float64]
+    processors: int
+    policy: Policy
+    estimates: Estimates
+    semantics: Semantics
+    early: Early
+    overrun: Overrun
+
+
+def simulate(
+    trace: Trace,
+    *,
+    processors: int,
+    policy: Policy,
+    estimates: Estimates = "user",
+    semantics: Semantics = "batch",
+    early: Early = "compress",
+    overrun: Overrun = "kill",
+) -> Result:
+    """
+    Runs a trace on a machine of so many processors.
+
+    Parameters
+    ----------
+    estimates
+        What decisions go by: what ``"user"`` s asked for, or the ``"actual"``
+        run times.
+    policy, semantics, early, overrun
+        As of :class:`bursar.cluster.machine.Machine`.
+
+    Raises
+    ------
+    InputError
+        When an argument is not one of these, or a job is wider than the machine.
+    """
+    if estimates not in get_args(Estimates):
+        raise InputError(
+            f'unknown estimates "{estimates}", expected one of user, actual',
+            hint=nearest(estimates, get_args(Estimates)),
+        )
+    machine = Machine(processors, policy, semantics=semantics, early=early, overrun=overrun)
+    wide = np.flatnonzero(trace.processors > processors)
+    if len(wide):
+        first = int(trace.number[wide[0]])
+        raise InputError(
+            f"{len(wide)} jobs need more than {processors} processors, "
+            f"the first is job {first} with {int(trace.processors[wide[0]])}",
+            where=trace.name,
+        )
+    machine.submit_all(
+        trace.submit,
+        trace.processors,
+        trace.estimate if estimates == "user" else trace.runtime,
+        trace.runtime,
+    )
+    machine.run()
+    start, finish, killed, promised = machine.outcome()
+    return Result(
+        start=start,
+        finish=finish,
+        killed=killed,
+        promised=promised,
+        processors=processors,
+        policy=policy,
+        estimates=estimates,
+        semantics=semantics,
+        early=early,
+        overrun=overrun,
+    )
