@@ -371,7 +371,7 @@ def test_kernels_work_where_no_code_can_be_kept(monkeypatch: pytest.MonkeyPatch)
     numba = pytest.importorskip("numba")
     from numba.core import caching
 
-    from bursar.planning.compiling import compiled
+    from bursar.compiling import compiled
 
     # Named with an underscore before Numba 0.61.
     implementation = getattr(caching, "CacheImpl", None) or caching._CacheImpl

@@ -6,18 +6,20 @@ state forward step by step. Its state:
 
 ``k``, integers (indices ``K_*``)
     ``K_NEXT`` the next job to be submitted, ``K_QUEUE`` how many wait, ``K_HEAP``
-    how many events are due, ``K_LOW`` and ``K_HIGH`` the profile's part of its
-    arrays that counts, ``K_RESERVATIONS`` how many advance reservations there
-    are, ``K_AGAIN`` whether the policy must look at the present moment again.
+    how many events are due, ``K_PUSHED`` how many ever were, ``K_LOW`` and
+    ``K_HIGH`` the profile's part of its arrays that counts, ``K_RESERVATIONS``
+    how many advance reservations there are, ``K_AGAIN`` whether the policy must
+    look at the present moment again.
 jobs
     ``submit``, ``width``, ``estimate``, ``runtime`` as given; ``start``,
     ``finish``, ``expected`` (end by the estimate) and ``promise`` (first start
     promised) as they come to be, NaN before; ``killed``.
 ``queue``, ``reserved``
     Waiting jobs in order of submission, and the start each is promised now.
-``heap_time``, ``heap_event``
-    A heap of coming events, earliest first: a job's number for its end, and
-    ``~number`` for the moment its estimate is up while it still runs.
+``heap_time``, ``heap_event``, ``heap_order``
+    A heap of coming events, earliest first, of equal ones the first that was
+    added: a job's number for its end, and ``~number`` for the moment its
+    estimate is up while it still runs.
 ``times``, ``free``
     The *profile*: ``free[i]`` processors are free from ``times[i]`` to
     ``times[i + 1]``; the last step never ends, neighbours differ. It holds
@@ -39,8 +41,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-K_NEXT, K_QUEUE, K_HEAP, K_LOW, K_HIGH, K_RESERVATIONS, K_AGAIN = range(7)
-K_SIZE = 7
+K_NEXT, K_QUEUE, K_HEAP, K_PUSHED, K_LOW, K_HIGH, K_RESERVATIONS, K_AGAIN = range(8)
+K_SIZE = 8
 
 FCFS, EASY, CONSERVATIVE = range(3)
 
@@ -191,45 +193,60 @@ def earliest(
 
 
 @compiled
-def _before(heap_time: FloatArray, heap_event: IntArray, a: int, b: int) -> bool:
+def _before(heap_time: FloatArray, heap_order: IntArray, a: int, b: int) -> bool:
     if heap_time[a] != heap_time[b]:
         return bool(heap_time[a] < heap_time[b])
-    return bool(heap_event[a] < heap_event[b])
+    return bool(heap_order[a] < heap_order[b])
 
 
 @compiled
-def push(k: IntArray, heap_time: FloatArray, heap_event: IntArray, time: float, event: int) -> None:
+def _swap(
+    heap_time: FloatArray, heap_event: IntArray, heap_order: IntArray, a: int, b: int
+) -> None:
+    heap_time[a], heap_time[b] = heap_time[b], heap_time[a]
+    heap_event[a], heap_event[b] = heap_event[b], heap_event[a]
+    heap_order[a], heap_order[b] = heap_order[b], heap_order[a]
+
+
+@compiled
+def push(
+    k: IntArray,
+    heap_time: FloatArray,
+    heap_event: IntArray,
+    heap_order: IntArray,
+    time: float,
+    event: int,
+) -> None:
     """Adds an event."""
     i = k[K_HEAP]
     k[K_HEAP] += 1
-    heap_time[i], heap_event[i] = time, event
+    heap_time[i], heap_event[i], heap_order[i] = time, event, k[K_PUSHED]
+    k[K_PUSHED] += 1
     while i:
         above = (i - 1) // 2
-        if _before(heap_time, heap_event, above, i):
+        if _before(heap_time, heap_order, above, i):
             break
-        heap_time[i], heap_time[above] = heap_time[above], heap_time[i]
-        heap_event[i], heap_event[above] = heap_event[above], heap_event[i]
+        _swap(heap_time, heap_event, heap_order, i, above)
         i = above
 
 
 @compiled
-def pop(k: IntArray, heap_time: FloatArray, heap_event: IntArray) -> int:
-    """Takes the earliest event away; of several the one of the first job."""
+def pop(k: IntArray, heap_time: FloatArray, heap_event: IntArray, heap_order: IntArray) -> int:
+    """Takes the earliest event away; of several at one time, the first that was added."""
     event = heap_event[0]
     k[K_HEAP] -= 1
     count = k[K_HEAP]
-    heap_time[0], heap_event[0] = heap_time[count], heap_event[count]
+    _swap(heap_time, heap_event, heap_order, 0, count)
     i = 0
     while True:
         below = 2 * i + 1
         if below >= count:
             break
-        if below + 1 < count and _before(heap_time, heap_event, below + 1, below):
+        if below + 1 < count and _before(heap_time, heap_order, below + 1, below):
             below += 1
-        if _before(heap_time, heap_event, i, below):
+        if _before(heap_time, heap_order, i, below):
             break
-        heap_time[i], heap_time[below] = heap_time[below], heap_time[i]
-        heap_event[i], heap_event[below] = heap_event[below], heap_event[i]
+        _swap(heap_time, heap_event, heap_order, i, below)
         i = below
     return int(event)
 
@@ -251,20 +268,21 @@ def _begin(
     killed: BoolArray,
     heap_time: FloatArray,
     heap_event: IntArray,
+    heap_order: IntArray,
 ) -> None:
     """A job starts: its end, or the end of its estimate, becomes an event."""
     start[job] = now
     expected[job] = now + estimate[job]
     if runtime[job] <= estimate[job]:
         finish[job] = now + runtime[job]
-        push(k, heap_time, heap_event, finish[job], job)
+        push(k, heap_time, heap_event, heap_order, finish[job], job)
     elif extend:
         finish[job] = now + runtime[job]
-        push(k, heap_time, heap_event, expected[job], ~job)
+        push(k, heap_time, heap_event, heap_order, expected[job], ~job)
     else:
         finish[job] = expected[job]
         killed[job] = True
-        push(k, heap_time, heap_event, finish[job], job)
+        push(k, heap_time, heap_event, heap_order, finish[job], job)
 
 
 @compiled
@@ -284,6 +302,7 @@ def _start_in_order(
     reserved: FloatArray,
     heap_time: FloatArray,
     heap_event: IntArray,
+    heap_order: IntArray,
     times: FloatArray,
     free: IntArray,
 ) -> None:
@@ -301,7 +320,7 @@ def _start_in_order(
         change(k, times, free, now, now + estimate[job], -width[job])
         _begin(
             k, job, now, extend, estimate, runtime, start, finish, expected, killed,
-            heap_time, heap_event,
+            heap_time, heap_event, heap_order,
         )  # fmt: skip
         first += 1
     if first:
@@ -316,26 +335,38 @@ def _start_in_order(
     # The first that waits gets the earliest window there is; nobody may take it.
     head = queue[0]
     shadow = earliest(k, times, free, width[head], estimate[head], now, math.inf)
-    change(k, times, free, shadow, shadow + estimate[head], -width[head])
+    # Without reservations ever more is free as time goes by, so one look at the
+    # shadow time tells how much the head leaves from there on.
+    simple = k[K_RESERVATIONS] == 0
+    spare = 0
+    if simple:
+        spare = least_free(k, times, free, shadow, shadow) - width[head]
+    else:
+        change(k, times, free, shadow, shadow + estimate[head], -width[head])
     started = 0
     for i in range(1, count):
-        if free[k[K_LOW]] == 0:
-            for j in range(i, count):
-                queue[j - started] = queue[j]
-            break
         job = queue[i]
-        end = now + estimate[job]
-        if width[job] <= free[k[K_LOW]] and least_free(k, times, free, now, end) >= width[job]:
+        fits = width[job] <= free[k[K_LOW]]
+        if fits:
+            end = now + estimate[job]
+            if simple:
+                fits = end <= shadow or width[job] <= spare
+                if fits and end > shadow:
+                    spare -= width[job]
+            else:
+                fits = least_free(k, times, free, now, end) >= width[job]
+        if fits:
             change(k, times, free, now, end, -width[job])
             _begin(
                 k, job, now, extend, estimate, runtime, start, finish, expected, killed,
-                heap_time, heap_event,
+                heap_time, heap_event, heap_order,
             )  # fmt: skip
             started += 1
-        else:
+        elif started:
             queue[i - started] = job
     k[K_QUEUE] = count - started
-    change(k, times, free, shadow, shadow + estimate[head], width[head])
+    if not simple:
+        change(k, times, free, shadow, shadow + estimate[head], width[head])
 
 
 # Conservative backfilling.
@@ -423,6 +454,7 @@ def _start_reserved(
     reserved: FloatArray,
     heap_time: FloatArray,
     heap_event: IntArray,
+    heap_order: IntArray,
 ) -> float:
     """Starts the jobs whose promised moment it is; when the next one's is."""
     upcoming = math.inf
@@ -432,7 +464,7 @@ def _start_reserved(
         if reserved[i] <= now:
             _begin(
                 k, job, now, extend, estimate, runtime, start, finish, expected, killed,
-                heap_time, heap_event,
+                heap_time, heap_event, heap_order,
             )  # fmt: skip
         else:
             upcoming = min(upcoming, reserved[i])
@@ -467,6 +499,7 @@ def advance(
     reserved: FloatArray,
     heap_time: FloatArray,
     heap_event: IntArray,
+    heap_order: IntArray,
     times: FloatArray,
     free: IntArray,
     jobs: int,
@@ -485,7 +518,8 @@ def advance(
     policy
         ``FCFS``, ``EASY`` or ``CONSERVATIVE``.
     singly
-        The policy runs after every single event instead; ends come first.
+        The policy runs after every single event instead: submissions come
+        first, then ends in the order in which the jobs started.
     compressing
         Conservative: an early end lets the waiting jobs move forward.
     extend
@@ -526,10 +560,12 @@ def advance(
             wake += 1
         early = False
         overrun = False
-        happened = False
-        while k[K_HEAP] and heap_time[0] <= now and not (singly and happened):
-            happened = True
-            event = pop(k, heap_time, heap_event)
+        left = len(submit) + 1
+        if singly:
+            left = 0 if k[K_NEXT] < jobs and submit[k[K_NEXT]] <= now else 1
+        while k[K_HEAP] and heap_time[0] <= now and left:
+            left -= 1
+            event = pop(k, heap_time, heap_event, heap_order)
             if event >= 0:
                 if expected[event] > now:
                     change(k, times, free, now, expected[event], width[event])
@@ -547,16 +583,15 @@ def advance(
             change(k, times, free, now, end, -width[job])
             expected[job] = end
             if finish[job] <= end:
-                push(k, heap_time, heap_event, finish[job], job)
+                push(k, heap_time, heap_event, heap_order, finish[job], job)
             else:
-                push(k, heap_time, heap_event, end, event)
+                push(k, heap_time, heap_event, heap_order, end, event)
         if policy == CONSERVATIVE:
             if overrun:
                 promise_again(k, now, width, estimate, queue, reserved, times, free)
             elif early and compressing:
                 compress(k, now, width, estimate, queue, reserved, times, free)
-        while k[K_NEXT] < jobs and submit[k[K_NEXT]] <= now and not (singly and happened):
-            happened = True
+        while k[K_NEXT] < jobs and submit[k[K_NEXT]] <= now:
             job = k[K_NEXT]
             k[K_NEXT] += 1
             waiting = k[K_QUEUE]
@@ -566,14 +601,16 @@ def advance(
                 reserved[waiting] = promise_earliest(k, times, free, width[job], estimate[job], now)
                 promise[job] = reserved[waiting]
             k[K_QUEUE] = waiting + 1
+            if singly:
+                break
         if policy == CONSERVATIVE:
             upcoming = _start_reserved(
                 k, now, extend, estimate, runtime, start, finish, expected, killed,
-                queue, reserved, heap_time, heap_event,
+                queue, reserved, heap_time, heap_event, heap_order,
             )  # fmt: skip
         elif k[K_QUEUE]:
             _start_in_order(
                 k, now, policy == EASY, extend, width, estimate, runtime, start, finish,
-                expected, killed, queue, reserved, heap_time, heap_event, times, free,
+                expected, killed, queue, reserved, heap_time, heap_event, heap_order, times, free,
             )  # fmt: skip
     return now

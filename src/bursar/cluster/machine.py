@@ -140,6 +140,7 @@ class Machine:
     _reserved: FloatArray
     _heap_time: FloatArray
     _heap_event: IntArray
+    _heap_order: IntArray
     _times: FloatArray
     _free: IntArray
 
@@ -289,6 +290,7 @@ class Machine:
             self._reserved,
             self._heap_time,
             self._heap_event,
+            self._heap_order,
             self._times,
             self._free,
             self._jobs,
@@ -566,6 +568,7 @@ class Machine:
             ("_reserved", np.float64, capacity),
             ("_heap_time", np.float64, capacity),
             ("_heap_event", np.int64, capacity),
+            ("_heap_order", np.int64, capacity),
             ("_times", np.float64, steps),
             ("_free", np.int64, steps),
         )
@@ -632,7 +635,7 @@ class Machine:
         ]
         self._k[K_HEAP] = 0
         for time, event in events:
-            kernels.push(self._k, self._heap_time, self._heap_event, time, event)
+            kernels.push(self._k, self._heap_time, self._heap_event, self._heap_order, time, event)
 
     def _room_came_back(self) -> None:
         """Waiting jobs may start, or move forward, as after an early end."""
@@ -659,7 +662,12 @@ class Machine:
         for job in running:
             self._finish[job] = self._expected[job]
             kernels.push(
-                self._k, self._heap_time, self._heap_event, float(self._expected[job]), int(job)
+                self._k,
+                self._heap_time,
+                self._heap_event,
+                self._heap_order,
+                float(self._expected[job]),
+                int(job),
             )
 
 
