@@ -1,0 +1,120 @@
+"""The bill's items are the ledger, to the micro-unit."""
+
+import io
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bursar.dispatch.journal import Record
+from bursar.market.lease import Lease
+from bursar.market.ledger import Ledger
+from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Task
+from bursar.report.bill import make_bill, print_bill
+
+PRICE = st.sampled_from([0.0, 1e-9, 1 / 3600, 0.37, 12.5])
+SECONDS = st.floats(0.0, 50.0)
+STATUS = st.sampled_from([Status.SUCCEEDED, Status.FAILED, Status.LOST])
+
+
+@given(
+    prices=st.lists(st.tuples(PRICE, PRICE), min_size=1, max_size=3),
+    attempts=st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 2), SECONDS, SECONDS, STATUS), max_size=30
+    ),
+    widths=st.lists(st.integers(1, 4), min_size=10, max_size=10),
+    shortfall=st.integers(0, 10),
+)
+def test_tasks_and_remainders_add_up_to_what_was_paid(
+    prices: list[tuple[float, float]],
+    attempts: list[tuple[int, int, float, float, Status]],
+    widths: list[int],
+    shortfall: int,
+) -> None:
+    """
+    Whatever was run, at any price, also where a lease could not be paid in full.
+    """
+    tasks = [Task(id=f"t{i}", processors=width) for i, width in enumerate(widths)]
+    leases = [
+        Lease(
+            id=f"lease-{i}",
+            site=f"s{i}",
+            processors=8,
+            unit_price=unit,
+            fixed_price=fixed,
+            start=0.0,
+            end=100.0,
+        )
+        for i, (unit, fixed) in enumerate(prices)
+    ]
+    ledger = Ledger()
+    for lease in leases:
+        paid = max(0, lease.charge(8 * 100.0) - shortfall)
+        if paid:
+            ledger.fund(0.0, paid)
+            ledger.hold(0.0, lease.id, paid)
+            ledger.settle(100.0, lease.id, lease.site, paid)
+    records = [
+        Record(
+            Outcome(task=task, attempt=n, status=status, start=begin, end=begin + seconds),
+            status is Status.SUCCEEDED,
+            f"s{site % len(leases)}",
+        )
+        for n, (task, site, begin, seconds, status) in enumerate(
+            sorted(attempts, key=lambda a: a[0]), 1
+        )
+    ]
+
+    bill = make_bill("run", ledger, leases, tasks, records)
+
+    assert bill.total == ledger.spent == sum(item.total for item in bill.leases)
+    assert sum(i.amount for i in bill.tasks) == sum(i.tasks for i in bill.leases)
+    assert all(i.tasks + i.remainder == i.total for i in bill.leases)
+    assert all(i.tasks >= 0 for i in bill.leases)
+    assert all(0 <= i.repeated <= i.amount for i in bill.tasks)
+    assert sum(bill.by_site.values()) == bill.total
+    assert bill.to_dict()["total_micros"] == bill.total
+
+
+def test_many_short_tasks_are_billed_for_what_they_used() -> None:
+    """
+    Ten thousand tasks of a tenth of a micro-unit each bear a thousand of them together.
+    """
+    lease = Lease(
+        id="l", site="s", processors=1, unit_price=1e-4, fixed_price=0.0, start=0.0, end=10.0
+    )
+    ledger = Ledger()
+    ledger.fund(0.0, 1000)
+    ledger.hold(0.0, "l", 1000)
+    ledger.settle(10.0, "l", "s", 1000)
+    tasks = [Task(id=str(i)) for i in range(10_000)]
+    records = [
+        Record(
+            Outcome(task=i, attempt=1, status=Status.SUCCEEDED, start=i / 1e3, end=(i + 1) / 1e3),
+            True,
+            "s",
+        )
+        for i in range(10_000)
+    ]
+
+    bill = make_bill("run", ledger, [lease], tasks, records)
+
+    assert bill.leases[0].tasks in (999, 1000)  # the sum of floats may miss by one
+    assert {item.amount for item in bill.tasks} == {0, 1}
+
+
+def test_the_printed_bill_names_what_is_unknown() -> None:
+    """
+    A site without a price is said to be unpriced; nothing is printed as free.
+    """
+    lease = Lease(
+        id="l", site="dark", processors=1, unit_price=None, fixed_price=None, start=0.0, end=1.0
+    )
+    bill = make_bill("run", Ledger(), [lease], [], [])
+    text = io.StringIO()
+    print_bill(bill, console=Console(file=text, width=100))
+
+    assert bill.unpriced == ["dark"]
+    assert "dark" in text.getvalue()
+    assert "unknown" in text.getvalue()

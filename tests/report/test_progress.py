@@ -1,0 +1,85 @@
+"""Progress: a panel for who looks, sparse whole lines for a file."""
+
+import io
+import itertools
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from bursar.report.progress import Progress, ProgressSnapshot, SiteProgress
+
+SNAPSHOT = ProgressSnapshot(
+    campaign="epidemic",
+    elapsed=10.0,
+    total=200,
+    succeeded=50,
+    running=2,
+    waiting=147,
+    failed=1,
+    skipped=0,
+    spent=1.5,
+    held=2.25,
+    budget=8.0,
+    currency="EUR",
+    predicted_finish=40.0,
+    current_finish=55.0,
+    deadline=None,
+    sites=(SiteProgress(name="here", processors=4, busy=2, running=2),),
+)
+
+
+def shown(*, terminal: bool, snapshots: list[ProgressSnapshot]) -> str:
+    """What is printed for these, one after the other."""
+    text = io.StringIO()
+    console = Console(file=text, width=200, force_terminal=terminal)
+    with Progress(console=console) as progress:
+        for snapshot in snapshots:
+            progress.update(snapshot)
+        progress.say("t7 failed: no such file")
+    return text.getvalue()
+
+
+def test_a_file_gets_whole_lines_and_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line after two seconds, then ever rarer; no control characters; messages at once."""
+    seconds = itertools.count()
+    monkeypatch.setattr("bursar.report.progress.time.monotonic", lambda: float(next(seconds)))
+    moments = [replace(SNAPSHOT, elapsed=float(i)) for i in range(300)]
+
+    text = shown(terminal=False, snapshots=moments)
+
+    assert "\x1b" not in text
+    lines = text.splitlines()
+    assert 4 <= len(lines) <= 10
+    assert lines[-1] == "t7 failed: no such file"
+    for word in ("50 of 200 done", "2 running", "1.5 EUR", "2.25", "planned 40 s"):
+        assert word in lines[0], word
+
+
+def test_a_terminal_gets_a_panel() -> None:
+    """Done, running, failed; rate; spent, held and budget; both finishes; each site."""
+    text = shown(terminal=True, snapshots=[SNAPSHOT, replace(SNAPSHOT, elapsed=11.0)])
+
+    for word in ("epidemic", "200", "running", "failed", "spent", "held", "budget", "here", "2/4"):
+        assert word in text, word
+    assert "t7 failed: no such file" in text
+
+
+def test_unknown_finishes_are_not_made_up() -> None:
+    """Without runtimes there is no time left to tell."""
+    unknown = replace(SNAPSHOT, predicted_finish=None, current_finish=None, elapsed=3.0)
+
+    text = shown(terminal=False, snapshots=[unknown])
+
+    assert "left" not in text
+    assert "planned 0" not in text
+
+
+def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither lines nor messages."""
+    with Progress(enabled=False) as progress:
+        progress.update(replace(SNAPSHOT, elapsed=30.0))
+        progress.say("t7 failed")
+
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == ""
