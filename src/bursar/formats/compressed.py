@@ -1,8 +1,10 @@
-"""Files that may be compressed, read whole, with a limit against bombs."""
+"""Files that may be compressed: read whole, with a limit against bombs, or line by line."""
 
+import contextlib
 import gzip
 import lzma
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -32,22 +34,53 @@ def read_bytes(path: Path, *, limit: int = LIMIT) -> bytes:
         When it cannot be read, is damaged or cut short, or is larger than
         ``limit``. Never more than ``limit`` + 1 bytes are decompressed.
     """
-    try:
-        with _open(path) as stream:
-            data = stream.read(limit + 1)
-    except (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
-        raise InputError(f"the compressed data is damaged: {error}", where=str(path)) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot be read: {reason}", where=str(path)) from None
+    with _speaking_of(path), _open(path) as stream:
+        data = stream.read(limit + 1)
     if len(data) > limit:
         raise InputError(f"is larger than {limit:,} bytes when unpacked", where=str(path))
     return data
 
 
+def read_lines(path: Path, *, longest: int) -> Iterator[tuple[int, str]]:
+    """
+    The lines of a file with their numbers from 1, read as they are asked for.
+
+    Parameters
+    ----------
+    longest
+        Bytes of the longest line that a text of this kind can have.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, is damaged or cut short, or is no text.
+    """
+    with _speaking_of(path), _open(path) as stream:
+        number = 0
+        while line := stream.readline(longest):
+            number += 1
+            if len(line) == longest or b"\0" in line:
+                raise InputError("is not a text of lines", where=f"{path}:{number}")
+            yield number, line.decode("utf-8", errors="replace")
+
+
 def plain_name(path: Path) -> str:
     """The file's name without the ending that says how it is compressed."""
     return path.stem if path.suffix in SUFFIXES else path.name
+
+
+@contextlib.contextmanager
+def _speaking_of(path: Path) -> Iterator[None]:
+    """What goes wrong with a file, as one line of ours."""
+    try:
+        yield
+    except (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
+        raise InputError(f"the compressed data is damaged: {error}", where=str(path)) from None
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot be read: {reason}", where=str(path)) from None
 
 
 def _open(path: Path) -> BinaryIO:

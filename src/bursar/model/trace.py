@@ -1,16 +1,37 @@
 """A workload trace: the jobs that a batch-scheduled machine was given."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     from numpy.typing import NDArray
 
     IntArray = NDArray[np.int64]
     FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """
+    Something in a log that was dropped, changed, or is worth knowing.
+
+    Parameters
+    ----------
+    reason
+        What, in plain words.
+    jobs
+        How many it concerns.
+    dropped
+        Whether they were left out.
+    line
+        Of the first one, counted from 1; None where there are no lines.
+    """
+
+    reason: str
+    jobs: int
+    dropped: bool
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +64,7 @@ class Trace:
     header
         Comment lines of the log without their marker.
     cleaning
-        What was dropped or changed, and why: reason to number of jobs.
+        What was dropped or changed, and why.
     """
 
     name: str
@@ -57,7 +78,7 @@ class Trace:
     max_processors: int | None = None
     begin: float | None = None
     header: tuple[str, ...] = ()
-    cleaning: "Mapping[str, int]" = field(default_factory=dict)
+    cleaning: tuple[Finding, ...] = ()
 
     def __len__(self) -> int:
         return len(self.number)
