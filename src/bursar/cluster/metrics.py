@@ -1,0 +1,132 @@
+"""What a schedule is judged by. Pure functions of a trace and what became of it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.cluster.simulation import Result
+from bursar.model.trace import Trace
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+TAU = 10.0
+"""Seconds below which a run counts as this long in the bounded slowdown (Feitelson 1997)."""
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """
+    Parameters
+    ----------
+    jobs, killed
+        How many there are, and how many were ended at their estimate.
+    average_wait_s, average_response_s
+        Means over the jobs: start less submission, end less submission.
+    average_bounded_slowdown
+        Mean of max(1, response / max(run, tau)).
+    tau_s
+        Seconds.
+    makespan_s
+        Last end less first submission.
+    utilisation
+        Processor-seconds run over processors times makespan.
+    waits_s, bounded_slowdowns
+        Percentiles: the least value that so many per cent of the jobs do not exceed.
+    longest_queue
+        Jobs that waited at once, at most.
+    average_queue
+        Jobs waiting, averaged over the makespan.
+    """
+
+    jobs: int
+    killed: int
+    average_wait_s: float
+    average_response_s: float
+    average_bounded_slowdown: float
+    tau_s: float
+    makespan_s: float
+    utilisation: float
+    waits_s: dict[int, float]
+    bounded_slowdowns: dict[int, float]
+    longest_queue: int
+    average_queue: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        found = asdict(self)
+        for key in ("waits_s", "bounded_slowdowns"):
+            found[key] = {str(p): value for p, value in found[key].items()}
+        return found
+
+
+def measure(trace: Trace, result: Result, *, tau: float = TAU) -> Metrics:
+    """
+    All of them.
+
+    Parameters
+    ----------
+    tau
+        Seconds, for the bounded slowdown. Positive.
+    """
+    wait = result.start - trace.submit
+    slowdown = bounded_slowdowns(trace, result, tau)
+    makespan = float(result.finish.max() - trace.submit[0])
+    work = float((result.finish - result.start) @ trace.processors)
+    _, length = queue_length(trace, result)
+    return Metrics(
+        jobs=len(trace),
+        killed=int(result.killed.sum()),
+        average_wait_s=float(wait.mean()),
+        average_response_s=float((result.finish - trace.submit).mean()),
+        average_bounded_slowdown=float(slowdown.mean()),
+        tau_s=tau,
+        makespan_s=makespan,
+        utilisation=work / (result.processors * makespan),
+        waits_s=_percentiles(wait),
+        bounded_slowdowns=_percentiles(slowdown),
+        longest_queue=int(length.max()),
+        average_queue=float(wait.sum()) / makespan,
+    )
+
+
+def bounded_slowdowns(trace: Trace, result: Result, tau: float = TAU) -> FloatArray:
+    """max(1, response / max(run, tau)) of each job."""
+    run = np.maximum(result.finish - result.start, tau)
+    slowdown: FloatArray = np.maximum(1.0, (result.finish - trace.submit) / run)
+    return slowdown
+
+
+def queue_length(trace: Trace, result: Result) -> tuple[FloatArray, IntArray]:
+    """
+    Jobs submitted and not started, over time.
+
+    Returns
+    -------
+    times, length : ndarray
+        ``length[i]`` jobs wait from ``times[i]`` to ``times[i + 1]``.
+    """
+    return _steps(trace.submit, result.start, np.ones(len(trace), dtype=np.int64))
+
+
+def processors_busy(trace: Trace, result: Result) -> tuple[FloatArray, IntArray]:
+    """Processors that jobs hold over time; as :func:`queue_length`."""
+    return _steps(result.start, result.finish, trace.processors)
+
+
+def _steps(begin: FloatArray, end: FloatArray, amount: IntArray) -> tuple[FloatArray, IntArray]:
+    """A sum of rectangles as a step function."""
+    times, at = np.unique(np.concatenate((begin, end)), return_inverse=True)
+    changes = np.bincount(
+        at, weights=np.concatenate((amount, -amount)), minlength=len(times)
+    ).astype(np.int64)
+    return times, np.cumsum(changes)
+
+
+def _percentiles(values: FloatArray) -> dict[int, float]:
+    found = np.percentile(values, PERCENTILES, method="inverted_cdf")
+    return {p: float(value) for p, value in zip(PERCENTILES, found, strict=True)}
