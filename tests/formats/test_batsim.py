@@ -31,15 +31,6 @@ def trace_of(rows: list[tuple[int, int, int, int]]) -> Trace:
     )
 
 
-def numbers(text: str) -> set[int]:
-    """The processors of a set as Batsim writes it."""
-    found: set[int] = set()
-    for part in text.split():
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
-
-
 @given(
     st.lists(
         st.tuples(st.integers(0, 30), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8)),
@@ -52,7 +43,8 @@ def test_no_processor_is_held_twice(rows: list[tuple[int, int, int, int]]) -> No
     trace = trace_of(rows)
     result = simulate(trace, processors=8, policy="conservative")
 
-    sets = [numbers(t) for t in allocate(result.start, result.finish, trace.processors, 8)]
+    held = allocate(result.start, result.finish, trace.processors, 8)
+    sets = [{n for first, after in spans for n in range(first, after)} for spans in held]
 
     for i, mine in enumerate(sets):
         assert len(mine) == trace.processors[i]

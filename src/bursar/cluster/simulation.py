@@ -1,5 +1,6 @@
 """A whole trace on a machine: when each job would have started and ended."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -9,6 +10,9 @@ from numpy.typing import NDArray
 from bursar.cluster.machine import Early, Machine, Overrun, Policy, Semantics
 from bursar.model.errors import InputError, nearest
 from bursar.model.trace import Trace
+
+REPORTS = 50
+"""How often progress is told."""
 
 Estimates = Literal["user", "actual"]
 
@@ -52,6 +56,7 @@ def simulate(
     semantics: Semantics = "batch",
     early: Early = "compress",
     overrun: Overrun = "kill",
+    on_progress: Callable[[float], None] | None = None,
 ) -> Result:
     """
     Runs a trace on a machine of so many processors.
@@ -63,6 +68,8 @@ def simulate(
         run times.
     policy, semantics, early, overrun
         As of :class:`bursar.cluster.machine.Machine`.
+    on_progress
+        Told, now and then, which share of the jobs has been submitted.
 
     Raises
     ------
@@ -89,6 +96,10 @@ def simulate(
         trace.estimate if estimates == "user" else trace.runtime,
         trace.runtime,
     )
+    if on_progress is not None:
+        for i in range(1, REPORTS):
+            machine.advance(float(trace.submit[i * len(trace) // REPORTS]))
+            on_progress(i / REPORTS)
     machine.run()
     start, finish, killed, promised = machine.outcome()
     return Result(

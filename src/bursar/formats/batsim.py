@@ -59,20 +59,31 @@ def write_jobs_csv(
     """
     import numpy as np
 
-    held = allocate(start, finish, trace.processors, processors)
+    held = [
+        _as_text(intervals) for intervals in allocate(start, finish, trace.processors, processors)
+    ]
     name = "".join("_" if c in ',"\r\n' else c for c in trace.name)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with fresh.open("w", encoding="utf-8") as file:
             file.write(",".join(COLUMNS) + "\n")
-            for i in np.lexsort((trace.number, finish)).tolist():
-                began, ended, submitted = float(start[i]), float(finish[i]), float(trace.submit[i])
-                state = "COMPLETED_WALLTIME_REACHED" if killed[i] else "COMPLETED_SUCCESSFULLY"
+            order = np.lexsort((trace.number, finish))
+            for i, number, submitted, width, estimate, began, ended, cut in zip(
+                order.tolist(),
+                trace.number[order].tolist(),
+                trace.submit[order].tolist(),
+                trace.processors[order].tolist(),
+                trace.estimate[order].tolist(),
+                start[order].tolist(),
+                finish[order].tolist(),
+                killed[order].tolist(),
+                strict=True,
+            ):
+                state = "0,COMPLETED_WALLTIME_REACHED" if cut else "1,COMPLETED_SUCCESSFULLY"
                 run, turnaround = ended - began, ended - submitted
                 file.write(
-                    f"{trace.number[i]},{name},{trace.number[i]},{submitted:.15g},"
-                    f"{trace.processors[i]},{trace.estimate[i]:.15g},{0 if killed[i] else 1},"
-                    f"{state},{began:.15g},{run:.15g},{ended:.15g},{began - submitted:.15g},"
+                    f"{number},{name},{number},{submitted:.15g},{width},{estimate:.15g},{state},"
+                    f"{began:.15g},{run:.15g},{ended:.15g},{began - submitted:.15g},"
                     f"{turnaround:.15g},{turnaround / run:.15g},{held[i]},-1,\n"
                 )
         fresh.replace(path)
@@ -83,9 +94,9 @@ def write_jobs_csv(
 
 def allocate(
     start: "FloatArray", finish: "FloatArray", width: "IntArray", processors: int
-) -> list[str]:
+) -> list[list[tuple[int, int]]]:
     """
-    Which processors each job held, as Batsim writes sets: ``"0-3 7 9-12"``.
+    Which processors each job held: those of the lowest numbers that were free.
 
     Parameters
     ----------
@@ -93,6 +104,11 @@ def allocate(
         Of each job, shape ``(n,)``; together never wider than the machine.
     processors
         Of the machine.
+
+    Returns
+    -------
+    list
+        Of each job, the first and the one after the last of each run of neighbours.
     """
     import numpy as np
 
@@ -117,10 +133,12 @@ def allocate(
                 free.pop(0)
             else:
                 free[0] = (first + count, after)
-    return [
-        " ".join(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in intervals)
-        for intervals in given
-    ]
+    return given
+
+
+def _as_text(intervals: list[tuple[int, int]]) -> str:
+    """As Batsim writes sets: ``"0-3 7 9-12"``."""
+    return " ".join(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in intervals)
 
 
 def _joined(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -69,7 +69,7 @@ def _values(rows: list[dict[str, Any]]) -> Any:
     return alt.InlineData(values=rows)
 
 
-def save_chart(chart: "altair.LayerChart", path: Path) -> None:
+def save_chart(chart: "altair.TopLevelMixin", path: Path) -> None:
     """
     Writes a chart in the form its suffix says; pages need no network.
 

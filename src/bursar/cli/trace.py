@@ -1,0 +1,303 @@
+"""``bursar trace``: batch-cluster studies on logs of real machines."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bursar.cli.options import AsJson
+from bursar.model.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from bursar.cluster.simulation import Result
+    from bursar.model.trace import Trace
+
+POLICIES = ("fcfs", "easy", "conservative")
+
+app = typer.Typer(no_args_is_help=True, help="Simulate, look into and compare logs of clusters.")
+
+
+def register(parent: typer.Typer) -> None:
+    """Adds this module's commands."""
+    parent.add_typer(app, name="trace")
+
+
+Log = Annotated[
+    Path,
+    typer.Argument(
+        metavar="LOG",
+        help="A log in the Standard Workload Format; also .gz and .xz.",
+        show_default=False,
+    ),
+]
+Size = Annotated[
+    int | None,
+    typer.Option(
+        "--processors", "-p", metavar="N", help="Of the machine. Without it: as the log says."
+    ),
+]
+Width = Annotated[
+    str,
+    typer.Option(metavar="requested|allocated", help="Processors a job holds, if they differ."),
+]
+Estimates = Annotated[
+    str, typer.Option(metavar="user|actual", help="What the policy takes for run times.")
+]
+Semantics = Annotated[
+    str,
+    typer.Option(
+        metavar="batch|pyss", help="Events of one moment together, or the policy after each."
+    ),
+]
+Early = Annotated[
+    str,
+    typer.Option(
+        metavar="compress|keep", help="Conservative: what an early end does to promised starts."
+    ),
+]
+Overrun = Annotated[
+    str,
+    typer.Option(metavar="kill|extend", help="What becomes of jobs past their estimate."),
+]
+Tau = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Shortest run that counts in the bounded slowdown.")
+]
+
+
+@app.command("simulate")
+def simulate_trace(
+    log: Log,
+    processors: Size = None,
+    policy: Annotated[
+        str, typer.Option(metavar="fcfs|easy|conservative", help="Who starts when.")
+    ] = "conservative",
+    width: Width = "requested",
+    estimates: Estimates = "user",
+    semantics: Semantics = "batch",
+    early: Early = "compress",
+    overrun: Overrun = "kill",
+    tau: Tau = 10.0,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Each job, with Batsim's columns.")
+    ] = None,
+    swf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The log with the waits filled in.")
+    ] = None,
+    gantt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A picture: .png, .svg or .html.")
+    ] = None,
+    since: Annotated[
+        float | None, typer.Option("--from", metavar="SECONDS", help="Begin of the picture.")
+    ] = None,
+    until: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="End of the picture.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a log on a machine under a policy: when would each job have started?"""
+    from bursar.cli.output import print_json, say
+    from bursar.report.trace_tables import print_results, result_to_dict
+
+    _check_tau(tau)
+    _check_picture(gantt, "--gantt")
+    trace, size = _load(log, processors, width)
+    result = _simulate(
+        trace, size, policy, estimates=estimates, semantics=semantics, early=early, overrun=overrun
+    )
+    found = result_to_dict(trace, result, _measure(trace, result, tau))
+    cleaning = _cleaning(trace)
+    if csv is not None:
+        from bursar.formats.batsim import write_jobs_csv
+
+        write_jobs_csv(csv, trace, result.start, result.finish, result.killed, size)
+        say(f"wrote {csv}")
+    if swf is not None:
+        from bursar.formats.swf import write_swf
+
+        header = [f"Simulated from {trace.name}: {policy} on {size} processors"]
+        write_swf(
+            swf,
+            trace,
+            wait=result.start - trace.submit,
+            runtime=result.finish - result.start,
+            header=header,
+        )
+        say(f"wrote {swf}")
+    if gantt is not None:
+        _draw(gantt, trace, result, since, until)
+        say(f"wrote {gantt}")
+    if as_json:
+        print_json({**found, "cleaning": cleaning})
+    else:
+        print_results([found], cleaning)
+
+
+@app.command("info")
+def show_info(
+    log: Log, processors: Size = None, width: Width = "requested", as_json: AsJson = False
+) -> None:
+    """What is in a log: jobs, users, widths, run times, load by week, what was dropped."""
+    from bursar.cli.output import print_json
+    from bursar.report.trace_tables import print_trace, trace_to_dict
+
+    trace, _ = _load(log, processors, width, needed=False)
+    found = trace_to_dict(trace, processors or trace.max_processors)
+    if as_json:
+        print_json(found)
+    else:
+        print_trace(found)
+
+
+@app.command("compare")
+def compare_policies(
+    log: Log,
+    processors: Size = None,
+    policies: Annotated[str, typer.Option(metavar="P,P,...", help="Which to compare.")] = ",".join(
+        POLICIES
+    ),
+    width: Width = "requested",
+    estimates: Estimates = "user",
+    semantics: Semantics = "batch",
+    early: Early = "compress",
+    overrun: Overrun = "kill",
+    tau: Tau = 10.0,
+    chart: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Queue and use over time: .png, .svg or .html."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Policies side by side on one log."""
+    from bursar.cli.output import print_json, say
+    from bursar.report.trace_tables import print_results, result_to_dict
+
+    _check_tau(tau)
+    _check_picture(chart, "--chart")
+    names = list(dict.fromkeys(name.strip() for name in policies.split(",") if name.strip()))
+    for name in names:
+        if name not in POLICIES:
+            raise InputError(
+                f'unknown policy "{name}", expected one of {", ".join(POLICIES)}',
+                where="--policies",
+                hint=nearest(name, POLICIES),
+            )
+    if not names:
+        raise InputError("names no policy", where="--policies")
+    trace, size = _load(log, processors, width)
+    results = {
+        name: _simulate(
+            trace, size, name, estimates=estimates, semantics=semantics, early=early,
+            overrun=overrun,
+        )
+        for name in names
+    }  # fmt: skip
+    rows = [result_to_dict(trace, r, _measure(trace, r, tau)) for r in results.values()]
+    if chart is not None:
+        from bursar.report.charts import save_chart
+        from bursar.report.trace_charts import comparison_chart
+
+        save_chart(comparison_chart(trace, results), chart)
+        say(f"wrote {chart}")
+    if as_json:
+        print_json({"results": rows, "cleaning": _cleaning(trace)})
+    else:
+        print_results(rows, _cleaning(trace))
+
+
+def _load(
+    log: Path, processors: int | None, width: str, *, needed: bool = True
+) -> "tuple[Trace, int]":
+    from bursar.formats.swf import read_swf
+
+    if processors is not None and processors < 1:
+        raise InputError(f"must be at least 1, got {processors}", where="--processors")
+    if width not in ("requested", "allocated"):
+        raise InputError(f'expected requested or allocated, got "{width}"', where="--width")
+    trace = read_swf(log, processors=processors, width=width)  # type: ignore[arg-type]
+    size = processors or trace.max_processors
+    if size is None and needed:
+        raise InputError(
+            "does not say how many processors the machine has",
+            where=str(log),
+            hint=f"give --processors; the widest job needs {int(trace.processors.max())}",
+        )
+    return trace, size or 0
+
+
+def _simulate(trace: "Trace", processors: int, policy: str, **options: str) -> "Result":
+    from bursar.cluster.simulation import simulate
+
+    with _progress(f"{policy} on {processors} processors") as tell:
+        return simulate(
+            trace,
+            processors=processors,
+            policy=policy,  # type: ignore[arg-type]
+            on_progress=tell,
+            **options,  # type: ignore[arg-type]
+        )
+
+
+@contextlib.contextmanager
+def _progress(title: str) -> Iterator[Callable[[float], None] | None]:
+    """A bar on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        bar = shown.add_task(title, total=1.0)
+        yield lambda share: shown.update(bar, completed=share)
+
+
+def _measure(trace: "Trace", result: "Result", tau: float) -> Any:
+    from bursar.cluster.metrics import measure
+
+    return measure(trace, result, tau=tau)
+
+
+def _cleaning(trace: "Trace") -> list[dict[str, Any]]:
+    return [
+        {"reason": f.reason, "jobs": f.jobs, "dropped": f.dropped, "line": f.line}
+        for f in trace.cleaning
+    ]
+
+
+def _draw(
+    path: Path, trace: "Trace", result: "Result", since: float | None, until: float | None
+) -> None:
+    from bursar.report.charts import save_chart
+    from bursar.report.trace_charts import gantt_chart
+
+    first = float(trace.submit[0]) if since is None else since
+    last = float(result.finish.max()) if until is None else until
+    if not first < last:
+        raise InputError(f"must be after --from, {first:g}, got {last:g}", where="--until")
+    chart = gantt_chart(
+        result.start,
+        result.finish,
+        trace.processors,
+        result.processors,
+        [str(number) for number in trace.number.tolist()],
+        first=first,
+        last=last,
+    )
+    save_chart(chart, path)
+
+
+def _check_tau(tau: float) -> None:
+    if not tau > 0:
+        raise InputError(f"must be positive, got {tau:g}", where="--tau")
+
+
+def _check_picture(path: Path | None, option: str) -> None:
+    from bursar.report.charts import SAVED_AS
+
+    if path is not None and path.suffix not in SAVED_AS:
+        raise InputError(
+            f'a chart is saved as {", ".join(SAVED_AS)}, got "{path.suffix}"', where=option
+        )

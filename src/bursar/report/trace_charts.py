@@ -1,0 +1,120 @@
+"""Schedules of clusters as charts."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bursar.cluster.metrics import processors_busy, queue_length
+from bursar.cluster.simulation import Result
+from bursar.formats.batsim import allocate
+from bursar.model.errors import InputError
+from bursar.model.trace import Trace
+
+if TYPE_CHECKING:
+    import altair
+
+    from bursar.model.trace import FloatArray, IntArray
+
+MOST_BARS = 20_000
+"""Rectangles that a picture can show and a browser can draw."""
+
+POINTS = 1_000
+"""Steps of a curve that are drawn, at most."""
+
+HOUR = 3600.0
+
+
+def gantt_chart(
+    begin: "FloatArray",
+    end: "FloatArray",
+    width: "IntArray",
+    processors: int,
+    names: Sequence[str],
+    *,
+    first: float,
+    last: float,
+) -> "altair.Chart":
+    """
+    Processors against time, a rectangle for each run of neighbours that a job holds.
+
+    Parameters
+    ----------
+    begin, end, width, names
+        Of each job; together never wider than the machine.
+    processors
+        Of the machine.
+    first, last
+        Seconds: what is shown.
+
+    Raises
+    ------
+    InputError
+        When there are more rectangles than can be told apart.
+    """
+    import altair as alt
+
+    held = allocate(begin, end, width, processors)
+    rows = [
+        {
+            "job": names[i],
+            "start": max(float(begin[i]), first) / HOUR,
+            "end": min(float(end[i]), last) / HOUR,
+            "from": lowest,
+            "to": after,
+        }
+        for i in np.flatnonzero((end > first) & (begin < last)).tolist()
+        for lowest, after in held[i]
+    ]
+    if len(rows) > MOST_BARS:
+        raise InputError(
+            f"{len(rows)} rectangles are more than the {MOST_BARS} that a chart can show",
+            hint="show less of it with --from and --until",
+        )
+    chart = alt.Chart(alt.InlineData(values=rows)).mark_rect(stroke="white", strokeWidth=0.3)
+    shown: alt.Chart = chart.encode(
+        x=alt.X("start:Q", title="time, h", scale=alt.Scale(nice=False, zero=False)),
+        x2="end:Q",
+        y=alt.Y("from:Q", title="processor", scale=alt.Scale(domain=[0, processors], nice=False)),
+        y2="to:Q",
+        color=alt.Color("job:N", legend=None, scale=alt.Scale(scheme="tableau20")),
+        tooltip=["job:N", "start:Q", "end:Q"],
+    ).properties(width=900, height=360)
+    return shown
+
+
+def comparison_chart(trace: Trace, results: Mapping[str, Result]) -> "altair.VConcatChart":
+    """Queue length and processors busy over time, a curve for each policy."""
+    import altair as alt
+
+    curves = {
+        "jobs waiting": [_curve(name, *queue_length(trace, r)) for name, r in results.items()],
+        "processors busy": [
+            _curve(name, *processors_busy(trace, r)) for name, r in results.items()
+        ],
+    }
+    charts = []
+    for title, parts in curves.items():
+        rows = [row for part in parts for row in part]
+        chart = alt.Chart(alt.InlineData(values=rows)).mark_line(interpolate="step-after")
+        charts.append(
+            chart.encode(
+                x=alt.X("day:Q", title="day"),
+                y=alt.Y("value:Q", title=title),
+                color=alt.Color("policy:N", title=None),
+            ).properties(width=900, height=220)
+        )
+    return alt.vconcat(*charts)
+
+
+def _curve(name: str, times: "FloatArray", values: "IntArray") -> list[dict[str, float | str]]:
+    """A step function as averages over so many equal pieces of time."""
+    if len(times) < 2:
+        return []
+    edges = np.linspace(times[0], times[-1], min(POINTS, len(times)) + 1)
+    area = np.concatenate(([0.0], np.cumsum(np.diff(times) * values[:-1])))
+    means = np.diff(np.interp(edges, times, area)) / np.diff(edges)
+    return [
+        {"policy": name, "day": edge / 86_400.0, "value": round(mean, 3)}
+        for edge, mean in zip(edges[:-1].tolist(), means.tolist(), strict=True)
+    ]
