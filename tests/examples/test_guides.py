@@ -72,7 +72,11 @@ def test_commands_in_the_guides_exist() -> None:
                 continue
             words = shlex.split(re.split(r"\s{3,}", line)[0])
             assert words[1] in commands, (page, line)
-            known = {o for p in commands[words[1]].params for o in p.opts}
+            command = commands[words[1]]
+            if hasattr(command, "commands"):
+                assert words[2] in command.commands, (page, line)
+                command = command.commands[words[2]]
+            known = {o for p in command.params for o in p.opts}
             options = {word for word in words[2:] if word.startswith("--")}
             assert options <= known, (page, line)
             for word in words[2:]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_BARS = 20_000
 """Rectangles that a picture can show and a browser can draw."""
 
-POINTS = 1_000
+POINTS = 400
 """Steps of a curve that are drawn, at most."""
 
 HOUR = 3600.0
@@ -96,7 +96,9 @@ def comparison_chart(trace: Trace, results: Mapping[str, Result]) -> "altair.VCo
     charts = []
     for title, parts in curves.items():
         rows = [row for part in parts for row in part]
-        chart = alt.Chart(alt.InlineData(values=rows)).mark_line(interpolate="step-after")
+        chart = alt.Chart(alt.InlineData(values=rows)).mark_line(
+            interpolate="step-after", strokeWidth=1.2
+        )
         charts.append(
             chart.encode(
                 x=alt.X("day:Q", title="day"),
