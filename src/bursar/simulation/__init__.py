@@ -1,0 +1,1 @@
+"""The world when it is not real: for now, its workloads."""

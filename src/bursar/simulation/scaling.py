@@ -1,0 +1,134 @@
+"""Traces made heavier or longer without changing their jobs."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from bursar.model.errors import InputError
+from bursar.model.trace import Trace
+
+WEEK = 7 * 86_400.0
+
+NEAR = 1e-3
+"""How near the wanted utilisation :func:`probability_for` comes, where it can."""
+
+
+def with_second_copy(
+    trace: Trace, probability: float, rng: np.random.Generator, *, shift: float = WEEK
+) -> Trace:
+    """
+    A trace and a part of its copy (HPDC 2007, section 5).
+
+    Each job of the copy is submitted ``shift`` seconds later, and kept with the
+    same probability. What kind of jobs there are does not change.
+
+    Parameters
+    ----------
+    probability
+        From 0, the trace itself, to 1, twice its load.
+    shift
+        Seconds.
+
+    Raises
+    ------
+    InputError
+        When the probability is none.
+    """
+    if not 0 <= probability <= 1:
+        raise InputError(f"a probability lies between 0 and 1, got {probability:g}")
+    draws = rng.random(len(trace))
+    return _merged(trace, draws < probability, shift)
+
+
+def probability_for(
+    trace: Trace,
+    utilisation: float,
+    rng: np.random.Generator,
+    *,
+    processors: int,
+    shift: float = WEEK,
+) -> tuple[float, Trace]:
+    """
+    The probability at which the offered load is what is wanted, and the trace it gives.
+
+    The load is the work of all jobs over what the machine can do between the
+    first and the last submission of the trace as it was; what is achieved is
+    less where a policy cannot fill the machine. One set of random numbers decides which jobs are
+    kept at any probability, so the load rises with it, step by step, and
+    bisection finds it.
+
+    Parameters
+    ----------
+    utilisation
+        Wanted, as a share of the machine.
+    processors
+        Of the machine.
+
+    Raises
+    ------
+    InputError
+        When it lies below the trace's own load, or above twice that.
+    """
+    draws = rng.random(len(trace))
+    span = float(trace.submit[-1] - trace.submit[0])
+    own = trace.work / (processors * span)
+    if not own <= utilisation <= 2 * own:
+        raise InputError(
+            f"a second copy gives a load between {own:.1%} and {2 * own:.1%}, got {utilisation:.1%}"
+        )
+    # Jobs join in the order of their draws: the load after each is a running sum.
+    order = np.argsort(draws)
+    load = own + np.cumsum((trace.runtime * trace.processors)[order]) / (processors * span)
+    joined = int(np.searchsorted(load, utilisation, side="right"))
+    probability = float(draws[order[joined]]) if joined < len(trace) else 1.0
+    return probability, _merged(trace, draws < probability, shift)
+
+
+def repeated(trace: Trace, times: int) -> Trace:
+    """
+    As many copies of a trace as asked for, one after the other.
+
+    Raises
+    ------
+    InputError
+        When that is not at least once.
+    """
+    if times < 1:
+        raise InputError(f"at least once, got {times}")
+    span = float(trace.submit[-1] - trace.submit[0])
+    gap = span / max(1, len(trace) - 1)
+    shift = np.repeat(np.arange(times) * (span + gap), len(trace))
+    return replace(
+        trace,
+        name=f"{trace.name}-x{times}",
+        number=np.arange(1, times * len(trace) + 1),
+        submit=np.tile(trace.submit, times) + shift,
+        runtime=np.tile(trace.runtime, times),
+        estimate=np.tile(trace.estimate, times),
+        processors=np.tile(trace.processors, times),
+        wait=np.tile(trace.wait, times),
+        user=np.tile(trace.user, times),
+        cleaning=(),
+    )
+
+
+def _merged(trace: Trace, kept: "np.ndarray", shift: float) -> Trace:
+    submit = np.concatenate((trace.submit, trace.submit[kept] + shift))
+    order = np.argsort(submit, kind="stable")
+    top = int(trace.number.max())
+
+    def both(column: "np.ndarray") -> "np.ndarray":
+        return np.concatenate((column, column[kept]))[order]
+
+    return replace(
+        trace,
+        name=f"{trace.name}-loaded",
+        number=np.concatenate((trace.number, top + trace.number[kept]))[order],
+        submit=submit[order],
+        runtime=both(trace.runtime),
+        estimate=both(trace.estimate),
+        processors=both(trace.processors),
+        wait=both(trace.wait),
+        user=both(trace.user),
+        cleaning=(),
+    )

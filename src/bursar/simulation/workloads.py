@@ -1,0 +1,260 @@
+"""
+Workloads made up by models, from a generator of random numbers that is handed in.
+
+Equal generators give equal workloads.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.model.errors import InputError
+from bursar.model.slot import Slot
+from bursar.model.trace import Trace
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+SITES = {"site-10": 10, "site-20": 20, "site-30": 30, "site-40": 40}
+"""The four clusters of both studies by Singh, Kesselman and Deelman, with their processors."""
+
+
+def poisson_background(
+    rng: np.random.Generator,
+    *,
+    processors: int,
+    until: float,
+    mean_runtime: float = 500.0,
+    mean_gap: float = 333.0,
+) -> Trace:
+    """
+    Background load of e-Science 2006, section 4.
+
+    Jobs arrive as a Poisson process; run times are exponential, processors
+    uniform from 1 to the machine's. Estimates are exact.
+
+    Parameters
+    ----------
+    processors
+        Of the machine.
+    until
+        Seconds: the last submission comes before.
+    mean_runtime, mean_gap
+        Seconds; as in the paper.
+
+    Raises
+    ------
+    InputError
+        When nothing arrives in that time, or an argument is out of range.
+    """
+    _check(processors=processors, until=until, mean_runtime=mean_runtime, mean_gap=mean_gap)
+    submit = _arrivals(rng, until, mean_gap)
+    if not len(submit):
+        raise InputError(f"no job arrives within {until:g} s")
+    runtime = rng.exponential(mean_runtime, len(submit))
+    return _trace(
+        "poisson-background",
+        submit,
+        np.maximum(runtime, 1e-3),
+        rng.integers(1, processors + 1, len(submit)),
+        processors,
+    )
+
+
+def poisson_slots(
+    rng: np.random.Generator,
+    *,
+    sites: dict[str, int] | None = None,
+    until: float = 30_000.0,
+    mean_duration: float = 1000.0,
+    mean_gap: float = 1000.0,
+    count: int | None = 124,
+) -> list[Slot]:
+    """
+    Slots on offer as in HPDC 2007, section 3, by start.
+
+    Of each site the first starts at 0 and each further one an exponential time
+    later; durations are exponential, processors uniform from 1 to the site's.
+    All cost 1 for each processor-second and nothing besides, and can neither be
+    divided nor extended. As in the paper, slots of one site may together be
+    wider than it.
+
+    Parameters
+    ----------
+    sites
+        Name to processors; None: the paper's four.
+    until
+        Seconds: the last slot starts before.
+    mean_duration, mean_gap
+        Seconds.
+    count
+        How many there shall be, over all sites: drawn again until they are.
+        The paper's set has 124, which is what one expects of it. None: as many
+        as come.
+
+    Raises
+    ------
+    InputError
+        When an argument is out of range, or so many never come.
+    """
+    sites = SITES if sites is None else sites
+    _check(until=until, mean_duration=mean_duration, mean_gap=mean_gap, **sites)
+    for _ in range(10_000):
+        slots = [
+            Slot(
+                site=name,
+                start=start,
+                duration=max(duration, 1e-3),
+                processors=width,
+                unit_price=1.0,
+                fixed_price=0.0,
+                divisible=False,
+                extensible=False,
+            )
+            for name, processors in sites.items()
+            for start, duration, width in _slots(rng, processors, until, mean_duration, mean_gap)
+        ]
+        if count is None or len(slots) == count:
+            return sorted(slots, key=lambda slot: (slot.start, slot.site))
+    raise InputError(f"{count} slots are too far from what these sites offer in {until:g} s")
+
+
+# Lublin and Feitelson, JPDC 63(11), 2003: the model without job types.
+
+_SERIAL, _POWER_OF_TWO = 0.244, 0.576
+_SIZE_LOW, _SIZE_MEDIUM_BELOW_HIGH, _SIZE_SHARE_SMALL = 0.8, 2.5, 0.86
+_SHORT, _LONG = (4.2, 0.94), (312.0, 0.03)  # shape and scale of the log of the run time
+_SHORT_SHARE = (-0.0054, 0.78)  # slope over processors, and intercept
+_GAP = (10.2303 * 1.0225, 0.4871)  # shape, corrected from rush hours to all day, and scale
+_DAY_SHAPE = (8.1737, 3.9631)
+_DAY_BEGINS = 11  # half-hours after midnight, from which the daily cycle is counted
+_LONGEST_RUN, _LONGEST_GAP = 12.0, 13.0  # logarithms of seconds
+_BUCKETS = 48
+
+
+def lublin_feitelson(rng: np.random.Generator, *, jobs: int, processors: int = 128) -> Trace:
+    """
+    The workload model of Lublin and Feitelson (2003), with its daily cycle.
+
+    Sizes: serial with probability 0.244; else the logarithm is two-stage
+    uniform, rounded to a power of two with probability 0.576. Run times: the
+    logarithm is hyper-gamma, the share of short ones falling with the size.
+    Gaps between arrivals: the logarithm is gamma, stretched and shrunk by the
+    hour of the day. Estimates are exact: the model has none.
+
+    Parameters
+    ----------
+    jobs
+        How many. Positive.
+    processors
+        Of the machine; a power of two in the paper. At least 2.
+
+    References
+    ----------
+    .. [1] Lublin, Feitelson (2003). The workload on parallel supercomputers:
+       modeling the characteristics of rigid jobs. JPDC 63(11): 1105-1122.
+    """
+    _check(jobs=jobs, processors=processors - 1)
+    width = _sizes(rng, jobs, processors)
+    return _trace("lublin-feitelson", _daily(rng, jobs), _run_times(rng, width), width, processors)
+
+
+def _sizes(rng: np.random.Generator, jobs: int, processors: int) -> IntArray:
+    high = math.log2(processors)
+    medium = max(high - _SIZE_MEDIUM_BELOW_HIGH, _SIZE_LOW)
+    kind = rng.random(jobs)
+    small = rng.random(jobs) <= _SIZE_SHARE_SMALL
+    exponent = np.where(
+        small, rng.uniform(_SIZE_LOW, medium, jobs), rng.uniform(medium, high, jobs)
+    )
+    exponent = np.where(kind <= _SERIAL + _POWER_OF_TWO, np.floor(exponent + 0.5), exponent)
+    sizes = np.where(kind <= _SERIAL, 1.0, np.floor(np.exp2(exponent) + 0.5))
+    return np.clip(sizes, 1, processors).astype(np.int64)
+
+
+def _run_times(rng: np.random.Generator, width: IntArray) -> FloatArray:
+    share = np.clip(_SHORT_SHARE[0] * width + _SHORT_SHARE[1], 0.0, 1.0)
+    logarithm = np.full(len(width), math.inf)
+    while (again := np.flatnonzero(logarithm > _LONGEST_RUN)).size:
+        short = rng.random(again.size) <= share[again]
+        logarithm[again] = np.where(
+            short, rng.gamma(*_SHORT, again.size), rng.gamma(*_LONG, again.size)
+        )
+    seconds: FloatArray = np.maximum(1.0, np.floor(np.exp(logarithm)))
+    return seconds
+
+
+def _daily(rng: np.random.Generator, jobs: int) -> FloatArray:
+    """Submissions; each gap buys time that is dear in busy half-hours and cheap in quiet ones."""
+    gaps = np.full(jobs, math.inf)
+    while (again := np.flatnonzero(gaps > _LONGEST_GAP)).size:
+        gaps[again] = rng.gamma(*_GAP, again.size)
+    # In units of an average half-hour's worth of arrivals, from midnight on.
+    worth = np.cumsum(np.exp(gaps)) / (86_400.0 / _BUCKETS)
+    weights = _weights_of_the_day()
+    of_a_day = float(weights.sum())
+    days, rest = np.divmod(worth, of_a_day)
+    edges = np.concatenate(([0.0], np.cumsum(weights)))
+    bucket = np.interp(rest, edges, np.arange(_BUCKETS + 1))
+    submit: FloatArray = np.floor(days * 86_400.0 + bucket * (86_400.0 / _BUCKETS))
+    submit -= submit[0]
+    return submit
+
+
+def _weights_of_the_day() -> FloatArray:
+    """Arrivals in each half-hour from midnight over those of an average one."""
+    from scipy.stats import gamma
+
+    i = np.arange(_DAY_BEGINS, _BUCKETS + _DAY_BEGINS)
+    shape, scale = _DAY_SHAPE
+    weights = np.empty(_BUCKETS)
+    weights[(i - 1) % _BUCKETS] = gamma.cdf(i + 0.5, shape, scale=scale) - gamma.cdf(
+        i - 0.5, shape, scale=scale
+    )
+    found: FloatArray = weights / weights.mean()
+    return found
+
+
+def _slots(
+    rng: np.random.Generator, processors: int, until: float, mean_duration: float, mean_gap: float
+) -> list[tuple[float, float, int]]:
+    starts = np.concatenate(([0.0], _arrivals(rng, until, mean_gap)))
+    durations = rng.exponential(mean_duration, len(starts))
+    widths = rng.integers(1, processors + 1, len(starts))
+    return list(zip(starts.tolist(), durations.tolist(), widths.tolist(), strict=True))
+
+
+def _arrivals(rng: np.random.Generator, until: float, mean_gap: float) -> FloatArray:
+    """Moments of a Poisson process in (0, until)."""
+    found: list[FloatArray] = []
+    last = 0.0
+    while last < until:
+        more = last + np.cumsum(rng.exponential(mean_gap, 1 + int(until / mean_gap)))
+        found.append(more)
+        last = float(more[-1])
+    moments = np.concatenate(found) if found else np.empty(0)
+    return moments[moments < until]
+
+
+def _trace(
+    name: str, submit: FloatArray, runtime: FloatArray, width: IntArray, processors: int
+) -> Trace:
+    jobs = len(submit)
+    return Trace(
+        name=name,
+        number=np.arange(1, jobs + 1),
+        submit=submit,
+        runtime=runtime,
+        estimate=runtime.copy(),
+        processors=width,
+        wait=np.full(jobs, math.nan),
+        user=np.full(jobs, -1),
+        max_processors=processors,
+    )
+
+
+def _check(**positive: float) -> None:
+    for name, value in positive.items():
+        if not 0 < value < math.inf:
+            raise InputError(f"must be positive, got {value:g}", where=name)

@@ -1,0 +1,190 @@
+"""Made-up workloads have the moments that their models state."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bursar.formats.swf import read_swf
+from bursar.model.errors import InputError
+from bursar.model.trace import Trace
+from bursar.simulation.scaling import probability_for, repeated, with_second_copy
+from bursar.simulation.workloads import lublin_feitelson, poisson_background, poisson_slots
+
+
+def test_the_poisson_background_has_its_means() -> None:
+    """Run times of 500 s, gaps of 333 s, processors evenly from 1 to all: within 3 %."""
+    trace = poisson_background(np.random.default_rng(1), processors=40, until=3e6)
+
+    assert len(trace) == pytest.approx(3e6 / 333, rel=0.03)
+    assert trace.runtime.mean() == pytest.approx(500, rel=0.03)
+    assert np.diff(trace.submit).mean() == pytest.approx(333, rel=0.03)
+    assert np.diff(trace.submit).std() == pytest.approx(333, rel=0.05)
+    counts = np.bincount(trace.processors, minlength=41)[1:]
+    assert counts.min() > 0.7 * counts.mean()
+    assert trace.processors.max() == 40
+    assert (trace.estimate == trace.runtime).all()
+
+
+def test_the_slots_of_the_study() -> None:
+    """124 of them on four sites, from 0, of 1000 s and 1000 s apart; and equal seeds."""
+    slots = poisson_slots(np.random.default_rng(7))
+
+    assert len(slots) == 124
+    assert {slot.site for slot in slots if slot.start == 0.0} == {
+        "site-10", "site-20", "site-30", "site-40",
+    }  # fmt: skip
+    assert all(slot.processors <= int(slot.site[5:]) for slot in slots)
+    assert all(slot.start < 30_000 for slot in slots)
+    assert not any(slot.divisible or slot.extensible for slot in slots)
+    assert {(slot.unit_price, slot.fixed_price) for slot in slots} == {(1.0, 0.0)}
+    assert slots == poisson_slots(np.random.default_rng(7))
+    many = poisson_slots(np.random.default_rng(2), until=1e6, count=None)
+    assert np.mean([slot.duration for slot in many]) == pytest.approx(1000, rel=0.05)
+    assert len(many) == pytest.approx(4 * 1001, rel=0.05)
+    with pytest.raises(InputError, match="too far"):
+        poisson_slots(np.random.default_rng(1), until=100.0)
+
+
+def test_the_lublin_feitelson_model_is_like_its_authors(data: Path) -> None:
+    """
+    Beside 10,000 jobs of a published run of the model for 256 nodes: the share
+    of serial and of power-of-two jobs, the quartiles of the sizes and of the
+    logarithms of the run times.
+    """
+    theirs = read_swf(data / "swf" / "lublin_256.swf.xz")
+    ours = lublin_feitelson(np.random.default_rng(3), jobs=10_000, processors=256)
+
+    def serial(trace: Trace) -> float:
+        return float((trace.processors == 1).mean())
+
+    def power_of_two(trace: Trace) -> float:
+        return float((trace.processors & (trace.processors - 1) == 0).mean())
+
+    assert serial(ours) == pytest.approx(serial(theirs), abs=0.02)
+    assert power_of_two(ours) == pytest.approx(power_of_two(theirs), abs=0.03)
+    for share in (25, 50, 75, 90):
+        mine, other = (np.percentile(np.log(t.runtime), share) for t in (ours, theirs))
+        assert mine == pytest.approx(other, abs=0.25)
+    assert np.log2(ours.processors).mean() == pytest.approx(
+        np.log2(theirs.processors).mean(), abs=0.15
+    )
+
+
+def test_the_day_has_busy_and_quiet_hours() -> None:
+    """Some ten times as many arrive at the busiest half-hour as at the quietest."""
+    trace = lublin_feitelson(np.random.default_rng(5), jobs=60_000)
+
+    # The first arrival is at 0; the clock of the model began at midnight just before.
+    counts = np.bincount(((trace.submit % 86_400) // 1800).astype(int), minlength=48)
+    assert counts.max() > 5 * counts.min()
+    assert (np.diff(trace.submit) >= 0).all()
+    assert trace.submit[0] == 0
+    assert 16 <= int(counts.argmax()) <= 36
+
+
+def small(rows: list[tuple[int, int, int]]) -> Trace:
+    """Submit, run time and processors of each job."""
+    submit, runtime, width = (np.array(c) for c in zip(*sorted(rows), strict=True))
+    count = len(rows)
+    return Trace(
+        name="t",
+        number=np.arange(1, count + 1),
+        submit=submit.astype(float),
+        runtime=runtime.astype(float),
+        estimate=runtime.astype(float) * 2,
+        processors=width,
+        wait=np.full(count, np.nan),
+        user=np.arange(count),
+    )
+
+
+JOBS = st.lists(
+    st.tuples(st.integers(0, 1000), st.integers(1, 50), st.integers(1, 8)), min_size=2, max_size=30
+).filter(lambda rows: len({submit for submit, _, _ in rows}) > 1)
+
+
+@given(JOBS, st.floats(0, 1), st.integers(0, 10))
+def test_a_second_copy_is_the_same_jobs_a_week_later(
+    rows: list[tuple[int, int, int]], probability: float, seed: int
+) -> None:
+    """All of the first, a part of the second, in order; numbers stay unique."""
+    trace = small(rows)
+
+    loaded = with_second_copy(trace, probability, np.random.default_rng(seed), shift=100.0)
+
+    assert (np.diff(loaded.submit) >= 0).all()
+    assert len(set(loaded.number.tolist())) == len(loaded)
+    top = int(trace.number.max())
+    first = loaded.number <= top
+    assert first.sum() == len(trace)
+    for number, submit, runtime, user in zip(
+        loaded.number, loaded.submit, loaded.runtime, loaded.user, strict=True
+    ):
+        at = (int(number) - 1) % top
+        assert submit == trace.submit[at] + (100.0 if number > top else 0.0)
+        assert (runtime, user) == (trace.runtime[at], trace.user[at])
+    if probability in (0.0, 1.0):
+        assert len(loaded) == len(trace) * (1 + int(probability))
+
+
+@given(JOBS, st.floats(1, 2), st.integers(0, 10))
+@settings(max_examples=60)
+def test_the_probability_for_a_load_is_found(
+    rows: list[tuple[int, int, int]], factor: float, seed: int
+) -> None:
+    """The load it gives is the greatest that is not above what is wanted."""
+    trace = small(rows)
+    span = trace.submit[-1] - trace.submit[0]
+    own = trace.work / (8 * span)
+
+    probability, loaded = probability_for(
+        trace, own * factor, np.random.default_rng(seed), processors=8
+    )
+
+    load = loaded.work / (8 * span)
+    assert load <= own * factor * (1 + 1e-9)
+    heaviest = float((trace.runtime * trace.processors).max()) / (8 * span)
+    assert load >= own * factor - heaviest - 1e-9
+    again = with_second_copy(trace, probability, np.random.default_rng(seed))
+    assert np.array_equal(again.number, loaded.number)
+
+
+def test_a_load_out_of_reach_is_refused() -> None:
+    """With what could be had."""
+    trace = small([(0, 10, 1), (100, 10, 1)])
+    with pytest.raises(InputError, match=r"between 2\.5% and 5\.0%"):
+        probability_for(trace, 0.9, np.random.default_rng(1), processors=8)
+
+
+def test_a_repeated_trace_is_that_much_longer() -> None:
+    """Ten times the jobs, ten times the span, the same load."""
+    trace = small([(0, 10, 1), (50, 10, 2), (100, 5, 3)])
+
+    ten = repeated(trace, 10)
+
+    assert len(ten) == 30
+    assert ten.work == pytest.approx(10 * trace.work)
+    assert (np.diff(ten.submit) > 0).all()
+    assert ten.submit[3] == 150.0
+    with pytest.raises(InputError, match="at least once"):
+        repeated(trace, 0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda rng: poisson_background(rng, processors=0, until=10.0),
+        lambda rng: poisson_background(rng, processors=2, until=1e-9),
+        lambda rng: poisson_slots(rng, mean_gap=-1.0),
+        lambda rng: lublin_feitelson(rng, jobs=0),
+        lambda rng: lublin_feitelson(rng, jobs=5, processors=1),
+        lambda rng: with_second_copy(small([(0, 1, 1), (1, 1, 1)]), 1.5, rng),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call: object) -> None:
+    """One line."""
+    with pytest.raises(InputError):
+        call(np.random.default_rng(1))  # type: ignore[operator]
