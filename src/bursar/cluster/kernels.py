@@ -5,17 +5,20 @@ The same loop, :func:`advance`, runs a whole trace at once and moves a live
 state forward step by step. Its state:
 
 ``k``, integers (indices ``K_*``)
-    ``K_NEXT`` the next job to be submitted, ``K_QUEUE`` how many wait, ``K_HEAP``
-    how many events are due, ``K_PUSHED`` how many ever were, ``K_LOW`` and
-    ``K_HIGH`` the profile's part of its arrays that counts, ``K_RESERVATIONS``
-    how many advance reservations there are, ``K_AGAIN`` whether the policy must
-    look at the present moment again.
+    ``K_NEXT`` the next job to be submitted, ``K_FRONT`` where in its array the
+    queue begins and ``K_QUEUE`` how many wait, ``K_HEAP`` how many events are
+    due, ``K_PUSHED`` how many ever were, ``K_LOW`` and ``K_HIGH`` the profile's
+    part of its arrays that counts, ``K_RESERVATIONS`` how many advance
+    reservations there are, ``K_AGAIN`` whether the policy must look at the
+    present moment again.
 jobs
     ``submit``, ``width``, ``estimate``, ``runtime`` as given; ``start``,
     ``finish``, ``expected`` (end by the estimate) and ``promise`` (first start
     promised) as they come to be, NaN before; ``killed``.
 ``queue``, ``reserved``
     Waiting jobs in order of submission, and the start each is promised now.
+    Under conservative backfilling they begin at 0; otherwise those that start
+    from the front only move it, so a long queue costs nothing.
 ``heap_time``, ``heap_event``, ``heap_order``
     A heap of coming events, earliest first, of equal ones the first that was
     added: a job's number for its end, and ``~number`` for the moment its
@@ -41,8 +44,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-K_NEXT, K_QUEUE, K_HEAP, K_PUSHED, K_LOW, K_HIGH, K_RESERVATIONS, K_AGAIN = range(8)
-K_SIZE = 8
+K_NEXT, K_FRONT, K_QUEUE, K_HEAP, K_PUSHED, K_LOW, K_HIGH, K_RESERVATIONS, K_AGAIN = range(9)
+K_SIZE = 9
 
 FCFS, EASY, CONSERVATIVE = range(3)
 
@@ -308,9 +311,10 @@ def _start_in_order(
 ) -> None:
     """FCFS, and EASY where ``backfill`` says so."""
     count = k[K_QUEUE]
+    front = k[K_FRONT]
     first = 0
     while first < count:
-        job = queue[first]
+        job = queue[front + first]
         if free[k[K_LOW]] < width[job]:
             break
         if k[K_RESERVATIONS] and (
@@ -323,17 +327,15 @@ def _start_in_order(
             heap_time, heap_event, heap_order,
         )  # fmt: skip
         first += 1
-    if first:
-        for i in range(first, count):
-            queue[i - first] = queue[i]
-            reserved[i - first] = reserved[i]
-        count -= first
-        k[K_QUEUE] = count
+    front += first
+    count -= first
+    k[K_FRONT] = front
+    k[K_QUEUE] = count
     if not backfill or count < 2 or free[k[K_LOW]] == 0:
         return
 
     # The first that waits gets the earliest window there is; nobody may take it.
-    head = queue[0]
+    head = queue[front]
     shadow = earliest(k, times, free, width[head], estimate[head], now, math.inf)
     # Without reservations ever more is free as time goes by, so one look at the
     # shadow time tells how much the head leaves from there on.
@@ -345,7 +347,7 @@ def _start_in_order(
         change(k, times, free, shadow, shadow + estimate[head], -width[head])
     started = 0
     for i in range(1, count):
-        job = queue[i]
+        job = queue[front + i]
         fits = width[job] <= free[k[K_LOW]]
         if fits:
             end = now + estimate[job]
@@ -363,7 +365,7 @@ def _start_in_order(
             )  # fmt: skip
             started += 1
         elif started:
-            queue[i - started] = job
+            queue[front + i - started] = job
     k[K_QUEUE] = count - started
     if not simple:
         change(k, times, free, shadow, shadow + estimate[head], width[head])
@@ -594,13 +596,13 @@ def advance(
         while k[K_NEXT] < jobs and submit[k[K_NEXT]] <= now:
             job = k[K_NEXT]
             k[K_NEXT] += 1
-            waiting = k[K_QUEUE]
+            waiting = k[K_FRONT] + k[K_QUEUE]
             queue[waiting] = job
             reserved[waiting] = math.nan
             if policy == CONSERVATIVE:
                 reserved[waiting] = promise_earliest(k, times, free, width[job], estimate[job], now)
                 promise[job] = reserved[waiting]
-            k[K_QUEUE] = waiting + 1
+            k[K_QUEUE] += 1
             if singly:
                 break
         if policy == CONSERVATIVE:

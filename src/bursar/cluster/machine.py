@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from bursar.cluster import kernels
 from bursar.cluster.kernels import (
     K_AGAIN,
+    K_FRONT,
     K_HEAP,
     K_HIGH,
     K_NEXT,
@@ -418,7 +419,7 @@ class Machine:
         ended = not math.isnan(finish) and finish <= self.now
         promise = math.nan
         if math.isnan(start) and self.policy == "conservative":
-            (at,) = np.nonzero(self._queue[: self._k[K_QUEUE]] == number)
+            (at,) = np.nonzero(self.waiting == number)
             promise = float(self._reserved[at[0]]) if len(at) else math.nan
         return JobState(
             number=number,
@@ -452,7 +453,8 @@ class Machine:
     @property
     def waiting(self) -> IntArray:
         """Numbers of the jobs that wait, in order of submission."""
-        return self._queue[: self._k[K_QUEUE]].copy()
+        front = self._k[K_FRONT]
+        return self._queue[front : front + self._k[K_QUEUE]].copy()
 
     @property
     def running(self) -> IntArray:
@@ -607,7 +609,7 @@ class Machine:
         """EASY promises its first waiting job a start: put it in the profile, or take it out."""
         if self.policy != "easy" or not self._k[K_QUEUE]:
             return None
-        job = self._queue[0]
+        job = self._queue[self._k[K_FRONT]]
         if head is None:
             head = kernels.earliest(
                 self._k, self._times, self._free, int(self._width[job]),
@@ -617,11 +619,11 @@ class Machine:
         return head
 
     def _take_from_queue(self, job: int) -> None:
-        count = int(self._k[K_QUEUE])
-        at = int(np.nonzero(self._queue[:count] == job)[0][0])
+        front, count = int(self._k[K_FRONT]), int(self._k[K_QUEUE])
+        at = front + int(np.nonzero(self.waiting == job)[0][0])
         begin = float(self._reserved[at])
         for array in (self._queue, self._reserved):
-            array[at : count - 1] = array[at + 1 : count]
+            array[at : front + count - 1] = array[at + 1 : front + count]
         self._k[K_QUEUE] = count - 1
         if self.policy == "conservative":
             self._change(begin, begin + float(self._estimate[job]), int(self._width[job]))
