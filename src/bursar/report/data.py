@@ -1,12 +1,15 @@
 """What the report shows, gathered from a run."""
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from bursar.dispatch.journal import Event, Record
 from bursar.market.lease import Lease
-from bursar.model.outcome import Status
+from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.task import Task
 from bursar.model.transfer import Transfer
@@ -19,15 +22,60 @@ MOST_FAILURES = 200
 TAIL = 2000
 """Characters of stderr shown of a failure: the last ones."""
 
-SLOWEST = 15
+SLOWEST = 10
 
 Bar = tuple[int, float, float, int, int, int, int]
-"""Lane, start, end, processors, kind, status, task; times in seconds from the begin."""
+"""Lane, start, end, processors, kind, status, task; times on the clock of the page."""
 
 STATUSES = [str(status) for status in Status]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """
+    Seconds since a run began, the time between its lives left out.
+
+    A run that was stopped in the evening and resumed in the morning has one
+    short schedule, not two at the ends of a night.
+
+    Parameters
+    ----------
+    leases
+        All there were: a life is a time during which some lease was open.
+    starts
+        Of attempts, seconds since the epoch: they tell the begin where nothing was leased.
+    """
+
+    def __init__(self, leases: Iterable[Lease], starts: Iterable[float] = ()) -> None:
+        self._lives: list[tuple[float, float]] = []
+        for lease in sorted(leases, key=lambda lease: lease.start):
+            end = math.inf if lease.end is None else lease.end
+            if self._lives and lease.start <= self._lives[-1][1]:
+                self._lives[-1] = (self._lives[-1][0], max(self._lives[-1][1], end))
+            else:
+                self._lives.append((lease.start, end))
+        if not self._lives:
+            self._lives.append((min(starts, default=0.0), math.inf))
+
+    def at(self, moment: float) -> float:
+        """Of a moment, seconds since the epoch; between two lives: of the end of the first."""
+        passed = 0.0
+        for number, (begin, end) in enumerate(self._lives, 1):
+            if moment < begin:
+                break
+            is_last = number == len(self._lives)
+            passed += (moment if is_last else min(moment, end)) - begin
+        return passed
+
+    @property
+    def pauses(self) -> list[tuple[float, float]]:
+        """Where on the clock time was left out, and how many seconds."""
+        return [
+            (round(self.at(end), 3), begin - end)
+            for (_, end), (begin, _) in zip(self._lives, self._lives[1:], strict=False)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportData:
     """
     Parameters
@@ -62,12 +110,10 @@ class ReportData:
     events: Sequence[Event]
     bill: Bill
 
-    @property
-    def begin(self) -> float:
-        """Seconds since the epoch: the first lease, or the first task."""
-        starts = [lease.start for lease in self.leases]
-        starts += [record.outcome.start for record in self.records[:1]]
-        return min(starts, default=0.0)
+    @cached_property
+    def clock(self) -> Clock:
+        """Of everything on the page that happened."""
+        return Clock(self.leases, (record.outcome.start for record in self.records))
 
     def to_page(self) -> dict[str, Any]:
         """Everything the page draws, as compact JSON."""
@@ -88,8 +134,11 @@ class ReportData:
             "planned": planned,
             "actual": actual,
             "money": self._money(),
+            "end": self._end(),
+            "pauses": self.clock.pauses,
             "leases": [
-                [lease.start - self.begin, None if lease.end is None else lease.end - self.begin,
+                [self.clock.at(lease.start),
+                 None if lease.end is None else self.clock.at(lease.end),
                  lease.rate, lease.fixed / 1e6]
                 for lease in self.leases
             ],
@@ -97,7 +146,7 @@ class ReportData:
             "by_kind": self._by_kind(),
             "slowest": self._slowest(),
             "messages": [
-                [round(event.time - self.begin, 3), event.text]
+                [round(self.clock.at(event.time), 3), event.text]
                 for event in self.events
                 if event.kind == "message"
             ],
@@ -139,7 +188,7 @@ class ReportData:
                 sites.of(record.site)
                 by_site.setdefault(record.site, []).append(record)
         bars: dict[str, list[Bar]] = {}
-        begin = self.begin
+        at = self.clock.at
         for site, records in by_site.items():
             spans = [
                 (r.outcome.start, r.outcome.end, self.tasks[r.outcome.task].processors)
@@ -148,8 +197,8 @@ class ReportData:
             bars[site] = [
                 (
                     first,
-                    round(r.outcome.start - begin, 4),
-                    round(r.outcome.end - begin, 4),
+                    round(at(r.outcome.start), 4),
+                    round(at(r.outcome.end), 4),
                     width,
                     kinds.of(_kind(self.tasks[r.outcome.task])),
                     STATUSES.index(str(r.outcome.status)),
@@ -171,11 +220,20 @@ class ReportData:
                 held -= transfer.amount
             if transfer.target.startswith("site:"):
                 spent += transfer.amount
-            points.append((round(max(0.0, transfer.time - self.begin), 3), spent / 1e6, held / 1e6))
+            points.append((round(self.clock.at(transfer.time), 3), spent / 1e6, held / 1e6))
         return points
+
+    def _end(self) -> float:
+        """The last that is known of, on the clock."""
+        moments = [r.outcome.end for r in self.records]
+        moments += [t.time for t in self.transfers]
+        moments += [lease.end for lease in self.leases if lease.end is not None]
+        return round(self.clock.at(max(moments, default=0.0)), 3)
 
     def _failures(self) -> dict[str, Any]:
         failed = [r for r in self.records if r.outcome.status not in _FINE]
+        # What was given up comes first: no row of it falls to those tried again.
+        failed.sort(key=lambda r: not r.final)
         return {
             "count": len(failed),
             "rows": [
@@ -184,7 +242,7 @@ class ReportData:
                     r.outcome.attempt,
                     str(r.outcome.status),
                     r.outcome.reason,
-                    r.outcome.stderr.decode(errors="replace")[-TAIL:],
+                    _tail(r.outcome),
                     r.final,
                 ]
                 for r in failed[:MOST_FAILURES]
@@ -246,7 +304,25 @@ _FINE = (Status.SUCCEEDED, Status.CANCELLED)
 
 
 def _kind(task: Task) -> str:
+    """
+    The kind of a task: its name.
+
+    Workflow systems name a task by its kind and a number, as its id: there the
+    number says which task, not which kind.
+    """
+    if task.name == task.id:
+        return _NUMBER.sub("", task.name) or "task"
     return task.name or "task"
+
+
+_NUMBER = re.compile(r"[_.:#-]*(?:ID)?[0-9]+$")
+
+
+def _tail(outcome: Outcome) -> str:
+    """The end of what it printed to stderr, or how much lies in its log file."""
+    if outcome.stderr_size > len(outcome.stderr):
+        return f"({outcome.stderr_size} bytes of stderr, in its log file)"
+    return outcome.stderr.decode(errors="replace")[-TAIL:]
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
