@@ -70,6 +70,21 @@ def test_a_log_is_looked_into(folder: Any) -> None:
     assert "unknown" in folder.bursar("trace", "info", "small.swf").stdout
 
 
+def test_workloads_are_made_up_and_made_heavier(folder: Any) -> None:
+    """Equal seeds, equal logs; the load is what was asked for."""
+    for name in ("one.swf", "two.swf"):
+        folder.bursar("trace", "generate", "lublin", name, "--jobs", "500", "--seed", "3")
+    folder.bursar("trace", "generate", "poisson", "p.swf", "-p", "40", "--until", "1d")
+    own = folder.json("trace", "info", "p.swf")["load"]
+    wanted = own * 1.1
+    folder.bursar("trace", "load", "p.swf", "heavy.swf", "--utilisation", f"{wanted:.6f}")
+
+    assert (folder.path / "one.swf").read_text() == (folder.path / "two.swf").read_text()
+    assert folder.json("trace", "info", "one.swf")["jobs"] == 500
+    light, heavy = (folder.json("trace", "info", f"{n}.swf")["work_s"] for n in ("p", "heavy"))
+    assert heavy / light == pytest.approx(1.1, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -93,6 +108,14 @@ def test_a_log_is_looked_into(folder: Any) -> None:
         ("compare log.swf --policies ,", "--policies"),
         ("compare log.swf --chart c.gif", ".gif"),
         ("info bad.swf", "bad.swf:1"),
+        ("generate lubin new.swf", "lublin"),
+        ("generate lublin new.swf --processors 1", "processors"),
+        ("generate lublin new.swf --jobs 0", "jobs"),
+        ("generate poisson new.swf --until soon", "--until"),
+        ("generate poisson new.swf --seed -1", "--seed"),
+        ("load log.swf new.swf --utilisation lots", "--utilisation"),
+        ("load log.swf new.swf --utilisation 1%", "got 1.0%"),
+        ("load plain.swf new.swf --utilisation 80%", "--processors"),
         ("frobnicate log.swf", "frobnicate"),
     ],
 )

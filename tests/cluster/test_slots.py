@@ -189,6 +189,23 @@ def test_an_extension_never_enters_a_reservation() -> None:
     assert finish[other] == 110.0
 
 
+def test_the_free_area_of_an_fcfs_schedule_ends_with_it() -> None:
+    """
+    e-Science 2006 figure 4: the total area less what is scheduled, queued jobs included.
+    """
+    machine = Machine(4, "fcfs")
+    for width, length in ((3, 4.0), (2, 2.0), (4, 1.0)):
+        machine.submit(width, length)
+    machine.advance(0.0)
+
+    area = machine.free_area()
+
+    assert [(s.start, s.end, s.processors) for s in area] == [(0.0, 6.0, 1), (4.0, 6.0, 1)]
+    assert sum(s.processors * s.duration for s in area) == 4 * 7 - (3 * 4 + 2 * 2 + 4 * 1)
+    assert not any(s.divisible or s.extensible for s in area)
+    assert Machine(4, "fcfs").free_area() == []
+
+
 def test_nothing_running_is_one_slot() -> None:
     """All processors for a day, divisible and extensible."""
     assert Machine(7).free_slots() == [

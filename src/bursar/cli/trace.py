@@ -207,6 +207,87 @@ def compare_policies(
         print_results(rows, _cleaning(trace))
 
 
+@app.command("generate")
+def generate(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="lublin|poisson", help="Of the workload.", show_default=False),
+    ],
+    output: Annotated[Path, typer.Argument(metavar="LOG", help="To be written, .swf.")],
+    processors: Annotated[
+        int, typer.Option("--processors", "-p", metavar="N", help="Of the machine.")
+    ] = 128,
+    jobs: Annotated[int, typer.Option(metavar="N", help="How many (lublin).")] = 10_000,
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="Last submission (poisson): 30000, 7d.")
+    ] = "7d",
+    seed: Annotated[int, typer.Option(metavar="N", help="Equal seeds, equal logs.")] = 1,
+) -> None:
+    """Make a workload up: by Lublin and Feitelson's model, or Poisson arrivals."""
+    import numpy as np
+
+    from bursar.cli.output import say
+    from bursar.formats.swf import write_swf
+    from bursar.formats.units import parse_duration
+    from bursar.simulation.workloads import lublin_feitelson, poisson_background
+
+    if seed < 0:
+        raise InputError(f"must not be negative, got {seed}", where="--seed")
+    rng = np.random.default_rng(seed)
+    match model:
+        case "lublin":
+            trace = lublin_feitelson(rng, jobs=jobs, processors=processors)
+        case "poisson":
+            try:
+                seconds = parse_duration(until)
+            except InputError as error:
+                raise error.within("--until") from None
+            trace = poisson_background(rng, processors=processors, until=seconds)
+        case _:
+            raise InputError(
+                f'unknown model "{model}", expected lublin or poisson',
+                hint=nearest(model, ("lublin", "poisson")),
+            )
+    write_swf(output, trace, header=[f"Made up by the model {trace.name}, seed {seed}"])
+    say(f"wrote {output}: {len(trace)} jobs")
+
+
+@app.command("load")
+def load_more(
+    log: Log,
+    output: Annotated[Path, typer.Argument(metavar="NEW", help="Log to be written, .swf.")],
+    utilisation: Annotated[
+        str, typer.Option(metavar="SHARE", help="Wanted: 0.8, 80%.", show_default=False)
+    ],
+    processors: Size = None,
+    width: Width = "requested",
+    seed: Annotated[int, typer.Option(metavar="N", help="Equal seeds, equal logs.")] = 1,
+) -> None:
+    """Make a log heavier: a part of its copy, one week later, is added."""
+    import numpy as np
+
+    from bursar.cli.output import say
+    from bursar.formats.swf import write_swf
+    from bursar.formats.units import parse_share
+    from bursar.simulation.scaling import probability_for
+
+    if seed < 0:
+        raise InputError(f"must not be negative, got {seed}", where="--seed")
+    try:
+        share = parse_share(utilisation)
+    except InputError as error:
+        raise error.within("--utilisation") from None
+    trace, size = _load(log, processors, width)
+    probability, loaded = probability_for(
+        trace, share, np.random.default_rng(seed), processors=size
+    )
+    header = [
+        f"{trace.name}, and a copy one week later with probability {probability:.6f}, seed {seed}"
+    ]
+    write_swf(output, loaded, header=header)
+    say(f"wrote {output}: {len(loaded)} jobs, each of the copy kept with {probability:.4f}")
+
+
 def _load(
     log: Path, processors: int | None, width: str, *, needed: bool = True
 ) -> "tuple[Trace, int]":

@@ -1,7 +1,7 @@
 """A space-shared parallel machine and its batch scheduler, moved forward step by step."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -542,6 +542,18 @@ class Machine:
         """
         horizon = self.slot_horizon() if horizon is None else horizon
         return free_slots(self.processors, self.now, horizon, *self.schedule())
+
+    def free_area(self) -> list[FreeSlot]:
+        """
+        What the schedule leaves until its own end (e-Science 2006, section 4), by start.
+
+        Rectangles as :meth:`free_slots` cuts them, but none past the last
+        planned end, and none that could be divided or extended. Empty when
+        nothing is planned.
+        """
+        end = max(self.schedule()[1].tolist(), default=self.now)
+        slots = free_slots(self.processors, self.now, end, *self.schedule())
+        return [replace(slot, divisible=False, extensible=False) for slot in slots]
 
     def copy(self) -> "Machine":
         """Another machine in the same state; what happens to one is not the other's."""

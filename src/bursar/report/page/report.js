@@ -1,4 +1,10 @@
 "use strict";
+addEventListener("error", (e) => {
+  document.documentElement.dataset.error = e.message;
+  const box = document.getElementById("trouble");
+  box.textContent = `Part of this page could not be drawn: ${e.message}`;
+  box.hidden = false;
+});
 (() => {
   const D = JSON.parse(document.getElementById("data").textContent);
   const S = D.summary, P = D.proposal;
@@ -6,7 +12,7 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f",
-    "#86bcb6", "#d37295", "#a0cbe8", "#8cd17d", "#b6992d", "#d4a6c8", "#79706e"];
+    "#d37295", "#a0cbe8", "#8cd17d", "#b6992d", "#d4a6c8", "#79706e"];
   const FAILED = D.statuses.map((s) => s !== "succeeded");
 
   const el = (tag, text, cls) => {
@@ -20,12 +26,18 @@
     if (s < 1e-3) return s === 0 ? "0 s" : (s * 1e6).toPrecision(3) + " µs";
     if (s < 1) return (s * 1e3).toPrecision(3) + " ms";
     if (s < 120) return +s.toPrecision(3) + " s";
-    const d = Math.floor(s / 86400), h = Math.floor(s / 3600) % 24, m = Math.floor(s / 60) % 60;
-    if (s < 3600) return `${m} min ${Math.round(s % 60)} s`;
-    return d ? `${d} d ${h} h` : `${h} h ${m} min`;
+    const two = (n, unit, rest, small) => rest ? `${n} ${unit} ${rest} ${small}` : `${n} ${unit}`;
+    const whole = Math.round(s);
+    if (whole < 3600) return two(Math.floor(whole / 60), "min", whole % 60, "s");
+    const minutes = Math.floor(whole / 60);
+    if (minutes < 2880) return two(Math.floor(minutes / 60), "h", minutes % 60, "min");
+    const hours = Math.floor(minutes / 60);
+    return two(Math.floor(hours / 24), "d", hours % 24, "h");
   };
   const num = (x, digits = 4) => (x === null || x === undefined) ? "unknown" : String(+(+x).toPrecision(digits));
   const money = (x) => x === null || x === undefined ? "unknown" : `${num(x)} ${S.currency}`;
+  const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+  const most = (values, least) => values.reduce((a, b) => Math.max(a, b), least);
   const bytes = (b) => b > 1e9 ? (b / 1e9).toFixed(1) + " GB" : b > 1e6 ? (b / 1e6).toFixed(0) + " MB" : Math.round(b / 1e3) + " kB";
   // Whole micro-units, all their digits: the bill is exact.
   const exact = (micros) => {
@@ -36,7 +48,7 @@
 
   // Head.
   $("title").textContent = `${S.campaign} · ${S.run}`;
-  $("lead").textContent = `${S.tasks} tasks, ${S.processors} processors` + (S.deadline_s ? `, deadline ${time(S.deadline_s)}` : "");
+  $("lead").textContent = `${count(S.tasks, "task")}, ${count(S.processors, "processor")}` + (D.sites.length > 1 ? ` at ${D.sites.length} sites` : "") + (S.deadline_s ? `, deadline ${time(S.deadline_s)}` : "");
   const figure = (name, value, small, cls) => {
     const box = el("div");
     box.append(el("dt", name));
@@ -48,7 +60,7 @@
   figure("state", S.state, null, { finished: "good", failed: "bad", "budget-stopped": "warn", interrupted: "warn" }[S.state]);
   figure("succeeded", `${S.succeeded} of ${S.tasks}`, [S.failed && `${S.failed} failed`, S.skipped && `${S.skipped} skipped`, S.not_run && `${S.not_run} not run`].filter(Boolean).join(", "), S.failed ? "bad" : "");
   figure("makespan", time(S.makespan_s), "planned " + time(S.predicted_makespan_s));
-  figure("cost", money(S.cost), "planned " + (S.predicted_cost === null ? "unknown" : num(S.predicted_cost)) + (S.budget === null ? "" : `, budget ${num(S.budget)}`));
+  figure("cost", money(S.cost), "planned " + num(S.predicted_cost) + (S.budget === null ? "" : `\nbudget ${num(S.budget)}`), S.budget !== null && S.cost > S.budget ? "bad" : "");
   if (S.deadline_s !== null) figure("deadline", S.deadline_met ? "met" : "missed", time(S.deadline_s), S.deadline_met ? "good" : "bad");
   figure("attempts", String(S.attempts), S.attempts > S.succeeded + S.failed ? `${S.attempts - S.succeeded - S.failed} repeated` : "");
 
@@ -86,13 +98,26 @@
       g.fillText(xf(t), X(t), h - B + 14);
     }
     g.textAlign = "right";
-    for (const t of ticks(y0, y1, Math.floor((h - T - B) / 38))) {
+    let rows = Math.floor((h - T - B) / 38), marks = ticks(y0, y1, rows);
+    while (marks.length < 2) marks = ticks(y0, y1, ++rows); // one is no scale
+    for (const t of marks) {
       g.beginPath(); g.moveTo(L, Y(t)); g.lineTo(w - R, Y(t)); g.stroke();
       g.fillText(yf(t), L - 6, Y(t) + 4);
     }
     g.fillText(xlabel, w - R, h - 4);
     g.textAlign = "left"; g.fillText(ylabel, 2, 11);
     return { c, g, w, h, X, Y, L, R, T, B };
+  };
+  // A chart's legend: pairs of a mark's class and its word, in the mark's colour.
+  const legend = (host, marks) => {
+    const box = $(host);
+    box.replaceChildren();
+    for (const [cls, colour, word] of marks) {
+      const item = el("span"), mark = el("i", null, cls);
+      mark.style.color = colour;
+      item.append(mark, word);
+      box.append(item);
+    }
   };
   const tip = $("tip");
   const hover = (host, find) => {
@@ -119,7 +144,7 @@
     const xs = known.map((o) => o.makespan_s), ys = known.map((o) => o.cost);
     if (S.makespan_s !== null) xs.push(S.makespan_s);
     if (S.cost !== null) ys.push(S.cost);
-    const xmax = Math.max(...xs) * 1.06, ymax = Math.max(...ys, B.cost || 0) * 1.12;
+    const xmax = most(xs, B.makespan_s || 0) * 1.06, ymax = (most(ys, B.cost || 0) || 1) * 1.12;
     const f = frame(host, 0, xmax, 0, ymax, "makespan", `cost, ${S.currency}`, time, (v) => num(v, 3));
     const { g, X, Y } = f;
     g.setLineDash([4, 4]); g.strokeStyle = css("--soft");
@@ -132,21 +157,23 @@
     });
     g.stroke();
     const chosen = P.chosen ? P.chosen.index : -1;
-    for (const o of known) {
-      g.fillStyle = o.i === chosen ? css("--good") : css("--main");
-      g.beginPath(); g.arc(X(o.makespan_s), Y(o.cost), o.i === chosen ? 6 : 3.5, 0, 7); g.fill();
-    }
+    const dot = (o, colour, radius) => {
+      g.fillStyle = colour; g.strokeStyle = css("--card"); g.lineWidth = 1.5;
+      g.beginPath(); g.arc(X(o.makespan_s), Y(o.cost), radius, 0, 7); g.fill(); g.stroke();
+    };
+    for (const o of known) if (o.i !== chosen) dot(o, css("--main"), 4);
+    for (const o of known) if (o.i === chosen) dot(o, css("--good"), 7);
     if (S.makespan_s !== null && S.cost !== null) {
       const x = X(S.makespan_s), y = Y(S.cost);
       g.strokeStyle = css("--warn"); g.lineWidth = 2;
       g.beginPath(); g.moveTo(x - 5, y - 5); g.lineTo(x + 5, y + 5); g.moveTo(x + 5, y - 5); g.lineTo(x - 5, y + 5); g.stroke();
     }
-    g.textAlign = "right"; g.fillStyle = css("--good"); g.fillText("● chosen", f.w - 100, 11);
-    g.fillStyle = css("--warn"); g.fillText("× actual", f.w - 50, 11);
-    g.fillStyle = css("--soft"); g.fillText("┄ bound", f.w - 4, 11);
+    legend("front-legend", [["dot", "var(--main)", "possible plan"], ["dot", "var(--good)", "chosen"],
+      ["cross", "var(--warn)", "actual"], ["dashed", "var(--soft)", "bound"]]);
     hover(host, (mx, my) => {
-      const o = known.find((k) => Math.hypot(X(k.makespan_s) - mx, Y(k.cost) - my) < 8);
-      return o && `${o.processors} processors\n${time(o.makespan_s)}, ${money(o.cost)}`;
+      const away = (k) => Math.hypot(X(k.makespan_s) - mx, Y(k.cost) - my);
+      const o = known.reduce((a, b) => away(b) < away(a) ? b : a);
+      return away(o) < 12 && `${count(o.processors, "processor")}\n${time(o.makespan_s)}, ${money(o.cost)}` + (o.i === chosen ? "\nchosen" : "");
     });
   };
 
@@ -154,12 +181,13 @@
   const drawSpend = () => {
     const host = $("spend");
     if (D.leases.every((l) => !l[2] && !l[3])) { host.style.height = "auto"; host.textContent = "No price is known: no money moves."; return; }
-    const end = Math.max(1e-9, ...D.money.map((m) => m[0]), ...D.leases.map((l) => l[1] || 0));
+    const end = Math.max(1e-9, D.end);
     const accrued = (t) => D.leases.reduce((sum, l) => t < l[0] ? sum : sum + l[3] + l[2] * (Math.min(t, l[1] === null ? t : l[1]) - l[0]), 0);
     const points = [];
     for (let i = 0; i <= 240; i++) points.push([end * i / 240, accrued(end * i / 240)]);
     const held = D.money.map(([t, s, h]) => [t, s + h]);
-    const top = Math.max(...points.map((p) => p[1]), ...held.map((p) => p[1]), 1e-12);
+    held.push([end, held[held.length - 1][1]]);
+    const top = most(points.concat(held).map((p) => p[1]), 1e-12);
     const high = S.budget !== null && S.budget < 3 * top ? Math.max(top, S.budget) : top;
     const f = frame(host, 0, end, 0, high * 1.1, "time", `${S.currency}`, time, (v) => num(v, 3));
     const { g, X, Y } = f;
@@ -168,32 +196,41 @@
       ps.forEach((p, i) => { if (i && step) g.lineTo(X(p[0]), Y(ps[i - 1][1])); g[i ? "lineTo" : "moveTo"](X(p[0]), Y(p[1])); });
       g.stroke();
     };
+    g.fillStyle = css("--main"); g.globalAlpha = 0.14; g.beginPath(); g.moveTo(X(0), Y(0));
+    for (const p of points) g.lineTo(X(p[0]), Y(p[1]));
+    g.lineTo(X(end), Y(0)); g.fill(); g.globalAlpha = 1;
     line(held, css("--warn"), true);
     line(points, css("--main"), false);
-    if (S.budget !== null && S.budget <= high * 1.1) line([[0, S.budget], [end, S.budget]], css("--bad"), false);
-    g.textAlign = "right";
-    g.fillStyle = css("--main"); g.fillText("— spent", f.w - 150, 11);
-    g.fillStyle = css("--warn"); g.fillText("— spent + held", f.w - 60, 11);
-    if (S.budget !== null) { g.fillStyle = css("--bad"); g.fillText("— budget", f.w - 4, 11); }
+    const marks = [["line", "var(--main)", "spent"], ["line", "var(--warn)", "spent and held"]];
+    if (S.budget !== null) {
+      const inside = S.budget <= high * 1.1;
+      g.setLineDash([6, 4]);
+      if (inside) line([[0, S.budget], [end, S.budget]], css("--bad"), false);
+      g.setLineDash([]);
+      marks.push(["dashed", "var(--bad)", inside ? "budget" : `budget, far above: ${money(S.budget)}`]);
+    }
+    legend("spend-legend", marks);
     hover(host, (mx) => {
       const t = (mx - f.L) / (f.w - f.L - f.R) * end;
-      return t >= 0 && t <= end ? `${time(t)}\nspent ${money(accrued(t))}` : "";
+      if (t < 0 || t > end) return "";
+      let now = D.money[0];
+      for (const m of D.money) if (m[0] <= t) now = m;
+      return `${time(t)}\nspent ${money(accrued(t))}\nheld ${money(Math.max(0, now[1] + now[2] - accrued(t)))}`;
     });
   };
 
   // Schedule.
-  const colour = (kind) => PALETTE[kind % PALETTE.length];
+  const seen = new Map();
+  for (const source of [D.planned, D.actual]) for (const bars of Object.values(source)) for (const b of bars) seen.set(b[6], b[4]);
   const counted = new Map();
-  for (const bars of Object.values(D.actual)) for (const b of bars) counted.set(b[4], (counted.get(b[4]) || 0) + 1);
-  if (!counted.size) for (const bars of Object.values(D.planned)) for (const b of bars) counted.set(b[4], (counted.get(b[4]) || 0) + 1);
-  [...counted].sort((a, b) => b[1] - a[1]).slice(0, 16).forEach(([kind, n]) => {
-    const item = el("span");
-    const mark = el("i"); mark.style.background = colour(kind);
-    item.append(mark, `${D.kinds[kind]} (${n})`);
-    $("legend").append(item);
-  });
-  const bad = el("span"); const badMark = el("i"); badMark.style.background = "var(--bad)";
-  bad.append(badMark, "did not succeed"); $("legend").append(bad);
+  for (const kind of seen.values()) counted.set(kind, (counted.get(kind) || 0) + 1);
+  const common = [...counted].sort((a, b) => b[1] - a[1]), LEGEND = 14;
+  const rank = new Map(common.map(([kind], i) => [kind, i])); // the commonest kinds differ the most
+  const colour = (kind) => PALETTE[(rank.get(kind) || 0) % PALETTE.length];
+  legend("legend", common.slice(0, LEGEND).map(([kind, n]) => ["square", colour(kind), `${D.kinds[kind]} (${n})`])
+    .concat(common.length > LEGEND ? [["none", "", `and ${common.length - LEGEND} more`]] : [])
+    .concat(D.failures.count ? [["square", "var(--bad)", "did not succeed"]] : [])
+    .concat(D.pauses.length ? [["dashed", "var(--soft)", "stopped and resumed"]] : []));
   const rows = [];
   for (const [title, source] of [["planned", D.planned], ["actual", D.actual]])
     for (const site of D.sites) {
@@ -201,13 +238,13 @@
       if (!bars.length && title === "planned") continue;
       let lanes = D.processors[D.sites.indexOf(site)] || 1;
       for (const b of bars) lanes = Math.max(lanes, b[0] + b[3]);
-      rows.push({ title: D.sites.length > 1 ? `${title} · ${site}` : title, bars, lanes });
+      rows.push({ actual: source === D.actual, title: D.sites.length > 1 ? `${title} · ${site}` : title, bars, lanes });
     }
-  let whole = 1e-9;
+  let whole = Math.max(1e-9, D.end);
   for (const r of rows) for (const b of r.bars) whole = Math.max(whole, b[2]);
   let view = [0, whole * 1.01];
   const LEFT = 62, HEAD = 16, FOOT = 24;
-  const laneHeight = (lanes) => Math.max(2, Math.min(22, 220 / lanes));
+  const laneHeight = (lanes) => Math.min(22, Math.max(220, Math.min(2 * lanes, 440)) / lanes);
   const layout = () => { let y = 4; for (const r of rows) { r.lane = laneHeight(r.lanes); r.y = y + HEAD; y += HEAD + r.lane * r.lanes + 10; } return y + FOOT; };
   $("gantt").style.height = layout() + "px";
   const drawGantt = () => {
@@ -223,12 +260,21 @@
     for (const r of rows) {
       g.fillStyle = css("--grid"); g.fillRect(LEFT, r.y, w - LEFT - 12, r.lane * r.lanes);
       const gap = r.lane > 5 ? 1 : 0;
-      for (const b of r.bars) {
+      const bar = (b, fill, least) => {
         const x = X(b[1]), x2 = X(b[2]);
-        if (x2 < LEFT || x > w) continue;
-        g.fillStyle = r.title.startsWith("actual") && FAILED[b[5]] ? failed : colour(b[4]);
-        g.fillRect(x, r.y + b[0] * r.lane, Math.max(0.6, x2 - x), b[3] * r.lane - gap);
+        if (x2 < LEFT || x > w) return;
+        g.fillStyle = fill;
+        g.fillRect(x, r.y + b[0] * r.lane, Math.max(least, x2 - x), Math.max(0.6, b[3] * r.lane - gap));
         if (x2 - x > 5) { g.fillStyle = back; g.fillRect(x2 - 0.7, r.y + b[0] * r.lane, 0.7, b[3] * r.lane - gap); }
+      };
+      const lost = (b) => r.actual && FAILED[b[5]];
+      for (const b of r.bars) if (!lost(b)) bar(b, colour(b[4]), 0.6);
+      // Last and never too thin to see: it is what one looks for.
+      for (const b of r.bars) if (lost(b)) bar(b, failed, 2);
+      if (r.actual) {
+        g.strokeStyle = ink; g.setLineDash([4, 4]); g.beginPath();
+        for (const [t] of D.pauses) { g.moveTo(X(t), r.y - 3); g.lineTo(X(t), r.y + r.lane * r.lanes + 3); }
+        g.stroke(); g.setLineDash([]);
       }
     }
     g.restore();
@@ -240,12 +286,15 @@
     }
     hover($("gantt"), (mx, my) => {
       const t = view[0] + (mx - LEFT) / (w - LEFT - 12) * (view[1] - view[0]);
+      const near = (view[1] - view[0]) * 4 / w;
+      const pause = D.pauses.find(([at]) => Math.abs(at - t) < near);
       for (const r of rows) {
         const lane = Math.floor((my - r.y) / r.lane);
         if (lane < 0 || lane >= r.lanes) continue;
         const slack = (view[1] - view[0]) / w;
+        if (pause && r.actual) return `stopped for ${time(pause[1])}, then resumed`;
         const b = r.bars.find((k) => k[0] <= lane && lane < k[0] + k[3] && k[1] - slack <= t && t <= k[2] + slack);
-        if (b) return `${D.ids[b[6]]}\n${D.kinds[b[4]]}, ${time(b[2] - b[1])} from ${time(b[1])}` + (r.title.startsWith("actual") ? `, ${D.statuses[b[5]]}` : "");
+        if (b) return `${D.ids[b[6]]}\n${D.kinds[b[4]]}, ${time(b[2] - b[1])} from ${time(b[1])}` + (r.actual ? `, ${D.statuses[b[5]]}` : "");
       }
       return "";
     });
@@ -303,9 +352,8 @@
   };
   const actualUse = usage(D.actual), plannedUse = usage(D.planned);
   const drawBusy = () => {
-    const most = D.processors.reduce((a, b) => a + b, 0) || 1;
-    let top = most;
-    for (const p of actualUse) top = Math.max(top, p[1]);
+    const leased = D.processors.reduce((a, b) => a + b, 0) || 1;
+    const top = most(actualUse.map((p) => p[1]), leased);
     const f = frame($("busy"), 0, whole * 1.01, 0, top * 1.15, "", "processors", time, (v) => num(v, 3));
     const { g, X, Y } = f;
     g.fillStyle = css("--main"); g.globalAlpha = 0.45; g.beginPath(); g.moveTo(X(0), Y(0));
@@ -313,21 +361,21 @@
     g.lineTo(X(actualUse[actualUse.length - 1][0]), Y(0)); g.fill(); g.globalAlpha = 1;
     g.strokeStyle = css("--soft"); g.lineWidth = 1; g.beginPath();
     plannedUse.forEach((p, i) => g[i ? "lineTo" : "moveTo"](X(p[0]), Y(p[1]))); g.stroke();
-    g.textAlign = "right"; g.fillStyle = css("--main"); g.fillText("■ actual", f.w - 64, 11);
-    g.fillStyle = css("--soft"); g.fillText("— planned", f.w - 4, 11);
+    legend("busy-legend", [["square", "var(--main)", "actual"], ["line", "var(--soft)", "planned"]]);
   };
 
   // Tables.
   const table = (host, heads, body, empty) => {
     if (!body.length) { host.append(el("p", empty, "note")); return; }
     const box = el("div", null, "scroll"), t = el("table"), head = el("tr");
-    heads.forEach((h) => head.append(el("th", h.replace("#", ""), h.startsWith("#") ? "num" : "")));
+    const kind = (h) => ({ "#": "num", "*": "long" })[h[0]] || "";
+    heads.forEach((h) => head.append(el("th", h.replace(/^[#*]/, ""), kind(h))));
     const thead = el("thead"); thead.append(head); t.append(thead);
     const tbody = el("tbody");
     for (const row of body) {
       const tr = el("tr");
       row.forEach((cell, i) => {
-        const td = el("td", cell instanceof Node ? null : cell, heads[i].startsWith("#") ? "num" : "");
+        const td = el("td", cell instanceof Node ? null : cell, kind(heads[i]));
         if (cell instanceof Node) td.append(cell);
         tr.append(td);
       });
@@ -341,17 +389,17 @@
     if (row[4]) box.append(el("pre", row[4]));
     return box;
   };
-  table($("failures"), ["task", "#attempt", "status", "reason and end of stderr", "then"],
+  table($("failures"), ["*task", "#attempt", "status", "*reason and end of stderr", "then"],
     D.failures.rows.map((r) => [r[0], r[1], r[2], why(r), r[5] ? "given up" : "tried again"]), "None.");
-  if (D.failures.count > D.failures.rows.length) $("failures").append(el("p", `and ${D.failures.count - D.failures.rows.length} more, in results.jsonl`, "note"));
-  table($("kinds"), ["kind", "#tasks", "#total", "#median", "#longest", "#processor time", "#memory"],
+  if (D.failures.count > D.failures.rows.length) $("failures").append(el("p", `and ${count(D.failures.count - D.failures.rows.length, "more failed attempt")}; results.jsonl holds the last of each task`, "note"));
+  table($("kinds"), ["*kind", "#tasks", "#total", "#median", "#longest", "#processor time", "#memory"],
     D.by_kind.map((r) => [r[0], r[1], time(r[2]), time(r[3]), time(r[4]), time(r[5]), bytes(r[6])]), "Nothing has succeeded yet.");
-  table($("slowest"), ["task", "kind", "#took", "#estimate", "#processor time"],
+  table($("slowest"), ["*task", "*kind", "#took", "#estimate", "#processor time"],
     D.slowest.map((r) => [r[0], r[1], time(r[2]), time(r[3]), time(r[4])]), "Nothing has ended yet.");
   table($("bill"), ["lease", "site", "#processors", "#held", "#tasks", "#idle and fixed", `#total, ${D.bill.currency}`],
     D.bill.leases.map((r) => [r[0], r[1], r[2], time(r[3]), exact(r[4]), exact(r[5]), exact(r[6])]).concat(
       D.bill.leases.length ? [["total", "", "", "", "", "", exact(D.bill.total)]] : []), "Nothing is paid yet.");
-  table($("messages"), ["#at", "message"], D.messages.map((m) => [time(m[0]), m[1]]), "None.");
+  table($("messages"), ["#at", "*message"], D.messages.map((m) => [time(m[0]), m[1]]), "None.");
 
   const draw = () => { drawFront(); drawSpend(); drawGantt(); drawBusy(); };
   draw();
