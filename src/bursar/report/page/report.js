@@ -13,6 +13,7 @@ addEventListener("error", (e) => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f",
     "#d37295", "#a0cbe8", "#8cd17d", "#b6992d", "#d4a6c8", "#79706e"];
+  const CANCELLED = D.statuses.indexOf("cancelled");
   const FAILED = D.statuses.map((s) => s !== "succeeded");
 
   const el = (tag, text, cls) => {
@@ -230,6 +231,7 @@ addEventListener("error", (e) => {
   legend("legend", common.slice(0, LEGEND).map(([kind, n]) => ["square", colour(kind), `${D.kinds[kind]} (${n})`])
     .concat(common.length > LEGEND ? [["none", "", `and ${common.length - LEGEND} more`]] : [])
     .concat(D.failures.count ? [["square", "var(--bad)", "did not succeed"]] : [])
+    .concat(Object.values(D.actual).some((bars) => bars.some((b) => b[5] === CANCELLED)) ? [["square", "var(--soft)", "cancelled"]] : [])
     .concat(D.pauses.length ? [["dashed", "var(--soft)", "stopped and resumed"]] : []));
   const rows = [];
   for (const [title, source] of [["planned", D.planned], ["actual", D.actual]])
@@ -270,7 +272,7 @@ addEventListener("error", (e) => {
       const lost = (b) => r.actual && FAILED[b[5]];
       for (const b of r.bars) if (!lost(b)) bar(b, colour(b[4]), 0.6);
       // Last and never too thin to see: it is what one looks for.
-      for (const b of r.bars) if (lost(b)) bar(b, failed, 2);
+      for (const b of r.bars) if (lost(b)) bar(b, b[5] === CANCELLED ? ink : failed, 2);
       if (r.actual) {
         g.strokeStyle = ink; g.setLineDash([4, 4]); g.beginPath();
         for (const [t] of D.pauses) { g.moveTo(X(t), r.y - 3); g.lineTo(X(t), r.y + r.lane * r.lanes + 3); }
