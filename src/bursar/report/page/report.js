@@ -66,10 +66,12 @@ addEventListener("error", (e) => {
   figure("attempts", String(S.attempts), S.attempts > S.succeeded + S.failed ? `${S.attempts - S.succeeded - S.failed} repeated` : "");
 
   // Axes.
-  const ticks = (lo, hi, n) => {
-    const raw = (hi - lo) / Math.max(1, n) || 1;
-    const base = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].map((f) => f * base).find((s) => s >= raw);
+  const decimal = (raw) => [1, 2, 5, 10].map((f) => f * 10 ** Math.floor(Math.log10(raw))).find((s) => s >= raw);
+  // Seconds, from one on, in steps that clocks have.
+  const CLOCK = [1, 2, 5, 10, 15, 30].concat([1, 2, 5, 10, 15, 30].map((m) => m * 60), [1, 2, 3, 6, 12, 24].map((h) => h * 3600));
+  const sexagesimal = (raw) => raw <= 0.5 ? decimal(raw) : CLOCK.find((s) => s >= raw) || 86400 * decimal(raw / 86400);
+  const ticks = (lo, hi, n, steps = decimal) => {
+    const step = steps((hi - lo) / Math.max(1, n) || 1);
     const out = [];
     for (let t = Math.ceil(lo / step - 1e-9) * step; t <= hi + 1e-9 * step; t += step) out.push(+t.toPrecision(12));
     return out;
@@ -94,7 +96,7 @@ addEventListener("error", (e) => {
     const X = (v) => L + (v - x0) / (x1 - x0) * (w - L - R), Y = (v) => h - B - (v - y0) / (y1 - y0) * (h - T - B);
     g.strokeStyle = css("--grid"); g.fillStyle = css("--soft"); g.lineWidth = 1;
     g.textAlign = "center";
-    for (const t of ticks(x0, x1, Math.floor((w - L - R) / 90))) {
+    for (const t of ticks(x0, x1, Math.floor((w - L - R) / 90), sexagesimal)) {
       g.beginPath(); g.moveTo(X(t), T); g.lineTo(X(t), h - B); g.stroke();
       g.fillText(xf(t), X(t), h - B + 14);
     }
@@ -253,7 +255,7 @@ addEventListener("error", (e) => {
     const { g, w, h } = canvas($("gantt"));
     const X = (t) => LEFT + (t - view[0]) / (view[1] - view[0]) * (w - LEFT - 12);
     g.fillStyle = css("--soft"); g.strokeStyle = css("--grid"); g.textAlign = "center";
-    for (const t of ticks(view[0], view[1], Math.floor((w - LEFT) / 90))) {
+    for (const t of ticks(view[0], view[1], Math.floor((w - LEFT) / 90), sexagesimal)) {
       g.beginPath(); g.moveTo(X(t), 4); g.lineTo(X(t), h - FOOT + 4); g.stroke();
       g.fillText(time(t), X(t), h - 8);
     }
@@ -262,17 +264,17 @@ addEventListener("error", (e) => {
     for (const r of rows) {
       g.fillStyle = css("--grid"); g.fillRect(LEFT, r.y, w - LEFT - 12, r.lane * r.lanes);
       const gap = r.lane > 5 ? 1 : 0;
-      const bar = (b, fill, least) => {
+      const bar = (b, fill, least, low) => {
         const x = X(b[1]), x2 = X(b[2]);
         if (x2 < LEFT || x > w) return;
         g.fillStyle = fill;
-        g.fillRect(x, r.y + b[0] * r.lane, Math.max(least, x2 - x), Math.max(0.6, b[3] * r.lane - gap));
+        g.fillRect(x, r.y + b[0] * r.lane, Math.max(least, x2 - x), Math.max(low, b[3] * r.lane - gap));
         if (x2 - x > 5) { g.fillStyle = back; g.fillRect(x2 - 0.7, r.y + b[0] * r.lane, 0.7, b[3] * r.lane - gap); }
       };
       const lost = (b) => r.actual && FAILED[b[5]];
-      for (const b of r.bars) if (!lost(b)) bar(b, colour(b[4]), 0.6);
+      for (const b of r.bars) if (!lost(b)) bar(b, colour(b[4]), 0.6, 0.6);
       // Last and never too thin to see: it is what one looks for.
-      for (const b of r.bars) if (lost(b)) bar(b, b[5] === CANCELLED ? ink : failed, 2);
+      for (const b of r.bars) if (lost(b)) bar(b, b[5] === CANCELLED ? ink : failed, 2, 3);
       if (r.actual) {
         g.strokeStyle = ink; g.setLineDash([4, 4]); g.beginPath();
         for (const [t] of D.pauses) { g.moveTo(X(t), r.y - 3); g.lineTo(X(t), r.y + r.lane * r.lanes + 3); }
@@ -393,6 +395,7 @@ addEventListener("error", (e) => {
   };
   table($("failures"), ["*task", "#attempt", "status", "*reason and end of stderr", "then"],
     D.failures.rows.map((r) => [r[0], r[1], r[2], why(r), r[5] ? "given up" : "tried again"]), "None.");
+  for (const text of document.querySelectorAll("#failures pre")) text.scrollTop = 1e6; // the end tells
   if (D.failures.count > D.failures.rows.length) $("failures").append(el("p", `and ${count(D.failures.count - D.failures.rows.length, "more failed attempt")}; results.jsonl holds the last of each task`, "note"));
   table($("kinds"), ["*kind", "#tasks", "#total", "#median", "#longest", "#processor time", "#memory"],
     D.by_kind.map((r) => [r[0], r[1], time(r[2]), time(r[3]), time(r[4]), time(r[5]), bytes(r[6])]), "Nothing has succeeded yet.");
