@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bursar.cluster.machine import Machine
 from bursar.cluster.metrics import processors_busy, queue_length
 from bursar.cluster.simulation import Result
 from bursar.formats.batsim import allocate
@@ -120,3 +121,32 @@ def _curve(name: str, times: "FloatArray", values: "IntArray") -> list[dict[str,
         {"policy": name, "day": edge / 86_400.0, "value": round(mean, 3)}
         for edge, mean in zip(edges[:-1].tolist(), means.tolist(), strict=True)
     ]
+
+
+def state_chart(machine: Machine) -> "altair.Chart":
+    """
+    What a machine runs and plans from now on, as :func:`gantt_chart`.
+
+    Running jobs to their expected ends, waiting jobs where they will start by
+    the estimates, and reservations.
+
+    Raises
+    ------
+    InputError
+        When nothing is running, waiting or reserved.
+    """
+    begin, end, width = machine.schedule()
+    if not len(begin):
+        raise InputError("nothing is running, waiting or reserved")
+    names = [f"job {number}, runs" for number in machine.running.tolist()]
+    names += [f"reservation {reservation.number}" for reservation in machine.reservations]
+    names += [f"job {number}, waits" for number in machine.waiting.tolist()]
+    return gantt_chart(
+        np.maximum(begin, machine.now),
+        end,
+        width,
+        machine.processors,
+        names,
+        first=machine.now,
+        last=float(end.max()),
+    )
