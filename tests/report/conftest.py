@@ -1,0 +1,141 @@
+"""A run that never was: planned, carried out as planned but late, and paid."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import bursar
+from bursar.dispatch.journal import Event, Record
+from bursar.market.lease import Lease
+from bursar.market.ledger import Ledger
+from bursar.model.outcome import Outcome, Status
+from bursar.report.bill import make_bill
+from bursar.report.data import ReportData
+from bursar.report.plan_table import plan_to_dict
+
+BEGIN = 1_700_000_000.0
+"""Of the run, seconds since the epoch."""
+
+LATE = 2.0
+"""Seconds by which everything starts later than planned."""
+
+
+@pytest.fixture(scope="session")
+def made_up_run() -> Callable[..., ReportData]:
+    """The maker of such runs."""
+    return make_up
+
+
+def make_up(
+    sites: Sequence[bursar.SiteFacts],
+    tasks: Sequence[bursar.Task],
+    *,
+    goal: bursar.Goal | None = None,
+    fails: Sequence[int] = (),
+    pause: tuple[float, float] | None = None,
+) -> ReportData:
+    """
+    What the report of a run would show.
+
+    Parameters
+    ----------
+    sites, tasks, goal
+        Of the campaign; prices must be known.
+    fails
+        Numbers of tasks that fail for good, at their second attempt.
+    pause
+        When the run was stopped, seconds after its begin, and for how long. Tasks that
+        would start later do so in the second life.
+    """
+    campaign = bursar.Campaign(
+        name="made up",
+        workflow=bursar.Workflow(tuple(tasks)),
+        goal=goal or bursar.Goal(budget=1e6, trade_off=0.0),
+    )
+    proposal = bursar.plan(campaign, sites)
+    option = proposal.choice.option
+    assert option is not None
+    plan = proposal.front.plan(option)
+    cut, length = pause or (float("inf"), 0.0)
+    ledger = Ledger()
+    ledger.fund(BEGIN, 10**12)
+    records = []
+    for placement in sorted(plan.placements, key=lambda p: p.task):
+        start = BEGIN + LATE + placement.start
+        if placement.start >= cut:
+            start += length
+        end = start + placement.finish - placement.start
+        final = Status.FAILED if placement.task in fails else Status.SUCCEEDED
+        attempts = [(end, final)]
+        if final is Status.FAILED:
+            attempts = [((start + end) / 2, final), (end, final)]
+        for number, (ended, status) in enumerate(attempts, 1):
+            outcome = Outcome(
+                task=placement.task,
+                attempt=number,
+                status=status,
+                start=start,
+                end=ended,
+                stderr=b"x" * 3000 + b"the end" if status is Status.FAILED else b"",
+                reason="it exited with status 3" if status is Status.FAILED else "",
+            )
+            records.append(Record(outcome, number == len(attempts), placement.site))
+            start = ended
+    lives = [(BEGIN, max(r.outcome.end for r in records))]
+    if pause is not None:
+        ended = max(r.outcome.end for r in records if r.outcome.start < BEGIN + LATE + cut)
+        lives = [(BEGIN, ended), (BEGIN + cut + length, lives[0][1])]
+    leases: list[Lease] = []
+    for begin, end in lives:
+        opened = [
+            Lease(
+                id=f"lease-{number}",
+                site=purchase.slot.site,
+                processors=purchase.slot.processors,
+                unit_price=purchase.slot.unit_price,
+                fixed_price=purchase.slot.fixed_price,
+                start=begin,
+                end=end,
+            )
+            for number, purchase in enumerate(plan.purchases, len(leases) + 1)
+        ]
+        due = {lease.id: lease.charge(lease.processors * (end - begin)) for lease in opened}
+        for lease in opened:
+            ledger.hold(begin, lease.id, 2 * due[lease.id])
+        for lease in opened:
+            ledger.settle(end, lease.id, lease.site, due[lease.id])
+            ledger.release(end, lease.id, due[lease.id])
+        leases += opened
+    bill = make_bill("made-up", ledger, leases, campaign.workflow.tasks, records)
+    summary: dict[str, Any] = {
+        "run": "made-up",
+        "campaign": campaign.name,
+        "state": "failed" if fails else "finished",
+        "tasks": len(tasks),
+        "succeeded": len(tasks) - len(fails),
+        "failed": len(fails),
+        "skipped": 0,
+        "not_run": 0,
+        "attempts": len(records),
+        "makespan_s": lives[-1][1] - lives[-1][0] + (lives[0][1] - BEGIN if pause else 0.0),
+        "predicted_makespan_s": plan.makespan,
+        "processors": plan.processors,
+        "cost": ledger.spent / 1e6,
+        "predicted_cost": plan.cost,
+        "budget": campaign.goal.budget,
+        "currency": plan.currency,
+        "deadline_s": None,
+        "deadline_met": None,
+    }
+    return ReportData(
+        summary=summary,
+        proposal=plan_to_dict(campaign, proposal.front, proposal.choice),
+        plan=plan,
+        tasks=campaign.workflow.tasks,
+        records=records,
+        transfers=ledger.rows,
+        leases=leases,
+        events=[Event(BEGIN + 3.0, "message", "worker 2 was lost")],
+        bill=bill,
+    )
