@@ -118,6 +118,29 @@ def processors_busy(trace: Trace, result: Result) -> tuple[FloatArray, IntArray]
     return _steps(result.start, result.finish, trace.processors)
 
 
+def averaged(times: FloatArray, values: IntArray, points: int) -> tuple[FloatArray, FloatArray]:
+    """
+    A step function as its averages over equal pieces of its time.
+
+    Parameters
+    ----------
+    times, values
+        As :func:`queue_length` gives them.
+    points
+        How many pieces, at most.
+
+    Returns
+    -------
+    begins, means : ndarray
+        When each piece begins, and the average over it.
+    """
+    if len(times) < 2:
+        return times[:0], times[:0]
+    edges = np.linspace(times[0], times[-1], min(points, len(times)) + 1)
+    area = np.concatenate(([0.0], np.cumsum(np.diff(times) * values[:-1])))
+    return edges[:-1], np.diff(np.interp(edges, times, area)) / np.diff(edges)
+
+
 def _steps(begin: FloatArray, end: FloatArray, amount: IntArray) -> tuple[FloatArray, IntArray]:
     """A sum of rectangles as a step function."""
     times, at = np.unique(np.concatenate((begin, end)), return_inverse=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bursar.cluster.machine import Machine
-from bursar.cluster.metrics import processors_busy, queue_length
+from bursar.cluster.metrics import averaged, processors_busy, queue_length
 from bursar.cluster.simulation import Result
 from bursar.formats.batsim import allocate
 from bursar.model.errors import InputError
@@ -111,15 +111,10 @@ def comparison_chart(trace: Trace, results: Mapping[str, Result]) -> "altair.VCo
 
 
 def _curve(name: str, times: "FloatArray", values: "IntArray") -> list[dict[str, float | str]]:
-    """A step function as averages over so many equal pieces of time."""
-    if len(times) < 2:
-        return []
-    edges = np.linspace(times[0], times[-1], min(POINTS, len(times)) + 1)
-    area = np.concatenate(([0.0], np.cumsum(np.diff(times) * values[:-1])))
-    means = np.diff(np.interp(edges, times, area)) / np.diff(edges)
+    begins, means = averaged(times, values, POINTS)
     return [
-        {"policy": name, "day": edge / 86_400.0, "value": round(mean, 3)}
-        for edge, mean in zip(edges[:-1].tolist(), means.tolist(), strict=True)
+        {"policy": name, "day": begin / 86_400.0, "value": round(mean, 3)}
+        for begin, mean in zip(begins.tolist(), means.tolist(), strict=True)
     ]
 
 

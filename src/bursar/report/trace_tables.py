@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bursar.cluster.metrics import Metrics
+from bursar.cluster.metrics import Metrics, averaged, processors_busy, queue_length
 from bursar.cluster.simulation import Result
 from bursar.model.trace import Trace
 from bursar.report.words import UNKNOWN, span
@@ -13,7 +13,12 @@ from bursar.report.words import UNKNOWN, span
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bursar.model.trace import FloatArray
+
 WEEK = 7 * 86_400.0
+
+POINTS = 200
+"""Pieces of time that the queue and the processors busy are averaged over, at most."""
 
 
 def trace_to_dict(trace: Trace, processors: int | None) -> dict[str, Any]:
@@ -60,7 +65,17 @@ def result_to_dict(trace: Trace, result: Result, metrics: Metrics) -> dict[str, 
         "early": result.early,
         "overrun": result.overrun,
         **metrics.to_dict(),
+        "over_time": {
+            "waiting": _pairs(*averaged(*queue_length(trace, result), POINTS)),
+            "busy": _pairs(*averaged(*processors_busy(trace, result), POINTS)),
+        },
     }
+
+
+def _pairs(times: "FloatArray", values: "FloatArray") -> list[tuple[float, float]]:
+    return [
+        (round(t, 3), round(v, 3)) for t, v in zip(times.tolist(), values.tolist(), strict=True)
+    ]
 
 
 def print_trace(found: Mapping[str, Any], console: "Console | None" = None) -> None:
