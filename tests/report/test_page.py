@@ -39,7 +39,38 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return result.path / "report.html"
 
 
-def opened(page: Path, profile: Path) -> str:
+PROBE = """
+<script>
+addEventListener("load", () => {
+  const root = document.documentElement;
+  root.dataset.colours = [...document.querySelectorAll("canvas")].map((c) => {
+    const image = c.getContext("2d").getImageData(0, 0, c.width, c.height);
+    const pixels = new Uint32Array(image.data.buffer);
+    return `${c.parentNode.id}:${new Set(pixels).size}`;
+  }).join(" ");
+  root.dataset.fetched = performance.getEntriesByType("resource").length;
+  const gantt = document.getElementById("gantt"), tip = document.getElementById("tip");
+  const box = gantt.getBoundingClientRect(), clientX = box.left + box.width * 0.1;
+  for (let y = 4; y < box.height && !root.dataset.tip; y += 2) {
+    gantt.dispatchEvent(new MouseEvent("mousemove", { clientX, clientY: box.top + y }));
+    if (!tip.hidden) root.dataset.tip = tip.textContent;
+  }
+  root.dataset.wider = document.body.scrollWidth - innerWidth;
+});
+</script>
+"""
+"""What a reader would see and do, told in the root's attributes."""
+
+
+def probed(page: Path, folder: Path, **how: int) -> dict[str, str]:
+    """What the probe found on the page."""
+    copy = folder / "probed.html"
+    copy.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    (root,) = re.findall(r"<html[^>]*>", opened(copy, folder / "profile", **how))
+    return {name: html.unescape(told) for name, told in re.findall(r'data-(\w+)="([^"]*)"', root)}
+
+
+def opened(page: Path, profile: Path, width: int = 1280) -> str:
     """The document as the browser has it once its scripts have run."""
     assert CHROMIUM is not None
     done = subprocess.run(
@@ -53,7 +84,7 @@ def opened(page: Path, profile: Path) -> str:
             "--no-first-run",
             "--host-resolver-rules=MAP * ~NOTFOUND",
             f"--user-data-dir={profile}",
-            "--window-size=1280,2000",
+            f"--window-size={width},2000",
             "--dump-dom",
             page.as_uri(),
         ],
@@ -70,8 +101,9 @@ def test_the_page_is_drawn_and_says_what_happened(page: Path, tmp_path: Path) ->
     """No script error, figures in place, and no task's name becomes part of the page."""
     document = opened(page, tmp_path)
 
-    (drawn,) = re.findall(r'<html[^>]*data-drawn="([\d.]+)"', document)
-    assert float(drawn) > 0
+    (root,) = re.findall(r"<html[^>]*>", document)
+    assert "data-drawn" in root
+    assert "data-error" not in root
     raw = re.sub(r"<script.*?</script>|<style.*?</style>", "", document, flags=re.S)
     text = html.unescape(raw)
     assert "page <b>" in text
@@ -80,6 +112,43 @@ def test_the_page_is_drawn_and_says_what_happened(page: Path, tmp_path: Path) ->
     assert document.count("<canvas") >= 3
     assert "<title>taken" not in document
     assert "document.title=" not in raw.replace(html.escape(EVIL, quote=False), "")
+
+
+@needs_browser
+def test_a_reader_sees_charts_and_can_ask_them(page: Path, tmp_path: Path) -> None:
+    """Within two seconds by the page's own clock; every chart has content, a bar tells its task."""
+    seen = probed(page, tmp_path)
+    if float(seen.get("drawn", 0)) >= 2000:  # by a machine that did something else meanwhile?
+        seen = probed(page, tmp_path)
+
+    assert "error" not in seen
+    assert 0 < float(seen["drawn"]) < 2000
+    assert seen["fetched"] == "0"
+    colours = dict(chart.split(":") for chart in seen["colours"].split())
+    assert set(colours) == {"front", "spend", "gantt", "busy"}
+    assert all(int(many) > 5 for many in colours.values()), colours
+    assert re.search(r"kind-\d, ", seen["tip"])
+
+
+@needs_browser
+def test_the_page_fits_a_narrow_window(page: Path, tmp_path: Path) -> None:
+    """Nothing makes the page wider than six hundred pixels."""
+    seen = probed(page, tmp_path, width=600)
+
+    assert "error" not in seen
+    assert int(seen["wider"]) <= 0
+
+
+@needs_browser
+def test_a_page_that_cannot_be_drawn_says_so(page: Path, tmp_path: Path) -> None:
+    """Damaged data give a sentence in place of an empty page."""
+    damaged = tmp_path / "damaged.html"
+    damaged.write_text(page.read_text().replace('"summary":', '"summery":', 1))
+
+    document = opened(damaged, tmp_path / "profile")
+
+    assert "data-drawn" not in document.split(">", 2)[1]
+    assert re.search(r'<p class="trouble" id="trouble" role="alert">Part of this page', document)
 
 
 def test_the_page_needs_nothing_but_itself(page: Path) -> None:
