@@ -1,6 +1,8 @@
 """The bill's items are the ledger, to the micro-unit."""
 
 import io
+import json
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,3 +120,74 @@ def test_the_printed_bill_names_what_is_unknown() -> None:
     assert bill.unpriced == ["dark"]
     assert "dark" in text.getvalue()
     assert "unknown" in text.getvalue()
+
+
+def test_the_dearest_tasks_are_printed_first_and_the_rest_on_request() -> None:
+    """Ten of them by amount, how many more there are, and all of them with every."""
+    lease = Lease(
+        id="l", site="s", processors=1, unit_price=1.0, fixed_price=5.0, start=0.0, end=120.0
+    )
+    ledger = Ledger()
+    ledger.fund(0.0, 125_000_000)
+    ledger.hold(0.0, "l", 125_000_000)
+    ledger.settle(120.0, "l", "s", 125_000_000)
+    tasks = [Task(id=f"task-{i}") for i in range(15)]
+    begins = [sum(range(1, i + 1)) for i in range(16)]  # task i takes i + 1 seconds: 120 in all
+    records = [
+        Record(
+            Outcome(
+                task=i,
+                attempt=1,
+                status=Status.SUCCEEDED,
+                start=float(begins[i]),
+                end=float(begins[i + 1]),
+            ),
+            True,
+            "s",
+        )
+        for i in range(15)
+    ]
+    bill = make_bill("run", ledger, [lease], tasks, records)
+    few, all_of_them = io.StringIO(), io.StringIO()
+    print_bill(bill, console=Console(file=few, width=120))
+    print_bill(bill, every=True, console=Console(file=all_of_them, width=120))
+
+    rows = re.findall(r"task-(\d+) +1 +\S+ s +(\S+) SU", few.getvalue())
+    assert [(int(number), float(paid)) for number, paid in rows] == [
+        (i, i + 1.0) for i in range(14, 4, -1)
+    ]
+    assert "and 5 more tasks" in few.getvalue()
+    assert len(re.findall(r"task-\d+", all_of_them.getvalue())) == 15
+    assert bill.leases[0].tasks == 120_000_000
+    assert bill.leases[0].remainder == 5_000_000  # the fixed charge
+    assert "total: 125" in few.getvalue()
+
+
+def test_a_bill_as_json_holds_whole_micro_units() -> None:
+    """What sums in the file sums to the total, without a rounding; an open lease is not on it."""
+    done = Lease(
+        id="l", site="s", processors=2, unit_price=1 / 3600, fixed_price=0.0, start=0.0, end=10.0
+    )
+    going = Lease(id="m", site="s", processors=1, unit_price=1.0, fixed_price=0.0, start=10.0)
+    ledger = Ledger()
+    ledger.fund(0.0, 10_000)
+    ledger.hold(0.0, "l", 6000)
+    ledger.settle(10.0, "l", "s", 5556)
+    tasks = [Task(id="a", name="k"), Task(id="b")]
+    records = [
+        Record(Outcome(task=0, attempt=1, status=Status.LOST, start=0.0, end=3.0), False, "s"),
+        Record(Outcome(task=0, attempt=2, status=Status.SUCCEEDED, start=4.0, end=9.0), True, "s"),
+        Record(Outcome(task=1, attempt=1, status=Status.SUCCEEDED, start=0.0, end=7.0), True, "s"),
+    ]
+
+    told = json.loads(json.dumps(make_bill("run", ledger, [done, going], tasks, records).to_dict()))
+
+    (item,) = told["leases"]
+    assert told["total_micros"] == item["total_micros"] == 5556
+    assert item["tasks_micros"] + item["remainder_micros"] == 5556
+    assert sum(task["amount_micros"] for task in told["tasks"]) == item["tasks_micros"]
+    assert told["granted_micros"] == 10_000
+    assert told["held_micros"] == 444
+    first = told["tasks"][0]
+    assert (first["attempts"], first["processor_seconds"]) == (2, 8.0)
+    assert first["repeated_micros"] == 833  # three of 3,600 seconds, rounded down

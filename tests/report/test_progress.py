@@ -83,3 +83,27 @@ def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
 
     captured = capsys.readouterr()
     assert captured.out + captured.err == ""
+
+
+def test_rate_and_finishes_are_told_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten tasks in two seconds are five each second; what is left counts from now."""
+    monkeypatch.setattr("bursar.report.progress.FIRST_LINE", 0.0)
+    seconds = iter([0.0, -1.0, 5.0, 5.0])  # made; too early for a line; in time for one
+    monkeypatch.setattr("bursar.report.progress.time.monotonic", lambda: next(seconds))
+    later = replace(SNAPSHOT, elapsed=12.0, succeeded=60, deadline=90.0, failed=0)
+
+    line = shown(terminal=False, snapshots=[SNAPSHOT, later]).splitlines()[0]
+
+    assert line == (
+        "epidemic: 60 of 200 done, 2 running, 5/s, spent 1.5 EUR, held 2.25, budget 8,"
+        " 12 s gone, 43 s left, planned 40 s, deadline 1 min 30 s"
+    )
+
+
+def test_the_panel_shows_the_rate_and_goes_away() -> None:
+    """The live panel is transient: after the run, only what was said stays on the screen."""
+    text = shown(terminal=True, snapshots=[SNAPSHOT, replace(SNAPSHOT, elapsed=12.0, succeeded=60)])
+
+    assert "5/s" in text
+    assert "43 s left" in text
+    assert text.rstrip().endswith("\x1b[2K") or "\x1b[?25h" in text.splitlines()[-1]

@@ -1,13 +1,20 @@
 """Results as lines and as a table: each task once, whatever became of it."""
 
 import csv
+import itertools
 import json
+import tempfile
 from pathlib import Path
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bursar.dispatch.journal import Record
+from bursar.model.errors import BursarError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
-from bursar.report.results import write_results
+from bursar.report.results import COLUMNS, write_results
 
 
 def test_each_task_is_one_line_of_both_files(tmp_path: Path) -> None:
@@ -54,3 +61,71 @@ def test_each_task_is_one_line_of_both_files(tmp_path: Path) -> None:
     assert rows[0]["status"] == "succeeded"
     assert rows[1]["reason"] == 'slow, "very"\nslow'
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r.csv", "r.jsonl"]
+
+
+def test_results_that_cannot_be_written_leave_what_was_there(tmp_path: Path) -> None:
+    """A full disk or a folder in the way: one line, the old file, and no half of a new one."""
+    (tmp_path / "r.csv").mkdir()
+    (tmp_path / "r.jsonl").write_text("old\n")
+
+    with pytest.raises(BursarError, match=r"r\.csv: cannot be written"):
+        write_results(
+            tmp_path / "r.jsonl",
+            tmp_path / "r.csv",
+            [Task(id="a")],
+            [],
+            skipped=(),
+            log_files=lambda _: (None, None),
+        )
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.csv", "r.jsonl"]
+    assert json.loads((tmp_path / "r.jsonl").read_text())["status"] == "not-run"
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), max_size=12)
+
+
+@given(
+    ids=st.lists(TEXT.filter(bool), min_size=1, max_size=5, unique=True),
+    parameters=st.lists(st.dictionaries(TEXT.filter(bool), TEXT, max_size=3), max_size=5),
+    printed=st.lists(st.binary(max_size=20), max_size=5),
+)
+def test_both_files_are_read_back_as_they_were(
+    ids: list[str], parameters: list[dict[str, str]], printed: list[bytes]
+) -> None:
+    """Line breaks, quotes and commas in names or output stay within their cell and their line."""
+    tasks = [
+        Task(id=name, parameters=values)
+        for name, values in itertools.zip_longest(ids, parameters[: len(ids)], fillvalue={})
+        if isinstance(name, str)
+    ]
+    records = [
+        Record(
+            Outcome(
+                task=i,
+                attempt=1,
+                status=Status.SUCCEEDED,
+                start=1.5,
+                end=2.25,
+                stdout=out,
+                stdout_size=len(out),
+            ),
+            True,
+            "s",
+        )
+        for i, out in enumerate(printed[: len(tasks)])
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        jsonl, table = Path(folder, "r.jsonl"), Path(folder, "r.csv")
+        write_results(jsonl, table, tasks, records, skipped=(), log_files=lambda _: (None, None))
+        lines = [json.loads(line) for line in jsonl.read_text("utf-8").split("\n")[:-1]]
+        with table.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+
+    assert [line["task"] for line in lines] == [row["task"] for row in rows] == ids
+    assert [line.get("parameters", {}) for line in lines] == [dict(t.parameters) for t in tasks]
+    for task, row in zip(tasks, rows, strict=True):
+        for name, value in task.parameters.items():
+            assert row[f"parameter_{name}" if name in COLUMNS else name] == value
+    for record, line, row in zip(records, lines, rows, strict=False):
+        assert line["stdout"] == record.outcome.stdout.decode(errors="replace")
+        assert float(row["runtime_s"]) == line["runtime_s"] == 0.75
