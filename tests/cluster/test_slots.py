@@ -137,6 +137,27 @@ def _all_free(machine: Machine) -> tuple[list[float], list[int]]:
     return times, free
 
 
+@given(JOBS, st.integers(1, 8), st.sampled_from(POLICIES), st.integers(0, 30), WINDOWS)
+@settings(max_examples=200, deadline=None)
+def test_what_is_expected_happens_when_estimates_are_right(
+    rows: list[tuple[int, int, int, int]],
+    processors: int,
+    policy: str,
+    moment: int,
+    windows: list[tuple[int, int, int]],
+) -> None:
+    """And nobody submits any more: every waiting job starts when it was said to."""
+    known = [(s, w, e, e) for s, w, e, _ in rows if s <= moment]
+    machine = busy(known, processors, policy, float(moment))
+    for begin, length, width in windows:
+        machine.reserve(machine.now + begin, float(length), min(width, processors))
+    waiting, expected = machine.waiting, machine.expected_starts()
+
+    machine.run()
+
+    assert np.array_equal(machine.outcome()[0][waiting], expected)
+
+
 def test_jobs_are_planned_around_a_reservation_under_every_policy() -> None:
     """A job that would run into it waits until it is over; a short one goes before."""
     for policy in POLICIES:

@@ -13,6 +13,7 @@ from bursar.cluster.kernels import (
     K_FRONT,
     K_HEAP,
     K_HIGH,
+    K_LOW,
     K_NEXT,
     K_QUEUE,
     K_RESERVATIONS,
@@ -502,10 +503,9 @@ class Machine:
         """
         if self.policy == "conservative":
             return self._reserved[: self._k[K_QUEUE]].copy()
-        future = self.copy()
-        future._forget_what_nobody_knows()
+        future = self._future()
         future.run()
-        starts: FloatArray = future._start[self.waiting]
+        starts: FloatArray = future._start[len(self.running) : future._jobs]
         return starts
 
     def slot_horizon(self) -> float:
@@ -667,22 +667,54 @@ class Machine:
             del self._reservations[number]
         self._k[K_RESERVATIONS] = len(self._reservations)
 
-    def _forget_what_nobody_knows(self) -> None:
-        """Every job will run as long as estimated, and nobody submits any more."""
-        self._jobs = int(self._k[K_NEXT])
-        running = self.running
-        self._runtime[: self._jobs] = self._estimate[: self._jobs]
-        self._k[K_HEAP] = 0
-        for job in running:
-            self._finish[job] = self._expected[job]
+    def _future(self) -> "Machine":
+        """
+        A machine with the jobs that run and wait now, in this order, and no others.
+
+        Each will run as long as estimated, and nobody submits any more.
+        """
+        running, waiting = self.running, self.waiting
+        running = running[np.argsort(self._start[running], kind="stable")]
+        jobs = np.concatenate((running, waiting))
+        count, first = len(jobs), len(running)
+        twin = Machine(
+            self.processors,
+            self.policy,
+            semantics=self.semantics,
+            early=self.early,
+            overrun=self.overrun,
+            now=self.now,
+        )
+        twin._reservations = dict(self._reservations)
+        twin._ensure(count)
+        for ours, theirs in (
+            (twin._submit, self._submit),
+            (twin._width, self._width),
+            (twin._estimate, self._estimate),
+            (twin._runtime, self._estimate),
+            (twin._start, self._start),
+            (twin._expected, self._expected),
+            (twin._finish, self._expected),
+        ):
+            ours[:count] = theirs[jobs]
+        twin._jobs = count
+        twin._queue[: len(waiting)] = np.arange(first, count)
+        low, high = int(self._k[K_LOW]), int(self._k[K_HIGH])
+        twin._times[: high - low] = self._times[low:high]
+        twin._free[: high - low] = self._free[low:high]
+        k = twin._k
+        k[K_NEXT], k[K_QUEUE], k[K_HIGH] = count, len(waiting), high - low
+        k[K_RESERVATIONS] = len(twin._reservations)
+        for job in range(first):
             kernels.push(
-                self._k,
-                self._heap_time,
-                self._heap_event,
-                self._heap_order,
-                float(self._expected[job]),
-                int(job),
+                k,
+                twin._heap_time,
+                twin._heap_event,
+                twin._heap_order,
+                float(twin._expected[job]),
+                job,
             )
+        return twin
 
 
 def _known(value: float) -> float | None:
