@@ -1,6 +1,9 @@
-"""A run that never was: planned, carried out as planned but late, and paid."""
+"""A browser, and a run that never was: planned, carried out late, and paid."""
 
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,39 @@ BEGIN = 1_700_000_000.0
 
 LATE = 2.0
 """Seconds by which everything starts later than planned."""
+
+
+@pytest.fixture
+def browse(tmp_path: Path) -> Callable[..., str]:
+    """Opens a page without a network; gives the document as its scripts have made it."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no chromium to open the page in")
+
+    def opened(page: Path, width: int = 1280) -> str:
+        done = subprocess.run(
+            [
+                chromium,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-background-networking",
+                "--disable-sync",
+                "--no-first-run",
+                "--host-resolver-rules=MAP * ~NOTFOUND",
+                f"--user-data-dir={tmp_path / 'profile'}",
+                f"--window-size={width},2000",
+                "--dump-dom",
+                page.as_uri(),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout
+
+    return opened
 
 
 @pytest.fixture(scope="session")

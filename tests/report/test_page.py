@@ -3,19 +3,16 @@
 import html
 import json
 import re
-import shutil
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import bursar
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+Browse = Callable[..., str]
 SIZES = (100, 1000, 8000)
 EVIL = "</script><script>document.title='taken'</script>"
-
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to open the page in")
 
 
 @pytest.fixture(scope="module", params=SIZES)
@@ -62,44 +59,17 @@ addEventListener("load", () => {
 """What a reader would see and do, told in the root's attributes."""
 
 
-def probed(page: Path, folder: Path, **how: int) -> dict[str, str]:
+def probed(browse: Browse, page: Path, folder: Path, **how: int) -> dict[str, str]:
     """What the probe found on the page."""
     copy = folder / "probed.html"
     copy.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
-    (root,) = re.findall(r"<html[^>]*>", opened(copy, folder / "profile", **how))
+    (root,) = re.findall(r"<html[^>]*>", browse(copy, **how))
     return {name: html.unescape(told) for name, told in re.findall(r'data-(\w+)="([^"]*)"', root)}
 
 
-def opened(page: Path, profile: Path, width: int = 1280) -> str:
-    """The document as the browser has it once its scripts have run."""
-    assert CHROMIUM is not None
-    done = subprocess.run(
-        [
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-background-networking",
-            "--disable-sync",
-            "--no-first-run",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={profile}",
-            f"--window-size={width},2000",
-            "--dump-dom",
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return done.stdout
-
-
-@needs_browser
-def test_the_page_is_drawn_and_says_what_happened(page: Path, tmp_path: Path) -> None:
+def test_the_page_is_drawn_and_says_what_happened(page: Path, browse: Browse) -> None:
     """No script error, figures in place, and no task's name becomes part of the page."""
-    document = opened(page, tmp_path)
+    document = browse(page)
 
     (root,) = re.findall(r"<html[^>]*>", document)
     assert "data-drawn" in root
@@ -114,12 +84,11 @@ def test_the_page_is_drawn_and_says_what_happened(page: Path, tmp_path: Path) ->
     assert "document.title=" not in raw.replace(html.escape(EVIL, quote=False), "")
 
 
-@needs_browser
-def test_a_reader_sees_charts_and_can_ask_them(page: Path, tmp_path: Path) -> None:
+def test_a_reader_sees_charts_and_can_ask_them(page: Path, browse: Browse, tmp_path: Path) -> None:
     """Within two seconds by the page's own clock; every chart has content, a bar tells its task."""
-    seen = probed(page, tmp_path)
+    seen = probed(browse, page, tmp_path)
     if float(seen.get("drawn", 0)) >= 2000:  # by a machine that did something else meanwhile?
-        seen = probed(page, tmp_path)
+        seen = probed(browse, page, tmp_path)
 
     assert "error" not in seen
     assert 0 < float(seen["drawn"]) < 2000
@@ -130,22 +99,20 @@ def test_a_reader_sees_charts_and_can_ask_them(page: Path, tmp_path: Path) -> No
     assert re.search(r"kind-\d, ", seen["tip"])
 
 
-@needs_browser
-def test_the_page_fits_a_narrow_window(page: Path, tmp_path: Path) -> None:
+def test_the_page_fits_a_narrow_window(page: Path, browse: Browse, tmp_path: Path) -> None:
     """Nothing makes the page wider than six hundred pixels."""
-    seen = probed(page, tmp_path, width=600)
+    seen = probed(browse, page, tmp_path, width=600)
 
     assert "error" not in seen
     assert int(seen["wider"]) <= 0
 
 
-@needs_browser
-def test_a_page_that_cannot_be_drawn_says_so(page: Path, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_drawn_says_so(page: Path, browse: Browse, tmp_path: Path) -> None:
     """Damaged data give a sentence in place of an empty page."""
     damaged = tmp_path / "damaged.html"
     damaged.write_text(page.read_text().replace('"summary":', '"summery":', 1))
 
-    document = opened(damaged, tmp_path / "profile")
+    document = browse(damaged)
 
     assert "data-drawn" not in document.split(">", 2)[1]
     assert re.search(r'<p class="trouble" id="trouble" role="alert">Part of this page', document)

@@ -1,7 +1,11 @@
 """The trade-off curve as table and as chart: readable, complete, offline."""
 
 import io
+import itertools
+import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,10 @@ import pytest
 from rich.console import Console
 
 import bursar
-from bursar.report.plan_table import print_plan
+from bursar.model.plan import Purchase
+from bursar.model.slot import Slot
+from bursar.planning.choice import CounterOffer
+from bursar.report.plan_table import ROWS, describe, plan_to_dict, print_plan
 from bursar.report.words import amount, span
 
 
@@ -89,6 +96,114 @@ def test_long_curves_are_thinned_but_never_of_the_choice(monkeypatch: pytest.Mon
     assert sum("→" in row for row in rows) == 1
 
 
+@pytest.mark.parametrize("picked", [0, 1, 30, 59])
+def test_sixty_options_become_twenty_four(picked: int) -> None:
+    """The first and the last of them, evenly many between, and the one that is picked."""
+    shown = proposal(unit_price=1.0)
+    like = shown.front.options[0]
+    options = tuple(
+        replace(like, makespan=100.0 + i, cost=900.0 - i, purchases=(purchase(100 - i),))
+        for i in range(60)
+    )
+    text = io.StringIO()
+    print_plan(
+        shown.campaign,
+        replace(shown.front, options=options),
+        replace(shown.choice, option=options[picked]),
+        Console(file=text, width=80),
+    )
+
+    rows = re.findall(r"^ ([→ ])\s+(\d+) ", text.getvalue(), re.MULTILINE)
+    numbers = [100 - int(processors) for _, processors in rows]
+    assert len(rows) == ROWS + (picked not in {round(i * 59 / 23) for i in range(24)})
+    assert numbers == sorted(set(numbers))
+    assert {0, 59, picked} <= set(numbers)
+    assert [int(p) for arrow, p in rows if arrow == "→"] == [100 - picked]
+    assert max(b - a for a, b in itertools.pairwise(numbers)) <= 3
+
+
+def test_counter_offers_say_what_they_are() -> None:
+    """More time, more money, or a part; a price that is unknown stays so."""
+    offers = [
+        CounterOffer(kind="time", makespan=75.2, cost=2.0, tasks=8, share=1.0),
+        CounterOffer(kind="budget", makespan=5.0, cost=12.34567, tasks=8, share=1.0),
+        CounterOffer(kind="share", makespan=4.5, cost=None, tasks=3, share=0.375),
+    ]
+
+    assert [describe(offer, "EUR") for offer in offers] == [
+        "in more time: 1 min 15 s for 2 EUR, the shortest at this budget",
+        "for more money: 5 s for 12.35 EUR, the cheapest in this time",
+        "a part: 3 of the tasks (38%), 4.5 s for unknown",
+    ]
+
+
+def test_the_plan_as_json_is_the_curve() -> None:
+    """Every option in order, the chosen one by its place; unknowns and for-ever are null."""
+    told = plan_to_dict_of(proposal(unit_price=1.0, goal={"deadline": 400.0}))
+    blind = plan_to_dict_of(proposal(unit_price=None, runtime=None))
+
+    assert told["chosen"] == {
+        "index": told["chosen"]["index"],
+        **told["front"][told["chosen"]["index"]],
+    }
+    makespans = [option["makespan_s"] for option in told["front"]]
+    costs = [option["cost"] for option in told["front"]]
+    assert makespans == sorted(makespans)
+    assert costs == sorted(costs, reverse=True)
+    assert min(makespans) >= told["bounds"]["makespan_s"] - 1e-9
+    assert min(costs) >= told["bounds"]["cost"] - 1e-9
+    for option in told["front"]:
+        assert option["cost"] == sum(slot["cost"] for slot in option["slots"])
+        assert option["processors"] == sum(slot["processors"] for slot in option["slots"])
+    assert told["feasible"]
+    assert blind["front"][0]["makespan_s"] is None
+    assert blind["front"][0]["cost"] is None
+    assert blind["front"][0]["slots"][0]["duration_s"] is None
+
+
+def plan_to_dict_of(shown: bursar.Proposal) -> dict[str, Any]:
+    """As JSON, there and back: with nothing in it that JSON lacks."""
+    told = plan_to_dict(shown.campaign, shown.front, shown.choice)
+    back: dict[str, Any] = json.loads(json.dumps(told, allow_nan=False))
+    assert back == told
+    return back
+
+
+def purchase(processors: int) -> Purchase:
+    """So many processors for a minute."""
+    slot = Slot(
+        site="here",
+        start=0.0,
+        duration=60.0,
+        processors=processors,
+        unit_price=1.0,
+        fixed_price=0.0,
+    )
+    return Purchase(slot=slot)
+
+
+def test_a_saved_chart_is_drawn_offline(tmp_path: Path, browse: Callable[..., str]) -> None:
+    """The page brings its library with it: marks for every option, without a network."""
+    shown = proposal(unit_price=1.0, goal={"deadline": 400.0})
+    shown.save(tmp_path / "curve.html")
+
+    document = browse(tmp_path / "curve.html")
+
+    assert re.search(r"<(?:canvas|svg)[^>]*(?:marks|height=\"\d)", document)
+
+
+def test_a_saved_picture_shows_options_choice_and_bounds(tmp_path: Path) -> None:
+    """A dot for each option, one of them the chosen one, and two dashed lines."""
+    shown = proposal(unit_price=1.0, goal={"deadline": 400.0})
+    shown.save(tmp_path / "curve.svg")
+    picture = (tmp_path / "curve.svg").read_text()
+
+    dots = re.findall(r'aria-label="makespan, s: [^"]*; chosen: (\w+)', picture)
+    assert sorted(dots) == ["chosen"] + ["possible"] * (len(shown.front.options) - 1)
+    assert picture.count('stroke-dasharray="4,4"') == 2
+    assert "cost, SU" in picture
+
+
 @pytest.mark.parametrize("suffix", [".html", ".png", ".svg"])
 def test_the_curve_is_saved_as_a_picture(tmp_path: Path, suffix: str) -> None:
     """Whole, and the page opens without a network."""
@@ -103,10 +218,13 @@ def test_the_curve_is_saved_as_a_picture(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_notebook_gets_a_chart() -> None:
-    """A mime bundle with something any notebook draws."""
+    """A chart to ask, a picture for where there is none, and words for a terminal."""
     bundle = proposal(unit_price=1.0)._repr_mimebundle_()
 
-    assert any(kind.startswith(("image/", "application/vnd.vegalite")) for kind in bundle)
+    (chart,) = [kind for kind in bundle if kind.startswith("application/vnd.vegalite.v")]
+    assert bundle[chart]["$schema"].startswith("https://vega.github.io/schema/vega-lite/v")
+    assert bundle["image/png"].startswith(b"\x89PNG")
+    assert bundle["text/plain"]
 
 
 def test_another_suffix_is_refused(tmp_path: Path) -> None:
