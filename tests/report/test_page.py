@@ -4,11 +4,15 @@ import html
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import bursar
+from bursar.report.data import ReportData
+from bursar.report.html import write_report
 
 Browse = Callable[..., str]
 SIZES = (100, 1000, 8000)
@@ -141,3 +145,57 @@ def test_what_the_page_holds_is_the_run(page: Path) -> None:
     assert data["failures"]["count"] == data["summary"]["failed"] >= 3
     assert data["money"][-1][1] == pytest.approx(data["summary"]["cost"])
     assert page.stat().st_size < 300 * size + 100_000
+
+
+@pytest.mark.parametrize("which", ["unstarted", "unknown", "paused", "hopeless", "going"])
+def test_odd_runs_are_drawn_too(
+    which: str, browse: Browse, made_up_run: Callable[..., ReportData], tmp_path: Path
+) -> None:
+    """Nothing begun, nothing known, two lives at two sites, only failures, not yet ended."""
+    site = bursar.SiteFacts(name="here", processors=2, unit_price=1.0, fixed_price=0.0)
+    far = bursar.SiteFacts(name="far", processors=2, unit_price=2.0, fixed_price=1.0)
+    tasks = [bursar.Task(id=str(i), runtime=10.0) for i in range(12)]
+    page = tmp_path / "report.html"
+    match which:
+        case "paused":
+            write_report(page, made_up_run([site, far], tasks, pause=(15.0, 86_400.0)))
+        case "hopeless":
+            write_report(page, made_up_run([site], tasks, fails=range(12)))
+        case "going":
+            data = made_up_run([site], tasks)
+            leases = [msgspec.structs.replace(lease, end=None) for lease in data.leases]
+            summary = {**data.summary, "state": "running", "makespan_s": None, "cost": None}
+            records = data.records[:5]
+            bill = msgspec.structs.replace(data.bill, leases=[], tasks=[])
+            write_report(
+                page,
+                replace(
+                    data,
+                    summary=summary,
+                    leases=leases,
+                    records=records,
+                    transfers=data.transfers[:2],
+                    bill=bill,
+                ),
+            )
+        case "unstarted":
+            data = made_up_run([site], tasks)
+            bill = msgspec.structs.replace(data.bill, leases=[], tasks=[], total=0)
+            write_report(page, replace(data, leases=[], records=[], transfers=[], bill=bill))
+        case _:
+            run = bursar.run(
+                bursar.Campaign(name="?", workflow=bursar.Workflow((bursar.Task(id="a"),))),
+                bursar.SiteFacts(name="dark", processors=1, unit_price=None),
+                runs=tmp_path / "runs",
+            )
+            page = run.path / "report.html"
+
+    seen = probed(browse, page, tmp_path)
+
+    assert "error" not in seen
+    assert "drawn" in seen
+    text = browse(page).split("<main>")[1].split('<script type="application/json"')[0]
+    assert "NaN" not in text
+    assert "undefined" not in text
+    assert ("stopped and resumed" in text) == (which == "paused")
+    assert ("no money moves" in text) == (which in ("unknown", "unstarted"))

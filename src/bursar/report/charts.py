@@ -96,11 +96,14 @@ def save_chart(chart: "altair.TopLevelMixin", path: Path) -> None:
 
 def mimebundle(chart: "altair.LayerChart") -> dict[str, Any]:
     """A chart as a notebook shows it, with a picture for where it shows none."""
+    import altair as alt
     import vl_convert
 
     spec = chart.to_dict()
+    # A notebook without this version of the grammar shows the picture.
+    version = alt.VEGALITE_VERSION.split(".")[0]
     return {
-        "application/vnd.vegalite.v5+json": spec,
+        f"application/vnd.vegalite.v{version}+json": spec,
         "image/png": vl_convert.vegalite_to_png(chart.to_json(), scale=2),
         "text/plain": "<trade-off curve>",
     }
