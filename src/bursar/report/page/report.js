@@ -11,7 +11,7 @@ addEventListener("error", (e) => {
   const $ = (id) => document.getElementById(id);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f",
+  const PALETTE = ["#4e79a7", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#f28e2b",
     "#d37295", "#a0cbe8", "#8cd17d", "#b6992d", "#d4a6c8", "#79706e"];
   const CANCELLED = D.statuses.indexOf("cancelled");
   const FAILED = D.statuses.map((s) => s !== "succeeded");
@@ -139,7 +139,8 @@ addEventListener("error", (e) => {
   // Trade-off.
   $("reason").textContent = P.reason ? `Chosen: ${P.reason}.` : "";
   const B = P.bounds || {};
-  $("bounds").textContent = `No plan can beat: makespan ${time(B.makespan_s)} (critical path ${time(B.critical_path_s)}, work / processors ${time(B.work_s)}), cost ${money(B.cost)}.`;
+  const bounded = (B.makespan_s ?? B.cost ?? null) !== null;
+  $("bounds").textContent = !bounded ? "" : `By the estimates, no plan can beat: makespan ${time(B.makespan_s)} (critical path ${time(B.critical_path_s)}, work / processors ${time(B.work_s)}), cost ${money(B.cost)}.`;
   const drawFront = () => {
     const host = $("front");
     const known = (P.front || []).map((o, i) => ({ ...o, i })).filter((o) => o.makespan_s !== null && o.cost !== null);
@@ -365,7 +366,8 @@ addEventListener("error", (e) => {
     g.lineTo(X(actualUse[actualUse.length - 1][0]), Y(0)); g.fill(); g.globalAlpha = 1;
     g.strokeStyle = css("--soft"); g.lineWidth = 1; g.beginPath();
     plannedUse.forEach((p, i) => g[i ? "lineTo" : "moveTo"](X(p[0]), Y(p[1]))); g.stroke();
-    legend("busy-legend", [["square", "var(--main)", "actual"], ["line", "var(--soft)", "planned"]]);
+    legend("busy-legend", [["square", "var(--main)", "actual"]]
+      .concat(plannedUse.length > 1 ? [["line", "var(--soft)", "planned"]] : []));
   };
 
   // Tables.
