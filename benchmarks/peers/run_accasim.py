@@ -56,7 +56,7 @@ def main() -> None:
             policy(FirstFit()),
             show_statistics=False,
             statistics_output=False,
-            RESULTS_FOLDER_NAME=f"results-{name}",
+            scheduling_output=False,  # it would be written beside this file
         )
         simulator.start_simulation()
         seconds[name] = time.perf_counter() - began
