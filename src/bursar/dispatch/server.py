@@ -57,6 +57,7 @@ SPILL = 64 * 1024
 _STRANGER_FRAME = 4096  # bytes; nobody unknown may make us buffer more
 _STRANGER_PATIENCE = 10.0  # seconds in which a connection must have said who it is
 _BATCH = 2048  # tasks at most claimed at a time
+_PARTING = 1.0  # seconds for what was written last to be read
 _ASK_AGAIN = 0.2  # seconds until the guard is asked again that refused for now
 
 
@@ -171,6 +172,7 @@ class Dispatcher:
         self._refusal = ""
         self._refused_for_now = False
         self._hurried = False
+        self._closed = False
         self._waker: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._encoder = msgspec.msgpack.Encoder()
@@ -298,11 +300,22 @@ class Dispatcher:
                 break
             self._changed.clear()
             await self._changed.wait()
-        for connection in [*self._connections.values(), *self._strangers]:
-            connection.hang_up()
+        await self._hang_up()
         if self._server is not None:
             await self._server.wait_closed()
         await self._loop.run_in_executor(None, self._writer.shutdown)
+
+    async def _hang_up(self) -> None:
+        """Ends every connection, also one that is just being made, and sees them gone."""
+        self._closed = True
+        for connection in [*self._connections.values(), *self._strangers]:
+            connection.hang_up()
+        give_up = self._loop.time() + _PARTING
+        while self._connections or self._strangers:
+            if self._loop.time() > give_up:  # somebody does not read what was sent
+                for connection in [*self._connections.values(), *self._strangers]:
+                    connection.abort()
+            await asyncio.sleep(0.001)
 
     @property
     def counts(self) -> Counts:
@@ -372,6 +385,8 @@ class Dispatcher:
         if self._connections.get(connection.worker) is not connection:
             return
         del self._connections[connection.worker]
+        if self._closed:
+            return
         lost = self._queue.lose(connection.worker)
         now = self.now()
         self._take_outcomes(
@@ -668,9 +683,17 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Ends the connection; what was written may be lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A stranger."""
         assert isinstance(transport, asyncio.Transport)
+        if self._dispatcher._closed:
+            transport.abort()
+            return
         self._transport = transport
         self._dispatcher._strangers.add(self)
         loop = asyncio.get_running_loop()
