@@ -27,9 +27,8 @@ _spec.loader.exec_module(oracle)
 LENGTH = st.integers(1, 12)
 JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), LENGTH, LENGTH), max_size=16)
 POLICY = st.sampled_from(["fcfs", "easy", "conservative"])
-SEMANTICS = st.sampled_from(["batch", "pyss"])
 EARLY = st.sampled_from(["compress", "keep"])
-OVERRUN = st.sampled_from(["kill", "extend"])
+WAYS = st.sampled_from([("batch", "kill"), ("batch", "extend"), ("pyss", "kill")])
 WINDOWS = st.lists(st.tuples(st.integers(0, 30), LENGTH, st.integers(1, 8)), max_size=3)
 
 
@@ -49,19 +48,19 @@ def machine_with(jobs: list[Any], processors: int, policy: str, **options: Any) 
     return machine
 
 
-@given(JOBS, st.integers(1, 8), POLICY, SEMANTICS, EARLY, OVERRUN, WINDOWS)
+@given(JOBS, st.integers(1, 8), POLICY, WAYS, EARLY, WINDOWS)
 @settings(max_examples=400, deadline=None)
 def test_every_job_starts_and_ends_as_in_the_plain_twin(
     rows: list[tuple[int, int, int, int]],
     processors: int,
     policy: str,
-    semantics: str,
+    ways: tuple[str, str],
     early: str,
-    overrun: str,
     windows: list[tuple[int, int, int]],
 ) -> None:
     """Many ties, estimates too long and too short, reservations in the way."""
     jobs = jobs_of(rows, processors)
+    semantics, overrun = ways
     options = {"semantics": semantics, "early": early, "overrun": overrun}
     machine = machine_with(jobs, processors, policy, **options)
     twin = oracle.Oracle(processors, policy, **options)
@@ -81,15 +80,14 @@ def test_every_job_starts_and_ends_as_in_the_plain_twin(
         assert promised.tolist() == [job.promise for job in jobs]
 
 
-@given(JOBS, st.integers(1, 8), POLICY, SEMANTICS, EARLY, OVERRUN, WINDOWS)
+@given(JOBS, st.integers(1, 8), POLICY, WAYS, EARLY, WINDOWS)
 @settings(max_examples=150, deadline=None)
 def test_what_every_policy_promises(
     rows: list[tuple[int, int, int, int]],
     processors: int,
     policy: str,
-    semantics: str,
+    ways: tuple[str, str],
     early: str,
-    overrun: str,
     windows: list[tuple[int, int, int]],
 ) -> None:
     """
@@ -97,6 +95,7 @@ def test_what_every_policy_promises(
     conservative never starts a job after the start it was promised first.
     """
     jobs = jobs_of(rows, processors)
+    semantics, overrun = ways
     machine = machine_with(
         jobs, processors, policy, semantics=semantics, early=early, overrun=overrun
     )
@@ -110,9 +109,11 @@ def test_what_every_policy_promises(
 
     machine.run()
 
-    start, finish, _, promised = machine.outcome()
+    start, finish, killed, promised = machine.outcome()
     assert not np.isnan(finish).any()
-    for moment in start.tolist():
+    if overrun == "extend" and not kept:
+        assert not killed.any()
+    for moment in [*start.tolist(), *(r.start for r in kept)]:
         held = sum(j.width for j, s, f in zip(jobs, start, finish, strict=True) if s <= moment < f)
         held += sum(r.processors for r in kept if r.start <= moment < r.end)
         assert held <= processors
@@ -140,7 +141,7 @@ def test_an_early_end_makes_no_start_later(
 
 
 @given(
-    JOBS, st.integers(1, 8), POLICY, SEMANTICS, EARLY, OVERRUN,
+    JOBS, st.integers(1, 8), POLICY, WAYS, EARLY,
     st.lists(st.integers(0, 60), max_size=8),
 )  # fmt: skip
 @settings(max_examples=200, deadline=None)
@@ -148,13 +149,13 @@ def test_step_by_step_is_all_at_once(
     rows: list[tuple[int, int, int, int]],
     processors: int,
     policy: str,
-    semantics: str,
+    ways: tuple[str, str],
     early: str,
-    overrun: str,
     moments: list[int],
 ) -> None:
     """A machine looked at and moved on in any steps ends as one that ran through."""
     jobs = jobs_of(rows, processors)
+    semantics, overrun = ways
     options = {"semantics": semantics, "early": early, "overrun": overrun}
     whole = machine_with(jobs, processors, policy, **options)
     whole.run()
@@ -205,6 +206,7 @@ def test_a_job_is_only_known_as_far_as_it_has_happened() -> None:
         (lambda m: Machine(0), "at least 1"),
         (lambda m: Machine(4, "esay"), 'unknown policy "esay"'),
         (lambda m: Machine(4, semantics="x"), "unknown semantics"),
+        (lambda m: Machine(4, semantics="pyss", overrun="extend"), "no further than"),
     ],
 )
 def test_what_makes_no_sense_is_refused(call: Any, message: str) -> None:

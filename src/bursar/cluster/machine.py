@@ -111,7 +111,8 @@ class Machine:
         ``"fcfs"``, ``"easy"`` or ``"conservative"``.
     semantics
         ``"batch"``: all events of one moment are taken together and the policy
-        runs once. ``"pyss"``: it runs after every single event.
+        runs once. ``"pyss"``: it runs after every single event; not with
+        ``overrun="extend"``.
     early
         Under conservative backfilling, when a job ends before its estimate:
         ``"compress"`` moves each waiting job, in order of submission, to the
@@ -126,7 +127,7 @@ class Machine:
     Raises
     ------
     InputError
-        When an argument is not one of these.
+        When an argument is not one of these, or two do not go together.
     """
 
     _submit: FloatArray
@@ -169,6 +170,12 @@ class Machine:
                     f'unknown {what} "{value}", expected one of {", ".join(known)}',
                     hint=nearest(value, known),
                 )
+        if semantics == "pyss" and overrun == "extend":
+            raise InputError(
+                'goes with "pyss" semantics no further than "kill": one event at a time, a job '
+                "submitted at the end of an estimate would start before it is extended",
+                where="overrun",
+            )
         self.processors = processors
         self.policy = policy
         self.semantics = semantics
@@ -642,13 +649,13 @@ class Machine:
 
     def _take_from_heap(self, job: int) -> None:
         count = int(self._k[K_HEAP])
-        events = [
-            (float(self._heap_time[i]), int(self._heap_event[i]))
+        events = sorted(
+            (float(self._heap_time[i]), int(self._heap_order[i]), int(self._heap_event[i]))
             for i in range(count)
             if self._heap_event[i] not in (job, ~job)
-        ]
+        )
         self._k[K_HEAP] = 0
-        for time, event in events:
+        for time, _, event in events:
             kernels.push(self._k, self._heap_time, self._heap_event, self._heap_order, time, event)
 
     def _room_came_back(self) -> None:

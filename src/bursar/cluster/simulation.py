@@ -74,14 +74,24 @@ def simulate(
     Raises
     ------
     InputError
-        When an argument is not one of these, or a job is wider than the machine.
+        When an argument is not one of these or does not go with another, there
+        is no job, or one is wider than the machine.
     """
     if estimates not in get_args(Estimates):
         raise InputError(
             f'unknown estimates "{estimates}", expected one of user, actual',
             hint=nearest(estimates, get_args(Estimates)),
         )
-    machine = Machine(processors, policy, semantics=semantics, early=early, overrun=overrun)
+    if not len(trace):
+        raise InputError("holds no job", where=trace.name)
+    machine = Machine(
+        processors,
+        policy,
+        semantics=semantics,
+        early=early,
+        overrun=overrun,
+        now=min(0.0, float(trace.submit[0])),
+    )
     wide = np.flatnonzero(trace.processors > processors)
     if len(wide):
         first = int(trace.number[wide[0]])
