@@ -92,15 +92,18 @@ def test_what_cannot_be_used_is_dropped_and_counted(tmp_path: Path) -> None:
         line(number=8, submit=7, run=4, time=2, requested=-1, allocated=6),
         line(number=9, submit=8, wait=-1),
         line(number=10, submit="nan"),
+        line(number="1e300"),
+        line(number=12, submit=9, requested=2.5, wait=-7, user="inf"),
         processors=64,
     )
 
-    assert trace.number.tolist() == [8, 9, 7]
-    assert trace.estimate.tolist() == [2, 1, 4]
-    assert trace.processors.tolist() == [6, 1, 1]
-    assert math.isnan(trace.wait[1])
+    assert trace.number.tolist() == [8, 9, 7, 12]
+    assert trace.estimate.tolist() == [2, 1, 4, 1]
+    assert trace.processors.tolist() == [6, 1, 1, 3]
+    assert trace.user.tolist() == [1, 1, 1, -1]
+    assert np.isnan(trace.wait).tolist() == [False, True, False, True]
     assert {(f.reason, f.jobs, f.line, f.dropped) for f in trace.cleaning} == {
-        ("a number that is not finite", 1, 10, True),
+        ("a number that is not finite or too large", 2, 10, True),
         ("run time unknown or not positive", 2, 1, True),
         ("number of processors unknown", 1, 3, True),
         ("wider than 64 processors", 1, 4, True),
@@ -109,6 +112,8 @@ def test_what_cannot_be_used_is_dropped_and_counted(tmp_path: Path) -> None:
         ("no estimate: the run time is taken", 1, 7, False),
         ("ran longer than its estimate", 1, 8, False),
         ("submitted before the job above: sorted", 1, 8, False),
+        ("a fraction of a processor: rounded up", 1, 12, False),
+        ("a recorded wait that cannot be: unknown", 1, 12, False),
     }
 
 
@@ -201,3 +206,77 @@ def test_a_log_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None
     trace = read(tmp_path, line())
     with pytest.raises(BursarError, match="cannot be written"):
         write_swf(tmp_path / "missing" / "log.swf", trace)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+def test_a_log_is_written_compressed_when_its_name_says_so(tmp_path: Path, suffix: str) -> None:
+    """What is written is what the reader expects behind that name."""
+    trace = read(tmp_path, line(number=7))
+
+    write_swf(tmp_path / f"new.swf{suffix}", trace)
+
+    assert (tmp_path / f"new.swf{suffix}").read_bytes()[:2] in (b"\x1f\x8b", b"\xfd7")
+    assert read_swf(tmp_path / f"new.swf{suffix}").number.tolist() == [7]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_header_goes_with_the_log(tmp_path: Path) -> None:
+    """Thanks are carried on, facts stated once, and a header line stays one line."""
+    trace = read(tmp_path, "; MaxJobs: 9", "; MaxProcs: 8", "; Acknowledge: A. Donor", line())
+
+    write_swf(tmp_path / "new.swf", trace, status=np.array([5]), header=["two\nlines"])
+
+    text = (tmp_path / "new.swf").read_text().splitlines()
+    assert text[:3] == ["; two lines", "; MaxProcs: 8", "; Acknowledge: A. Donor"]
+    assert text[3].split()[10] == "5"
+
+
+@pytest.mark.parametrize("fact", ["inf", "nan", "1e300", "-1", "many"])
+def test_facts_that_cannot_be_are_unknown(tmp_path: Path, fact: str) -> None:
+    """A header is a comment; the machine's size is then told otherwise."""
+    trace = read(
+        tmp_path, f"; MaxProcs: {fact}", "; MaxNodes: 4", f"; UnixStartTime: {fact}", line()
+    )
+
+    assert (trace.max_processors, trace.begin) == (4, None)
+
+
+def slowly(rows: list[list[float]], limit: int) -> list[tuple[float, ...]]:
+    """What the rules leave of these lines, one line after the other."""
+    jobs = []
+    for number, submit, run, allocated, requested, time in rows:
+        width = requested if requested > 0 else allocated
+        if submit < 0 or run <= 0 or width <= 0 or width > limit:
+            continue
+        jobs.append((number, submit, run, width, time if time > 0 else run))
+    return sorted(jobs, key=lambda job: job[1])
+
+
+VALUE = st.sampled_from([-1, 0, 1, 2, 5, 8, 9, 0.5, 3.25])
+WHOLE = st.integers(-1, 9)
+
+
+@given(rows=st.lists(st.tuples(VALUE, VALUE, WHOLE, WHOLE, VALUE), min_size=1, max_size=15))
+def test_the_rules_are_those_of_a_plain_loop(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, ...]]
+) -> None:
+    """The same jobs in the same order, and every other one is counted."""
+    path = tmp_path_factory.mktemp("swf") / "log.swf"
+    names = ("submit", "run", "allocated", "requested", "time")
+    table = [[float(i), *row] for i, row in enumerate(rows)]
+    path.write_text(
+        "".join(
+            line(number=i, **dict(zip(names, row, strict=True))) + "\n"
+            for i, row in enumerate(rows)
+        )
+    )
+    expected = slowly(table, 8)
+
+    if not expected:
+        with pytest.raises(InputError, match="can be used"):
+            read_swf(path, processors=8)
+        return
+    trace = read_swf(path, processors=8)
+    columns = (trace.number, trace.submit, trace.runtime, trace.processors, trace.estimate)
+    assert list(zip(*(c.tolist() for c in columns), strict=True)) == expected
+    assert len(trace) + sum(f.jobs for f in trace.cleaning if f.dropped) == len(rows)

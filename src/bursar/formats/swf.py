@@ -6,12 +6,15 @@ begin with ``;`` and may state facts of the machine. Version 2.2 of the format
 (Feitelson and others, Parallel Workloads Archive).
 """
 
+import contextlib
+import gzip
+import lzma
 import math
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from bursar.formats.compressed import read_lines
 from bursar.model.errors import BursarError, InputError
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bursar.model.trace import FloatArray
+    from bursar.model.trace import FloatArray, IntArray
 
 Width = Literal["requested", "allocated"]
 
@@ -38,6 +41,13 @@ _NAMES = (
 )  # fmt: skip
 _PART = (2, 3, 4)  # status of a line that is a part of a job, which has a line of its own
 _HEADER_BYTES = 1 << 20
+_LARGEST = 2.0**53
+"""Whole numbers beyond it are not told apart by a float."""
+_YEAR_10000 = 253_402_300_800.0  # seconds since the epoch
+_OURS = ("MaxProcs", "MaxNodes", "UnixStartTime", "MaxJobs", "MaxRecords")
+"""Facts of a log's header that are written from the trace, or may no longer hold."""
+
+_OPEN: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 def read_swf(path: Path, *, processors: int | None = None, width: Width = "requested") -> Trace:
@@ -96,10 +106,11 @@ def write_swf(
     *,
     wait: "FloatArray | None" = None,
     runtime: "FloatArray | None" = None,
+    status: "IntArray | None" = None,
     header: Sequence[str] = (),
 ) -> None:
     """
-    Writes a trace as a log.
+    Writes a trace as a log, compressed where the name ends in ``.gz`` or ``.xz``.
 
     Parameters
     ----------
@@ -107,43 +118,66 @@ def write_swf(
         Seconds that each job waits; None: as recorded.
     runtime
         Seconds that each job runs; None: as in the trace.
+    status
+        How each job ended, as the format numbers it: 0 failed, 1 completed, 5
+        cancelled. None: all completed.
     header
-        Comment lines; facts of the machine are added.
+        Comment lines. Facts of the machine are added, and what the trace's own
+        header says besides, such as whom to thank for the log.
 
     Raises
     ------
     BursarError
         When the file cannot be written; the old one is then unharmed.
     """
-    waits = trace.wait if wait is None else wait
-    runtimes = trace.runtime if runtime is None else runtime
+    import numpy as np
+
+    columns = (
+        trace.number,
+        trace.submit,
+        trace.wait if wait is None else wait,
+        trace.runtime if runtime is None else runtime,
+        trace.processors,
+        trace.estimate,
+        np.ones(len(trace), dtype=np.int64) if status is None else status,
+        trace.user,
+    )
+    with _written(path) as file:
+        for text in (*header, *_stated(trace)):
+            file.write(f"; {' '.join(text.splitlines())}\n")
+        for number, submit, waited, ran, width, estimate, ended, user in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            file.write(
+                f"{number} {_plain(submit)} {_plain(waited)} {_plain(ran)} {width} -1 -1 "
+                f"{width} {_plain(estimate)} -1 {ended} {user} -1 -1 -1 -1 -1 -1\n"
+            )
+
+
+def _stated(trace: Trace) -> Iterator[str]:
+    """The header of a trace: what it knows of the machine, and what else its log said."""
+    if trace.max_processors is not None:
+        yield f"MaxProcs: {trace.max_processors}"
+    if trace.begin is not None:
+        yield f"UnixStartTime: {_plain(trace.begin)}"
+    for text in trace.header:
+        if text.partition(":")[0].strip() not in _OURS:
+            yield text
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[TextIO]:
+    """A file that takes the place of the old one once it is whole."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with fresh.open("w", encoding="utf-8") as file:
-            for line in header:
-                file.write(f"; {line}\n")
-            if trace.max_processors is not None:
-                file.write(f"; MaxProcs: {trace.max_processors}\n")
-            if trace.begin is not None:
-                file.write(f"; UnixStartTime: {_plain(trace.begin)}\n")
-            for number, submit, waited, ran, width, estimate, user in zip(
-                trace.number.tolist(),
-                trace.submit.tolist(),
-                waits.tolist(),
-                runtimes.tolist(),
-                trace.processors.tolist(),
-                trace.estimate.tolist(),
-                trace.user.tolist(),
-                strict=True,
-            ):
-                file.write(
-                    f"{number} {_plain(submit)} {_plain(waited)} {_plain(ran)} {width} -1 -1 "
-                    f"{width} {_plain(estimate)} -1 1 {user} -1 -1 -1 -1 -1 -1\n"
-                )
+        with _OPEN.get(path.suffix, open)(fresh, "wt", encoding="utf-8") as file:
+            yield file
         fresh.replace(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
 
 
 def _not_a_number(path: Path, line: int, fields: list[str]) -> InputError:
@@ -172,10 +206,11 @@ def _clean(
     line = np.frombuffer(lines, dtype=np.int64)
     number, submit, wait, runtime, allocated, requested, estimate, status, user = table.T
     first, second = (requested, allocated) if width == "requested" else (allocated, requested)
-    widths = np.where(first >= 1, first, second)
+    widths = np.where(first > 0, first, second)
     facts = _facts(header)
-    stated = facts.get("MaxProcs", facts.get("MaxNodes"))
-    machine = int(stated) if stated and math.isfinite(stated) and stated >= 1 else None
+    sizes = (facts.get(name, -1.0) for name in ("MaxProcs", "MaxNodes"))
+    machine = next((int(size) for size in sizes if 1 <= size <= _LARGEST), None)
+    begin = facts.get("UnixStartTime", -1.0)
     limit = machine if processors is None else processors
 
     findings: list[Finding] = []
@@ -191,17 +226,22 @@ def _clean(
         if drop:
             kept &= ~which
 
-    endless = ~np.isfinite(table[:, [0, 1, 3, 4, 5, 6]])
-    note("a number that is not finite", endless.sum(axis=1) > 0, drop=True)
+    endless = ~(np.abs(table[:, [0, 1, 3, 4, 5, 6]]) <= _LARGEST)
+    note("a number that is not finite or too large", endless.sum(axis=1) > 0, drop=True)
     part = (status == _PART[0]) | (status == _PART[1]) | (status == _PART[2])
     note("part of a job that has a line of its own", part, drop=True)
     note("submit time unknown", submit < 0, drop=True)
     note("run time unknown or not positive", ~(runtime > 0), drop=True)
-    note("number of processors unknown", ~(widths >= 1), drop=True)
+    note("number of processors unknown", ~(widths > 0), drop=True)
+    whole = np.ceil(widths)
+    note("a fraction of a processor: rounded up", whole > widths, drop=False)
+    widths = whole
     if limit is not None:
         note(f"wider than {limit} processors", widths > limit, drop=True)
     note("no estimate: the run time is taken", ~(estimate > 0), drop=False)
     note("ran longer than its estimate", (estimate > 0) & (runtime > estimate), drop=False)
+    waited = (wait >= 0) & (wait <= _LARGEST)
+    note("a recorded wait that cannot be: unknown", ~waited & (wait != -1), drop=False)
     if not kept.any():
         raise InputError(
             f"none of its {len(table)} jobs can be used: {findings[0].reason}", where=str(path)
@@ -218,10 +258,10 @@ def _clean(
         runtime=runtime[rows].copy(),
         estimate=np.where(estimate[rows] > 0, estimate[rows], runtime[rows]),
         processors=widths[rows].astype(np.int64),
-        wait=np.where(wait[rows] >= 0, wait[rows], math.nan),
-        user=np.where(np.isfinite(user[rows]), user[rows], -1).astype(np.int64),
+        wait=np.where(waited[rows], wait[rows], math.nan),
+        user=np.where(np.abs(user[rows]) <= _LARGEST, user[rows], -1).astype(np.int64),
         max_processors=machine,
-        begin=facts.get("UnixStartTime"),
+        begin=begin if 0 < begin < _YEAR_10000 else None,
         header=tuple(header),
         cleaning=tuple(findings),
     )
