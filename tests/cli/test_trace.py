@@ -74,14 +74,17 @@ def test_workloads_are_made_up_and_made_heavier(folder: Any) -> None:
     """Equal seeds, equal logs; the load is what was asked for."""
     for name in ("one.swf", "two.swf"):
         folder.bursar("trace", "generate", "lublin", name, "--jobs", "500", "--seed", "3")
-    folder.bursar("trace", "generate", "poisson", "p.swf", "-p", "40", "--until", "1d")
+    folder.bursar("trace", "generate", "poisson", "p.swf", "-p", "40", "--until", "14d")
     own = folder.json("trace", "info", "p.swf")["load"]
     wanted = own * 1.1
     folder.bursar("trace", "load", "p.swf", "heavy.swf", "--utilisation", f"{wanted:.6f}")
 
     assert (folder.path / "one.swf").read_text() == (folder.path / "two.swf").read_text()
     assert folder.json("trace", "info", "one.swf")["jobs"] == 500
-    light, heavy = (folder.json("trace", "info", f"{n}.swf")["work_s"] for n in ("p", "heavy"))
+    light, heavy = (
+        sum(folder.json("trace", "info", f"{name}.swf")["load_by_week"][:2])
+        for name in ("p", "heavy")
+    )
     assert heavy / light == pytest.approx(1.1, rel=0.02)
 
 

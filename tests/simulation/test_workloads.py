@@ -50,9 +50,12 @@ def test_the_slots_of_the_study() -> None:
 
 def test_the_lublin_feitelson_model_is_like_its_authors(data: Path) -> None:
     """
-    Beside 10,000 jobs of a published run of the model for 256 nodes: the share
-    of serial and of power-of-two jobs, the quartiles of the sizes and of the
-    logarithms of the run times.
+    Beside 10,000 jobs of a published run of the model for 256 nodes: sizes, run
+    times and the logarithms of the gaps. Each tolerance is four to five standard
+    deviations of 10,000 jobs, as 30 seeds have them; two runs differ by
+    sqrt(2) of one, so a right model stays well within and a wrong constant
+    does not. The mean gap itself is left out: single gaps of days make it 8 %
+    wide.
     """
     theirs = read_swf(data / "swf" / "lublin_256.swf.xz")
     ours = lublin_feitelson(np.random.default_rng(3), jobs=10_000, processors=256)
@@ -63,26 +66,36 @@ def test_the_lublin_feitelson_model_is_like_its_authors(data: Path) -> None:
     def power_of_two(trace: Trace) -> float:
         return float((trace.processors & (trace.processors - 1) == 0).mean())
 
+    def log_gap(trace: Trace) -> float:
+        return float(np.log(np.maximum(1, np.diff(trace.submit))).mean())
+
+    def by_hour_pair(trace: Trace) -> np.ndarray:
+        counts = np.bincount(((trace.submit % 86_400) // 7200).astype(int), minlength=12)
+        return counts / len(trace)
+
     assert serial(ours) == pytest.approx(serial(theirs), abs=0.02)
-    assert power_of_two(ours) == pytest.approx(power_of_two(theirs), abs=0.03)
-    for share in (25, 50, 75, 90):
+    assert power_of_two(ours) == pytest.approx(power_of_two(theirs), abs=0.015)
+    for share, tolerance in ((25, 0.2), (50, 0.3), (75, 0.12), (90, 0.08)):
         mine, other = (np.percentile(np.log(t.runtime), share) for t in (ours, theirs))
-        assert mine == pytest.approx(other, abs=0.25)
+        assert mine == pytest.approx(other, abs=tolerance)
     assert np.log2(ours.processors).mean() == pytest.approx(
-        np.log2(theirs.processors).mean(), abs=0.15
+        np.log2(theirs.processors).mean(), abs=0.1
     )
+    assert log_gap(ours) == pytest.approx(log_gap(theirs), abs=0.1)
+    # Few days are drawn, so each two hours are only roughly alike: those of the
+    # morning rush and of the small hours must be the same ones.
+    assert np.abs(by_hour_pair(ours) - by_hour_pair(theirs)).max() < 0.05
 
 
 def test_the_day_has_busy_and_quiet_hours() -> None:
     """Some ten times as many arrive at the busiest half-hour as at the quietest."""
     trace = lublin_feitelson(np.random.default_rng(5), jobs=60_000)
 
-    # The first arrival is at 0; the clock of the model began at midnight just before.
     counts = np.bincount(((trace.submit % 86_400) // 1800).astype(int), minlength=48)
     assert counts.max() > 5 * counts.min()
     assert (np.diff(trace.submit) >= 0).all()
-    assert trace.submit[0] == 0
-    assert 16 <= int(counts.argmax()) <= 36
+    # Busiest in the late morning, as the clock of the model is 0 at midnight.
+    assert 18 <= int(counts.argmax()) <= 32
 
 
 def small(rows: list[tuple[int, int, int]]) -> Trace:
@@ -130,33 +143,62 @@ def test_a_second_copy_is_the_same_jobs_a_week_later(
         assert len(loaded) == len(trace) * (1 + int(probability))
 
 
-@given(JOBS, st.floats(1, 2), st.integers(0, 10))
+@given(JOBS, st.floats(0, 1), st.floats(0, 1200), st.integers(0, 10))
 @settings(max_examples=60)
 def test_the_probability_for_a_load_is_found(
-    rows: list[tuple[int, int, int]], factor: float, seed: int
+    rows: list[tuple[int, int, int]], share: float, shift: float, seed: int
 ) -> None:
-    """The load it gives is the greatest that is not above what is wanted."""
+    """The load it gives in the trace's own window is the greatest not above what is wanted."""
     trace = small(rows)
-    span = trace.submit[-1] - trace.submit[0]
-    own = trace.work / (8 * span)
+    last = trace.submit[-1]
+    span = last - trace.submit[0]
+
+    def load_of(jobs: Trace) -> float:
+        work = (jobs.runtime * jobs.processors)[jobs.submit <= last]
+        return float(work.sum()) / (8 * span)
+
+    own = load_of(trace)
+    whole = load_of(with_second_copy(trace, 1.0, np.random.default_rng(seed), shift=shift))
+    wanted = min(own + share * (whole - own), whole - 1e-12)
+    if wanted < own:
+        return
 
     probability, loaded = probability_for(
-        trace, own * factor, np.random.default_rng(seed), processors=8
+        trace, wanted, np.random.default_rng(seed), processors=8, shift=shift
     )
 
-    load = loaded.work / (8 * span)
-    assert load <= own * factor * (1 + 1e-9)
+    assert load_of(loaded) <= wanted + 1e-9
     heaviest = float((trace.runtime * trace.processors).max()) / (8 * span)
-    assert load >= own * factor - heaviest - 1e-9
-    again = with_second_copy(trace, probability, np.random.default_rng(seed))
+    assert load_of(loaded) >= wanted - heaviest - 1e-9
+    again = with_second_copy(trace, probability, np.random.default_rng(seed), shift=shift)
     assert np.array_equal(again.number, loaded.number)
 
 
+def test_the_load_of_a_real_log_is_raised(data: Path) -> None:
+    """KTH, 69 % of 100 processors, to 85 %: to a tenth of a percent in its own window."""
+    trace = read_swf(data / "swf" / "KTH-SP2-1996-2.1-cln.swf.xz")
+    last = trace.submit[-1]
+
+    probability, loaded = probability_for(trace, 0.85, np.random.default_rng(1), processors=100)
+
+    inside = loaded.submit <= last
+    work = float((loaded.runtime * loaded.processors)[inside].sum())
+    assert work / (100 * (last - trace.submit[0])) == pytest.approx(0.85, abs=0.001)
+    assert 0.1 < probability < 0.4
+
+
 def test_a_load_out_of_reach_is_refused() -> None:
-    """With what could be had."""
+    """With what could be had, and why a week is too much for a short log."""
     trace = small([(0, 10, 1), (100, 10, 1)])
-    with pytest.raises(InputError, match=r"between 2\.5% and 5\.0%"):
-        probability_for(trace, 0.9, np.random.default_rng(1), processors=8)
+    rng = np.random.default_rng(1)
+
+    with pytest.raises(InputError, match=r"between 2\.5% and 3\.8%"):
+        probability_for(trace, 0.9, rng, processors=8, shift=50.0)
+    with pytest.raises(InputError, match=r"between 2\.5% and 2\.5%") as caught:
+        probability_for(trace, 0.9, rng, processors=8)
+    assert caught.value.hint == "the log is shorter than the shift of 604800 s"
+    with pytest.raises(InputError, match="at once"):
+        probability_for(small([(5, 1, 1), (5, 1, 1)]), 0.9, rng, processors=8)
 
 
 def test_a_repeated_trace_is_that_much_longer() -> None:
@@ -179,7 +221,10 @@ def test_a_repeated_trace_is_that_much_longer() -> None:
         lambda rng: poisson_background(rng, processors=0, until=10.0),
         lambda rng: poisson_background(rng, processors=2, until=1e-9),
         lambda rng: poisson_slots(rng, mean_gap=-1.0),
+        lambda rng: poisson_slots(rng, sites={"until": 0}),
+        lambda rng: poisson_background(rng, processors=2, until=1e12),
         lambda rng: lublin_feitelson(rng, jobs=0),
+        lambda rng: lublin_feitelson(rng, jobs=10**12),
         lambda rng: lublin_feitelson(rng, jobs=5, processors=1),
         lambda rng: with_second_copy(small([(0, 1, 1), (1, 1, 1)]), 1.5, rng),
     ],

@@ -9,9 +9,6 @@ from bursar.model.trace import Trace
 
 WEEK = 7 * 86_400.0
 
-NEAR = 1e-3
-"""How near the wanted utilisation :func:`probability_for` comes, where it can."""
-
 
 def with_second_copy(
     trace: Trace, probability: float, rng: np.random.Generator, *, shift: float = WEEK
@@ -51,11 +48,14 @@ def probability_for(
     """
     The probability at which the offered load is what is wanted, and the trace it gives.
 
-    The load is the work of all jobs over what the machine can do between the
-    first and the last submission of the trace as it was; what is achieved is
-    less where a policy cannot fill the machine. One set of random numbers decides which jobs are
-    kept at any probability, so the load rises with it, step by step, and
-    bisection finds it.
+    The load is the work of the jobs submitted in a window over what the machine
+    can do in it. The window is that between the first and the last submission
+    of the trace as it was: what the copy adds after it makes the trace longer,
+    not heavier. What a policy achieves is less where it cannot fill the machine.
+
+    One set of random numbers decides which jobs are kept at any probability, so
+    the load rises with it, job by job; what is found is the greatest that does
+    not exceed what is wanted.
 
     Parameters
     ----------
@@ -67,18 +67,28 @@ def probability_for(
     Raises
     ------
     InputError
-        When it lies below the trace's own load, or above twice that.
+        When it lies below the trace's own load, or above that with the whole
+        copy; when all jobs are submitted at once.
     """
+    if processors < 1:
+        raise InputError(f"must be at least 1, got {processors}", where="processors")
+    last = float(trace.submit[-1])
+    span = last - float(trace.submit[0])
+    if not span > 0:
+        raise InputError("all jobs are submitted at once: there is no load to raise")
     draws = rng.random(len(trace))
-    span = float(trace.submit[-1] - trace.submit[0])
     own = trace.work / (processors * span)
-    if not own <= utilisation <= 2 * own:
+    in_window = trace.submit + shift <= last
+    added = np.where(in_window, trace.runtime * trace.processors, 0.0) / (processors * span)
+    most = own + float(added.sum())
+    if not own <= utilisation <= most:
         raise InputError(
-            f"a second copy gives a load between {own:.1%} and {2 * own:.1%}, got {utilisation:.1%}"
+            f"a second copy gives a load between {own:.1%} and {most:.1%}, got {utilisation:.1%}",
+            hint=None if in_window.any() else f"the log is shorter than the shift of {shift:g} s",
         )
     # Jobs join in the order of their draws: the load after each is a running sum.
     order = np.argsort(draws)
-    load = own + np.cumsum((trace.runtime * trace.processors)[order]) / (processors * span)
+    load = own + np.cumsum(added[order])
     joined = int(np.searchsorted(load, utilisation, side="right"))
     probability = float(draws[order[joined]]) if joined < len(trace) else 1.0
     return probability, _merged(trace, draws < probability, shift)
@@ -115,7 +125,7 @@ def repeated(trace: Trace, times: int) -> Trace:
 def _merged(trace: Trace, kept: "np.ndarray", shift: float) -> Trace:
     submit = np.concatenate((trace.submit, trace.submit[kept] + shift))
     order = np.argsort(submit, kind="stable")
-    top = int(trace.number.max())
+    beyond = int(trace.number.max() - trace.number.min()) + 1
 
     def both(column: "np.ndarray") -> "np.ndarray":
         return np.concatenate((column, column[kept]))[order]
@@ -123,7 +133,7 @@ def _merged(trace: Trace, kept: "np.ndarray", shift: float) -> Trace:
     return replace(
         trace,
         name=f"{trace.name}-loaded",
-        number=np.concatenate((trace.number, top + trace.number[kept]))[order],
+        number=np.concatenate((trace.number, beyond + trace.number[kept]))[order],
         submit=submit[order],
         runtime=both(trace.runtime),
         estimate=both(trace.estimate),

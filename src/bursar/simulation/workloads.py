@@ -16,6 +16,9 @@ from bursar.model.trace import Trace
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+MOST = 10_000_000
+"""Jobs or slots that one workload may have; more are a slip, and fill the memory."""
+
 SITES = {"site-10": 10, "site-20": 20, "site-30": 30, "site-40": 40}
 """The four clusters of both studies by Singh, Kesselman and Deelman, with their processors."""
 
@@ -49,6 +52,7 @@ def poisson_background(
         When nothing arrives in that time, or an argument is out of range.
     """
     _check(processors=processors, until=until, mean_runtime=mean_runtime, mean_gap=mean_gap)
+    _check_count(until / mean_gap)
     submit = _arrivals(rng, until, mean_gap)
     if not len(submit):
         raise InputError(f"no job arrives within {until:g} s")
@@ -99,7 +103,10 @@ def poisson_slots(
         When an argument is out of range, or so many never come.
     """
     sites = SITES if sites is None else sites
-    _check(until=until, mean_duration=mean_duration, mean_gap=mean_gap, **sites)
+    _check(until=until, mean_duration=mean_duration, mean_gap=mean_gap)
+    for name, processors in sites.items():
+        _check(**{name: processors})
+    _check_count(len(sites) * until / mean_gap)
     for _ in range(10_000):
         slots = [
             Slot(
@@ -141,7 +148,8 @@ def lublin_feitelson(rng: np.random.Generator, *, jobs: int, processors: int = 1
     uniform, rounded to a power of two with probability 0.576. Run times: the
     logarithm is hyper-gamma, the share of short ones falling with the size.
     Gaps between arrivals: the logarithm is gamma, stretched and shrunk by the
-    hour of the day. Estimates are exact: the model has none.
+    hour of the day; the clock is 0 at midnight. Estimates are exact: the model
+    has none.
 
     Parameters
     ----------
@@ -150,12 +158,20 @@ def lublin_feitelson(rng: np.random.Generator, *, jobs: int, processors: int = 1
     processors
         Of the machine; a power of two in the paper. At least 2.
 
+    Raises
+    ------
+    InputError
+        When an argument is out of range.
+
     References
     ----------
     .. [1] Lublin, Feitelson (2003). The workload on parallel supercomputers:
        modeling the characteristics of rigid jobs. JPDC 63(11): 1105-1122.
     """
-    _check(jobs=jobs, processors=processors - 1)
+    _check(jobs=jobs)
+    _check_count(jobs)
+    if processors < 2:
+        raise InputError(f"must be at least 2, got {processors}", where="processors")
     width = _sizes(rng, jobs, processors)
     return _trace("lublin-feitelson", _daily(rng, jobs), _run_times(rng, width), width, processors)
 
@@ -198,7 +214,6 @@ def _daily(rng: np.random.Generator, jobs: int) -> FloatArray:
     edges = np.concatenate(([0.0], np.cumsum(weights)))
     bucket = np.interp(rest, edges, np.arange(_BUCKETS + 1))
     submit: FloatArray = np.floor(days * 86_400.0 + bucket * (86_400.0 / _BUCKETS))
-    submit -= submit[0]
     return submit
 
 
@@ -258,3 +273,8 @@ def _check(**positive: float) -> None:
     for name, value in positive.items():
         if not 0 < value < math.inf:
             raise InputError(f"must be positive, got {value:g}", where=name)
+
+
+def _check_count(expected: float) -> None:
+    if expected > MOST:
+        raise InputError(f"makes about {expected:,.0f} jobs, expected at most {MOST:,}")
