@@ -41,6 +41,17 @@ def test_a_log_is_simulated_and_written(folder: Any) -> None:
     assert (folder.path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_killed_job_is_written_as_failed(folder: Any) -> None:
+    """With the time that it was given, and no more."""
+    late = [JOB.format(1, 0, 10, 4, 4, 6), JOB.format(2, 1, 5, 3, 3, 5)]
+    folder.write("late.swf", "\n".join(late))
+
+    folder.bursar("trace", "simulate", "late.swf", "-p", "4", "--swf", "out.swf")
+
+    rows = [line.split() for line in (folder.path / "out.swf").read_text().splitlines()]
+    assert [(row[3], row[10]) for row in rows if row[0] != ";"] == [("6", "0"), ("5", "1")]
+
+
 def test_policies_are_compared(folder: Any) -> None:
     """Side by side, with the machine's size in the table."""
     (folder.path / "log.swf.xz").write_bytes(lzma.compress(LOG.encode()))

@@ -123,6 +123,7 @@ def simulate_trace(
             trace,
             wait=result.start - trace.submit,
             runtime=result.finish - result.start,
+            status=1 - result.killed,
             header=header,
         )
         say(f"wrote {swf}")
