@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.model.errors import InputError
+from bursar.model.link import Link
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Task
 from bursar.model.workflow import Workflow
 from bursar.planning.front import Front, trade_off
-from bursar.planning.links import Link
-from bursar.planning.search import widths
+from bursar.planning.methods.sweep import widths
 
 LINKS = {("s0", "s1"): Link(latency=1.0, bandwidth=2.0), ("s1", "s0"): Link(latency=3.0)}
 
@@ -56,13 +57,21 @@ def site_lists(draw: st.DrawFn) -> list[SiteFacts]:
     ]
 
 
+def linked(sites: list[SiteFacts]) -> list[SiteFacts]:
+    """The sites with the links between them."""
+    return [
+        replace(s, links={there: link for (here, there), link in LINKS.items() if here == s.name})
+        for s in sites
+    ]
+
+
 @given(workflow=workflows(), sites=site_lists(), overhead=st.sampled_from([0.0, 0.25]))
 @settings(max_examples=80, deadline=None)
 def test_every_plan_of_the_curve_can_be_run(
     workflow: Workflow, sites: list[SiteFacts], overhead: float
 ) -> None:
     """Within what is bought, after its parents and their data, no processor shared."""
-    front = trade_off(workflow, sites, links=LINKS, overhead=overhead)
+    front = trade_off(workflow, linked(sites), overhead=overhead)
 
     for option in front.options:
         plan = front.plan(option)
@@ -133,10 +142,8 @@ def test_the_curve_falls_and_nothing_tried_lies_below_it(
         assert fast < slow
         assert dear > cheap
     slack = 1 + 1e-8
-    for tried in front.evaluated:
-        assert tried.makespan is not None
-        assert tried.cost is not None
-        assert any(m <= tried.makespan * slack and c <= tried.cost * slack for m, c in points)
+    for makespan, cost in front.tried:
+        assert any(m <= makespan * slack and c <= cost * slack for m, c in points)
 
 
 @given(workflow=workflows(), sites=site_lists())
@@ -214,8 +221,7 @@ def test_an_unknown_price_is_never_nothing() -> None:
     front = trade_off(_bag(2, 2, 2, 2), [secret, free])
 
     assert all(
-        (o.cost is None) == any(p.slot.site == "secret" for p in o.purchases)
-        for o in front.evaluated
+        (o.cost is None) == any(p.slot.site == "secret" for p in o.purchases) for o in front.options
     )
     assert (1, 8.0, 0.0) in _points(front)
     assert (4, 2.0, None) in _points(front)
@@ -299,7 +305,8 @@ def test_what_cannot_be_planned_is_said(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "hoft"}, 'unknown algorithm "hoft", expected one of heft'),
+        ({"method": "hoft"}, 'unknown method "hoft", expected one of auto, heft, minmin, ga'),
+        ({"scheduler": "hoft"}, 'unknown scheduler "hoft", expected one of heft, greedy, minmin'),
         ({"processors": [0]}, "processors must be at least 1, got 0"),
         ({"processors": [2]}, "no plan with 2 processors holds every task"),
         ({"currency": "USD"}, 'no site asks "USD"; they ask SU'),
@@ -357,7 +364,7 @@ def test_planning_takes_no_longer_than_one_waits(workflow: Workflow, limit: floa
 def test_nouns_come_without_the_kernels() -> None:
     """Naming a Front or a Choice must not cost the import of NumPy and Numba."""
     code = (
-        "import sys, bursar.planning.front, bursar.planning.choice, bursar.planning.links; "
+        "import sys, bursar.planning.front, bursar.planning.choice, bursar.model.link; "
         "print([m for m in ('numpy', 'numba') if m in sys.modules])"
     )
 

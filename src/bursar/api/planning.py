@@ -8,6 +8,8 @@ from bursar.api.sites import Sites, resolve_sites
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
+from bursar.planning.limits import Limits, OnProgress
+from bursar.planning.policy import Method, Scheduler
 
 
 def plan(
@@ -15,6 +17,11 @@ def plan(
     sites: Sites = None,
     *,
     processors: int | None = None,
+    method: Method = "auto",
+    scheduler: Scheduler = "heft",
+    whole: bool = False,
+    limits: Limits | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Proposal:
     """
     What a campaign would take: time against cost, before anything starts.
@@ -26,7 +33,16 @@ def plan(
     sites
         A sites file or the sites; None: this machine.
     processors
-        Buy exactly so many (of the site that varies); None: try many.
+        Buy exactly so many (of the lease that varies); None: try many.
+    method, scheduler
+        How purchases are searched, and how tasks are placed on them; see
+        :mod:`bursar.planning.methods` and :mod:`bursar.planning.schedulers`.
+    whole
+        Pay slots of a plan though nothing runs in them (HPDC'07's accounting).
+    limits
+        How far to search: seed, population, generations, evaluations, time.
+    on_progress
+        Told the front so far.
 
     Returns
     -------
@@ -37,7 +53,7 @@ def plan(
     Raises
     ------
     InputError
-        When a file is wrong, or a task fits on no site.
+        When a file is wrong, or no plan holds every task.
     """
     from bursar.planning.choice import choose
     from bursar.planning.front import trade_off
@@ -50,8 +66,14 @@ def plan(
     front = trade_off(
         campaign.workflow,
         facts,
+        method=method,
+        scheduler=scheduler,
+        goal=campaign.goal,
         processors=None if processors is None else (processors,),
         currency=currency,
+        whole=whole,
+        limits=limits,
+        on_progress=on_progress,
     )
     return Proposal(campaign=campaign, front=front, choice=choose(front, campaign.goal))
 

@@ -61,9 +61,28 @@ class Proposal:
 
         print_plan(self.campaign, self.front, self.choice)
 
+    def check(self) -> list[str]:
+        """
+        What is wrong with the plans of the curve: nothing, unless Bursar is.
+
+        Each is worked out in full and held against the campaign and the sites by
+        rules written for nothing else (:mod:`bursar.planning.validation`).
+        """
+        from bursar.planning.validation import violations
+
+        front = self.front
+        return [
+            f"plan {number}: {violation}"
+            for number, option in enumerate(front.options, 1)
+            if option.makespan is not None
+            for violation in violations(
+                front.plan(option), front.workflow, front.sites, front.overhead
+            )
+        ]
+
     def save(self, path: str | Path) -> None:
         """
-        Writes the curve as a chart.
+        Writes the curve as a chart, with the chosen plan below it.
 
         Parameters
         ----------
@@ -77,14 +96,14 @@ class Proposal:
         BursarError
             When the file cannot be written.
         """
-        from bursar.report.charts import SAVED_AS, front_chart, save_chart
+        from bursar.report.charts import SAVED_AS, proposal_chart, save_chart
 
         path = Path(path)
         if path.suffix not in SAVED_AS:
             raise InputError(
                 f'a chart is saved as {", ".join(SAVED_AS)}, got "{path.suffix}"', where=str(path)
             )
-        save_chart(front_chart(self.front, self.choice), path)
+        save_chart(proposal_chart(self.front, self.choice), path)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """As a chart, in a notebook."""

@@ -29,7 +29,10 @@ Budget = Annotated[
 TradeOff = Annotated[
     float | None,
     typer.Option(
-        "--trade-off", metavar="0..1", help="Weight of cost against time: 0 fastest, 1 cheapest."
+        "--trade-off",
+        "--tradeoff",
+        metavar="0..1",
+        help="Weight of cost against time: 0 fastest, 1 cheapest.",
     ),
 ]
 Runtime = Annotated[

@@ -1,7 +1,7 @@
 """``bursar plan``: the trade-off curve, before anything starts."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,8 +17,10 @@ from bursar.cli.options import (
     SizeScale,
     TradeOff,
 )
+from bursar.planning.policy import Method, Scheduler
 
 INFEASIBLE = 3
+WRONG = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -34,31 +36,92 @@ def plan_campaign(
     trade_off: TradeOff = None,
     runtime: Runtime = None,
     processors: Processors = None,
+    method: Annotated[
+        Method, typer.Option(help="How to search for what to buy.", rich_help_panel="Search")
+    ] = "auto",
+    scheduler: Annotated[
+        Scheduler,
+        typer.Option(help="How tasks are placed on what is bought.", rich_help_panel="Search"),
+    ] = "heft",
+    population: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Of ga, moga and nsga2.", rich_help_panel="Search"),
+    ] = None,
+    generations: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Of ga, moga and nsga2.", rich_help_panel="Search"),
+    ] = None,
+    evaluations: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Schedules that auto makes.", rich_help_panel="Search"
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Of random choices.", rich_help_panel="Search")
+    ] = 0,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Stop searching then; what is found then depends on the machine.",
+            rich_help_panel="Search",
+        ),
+    ] = None,
+    accounting: Annotated[
+        Literal["scheduled", "whole"],
+        typer.Option(
+            help="Pay the slots that tasks run in, or every slot of the plan (HPDC'07).",
+            rich_help_panel="Search",
+        ),
+    ] = "scheduled",
     replay: Replay = None,
     size_scale: SizeScale = 1.0,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Hold every plan of the curve against the rules once more."),
+    ] = False,
     as_json: AsJson = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the curve as a web page.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write curve and plan as a web page."),
     ] = None,
 ) -> None:
     """Show what a campaign would take: time against cost, before anything starts."""
     from bursar.api.planning import plan
     from bursar.cli.load import load_campaign, load_sites
     from bursar.cli.output import print_json, say
+    from bursar.planning.limits import Limits
+    from bursar.report.plan_progress import PlanProgress
 
-    proposal = plan(
-        load_campaign(
-            campaign,
-            deadline=deadline,
-            budget=budget,
-            trade_off=trade_off,
-            runtime=runtime,
-            replay_scale=replay,
-            size_scale=size_scale,
-        ),
-        load_sites(sites),
-        processors=processors,
+    facts = load_sites(sites)
+    loaded = load_campaign(
+        campaign,
+        deadline=deadline,
+        budget=budget,
+        trade_off=trade_off,
+        runtime=runtime,
+        replay_scale=replay,
+        size_scale=size_scale,
     )
+    limits = Limits(
+        population=population,
+        generations=generations,
+        evaluations=evaluations,
+        time_limit=None if time_limit is None else _seconds(time_limit),
+        seed=seed,
+    )
+    with PlanProgress(facts[0].currency) as progress:
+        proposal = plan(
+            loaded,
+            facts,
+            processors=processors,
+            method=method,
+            scheduler=scheduler,
+            whole=accounting == "whole",
+            limits=limits,
+            on_progress=progress,
+        )
     if html is not None:
         proposal.save(html)
         say(f"wrote {html}")
@@ -66,5 +129,27 @@ def plan_campaign(
         print_json(proposal.to_dict())
     else:
         proposal.print()
+    if check:
+        _check(proposal.check(), len(proposal.front.options))
     if proposal.chosen is None:
         raise typer.Exit(INFEASIBLE)
+
+
+def _seconds(text: str) -> float:
+    from bursar.formats.units import parse_duration
+    from bursar.model.errors import InputError
+
+    try:
+        return parse_duration(text)
+    except InputError as error:
+        raise error.within("--time-limit") from None
+
+
+def _check(violations: list[str], plans: int) -> None:
+    from bursar.cli.output import say
+
+    for violation in violations:
+        say(violation)
+    if violations:
+        raise typer.Exit(WRONG)
+    say(f"checked {plans} plan{'s' if plans > 1 else ''}: all keep the rules")

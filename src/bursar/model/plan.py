@@ -14,10 +14,19 @@ class Purchase:
     Parameters
     ----------
     slot
-        As bought: its start, duration and processors are those paid for.
+        As bought: the processors and times it spans.
+    part
+        Processor-seconds paid, where they are less than all that it spans: of a
+        divisible slot only what tasks use is bought. None: all of it.
     """
 
     slot: Slot
+    part: float | None = None
+
+    @property
+    def processor_seconds(self) -> float:
+        """Processor time paid; infinite when no end is set."""
+        return self.slot.processors * self.slot.duration if self.part is None else self.part
 
     @property
     def cost(self) -> float | None:
@@ -28,10 +37,9 @@ class Purchase:
         """
         if self.slot.unit_price is None or self.slot.fixed_price is None:
             return None
-        if math.isinf(self.slot.duration):
+        if math.isinf(self.processor_seconds):
             return None
-        area = self.slot.processors * self.slot.duration
-        return area * self.slot.unit_price + self.slot.fixed_price
+        return self.processor_seconds * self.slot.unit_price + self.slot.fixed_price
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,8 @@ class Placement:
     start, finish
         Seconds, on the plan's clock (0 is the campaign's start).
     processors
-        Numbers of the processors held, within the purchase; ascending.
+        Numbers of the processors held, ascending: those of the site's purchases
+        are counted through, in the plan's order. Empty where nothing is held.
     """
 
     task: int

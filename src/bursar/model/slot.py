@@ -24,9 +24,13 @@ class Slot:
     fixed_price
         Currency units charged once if any of it is bought; None when unknown.
     divisible
-        True when a part (fewer processors, a shorter time) may be bought.
+        True when a part may be bought: just the processors and times that are used.
     extensible
-        True when it may be used past its end.
+        True when it may be used, and is paid, past its end.
+    leased
+        True when what is bought of it is one rectangle: the most processors in use
+        at once, from the slot's start to the last use, idle or not. A divisible
+        slot's other way to be paid.
 
     Raises
     ------
@@ -42,12 +46,24 @@ class Slot:
     fixed_price: float | None = 0.0
     divisible: bool = True
     extensible: bool = False
+    leased: bool = False
 
     def __post_init__(self) -> None:
         if not self.duration > 0:
             raise ValueError(f"duration must be positive, got {self.duration}")
+        if not math.isfinite(self.start):
+            raise ValueError(f"start must be finite, got {self.start}")
         if self.processors < 1:
             raise ValueError(f"processors must be at least 1, got {self.processors}")
+        if self.leased and not self.divisible:
+            raise ValueError("a leased slot is divisible")
+        if math.isinf(self.duration) and not self.divisible:
+            raise ValueError("a slot without an end is divisible")
         for what, price in (("unit_price", self.unit_price), ("fixed_price", self.fixed_price)):
             if price is not None and not (0 <= price < math.inf):
                 raise ValueError(f"{what} must not be negative, got {price}")
+
+    @property
+    def end(self) -> float:
+        """First second after it; infinite when the site sets no end."""
+        return self.start + self.duration

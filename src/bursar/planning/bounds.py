@@ -10,9 +10,14 @@ Makespan
       the greatest of h + work / capacity + t over all such pairs.
 Cost
     - Every task paid where its processor time is cheapest, and one fixed charge.
-    - A purchase is a rectangle that begins with the campaign: whoever hosts a
-      task pays at least its width until the earliest moment it can end. On a
-      single site that is the widest task's width for the whole critical path.
+    - A lease is a rectangle that begins with the slot: whoever hosts a task pays
+      at least its width until the earliest moment it can end. Where there is a
+      single lease that is the widest task's width for the whole critical path.
+    - What is bought must be wide, long and early enough for all the work, for each
+      plan at its own makespan (:mod:`bursar.planning.covering`).
+
+With slots that begin and end the processors that there are at a time take the
+place of all there are (:mod:`bursar.planning.capacity`).
 
 Work is counted in units of which a processor does as many per second as its
 site's speed; where runtimes do not follow the speeds a task counts where it is
@@ -21,14 +26,19 @@ counting an unknown runtime as nothing, which ``unknown_tasks`` tells. A bound
 holds to within the float's own error (one part in 10^9).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bursar.model.site import SiteFacts
-from bursar.planning import kernels
-from bursar.planning.problem import BoolArray, FloatArray, IntArray, Problem
+from bursar.model.slot import Slot
+from bursar.planning.front import Option
+from bursar.planning.kernels import ranks
+from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
+from bursar.planning.problem import Problem
+
+PATIENCE = 2.0
+"""Seconds for the integer programmes of a front, together; what is proven by then counts."""
 
 MAX_LEVELS = 256
 """Heads tried in the energetic bound; of more distinct ones, evenly spread quantiles."""
@@ -73,28 +83,64 @@ class Bounds:
 
 
 def prove_bounds(problem: Problem) -> Bounds:
-    """Bounds over every purchase from the problem's sites, all of one currency."""
+    """Bounds over every plan on what the sites offer, all of one currency."""
     known = int(problem.known.sum())
     everywhere = np.ones(problem.n_sites, dtype=np.bool_)
     capacity = float(problem.offered @ problem.speeds)
     path = _critical_path(problem, everywhere)
     work = float(_least_work(problem, everywhere).sum()) / capacity
-    energetic = _energetic(problem, everywhere, np.array([capacity]))[0]
+    energetic = float(_energetic(problem, everywhere, np.array([capacity]))[0])
+    if not endless(problem) and known:
+        from bursar.planning.capacity import makespan_bound
+
+        energetic = max(energetic, makespan_bound(problem))
     return Bounds(
         critical_path=path if known else None,
         work=work if known else None,
-        energetic=float(energetic) if known else None,
+        energetic=energetic if known else None,
         cost=cost_bound(problem) if known else None,
         currency=problem.sites[0].currency,
         tasks=problem.n_tasks,
         unknown_tasks=problem.n_tasks - known,
-        unpriced_sites=tuple(s.name for s in problem.sites if not is_priced(s)),
+        unpriced_sites=tuple(
+            site.name for site in problem.sites if not any(is_priced(s) for s in site.offers)
+        ),
     )
 
 
-def is_priced(site: SiteFacts) -> bool:
+def with_bounds(problem: Problem, options: Sequence[Option]) -> list[Option]:
+    """The options, each with what no plan on its slots, or as fast, can beat."""
+    timed = [o for o in options if o.makespan is not None]
+    if not timed:
+        return list(options)
+    caps = np.array([o.recipe.caps for o in timed])
+    deadlines = np.array([o.makespan for o in timed])
+    least = np.full(len(timed), cost_bound(problem) or 0.0)
+    if endless(problem):
+        bounds = makespan_bounds(problem, caps)
+    else:
+        from bursar.planning.capacity import makespan_bound
+        from bursar.planning.covering import cost_bounds
+
+        bounds = np.array([makespan_bound(problem, row) for row in caps])
+        if all(o.cost is not None for o in timed):
+            least = np.maximum(least, cost_bounds(problem, deadlines, time_limit=PATIENCE))
+    return [
+        replace(o, bound=float(b), cost_bound=float(c) if c > 0 else None)
+        for o, b, c in zip(timed, bounds, least, strict=True)
+    ]
+
+
+def endless(problem: Problem) -> bool:
+    """Whether every site offers one lease, from 0 on, without an end."""
+    return problem.n_slots == problem.n_sites and all(
+        slot.leased and slot.start <= 0 and np.isinf(slot.end) for slot in problem.offers.slots
+    )
+
+
+def is_priced(slot: Slot) -> bool:
     """Whether both of its prices are known."""
-    return site.unit_price is not None and site.fixed_price is not None
+    return slot.unit_price is not None and slot.fixed_price is not None
 
 
 def makespan_bounds(problem: Problem, purchases: IntArray) -> FloatArray:
@@ -127,17 +173,21 @@ def cost_bound(problem: Problem) -> float | None:
 
     None when no site is priced or a task fits on no priced site.
     """
-    priced = np.array([is_priced(s) for s in problem.sites])
+    offers = [[s for s in site.offers if is_priced(s)] for site in problem.sites]
+    priced = np.array([bool(slots) for slots in offers])
     if not priced.any() or np.isinf(problem.runtimes[:, priced].min(axis=1)).any():
         return None
-    unit = np.array([s.unit_price for s in problem.sites if is_priced(s)], dtype=np.float64)
-    fixed = np.array([s.fixed_price for s in problem.sites if is_priced(s)], dtype=np.float64)
+    unit = np.array([min(s.unit_price or 0.0 for s in slots) for slots in offers if slots])
+    fixed = np.array([min(s.fixed_price or 0.0 for s in slots) for slots in offers if slots])
     runtimes = problem.runtimes[:, priced]
     widths = problem.widths[:, None]
     # A free site of infinite runtime would be 0 x inf.
     fits = np.isfinite(runtimes)
     spent = np.where(fits, widths * np.where(fits, runtimes, 0.0) * unit, np.inf)
     work = spent.min(axis=1).sum() + fixed.min()
+    if not endless(problem):
+        # What takes no time needs no slot.
+        return float(work) if (np.where(fits, runtimes, 1.0) > 0).all(axis=1).any() else 0.0
 
     heads, _ = _heads_and_tails(problem, np.ones(problem.n_sites, dtype=np.bool_))
     held = np.where(fits, spent + widths * heads[:, None] * unit + fixed, np.inf)
@@ -168,7 +218,7 @@ def _least_work(problem: Problem, used: BoolArray) -> FloatArray:
 
 
 def _heads_and_tails(problem: Problem, used: BoolArray) -> tuple[FloatArray, FloatArray]:
-    return kernels.heads_and_tails(
+    return ranks.heads_and_tails(
         _shortest(problem, used), problem.order, problem.parent_start, problem.parent_index
     )
 
@@ -183,7 +233,7 @@ def _energetic(problem: Problem, used: BoolArray, capacities: FloatArray) -> Flo
     levels = np.unique(heads)
     if len(levels) > MAX_LEVELS:
         levels = levels[np.linspace(0, len(levels) - 1, MAX_LEVELS).astype(np.int64)]
-    return kernels.energetic_bounds(
+    return ranks.energetic_bounds(
         heads,
         tails,
         _least_work(problem, used),

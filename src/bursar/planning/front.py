@@ -1,16 +1,18 @@
 """The trade-off between makespan and allocation cost, and how it is asked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bursar.model.goal import Goal
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
+from bursar.planning.policy import Method, Recipe, Scheduler
 
 if TYPE_CHECKING:
     from bursar.planning.bounds import Bounds
-    from bursar.planning.links import Link
+    from bursar.planning.limits import Limits, OnProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +29,16 @@ class Option:
     currency
         Of the cost.
     purchases
-        What is bought: for each site used, the processors its tasks need, from
-        0 to its last task's finish.
+        What is bought.
     utilisation
         Share of the bought processor time that tasks fill; None when unknown.
+    recipe
+        How the schedule is made.
     bound
-        No plan with these processors is shorter, seconds; None when no runtime
-        is known.
-    tried
-        Processors of each of the front's sites that the scheduler was given;
-        it may have left some unused.
+        No plan on the slots bought is shorter, seconds; None when no runtime is
+        known.
+    cost_bound
+        No plan as fast is cheaper, currency units; None when that was not proven.
     """
 
     makespan: float | None
@@ -44,18 +46,19 @@ class Option:
     currency: str
     purchases: tuple[Purchase, ...]
     utilisation: float | None
-    bound: float | None
-    tried: tuple[int, ...] = field(repr=False)
+    recipe: Recipe = field(repr=False)
+    bound: float | None = None
+    cost_bound: float | None = None
 
     @property
     def processors(self) -> int:
-        """Processors bought, over all sites."""
+        """Processors bought, over all purchases."""
         return sum(p.slot.processors for p in self.purchases)
 
     @property
     def processor_seconds(self) -> float:
         """Processor time bought; infinite when a runtime is unknown."""
-        return sum(p.slot.processors * p.slot.duration for p in self.purchases)
+        return sum(p.processor_seconds for p in self.purchases)
 
     @property
     def gap(self) -> float | None:
@@ -63,6 +66,13 @@ class Option:
         if self.makespan is None or not self.bound:
             return None
         return max(0.0, self.makespan / self.bound - 1)
+
+    @property
+    def cost_gap(self) -> float | None:
+        """How far above its bound the cost is, at most, as a share; None when unknown."""
+        if self.cost is None or not self.cost_bound:
+            return None
+        return max(0.0, self.cost / self.cost_bound - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,29 +88,36 @@ class Front:
         whatever the unknown prices are. When runtimes are unknown: the cheapest
         site, the two cheapest, and so on, with as many processors as the tasks
         can use.
-    evaluated
-        Every purchase that was tried, the front included, fastest first.
+    tried
+        Makespan, seconds, and cost, currency units, of every feasible plan that
+        was tried, the front included.
+    evaluations
+        Schedules made.
     bounds
         What no plan can beat.
     notes
         What is unknown and what follows from it, in plain words.
-    workflow, sites, links
+    workflow, sites
         What was asked; the sites cheapest first.
-    algorithm
-        The scheduler.
+    method, scheduler
+        How the plans were searched, and how tasks are placed on them.
     overhead
         Seconds added to each task.
+    whole
+        Whether slots that nothing runs in are paid.
     """
 
     options: tuple[Option, ...]
-    evaluated: tuple[Option, ...] = field(repr=False)
+    tried: tuple[tuple[float, float], ...] = field(repr=False)
+    evaluations: int
     bounds: "Bounds"
     notes: tuple[str, ...] = ()
     workflow: Workflow = field(repr=False)
     sites: tuple[SiteFacts, ...] = field(repr=False)
-    links: "Mapping[tuple[str, str], Link] | None" = field(default=None, repr=False)
-    algorithm: str = "heft"
+    method: Method = "auto"
+    scheduler: Scheduler = "heft"
     overhead: float = 0.0
+    whole: bool = False
 
     @property
     def currency(self) -> str:
@@ -114,7 +131,7 @@ class Front:
         The schedule is computed again, to the same result: keeping one for each
         option would hold every task as many times as there are options.
         """
-        from bursar.planning.search import plan_option
+        from bursar.planning.asking import plan_option
 
         return plan_option(self, option)
 
@@ -123,19 +140,19 @@ def trade_off(
     workflow: Workflow,
     sites: Sequence[SiteFacts],
     *,
-    algorithm: str = "heft",
+    method: Method = "auto",
+    scheduler: Scheduler = "heft",
+    goal: Goal | None = None,
     processors: Sequence[int] | None = None,
     currency: str | None = None,
-    links: "Mapping[tuple[str, str], Link] | None" = None,
     overhead: float = 0.0,
+    whole: bool = False,
+    worth: float | None = None,
+    limits: "Limits | None" = None,
+    on_progress: "OnProgress | None" = None,
 ) -> Front:
     """
-    Makespan against allocation cost, by how many processors are bought and where.
-
-    Each site offers its processors as one divisible slot from 0 on, without
-    end. What is tried (see :mod:`bursar.planning.search`): each site alone, then
-    the cheapest sites together and the fastest sites together, the last one
-    joining in varying width.
+    Makespan against allocation cost, over what the sites offer.
 
     A task goes only where there are the processors and the memory it needs. Its
     requirements, an expression, are left to the broker; ``notes`` says so.
@@ -143,35 +160,57 @@ def trade_off(
     Parameters
     ----------
     sites
-        Where processors can be bought; names unique.
-    algorithm
-        ``"heft"``.
+        What can be bought, and where; names unique.
+    method
+        How to search (see :mod:`bursar.planning.methods`).
+    scheduler
+        How tasks are placed (see :mod:`bursar.planning.schedulers`); ``auto`` uses
+        others as well.
+    goal
+        Its trade-off is the weight of the cost in a total cost (``ga``, ``minmin``
+        and ``list-cost``; 0.5 where it has none); ``ga`` rejects plans that miss
+        its deadline or budget.
     processors
-        Numbers of processors to try of the site that varies; None: all of them
-        up to some dozens, and beyond that ever wider steps.
+        Numbers of processors to try of a leased slot; None: all of them up to some
+        dozens, and beyond that ever wider steps.
     currency
         Use only the sites that ask this currency; None: they all ask the same.
-    links
-        How data pass between sites; None: sites share their files.
     overhead
         Seconds added to each task for starting it and fetching its result. Not
         negative. A processor is held, and paid, for this time too.
+    whole
+        The accounting of HPDC'07: a slot of the plan is paid though nothing runs
+        in it. False: it is not bought then, as in e-Science'06.
+    worth
+        Currency units that a second of makespan is worth in a total cost; None: as
+        many as make the least cost and the least makespan weigh the same.
+    limits
+        How far to search.
+    on_progress
+        Told the front so far.
 
     Raises
     ------
     InputError
-        When there is no site, two have one name, a task fits on no site, no
-        number of ``processors`` is enough, the sites ask different currencies
-        and none is chosen, the algorithm is unknown, or the overhead is negative.
+        When there is no site, two have one name, slots of one overlap, a task fits
+        on no site, no plan holds every task, no number of ``processors`` is enough,
+        the sites ask different currencies and none is chosen, the method or the
+        scheduler is unknown, a price is unknown and the method needs it, or the
+        overhead is negative.
     """
-    from bursar.planning.search import search
+    from bursar.planning.asking import ask
 
-    return search(
+    return ask(
         workflow,
         sites,
-        algorithm=algorithm,
+        method=method,
+        scheduler=scheduler,
+        goal=goal or Goal(),
         processors=processors,
         currency=currency,
-        links=links,
         overhead=overhead,
+        whole=whole,
+        worth=worth,
+        limits=limits,
+        on_progress=on_progress,
     )

@@ -49,3 +49,14 @@ def number_processors(intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
         numbers[i] = tuple(taken)
         heapq.heappush(running, (finish, i))
     return numbers
+
+
+def runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """First and length of each run of neighbours, of ascending numbers."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and sum(found[-1]) == number:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((number, 1))
+    return found

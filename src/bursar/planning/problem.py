@@ -1,20 +1,19 @@
 """A workflow and sites as the arrays that planning computes with."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from bursar.model.errors import InputError
+from bursar.model.link import Link
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning.links import Link, Links
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
+from bursar.planning.kernels.placing import Tasks
+from bursar.planning.kernels.ranks import heads_and_tails
+from bursar.planning.offers import Offers, arrange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +25,8 @@ class Problem:
     ----------
     sites
         In the order that breaks ties.
+    offers
+        What can be bought of them.
     runtimes
         Seconds of each task on each site, shape ``(n_tasks, n_sites)``; infinite
         where it cannot run, 0 where it is not known.
@@ -45,6 +46,7 @@ class Problem:
     """
 
     sites: tuple[SiteFacts, ...]
+    offers: Offers
     runtimes: FloatArray
     known: BoolArray
     widths: IntArray
@@ -71,6 +73,57 @@ class Problem:
         return np.array([s.processors for s in self.sites], dtype=np.int64)
 
     @property
+    def n_slots(self) -> int:
+        """Number of slots on offer."""
+        return len(self.offers)
+
+    @property
+    def tasks(self) -> Tasks:
+        """The tasks for the kernels."""
+        return Tasks(
+            runtimes=self.runtimes,
+            widths=self.widths,
+            parent_start=self.parent_start,
+            parent_index=self.parent_index,
+            parent_bytes=self.parent_bytes,
+            latency=self.latency,
+            pace=self.seconds_per_byte,
+        )
+
+    @property
+    def children(self) -> tuple[IntArray, IntArray]:
+        """
+        Children of task ``i`` are ``index[start[i]:start[i + 1]]``; answers both.
+        """
+        holders = np.repeat(np.arange(self.n_tasks), np.diff(self.parent_start))
+        order = np.argsort(self.parent_index, kind="stable")
+        counts = np.bincount(self.parent_index, minlength=self.n_tasks)
+        return np.concatenate(([0], np.cumsum(counts))), holders[order]
+
+    @property
+    def levels(self) -> IntArray:
+        """Tasks on the longest chain of each task's ancestors, shape ``(n_tasks,)``."""
+        heads, _ = heads_and_tails(
+            np.ones(self.n_tasks), self.order, self.parent_start, self.parent_index
+        )
+        return heads.astype(np.int64)
+
+    @property
+    def by_level(self) -> IntArray:
+        """Tasks by level, each level in topological order, shape ``(n_tasks,)``."""
+        return self.order[np.argsort(self.levels[self.order], kind="stable")]
+
+    @property
+    def level_first(self) -> IntArray:
+        """Where each level begins in ``by_level``, and where the last ends."""
+        return np.concatenate(([0], np.cumsum(np.bincount(self.levels))))
+
+    @property
+    def everything(self) -> IntArray:
+        """Processors of each slot, shape ``(n_slots,)``: a purchase of all there is."""
+        return self.offers.arrays.processors
+
+    @property
     def speeds(self) -> FloatArray:
         """Speed of each site, shape ``(n_sites,)``."""
         return np.array([s.speed for s in self.sites])
@@ -91,8 +144,8 @@ class Problem:
         parent_start = np.concatenate(([0], np.cumsum(counts)))
         edges = np.repeat(self.parent_start[tasks] - parent_start[:-1], counts)
         edges += np.arange(parent_start[-1])
-        return Problem(
-            sites=self.sites,
+        return replace(
+            self,
             runtimes=self.runtimes[tasks],
             known=self.known[tasks],
             widths=self.widths[tasks],
@@ -100,15 +153,12 @@ class Problem:
             parent_start=parent_start,
             parent_index=new[self.parent_index[edges]],
             parent_bytes=self.parent_bytes[edges],
-            latency=self.latency,
-            seconds_per_byte=self.seconds_per_byte,
         )
 
 
 def build_problem(
     workflow: Workflow,
     sites: Sequence[SiteFacts],
-    links: Links | None = None,
     overhead: float = 0.0,
 ) -> Problem:
     """
@@ -120,15 +170,14 @@ def build_problem(
 
     Parameters
     ----------
-    links
-        How data pass between sites; None: sites share their files.
     overhead
         Seconds that starting and ending a task takes, whatever the site's speed.
 
     Raises
     ------
     InputError
-        When there is no site, two have the same name, or a task fits on none.
+        When there is no site, two have the same name, slots of one overlap, or a
+        task fits on none.
     """
     _check_sites(sites)
     tasks = workflow.tasks
@@ -148,15 +197,16 @@ def build_problem(
     lengths = np.where(known, runtimes, 0.0)[:, None] / speeds + overhead * known[:, None]
     return Problem(
         sites=tuple(sites),
+        offers=arrange(sites),
         runtimes=np.where(fits, lengths, np.inf),
         known=known,
         widths=widths,
         order=np.array(workflow.order, dtype=np.int64),
         parent_start=np.cumsum([0, *(len(p) for p in parents)], dtype=np.int64),
         parent_index=np.fromiter((p for ps in parents for p in ps), np.int64, n_edges),
-        parent_bytes=_edge_bytes(workflow) if links else np.zeros(n_edges),
-        latency=_matrix(sites, links or {}, lambda link: link.latency),
-        seconds_per_byte=_matrix(sites, links or {}, lambda link: 1 / link.bandwidth),
+        parent_bytes=_edge_bytes(workflow) if any(s.links for s in sites) else np.zeros(n_edges),
+        latency=_matrix(sites, lambda link: link.latency),
+        seconds_per_byte=_matrix(sites, lambda link: 1 / link.bandwidth),
     )
 
 
@@ -206,11 +256,11 @@ def _edge_bytes(workflow: Workflow) -> FloatArray:
     )
 
 
-def _matrix(sites: Sequence[SiteFacts], links: Links, of: Callable[[Link], float]) -> FloatArray:
+def _matrix(sites: Sequence[SiteFacts], of: Callable[[Link], float]) -> FloatArray:
     """One figure of each link, shape ``(n_sites, n_sites)``; 0 where there is no link."""
     matrix = np.zeros((len(sites), len(sites)))
     for i, source in enumerate(sites):
         for j, target in enumerate(sites):
-            if i != j and (source.name, target.name) in links:
-                matrix[i, j] = of(links[source.name, target.name])
+            if i != j and target.name in source.links:
+                matrix[i, j] = of(source.links[target.name])
     return matrix

@@ -13,9 +13,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from bursar.planning.asking import evaluate, problem_of
 from bursar.planning.front import Front, Option
-from bursar.planning.problem import IntArray, Problem
-from bursar.planning.search import evaluate, problem_of
+from bursar.planning.kernels.board import IntArray
+from bursar.planning.policy import Recipe
+from bursar.planning.problem import Problem
 
 
 def largest_share(
@@ -46,17 +48,17 @@ def largest_share(
     order = least_work_first(front, problem)
     part = functools.lru_cache(maxsize=4)(lambda count: problem.restricted(order[:count]))
 
-    def planned(count: int, tried: tuple[int, ...]) -> Option | None:
-        option = evaluate(part(count), np.array(tried))
+    def planned(count: int, caps: tuple[int, ...]) -> Option | None:
+        option = evaluate(part(count), Recipe(caps=caps))
         return option if option is not None and meets(option) else None
 
     best: tuple[int, Option] | None = None
-    for tried in [option.tried for option in sorted(front.evaluated, key=miss)]:
+    for caps in dict.fromkeys(o.recipe.caps for o in sorted(front.options, key=miss)):
         low = best[0] if best else 0
         high = problem.n_tasks - 1
         step = low + 1
         while low < high:
-            option = planned(step, tried)
+            option = planned(step, caps)
             if option is not None:
                 low, best = step, (step, option)
             elif step == low + 1:

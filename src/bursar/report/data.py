@@ -13,7 +13,7 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.task import Task
 from bursar.model.transfer import Transfer
-from bursar.planning.numbering import number_processors
+from bursar.planning.numbering import number_processors, runs
 from bursar.report.bill import Bill
 
 MOST_FAILURES = 200
@@ -167,7 +167,7 @@ class ReportData:
         bars: dict[str, list[Bar]] = {name: [] for name in sites.names}
         for placement in self.plan.placements:
             task = self.tasks[placement.task]
-            for first, width in _runs(placement.processors):
+            for first, width in runs(placement.processors):
                 bars.setdefault(placement.site, []).append(
                     (
                         first,
@@ -205,7 +205,7 @@ class ReportData:
                     r.outcome.task,
                 )
                 for r, held in zip(records, number_processors(spans), strict=True)
-                for first, width in _runs(held)
+                for first, width in runs(held)
             ]
         return bars
 
@@ -323,14 +323,3 @@ def _tail(outcome: Outcome) -> str:
     if outcome.stderr_size > len(outcome.stderr):
         return f"({outcome.stderr_size} bytes of stderr, in its log file)"
     return outcome.stderr.decode(errors="replace")[-TAIL:]
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """First and length of each run of neighbours, of ascending numbers."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and runs[-1][0] + runs[-1][1] == number:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return runs

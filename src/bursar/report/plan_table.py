@@ -1,6 +1,7 @@
 """The trade-off curve as a table, and as JSON."""
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from bursar.model.campaign import Campaign
@@ -12,6 +13,9 @@ from bursar.report.words import UNKNOWN, amount, share, span
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+GAPS = ("time gap", "cost gap")
+"""Columns: at most so far from the fastest plan on its slots, and from the cheapest as fast."""
 
 ROWS = 24
 """Options shown; of more, evenly many and the chosen one."""
@@ -36,6 +40,10 @@ def plan_to_dict(campaign: Campaign, front: Front, choice: Choice) -> dict[str, 
             "budget": goal.budget,
             "trade_off": goal.trade_off,
         },
+        "method": front.method,
+        "scheduler": front.scheduler,
+        "evaluations": front.evaluations,
+        "feasible_plans": len(front.tried),
         "front": [option_to_dict(option) for option in front.options],
         "bounds": _bounds_to_dict(front.bounds),
         "notes": list(front.notes),
@@ -55,6 +63,7 @@ def option_to_dict(option: Option) -> dict[str, Any]:
         "processors": option.processors,
         "utilisation": option.utilisation,
         "bound_s": option.bound,
+        "cost_bound": option.cost_bound,
         "slots": [_slot_to_dict(purchase) for purchase in option.purchases],
     }
 
@@ -66,6 +75,7 @@ def _slot_to_dict(purchase: Purchase) -> dict[str, Any]:
         "start_s": slot.start,
         "duration_s": None if math.isinf(slot.duration) else slot.duration,
         "processors": slot.processors,
+        "processor_seconds": None if math.isinf(slot.duration) else purchase.processor_seconds,
         "unit_price": slot.unit_price,
         "fixed_price": slot.fixed_price,
         "cost": purchase.cost,
@@ -106,12 +116,14 @@ def print_plan(
     console.print(
         f"{campaign.name}: {count} task{'s' if count > 1 else ''}", style="bold", highlight=False
     )
-    titles = ("processors", "makespan", f"cost, {front.currency}", "utilisation", "above bound")
+    titles = ("processors", "makespan", f"cost, {front.currency}", "utilisation", *GAPS)
     table = Table("", *titles, box=None, padding=(0, 1))
     for column in table.columns[1:]:
         column.justify = "right"
         column.no_wrap = True
-    several = len(front.sites) > 1
+    several = len(front.sites) > 1 or not all(
+        p.slot.leased for o in front.options for p in o.purchases
+    )
     if several:
         table.add_column("where")
     for option in _shown(front, choice):
@@ -121,12 +133,18 @@ def print_plan(
             span(option.makespan),
             UNKNOWN if option.cost is None else f"{option.cost:.4g}",
             share(option.utilisation),
-            _gap(option),
+            _percent(option.gap),
+            _percent(option.cost_gap),
         ]
         if several:
-            row.append(", ".join(f"{p.slot.processors} {p.slot.site}" for p in option.purchases))
+            row.append(_where(option))
         table.add_row(*row, style="bold green" if option is choice.option else "")
     console.print(table)
+    console.print(
+        "gap: at most so far above the fastest plan on the same slots, the cheapest as fast",
+        style="dim",
+        highlight=False,
+    )
     console.print(_bounds(front.bounds), highlight=False)
     for note in front.notes:
         console.print(f"note: {note}", highlight=False)
@@ -173,5 +191,14 @@ def _bounds(bounds: Bounds) -> str:
     return text
 
 
-def _gap(option: Option) -> str:
-    return UNKNOWN if option.gap is None else f"{option.gap:.1%}"
+def _percent(gap: float | None) -> str:
+    return UNKNOWN if gap is None else f"{gap:.1%}"
+
+
+def _where(option: Option) -> str:
+    """What is bought of each site: processors of a lease, else slots."""
+    leases = [f"{p.slot.processors} {p.slot.site}" for p in option.purchases if p.slot.leased]
+    slots = Counter(p.slot.site for p in option.purchases if not p.slot.leased)
+    return ", ".join(
+        [*leases, *(f"{n} slot{'s' if n > 1 else ''} of {site}" for site, n in slots.items())]
+    )

@@ -1,7 +1,6 @@
 """How data pass from one site to another."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -31,7 +30,3 @@ class Link:
             raise ValueError(f"latency must be finite and not negative, got {self.latency}")
         if not self.bandwidth > 0:
             raise ValueError(f"bandwidth must be positive, got {self.bandwidth}")
-
-
-Links = Mapping[tuple[str, str], Link]
-"""From site, to site. Sites without a link between them share their files."""

@@ -1,0 +1,146 @@
+"""From a schedule to what is bought, and to the plan with the place of every task."""
+
+import math
+from collections import defaultdict
+
+import numpy as np
+
+from bursar.model.plan import Placement, Plan, Purchase
+from bursar.model.slot import Slot
+from bursar.planning.front import Option
+from bursar.planning.kernels.board import IntArray
+from bursar.planning.numbering import number_processors
+from bursar.planning.policy import Recipe
+from bursar.planning.problem import Problem
+from bursar.planning.schedulers import SHORTEST, Schedule, replay
+
+
+def option_of(problem: Problem, recipe: Recipe, *, whole: bool = False) -> Option:
+    """
+    What a recipe comes to; its bounds are left open.
+
+    Parameters
+    ----------
+    whole
+        Whether indivisible slots that nothing runs in are bought as well.
+    """
+    schedule = replay(problem, recipe)
+    purchases = tuple(p for _, p in _purchases(problem, schedule, recipe, whole))
+    costs = [purchase.cost for purchase in purchases]
+    held = float((schedule.finish - schedule.start) @ problem.widths)
+    paid = math.fsum(p.processor_seconds for p in purchases)
+    return Option(
+        makespan=schedule.makespan,
+        cost=None if None in costs else math.fsum(c for c in costs if c is not None),
+        currency=problem.sites[0].currency,
+        purchases=purchases,
+        utilisation=held / paid if paid else None,
+        recipe=recipe,
+    )
+
+
+def plan_of(problem: Problem, option: Option, algorithm: str, *, whole: bool = False) -> Plan:
+    """The option with the place of every task."""
+    schedule = replay(problem, option.recipe)
+    bought = _purchases(problem, schedule, option.recipe, whole)
+    return Plan(
+        purchases=option.purchases,
+        placements=tuple(_placements(problem, schedule, bought)),
+        makespan=option.makespan,
+        cost=option.cost,
+        currency=option.currency,
+        utilisation=option.utilisation,
+        algorithm=algorithm,
+    )
+
+
+def _purchases(
+    problem: Problem, schedule: Schedule, recipe: Recipe, whole: bool
+) -> list[tuple[int, Purchase]]:
+    """What is paid for, with the number of the slot it is bought of."""
+    begins = np.full(problem.n_slots, np.inf)
+    first = np.repeat(schedule.start, schedule.held_count)
+    np.minimum.at(begins, _by_task(schedule.held_slot, schedule), first)
+    bought = []
+    for i, slot in enumerate(problem.offers.slots):
+        if schedule.used[i]:
+            bought.append((i, _purchase(slot, schedule, i, float(begins[i]))))
+        elif whole and recipe.caps[i] and not slot.divisible:
+            bought.append((i, Purchase(slot=slot)))
+    return bought
+
+
+def _purchase(slot: Slot, schedule: Schedule, i: int, begins: float) -> Purchase:
+    until, peak = float(schedule.until[i]), int(schedule.peak[i])
+    if slot.leased:
+        return Purchase(slot=_cut(slot, slot.start, max(until - slot.start, SHORTEST), peak))
+    if slot.divisible:
+        span = _cut(slot, begins, until - begins, peak)
+        return Purchase(slot=span, part=float(schedule.paid[i]))
+    if until <= slot.end:
+        return Purchase(slot=slot)
+    return Purchase(slot=_cut(slot, slot.start, until - slot.start, slot.processors))
+
+
+def _cut(slot: Slot, start: float, duration: float, processors: int) -> Slot:
+    return Slot(
+        site=slot.site,
+        start=start,
+        duration=duration,
+        processors=processors,
+        unit_price=slot.unit_price,
+        fixed_price=slot.fixed_price,
+        divisible=slot.divisible,
+        extensible=slot.extensible,
+        leased=slot.leased,
+    )
+
+
+def _placements(
+    problem: Problem, schedule: Schedule, bought: list[tuple[int, Purchase]]
+) -> list[Placement]:
+    """Where each task runs, in order of start."""
+    start, finish = schedule.start.tolist(), schedule.finish.tolist()
+    slots = _by_task(schedule.held_slot, schedule).tolist()
+    widths = _by_task(schedule.held_width, schedule).tolist()
+    holders = np.repeat(np.arange(problem.n_tasks), schedule.held_count).tolist()
+    parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for task, slot, width in zip(holders, slots, widths, strict=True):
+        parts[slot].append((task, width))
+    idle = np.flatnonzero(schedule.finish <= schedule.start).tolist()
+
+    held: list[list[int]] = [[] for _ in range(problem.n_tasks)]
+    offset: dict[str, int] = defaultdict(int)
+    for slot, purchase in bought:
+        site = purchase.slot.site
+        rows = parts[slot]
+        numbers = number_processors([(start[t], finish[t], width) for t, width in rows])
+        for (task, _), given in zip(rows, numbers, strict=True):
+            held[task].extend(offset[site] + n for n in given)
+        if purchase.slot.leased:
+            for task in idle:  # they hold nothing, but run where there is room
+                width = int(problem.widths[task])
+                here = problem.sites[schedule.site[task]].name == site and not held[task]
+                span = purchase.slot
+                if here and width <= span.processors and span.start <= start[task] <= span.end:
+                    held[task].extend(range(offset[site], offset[site] + width))
+        offset[site] += purchase.slot.processors
+    placements = [
+        Placement(
+            task,
+            problem.sites[schedule.site[task]].name,
+            start[task],
+            finish[task],
+            tuple(sorted(held[task])),
+        )
+        for task in range(problem.n_tasks)
+    ]
+    return sorted(placements, key=lambda p: (p.start, p.task))
+
+
+def _by_task(values: IntArray, schedule: Schedule) -> IntArray:
+    """Of every holding, task after task."""
+    counts = schedule.held_count
+    ends = np.cumsum(counts)
+    within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
+    return np.asarray(values[np.repeat(schedule.held_first, counts) + within])

@@ -1,0 +1,738 @@
+"""
+The least allocation cost of plans that meet a deadline: what no plan can beat.
+
+A plan of a makespan is relaxed to a linear programme in what it buys. Each slot
+has the share that is bought, 0 or 1, and what is paid beside: for a divisible
+slot the processor time used, for a lease its rectangle, for an extensible slot
+that is bought whole the rectangle after its end.
+
+Covering programme
+    Within every window tasks must do at least the work that none of their own
+    windows lets them do outside, and what is bought can do no more than its
+    processors in that time; of a rectangle that began before, only the later
+    part. Rows are made as solutions break them.
+Assignment programme
+    Besides, each task takes shares of its processors from the slots of the sites
+    where it fits, from one never more than the slot has; within every window a
+    slot gives no more than it can. It is tried where tasks times slots are few.
+Each alone
+    Every task where its processor time is cheapest, and one fixed charge; any
+    one task where it is cheapest with the fixed charge and with what a lease
+    costs from its start to the earliest end.
+
+Tasks may take processors from several slots of a site, so no row takes a slot
+for wider than it is; transfers count in the windows. An unknown price counts as
+nothing, and so does an unknown runtime. A bound holds to within one part in 10^6
+(what the solver lets pass), which is taken off.
+"""
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.sparse import coo_array, csr_array
+
+from bursar.planning.capacity import TOLERANCE, Room, Windows, makespan_bound, spread
+from bursar.planning.kernels import capacity as kernels
+from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
+from bursar.planning.problem import Problem
+
+MAX_TASKS = 300
+"""Tasks up to which the assignment programme is tried."""
+MAX_PAIRS = 60_000
+"""Pairs of task and slot up to which it is tried."""
+MAX_OVERLAPS = 30_000_000
+"""Overlaps of tasks and windows that are worked out for a deadline."""
+MAX_WINDOWS = 256
+"""Moments at which the windows of a deadline open, and at which they close."""
+ROUNDS = 40
+"""Times at most that broken rows are added."""
+ROWS = 24
+"""Rows added at a time."""
+ALONE = 256
+"""Tasks of which it is worked out what each costs alone: so many large and late ones."""
+MARGIN = 1e-6
+"""Relative: what is taken off demands and bounds, more than the solver lets pass."""
+NODES = 200
+"""Nodes of a search tree, so that a bound seldom depends on how fast the machine is."""
+TREES = 4
+"""Search trees at most, for the same reason."""
+
+_QUIET = Lock()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wares:
+    """
+    What can be bought for plans of some makespan, as columns.
+
+    Parameters
+    ----------
+    slots
+        Index of each slot that a task can use, shape ``(n,)``; the other arrays
+        speak of these.
+    begin, end
+        Time that the share alone pays, seconds; empty where it pays none.
+    part_begin, part_end
+        Time of which the part used is paid, seconds; empty where there is none.
+    part_from
+        When the rectangle that is paid for begins, seconds; minus infinite where
+        just what is used is paid.
+    processors
+        Of each slot.
+    speed
+        Of its site.
+    volume
+        Processor-seconds that can be paid beside the share.
+    leased
+        Whether it is a rectangle as wide as the tasks in it.
+    price, part_price
+        Of the share, and of all of the volume, currency units.
+    whole
+        Whether the share is 0 or 1; else it costs nothing.
+    """
+
+    slots: IntArray
+    begin: FloatArray
+    end: FloatArray
+    part_begin: FloatArray
+    part_end: FloatArray
+    part_from: FloatArray
+    processors: IntArray
+    speed: FloatArray
+    volume: FloatArray
+    leased: BoolArray
+    price: FloatArray
+    part_price: FloatArray
+    whole: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def gives(self, opens: float, closes: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """
+        Processor-seconds within a window, shape ``(n,)`` each.
+
+        Those of the time that the share pays; most of the part; and most of the
+        part when all of the volume is paid.
+        """
+        whole = np.minimum(closes, self.end) - np.maximum(opens, self.begin)
+        close = np.minimum(closes, self.part_end)
+        part = np.maximum(close - np.maximum(opens, self.part_begin), 0.0)
+        # A rectangle ending within the window is best when it ends at its close.
+        length = np.where(np.isfinite(self.part_from) & (part > 0), close - self.part_from, 1.0)
+        share = np.where(np.isfinite(self.part_from), part / length, part > 0)
+        return (
+            np.maximum(whole, 0.0) * self.processors,
+            part * self.processors,
+            share * self.volume,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Programme:
+    """
+    A linear programme over columns from 0 to ``upper``: prices least, rows at least.
+
+    Parameters
+    ----------
+    prices, upper, whole
+        Of each column, and whether it is a whole number, shape ``(n,)``.
+    """
+
+    prices: FloatArray
+    upper: FloatArray
+    whole: BoolArray
+    _rows: list[csr_array] = field(default_factory=list)
+    _least: list[FloatArray] = field(default_factory=list)
+
+    def add(self, row: IntArray, column: IntArray, value: FloatArray, least: FloatArray) -> None:
+        """Adds rows, sums of value times column; each divided by its greatest value."""
+        shape = (len(least), len(self.prices))
+        scale = np.zeros(len(least))
+        np.maximum.at(scale, row, np.abs(value))
+        scale[scale == 0] = 1.0
+        self._rows.append(csr_array(coo_array((value / scale[row], (row, column)), shape=shape)))
+        self._least.append(least / scale)
+
+    @property
+    def matrix(self) -> csr_array:
+        """All rows."""
+        parts = [coo_array(part) for part in self._rows]
+        heights = np.cumsum([0, *(part.shape[0] for part in parts)])
+        rows = [part.coords[0] + at for part, at in zip(parts, heights[:-1], strict=True)]
+        columns = [part.coords[1] for part in parts]
+        values = [part.data for part in parts]
+        where = (np.concatenate(rows), np.concatenate(columns))
+        return csr_array(
+            coo_array((np.concatenate(values), where), shape=(heights[-1], len(self.prices)))
+        )
+
+    @property
+    def least(self) -> FloatArray:
+        """What each row is at least."""
+        return np.concatenate(self._least)
+
+    def solve_relaxed(self, seconds: float) -> tuple[float, FloatArray | None]:
+        """
+        A bound with all columns continuous, and the solution where it was found.
+
+        The bound is the value of the dual solution, whatever the solver says of
+        it. Infinite when no solution exists.
+        """
+        matrix, least = self.matrix, self.least
+        scale = self.prices.max(initial=0.0) or 1.0
+        prices = self.prices / scale
+        answer = linprog(
+            prices,
+            A_ub=-matrix,
+            b_ub=-least,
+            bounds=np.column_stack((np.zeros(len(prices)), self.upper)),
+            method="highs",
+            options={"time_limit": max(seconds, 0.01)},
+        )
+        if answer.status == 2:
+            return np.inf, None
+        if answer.status != 0:
+            return 0.0, None
+        dual = np.maximum(-answer.ineqlin.marginals, 0.0)
+        reduced = np.minimum(prices - matrix.T @ dual, 0.0)
+        return float(dual @ least + reduced @ self.upper) * scale, np.asarray(answer.x)
+
+    def solve(self, seconds: float) -> tuple[float, FloatArray | None]:
+        """
+        A bound with whole columns whole, and the best solution found in time.
+
+        Stopped early, the bound is the one that the search tree proves.
+        """
+        scale = self.prices.max(initial=0.0) or 1.0
+        with _quiet():
+            answer = milp(
+                self.prices / scale * 1000,
+                constraints=LinearConstraint(self.matrix, self.least, np.inf),
+                integrality=self.whole.astype(np.int64),
+                bounds=Bounds(np.zeros(len(self.prices)), self.upper),
+                options={
+                    "time_limit": max(seconds, 0.01),
+                    "node_limit": NODES,
+                    "mip_rel_gap": 1e-4,
+                },
+            )
+        if answer.status == 2:
+            return np.inf, None
+        bound = answer.mip_dual_bound
+        solution = None if answer.x is None else np.asarray(answer.x)
+        if bound is None or not np.isfinite(bound):
+            return 0.0, solution
+        return float(bound) * scale / 1000, solution
+
+
+def cost_bounds(problem: Problem, deadlines: FloatArray, *, time_limit: float = 10.0) -> FloatArray:
+    """
+    Allocation costs that no plans of these makespans can beat.
+
+    Parameters
+    ----------
+    deadlines
+        Greatest makespans, seconds; infinite for any. Shape ``(n,)``.
+    time_limit
+        Seconds for all of them together, about. What is proven until then is
+        what counts.
+
+    Returns
+    -------
+    ndarray
+        Currency units, shape ``(n,)``; infinite where there is no such plan. Where
+        a deadline is later it is no greater. A slot of unknown price is taken for
+        free.
+    """
+    until = time.monotonic() + time_limit
+    moments, where = np.unique(np.asarray(deadlines, dtype=np.float64), return_inverse=True)
+    room = Room(problem)
+    least = makespan_bound(problem) * (1 - TOLERANCE)
+    bounds: FloatArray = np.where(moments < least, np.inf, 0.0)
+    # The quick programmes of all deadlines first, then the slow ones.
+    slow: list[tuple[int, _Assignment]] = []
+    open_ = np.flatnonzero(moments >= least)
+    for done, k in enumerate(open_.tolist()):
+        case = _Case.of(room, min(float(moments[k]), room.horizon))
+        bounds[k] = case.quick_bound(_share(until, len(open_) - done))
+        if np.isfinite(bounds[k]) and case.is_small:
+            slow.append((k, _Assignment(case)))
+    for done, (k, assignment) in enumerate(slow):
+        bounds[k] = max(bounds[k], assignment.solve(_share(until, len(slow) - done)))
+    # What holds for a later deadline holds for an earlier one.
+    bounds = np.maximum.accumulate(bounds[::-1])[::-1]
+    return np.asarray(bounds[where.ravel()])
+
+
+def _share(until: float, among: int) -> float:
+    """When the first of several that share the time until then has had its part."""
+    now = time.monotonic()
+    return now + (until - now) / among
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """
+    Keeps what compiled code prints off standard output.
+
+    HiGHS 1.12 prints a line of its own however silent it is told to be (its issue
+    2783), which would spoil the output of a command.
+    """
+    with _QUIET:
+        sys.stdout.flush()
+        c = ctypes.CDLL(None)
+        c.fflush(None)
+        kept = os.dup(1)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 1)
+            yield
+        finally:
+            c.fflush(None)
+            os.dup2(kept, 1)
+            os.close(kept)
+            os.close(nowhere)
+
+
+@dataclass(slots=True, eq=False)
+class _Case:
+    """
+    The plans of one makespan.
+
+    Parameters
+    ----------
+    room, makespan, windows, wares
+        What they are plans of, seconds, and what follows from these.
+    busy
+        Tasks that hold processors wherever they run.
+    """
+
+    room: Room
+    makespan: float
+    windows: Windows
+    wares: Wares
+    busy: IntArray
+    covering: "_Covering | None" = None
+
+    @classmethod
+    def of(cls, room: Room, makespan: float) -> "_Case":
+        """What follows from a makespan, seconds."""
+        windows = room.windows(makespan)
+        lasting = (room.problem.runtimes > 0) | ~windows.possible
+        wares = _wares(room.problem, windows, makespan)
+        return cls(room, makespan, windows, wares, np.flatnonzero(lasting.all(axis=1)))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the assignment programme is tried."""
+        return 0 < len(self.busy) <= MAX_TASKS and len(self.busy) * len(self.wares) <= MAX_PAIRS
+
+    def quick_bound(self, until: float) -> float:
+        """The best bound but for the assignment, by a moment of the monotonic clock."""
+        if self.windows.empty:
+            return float(np.inf)
+        if not len(self.busy):
+            return 0.0
+        alone = _each_alone(self.room.problem, self.windows, self.wares, self.busy)
+        self.covering = _Covering(self)
+        return max(alone, self.covering.solve(until))
+
+
+def _wares(problem: Problem, windows: Windows, makespan: float) -> Wares:
+    """What can be bought of the slots in which some task can run by then."""
+    slots = problem.offers.arrays
+    shortest = np.where(windows.possible & (problem.runtimes > 0), problem.runtimes, np.inf)
+    room = np.minimum(slots.last, makespan) - slots.begin
+    useful = np.flatnonzero(room > 0.999999 * shortest.min(axis=0)[slots.site])
+    start, begin = slots.start[useful], slots.begin[useful]
+    end = slots.end[useful]
+    last = np.minimum(slots.last[useful], makespan)
+    divisible, leased = slots.divisible[useful], slots.leased[useful]
+    processors = slots.processors[useful]
+    unit = np.nan_to_num(slots.unit_price[useful], nan=0.0)
+    fixed = np.nan_to_num(slots.fixed_price[useful], nan=0.0)
+    part_begin = np.where(divisible, begin, np.maximum(end, begin))
+    part_from = np.where(leased, start, np.where(divisible, -np.inf, end))
+    length = last - np.where(divisible & ~leased, begin, np.where(leased, start, end))
+    volume = processors * np.maximum(length, 0.0)
+    span = np.where(divisible, 0.0, end - start)
+    return Wares(
+        slots=useful,
+        begin=begin,
+        end=np.where(divisible, begin, np.minimum(end, makespan)),
+        part_begin=part_begin,
+        part_end=np.maximum(last, part_begin),
+        part_from=part_from,
+        processors=processors,
+        speed=problem.speeds[slots.site[useful]],
+        volume=volume,
+        leased=leased,
+        price=fixed + processors * span * unit,
+        part_price=volume * unit,
+        whole=~divisible | (fixed > 0),
+    )
+
+
+def _each_alone(problem: Problem, windows: Windows, wares: Wares, busy: IntArray) -> float:
+    """Every task at its cheapest and one fixed charge, or the one that is dearest alone."""
+    if not len(wares):
+        return float(np.inf)
+    slots = problem.offers.arrays
+    unit = np.nan_to_num(slots.unit_price, nan=0.0)
+    fixed = np.nan_to_num(slots.fixed_price, nan=0.0)
+    site = slots.site[wares.slots]
+    least = np.full(problem.n_sites, np.inf)
+    np.minimum.at(least, site, unit[wares.slots])
+    may = windows.possible[busy] & np.isfinite(least)
+    runtimes = np.where(may, problem.runtimes[busy], 0.0)
+    used = problem.widths[busy, None] * runtimes
+    cheapest = np.where(may, used * np.where(np.isfinite(least), least, 0.0), np.inf).min(axis=1)
+    bound = cheapest.sum() + fixed[wares.slots].min()
+
+    # The dearest is likely a large or a late one; any will do.
+    latest = np.where(may, windows.starts[busy] + runtimes, np.inf).min(axis=1)
+    tried = np.union1d(np.argsort(-cheapest)[:ALONE], np.argsort(-latest)[:ALONE])
+    alone = np.full(len(tried), np.inf)
+    for slot in wares.slots:
+        s = slots.site[slot]
+        held = runtimes[tried, s]
+        if slots.leased[slot]:
+            held = held + np.maximum(windows.starts[busy[tried], s], slots.begin[slot])
+            held = np.where(may[tried, s], held - slots.start[slot], 0.0)
+        price = problem.widths[busy[tried]] * held * unit[slot] + fixed[slot]
+        alone = np.where(may[tried, s], np.minimum(alone, price), alone)
+    return float(max(bound, alone.max())) * (1 - TOLERANCE)
+
+
+class _Covering:
+    """The covering programme of one makespan; its rows are also the assignment's."""
+
+    def __init__(self, case: _Case) -> None:
+        room, windows, wares = case.room, case.windows, case.wares
+        n = len(wares)
+        self.wares = wares
+        self.programme = Programme(
+            prices=np.concatenate((wares.price, wares.part_price)),
+            upper=np.ones(2 * n),
+            whole=np.concatenate((wares.whole, np.zeros(n, dtype=np.bool_))),
+        )
+        both = np.flatnonzero(wares.whole & (wares.volume > 0))
+        self.programme.add(
+            np.tile(np.arange(len(both)), 2),
+            np.concatenate((both, n + both)),
+            np.repeat([1.0, -1.0], len(both)),
+            np.zeros(len(both)),
+        )
+        self.opens, self.closes = _moments(room.problem, windows, case.makespan)
+        rates = room.problem.widths[:, None] * room.problem.speeds
+        self.demands = kernels.window_demands(
+            self.opens,
+            self.closes,
+            windows.starts,
+            windows.finishes,
+            room.problem.runtimes,
+            rates,
+            windows.possible,
+        )
+        # What all slots do in a moment that rounding may have added to a window.
+        noise = 2 * room.slack * float(wares.processors @ wares.speed)
+        self.demands = np.maximum(self.demands * (1 - MARGIN) - noise, 0.0)
+
+    def solve(self, until: float) -> float:
+        """The bound found by this moment of the monotonic clock."""
+        return _solve(self.programme, self.add_broken, until)
+
+    def add_broken(self, solution: FloatArray) -> int:
+        """Adds rows that the solution breaks; answers how many."""
+        wares = self.wares
+        n = len(wares)
+        bought = np.where(wares.whole, solution[:n], 1.0)
+        supplies = kernels.window_supplies(
+            self.opens,
+            self.closes,
+            wares.begin,
+            wares.end,
+            wares.part_begin,
+            wares.part_end,
+            wares.part_from,
+            wares.processors * wares.speed,
+            bought,
+            solution[n : 2 * n] * wares.volume * wares.speed,
+        )
+        missing = self.demands - supplies
+        broken = missing > 1e-5 * self.demands + 1e-12
+        if not broken.any():
+            return 0
+        share = np.where(broken, missing / np.where(broken, self.demands, 1.0), 0.0)
+        missing = np.where(broken, missing, 0.0)
+        rows = [*_greatest(share, ROWS // 2), *_greatest(missing, ROWS // 2)]
+        for i, j in dict.fromkeys(rows):
+            self._add(i, j, solution)
+        return len(rows)
+
+    def _add(self, i: int, j: int, solution: FloatArray) -> None:
+        wares = self.wares
+        n = len(wares)
+        demand = self.demands[i, j]
+        whole, part, paid = wares.gives(self.opens[i], self.closes[j])
+        bought = np.where(wares.whole, solution[:n], 1.0)
+        by_share = part * bought <= paid * solution[n : 2 * n]
+        first = np.minimum((whole + np.where(by_share, part, 0.0)) * wares.speed, demand)
+        second = np.where(by_share, 0.0, paid) * wares.speed
+        value = np.concatenate((first, second))
+        columns = np.flatnonzero(value)
+        self.programme.add(
+            np.zeros(len(columns), dtype=np.int64), columns, value[columns], np.array([demand])
+        )
+
+
+class _Assignment:
+    """The assignment programme of one makespan."""
+
+    def __init__(self, case: _Case) -> None:
+        room, windows, wares, busy = case.room, case.windows, case.wares, case.busy
+        problem = room.problem
+        slots = problem.offers.arrays
+        task = np.repeat(busy, len(wares))
+        ware = np.tile(np.arange(len(wares)), len(busy))
+        first = np.full(len(task), np.inf)
+        last = np.full(len(task), -np.inf)
+        may = windows.possible[task, slots.site[wares.slots[ware]]]
+        first[may], last[may] = _within_slots(room, windows, task[may], wares.slots[ware[may]])
+        site = slots.site[wares.slots[ware]]
+        runtime = problem.runtimes[task, site]
+        may &= np.isfinite(first) & np.isfinite(last)
+        may[may] = (last - first)[may] >= runtime[may] - 2 * room.slack
+        self.wares = wares
+        self.slack = room.slack
+        self.task, self.ware = task[may], ware[may]
+        self.first, self.last, self.runtime = first[may], last[may], runtime[may]
+        self.site = site[may]
+        self.width = problem.widths[self.task]
+        self.most = np.minimum(1.0, wares.processors[self.ware] / self.width)
+        self.homeless = len(np.unique(self.task)) < len(busy)
+        n = 2 * len(wares)
+        k = len(self.task)
+        assert case.covering is not None
+        master = case.covering.programme
+        self.programme = Programme(
+            prices=np.concatenate((master.prices, np.zeros(k))),
+            upper=np.concatenate((master.upper, self.most)),
+            whole=np.concatenate((master.whole, np.zeros(k, dtype=np.bool_))),
+        )
+        rows = coo_array(master.matrix)
+        self.programme.add(rows.coords[0], rows.coords[1], rows.data, master.least)
+        self._columns = n + np.arange(k)
+        _, number = np.unique(self.task, return_inverse=True)
+        self.programme.add(
+            number, self._columns, np.ones(k), np.ones(int(number.max(initial=-1)) + 1)
+        )
+        self._link_shares()
+        self._link_parts()
+        self._link_companions()
+        for j in range(len(wares)):
+            self._add(j, 0.0, float(windows.deadlines.max()), True)
+            self._add(j, 0.0, float(windows.deadlines.max()), False)
+
+    def solve(self, until: float) -> float:
+        """The bound found by this moment of the monotonic clock."""
+        if self.homeless:
+            return float(np.inf)
+        return _solve(self.programme, self.add_broken, until)
+
+    def add_broken(self, solution: FloatArray) -> int:
+        """Adds rows that the solution breaks; answers how many."""
+        wares = self.wares
+        n = len(wares)
+        taken = solution[2 * n :]
+        count = 0
+        for j in np.unique(self.ware[taken > 1e-6]):
+            pairs = np.flatnonzero((self.ware == j) & (taken > 1e-6))
+            opens = np.unique(
+                np.concatenate((self.first[pairs], (self.last - self.runtime)[pairs]))
+            )
+            closes = np.unique(
+                np.concatenate((self.last[pairs], (self.first + self.runtime)[pairs]))
+            )
+            opens, closes = spread(opens, 24), spread(closes, 24)
+            inside = self._overlaps(pairs, opens[:, None], closes[None, :])
+            used = np.einsum("kij,k->ij", inside, self.width[pairs] * taken[pairs])
+            given = self._supplies(j, opens, closes, solution)
+            missing = used - given
+            missing[missing <= 1e-5 * used + 1e-12] = 0.0
+            for a, b in _greatest(missing, 2):
+                _, part, paid = (g[j] for g in wares.gives(opens[a], closes[b]))
+                bought = solution[j] if wares.whole[j] else 1.0
+                self._add(j, opens[a], closes[b], part * bought <= paid * solution[n + j])
+                count += 1
+        return count
+
+    def _overlaps(self, pairs: IntArray, opens: FloatArray, closes: FloatArray) -> FloatArray:
+        """Least seconds of each pair's task within windows, shape ``(n, ...)``."""
+        shape = (-1,) + (1,) * np.ndim(opens)
+        runtime = self.runtime[pairs].reshape(shape)
+        early = self.first[pairs].reshape(shape) + runtime - opens
+        late = closes - (self.last[pairs].reshape(shape) - runtime)
+        inside = np.minimum(np.minimum(runtime, closes - opens), np.minimum(early, late))
+        return np.maximum(inside - 4 * self.slack, 0.0)
+
+    def _supplies(
+        self, j: int, opens: FloatArray, closes: FloatArray, solution: FloatArray
+    ) -> FloatArray:
+        wares = self.wares
+        n = len(wares)
+        one = slice(j, j + 1)
+        return kernels.window_supplies(
+            opens,
+            closes,
+            wares.begin[one],
+            wares.end[one],
+            wares.part_begin[one],
+            wares.part_end[one],
+            wares.part_from[one],
+            wares.processors[one].astype(np.float64),
+            solution[one] if wares.whole[j] else np.ones(1),
+            solution[n + j : n + j + 1] * wares.volume[one],
+        )
+
+    def _add(self, j: int, opens: float, closes: float, by_share: bool) -> None:
+        """What the slot gives in the window is at least what tasks take in it."""
+        n = len(self.wares)
+        whole, part, paid = (float(g[j]) for g in self.wares.gives(opens, closes))
+        pairs = np.flatnonzero(self.ware == j)
+        used = self._overlaps(pairs, np.array(opens), np.array(closes)) * self.width[pairs]
+        used *= 1 - MARGIN
+        value = np.concatenate(([whole + part, 0.0] if by_share else [whole, paid], -used))
+        column = np.concatenate(([j, n + j], self._columns[pairs]))
+        least = 0.0
+        if not self.wares.whole[j]:
+            least, value[0] = -value[0], 0.0
+        kept = np.flatnonzero(value)
+        self.programme.add(
+            np.zeros(len(kept), dtype=np.int64), column[kept], value[kept], np.array([least])
+        )
+
+    def _link_shares(self) -> None:
+        """A slot that is not bought gives nothing, and no more than its processors."""
+        linked = np.flatnonzero(self.wares.whole[self.ware])
+        self.programme.add(
+            np.tile(np.arange(len(linked)), 2),
+            np.concatenate((self.ware[linked], self._columns[linked])),
+            np.concatenate((self.most[linked], -np.ones(len(linked)))),
+            np.zeros(len(linked)),
+        )
+
+    def _link_parts(self) -> None:
+        """A lease lasts until its tasks end at the earliest, and so does an extension."""
+        wares = self.wares
+        since = wares.part_from[self.ware]
+        length = np.where(np.isfinite(since), self.first + self.runtime - since, 0.0)
+        whole = wares.processors[self.ware] / self.most  # an extension has them all
+        held = np.where(wares.leased[self.ware], self.width, whole)
+        linked = np.flatnonzero((length > 0) & (wares.volume[self.ware] > 0))
+        value = (held * length)[linked] / wares.volume[self.ware[linked]] * (1 - MARGIN)
+        self.programme.add(
+            np.tile(np.arange(len(linked)), 2),
+            np.concatenate((len(wares) + self.ware[linked], self._columns[linked])),
+            np.concatenate((np.ones(len(linked)), -value)),
+            np.zeros(len(linked)),
+        )
+
+    def _link_companions(self) -> None:
+        """Whoever takes from a slot that is too narrow takes the rest beside it."""
+        narrow = np.flatnonzero(self.most < 1)
+        latest = self.last - self.runtime + self.slack
+        rows, columns, values = [], [], []
+        for row, k in enumerate(narrow):
+            low, high = np.searchsorted(self.task, (self.task[k], self.task[k] + 1))
+            own = np.arange(low, high)
+            beside = own[
+                (self.site[own] == self.site[k])
+                & (self.first[own] <= latest[k])
+                & (latest[own] >= self.first[k])
+                & (own != k)
+            ]
+            rows.append(np.full(len(beside) + 1, row))
+            columns.append(self._columns[np.append(beside, k)])
+            share = self.most[k] / (1 - self.most[k])
+            values.append(np.append(np.full(len(beside), share), -1.0))
+        if rows:
+            self.programme.add(
+                np.concatenate(rows),
+                np.concatenate(columns),
+                np.concatenate(values),
+                np.zeros(len(narrow)),
+            )
+
+
+def _solve(programme: Programme, add_broken: Callable[[FloatArray], int], until: float) -> float:
+    """The best bound by a moment of the monotonic clock, broken rows added as they show."""
+    bound = 0.0
+    steps = [(programme.solve_relaxed, ROUNDS)]
+    if programme.whole.any():
+        steps.append((programme.solve, TREES))
+    for solve, rounds in steps:
+        for _ in range(rounds):
+            left = until - time.monotonic()
+            if left <= 0:
+                return bound
+            proven, solution = solve(left)
+            bound = max(bound, proven * (1 - MARGIN))
+            if solution is None or not add_broken(solution):
+                break
+    return bound
+
+
+def _moments(problem: Problem, windows: Windows, makespan: float) -> tuple[FloatArray, FloatArray]:
+    """Where windows worth a row open and close, seconds."""
+    may = windows.possible
+    starts, finishes = windows.starts[may], windows.finishes[may]
+    runtimes = problem.runtimes[may]
+    most = int(np.sqrt(MAX_OVERLAPS / max(1, problem.n_tasks * problem.n_sites)))
+    most = min(max(most, 8), MAX_WINDOWS)
+    opens = spread(np.unique(np.concatenate((starts, finishes - runtimes))), most)
+    closes = spread(np.unique(np.concatenate((finishes, starts + runtimes))), most)
+    return np.unique(np.append(opens, 0.0)), np.unique(np.append(closes, makespan))
+
+
+def _within_slots(
+    room: Room, windows: Windows, tasks: IntArray, slots: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Earliest start and latest finish of tasks that take from slots, shape ``(n,)`` each."""
+    problem = room.problem
+    found = [
+        kernels.starts_in_slots(
+            tasks,
+            slots,
+            problem.offers.arrays.site,
+            problem.runtimes,
+            problem.widths,
+            ready,
+            direction.first,
+            direction.begin,
+            direction.last,
+            direction.opening,
+            direction.closing,
+            direction.processors,
+            room.slack,
+        )
+        for direction, ready in ((room.forward, windows.starts), (room.backward, -windows.finishes))
+    ]
+    return found[0], -found[1]
+
+
+def _greatest(values: FloatArray, most: int) -> Iterable[tuple[int, int]]:
+    """Places of the greatest positive values of different rows."""
+    best = values.argmax(axis=1)
+    peaks = values[np.arange(len(values)), best]
+    rows = np.argsort(-peaks, kind="stable")[:most]
+    return [(int(row), int(best[row])) for row in rows if peaks[row] > 0]

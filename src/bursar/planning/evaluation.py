@@ -1,0 +1,156 @@
+"""Many purchases scheduled and paid, on all processors of this machine."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from bursar.planning.kernels import lists
+from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
+from bursar.planning.policy import Policy, Scheduler
+from bursar.planning.problem import Problem
+from bursar.planning.schedulers import RULES, SHORTEST, by_site, priority_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """
+    What purchases come to.
+
+    Parameters
+    ----------
+    makespan
+        Seconds, shape ``(n,)``; infinite where a task fits nowhere.
+    cost
+        Currency units, shape ``(n,)``; infinite where a task fits nowhere, NaN
+        where a price is unknown.
+    used
+        Slots in which something runs, shape ``(n, n_slots)``.
+    area
+        Processor-seconds in use of each slot, shape ``(n, n_slots)``.
+    """
+
+    makespan: FloatArray
+    cost: FloatArray
+    used: BoolArray
+    area: FloatArray
+
+    @property
+    def feasible(self) -> BoolArray:
+        """Where every task is placed, shape ``(n,)``."""
+        return np.isfinite(self.makespan)
+
+
+class Evaluator:
+    """
+    Schedules purchases and says what they come to.
+
+    The kernels let go of the interpreter, so a batch is shared among threads;
+    what a purchase comes to depends on nothing else, so their number changes
+    nothing.
+
+    Parameters
+    ----------
+    policy
+        How tasks are placed.
+    whole
+        HPDC'07's own accounting: indivisible slots of a purchase are paid even
+        where nothing runs in them. False: they are not bought then (the scheduled
+        slots of e-Science'06).
+    threads
+        None: as many as this process may use processors.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        policy: Policy,
+        *,
+        whole: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        self.problem = problem
+        self.policy = policy
+        self.whole = whole
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self.count = 0
+        """Schedules made so far."""
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="bursar-planning")
+        self._priorities: dict[tuple[Scheduler, bytes], IntArray] = {}
+
+    def priority(self, caps: IntArray, policy: Policy) -> IntArray:
+        """The policy's order of the tasks for a purchase, shape ``(n_tasks,)``."""
+        bought = by_site(self.problem, caps)
+        widest = int(self.problem.widths.max())
+        # More than the widest task needs changes no average.
+        key = (policy.scheduler, np.minimum(bought, widest).tobytes())
+        if key not in self._priorities:
+            self._priorities[key] = priority_of(self.problem, caps, policy.scheduler)
+        return self._priorities[key]
+
+    def evaluate(
+        self,
+        caps: IntArray,
+        *,
+        priorities: IntArray | None = None,
+        weights: FloatArray | None = None,
+        due: FloatArray | None = None,
+        policy: Policy | None = None,
+    ) -> Scores:
+        """
+        What each of many purchases comes to.
+
+        Parameters
+        ----------
+        caps
+            Processors of each slot that may be used, shape ``(n, n_slots)``.
+        priorities
+            Tasks in the order to take them, shape ``(n, n_tasks)``; None: the policy's.
+        weights
+            Of the cost for ``list-cost``, one for each; None: the policy's.
+        due
+            Moments by which ``list-cost`` tries to finish tasks, shape ``(n, n_tasks)``.
+        policy
+            Instead of the evaluator's own.
+        """
+        policy = policy or self.policy
+        n = len(caps)
+        self.count += n
+        used = np.zeros(caps.shape, dtype=np.bool_)
+        scores = Scores(np.empty(n), np.empty(n), used, np.zeros(caps.shape))
+        parts = [
+            slice(n * k // self.threads, n * (k + 1) // self.threads) for k in range(self.threads)
+        ]
+        parts = [part for part in parts if part.stop > part.start]
+        tasks, slots = self.problem.tasks, self.problem.offers.arrays
+        if priorities is None:
+            priorities = np.array([self.priority(row, policy) for row in caps])
+        weighted = np.full(n, policy.weight) if weights is None else weights
+        due = np.full((1, self.problem.n_tasks), np.inf) if due is None else due
+        level_first = self.problem.level_first
+
+        def run(part: slice) -> None:
+            lists.evaluate(
+                tasks,
+                slots,
+                caps[part],
+                RULES[policy.scheduler],
+                priorities if len(priorities) == 1 else priorities[part],
+                level_first,
+                weighted[part],
+                policy.worth,
+                due if len(due) == 1 else due[part],
+                self.whole,
+                SHORTEST,
+                scores.makespan[part],
+                scores.cost[part],
+                scores.used[part],
+                scores.area[part],
+            )
+
+        if len(parts) == 1:
+            run(parts[0])
+        else:
+            list(self._pool.map(run, parts))
+        return scores

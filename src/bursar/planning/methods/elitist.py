@@ -1,0 +1,285 @@
+"""
+Our own search: seeded, elitist, around many deadlines at once.
+
+It begins with the purchases of :mod:`sweep` and looks for the fastest plan on
+everything there is, by changing the order in which HEFT takes the tasks. Then it
+holds a purchase for each of a dozen deadlines, taken from the front as it is and
+now and then taken anew. Round after round each makes offspring: a slot dropped,
+added, changed for another, or taken over from the purchase for a neighbouring
+deadline, mostly together with another order of the tasks. An offspring takes
+the place of a purchase whose deadline it meets when it costs less, or, with
+falling probability, hardly more (simulated annealing). Slots that nothing runs
+in are dropped at once.
+
+An order of the tasks is written as a stretch of each task's runtime; the order
+is that of the upward ranks with these stretches, so parents come before children
+and no stretch at all is HEFT.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bursar.planning.bounds import endless
+from bursar.planning.evaluation import Scores
+from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray, Slots
+from bursar.planning.kernels.ranks import upward_ranks
+from bursar.planning.methods.search import Search
+from bursar.planning.methods.sweep import sweep
+from bursar.planning.problem import Problem
+from bursar.planning.schedulers import by_site, mean_runtimes, mean_transfers
+
+DEADLINES = 12
+"""Makespans of plans of the front, evenly far apart along it."""
+EPOCHS = 6
+"""Times that the deadlines are chosen anew."""
+OFFSPRING = 6
+"""Of each purchase in a round."""
+CROSSING = 0.3
+"""Share of the offspring that have two parents."""
+WARMTH = 0.03
+"""At first a purchase dearer by about this share may take another's place."""
+STRETCH = 0.6
+"""Standard deviation of the logarithm of a stretch that changes."""
+WORK = 2e9
+"""Tasks times slots looked at, about, when the number of evaluations is not given."""
+MOST, FEWEST = 12_000, 300
+
+
+@dataclass(slots=True, eq=False)
+class _Purchase:
+    """A purchase for a deadline: slots, stretches of the runtimes, what it comes to."""
+
+    deadline: float
+    bits: BoolArray
+    stretch: FloatArray
+    makespan: float
+    cost: float
+    waste: FloatArray
+
+
+class _Orders:
+    """Orders of the tasks by upward rank, runtimes stretched."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        bought = by_site(problem, problem.everything)
+        self._runtimes = mean_runtimes(problem, bought)
+        self._transfers = mean_transfers(problem, bought)
+
+    def order(self, stretch: FloatArray) -> IntArray:
+        """Tasks in the order to take them; ``stretch`` is the logarithm of each task's."""
+        problem = self._problem
+        ranks = upward_ranks(
+            self._runtimes * np.exp(stretch),
+            self._transfers,
+            problem.order,
+            problem.parent_start,
+            problem.parent_index,
+        )
+        return problem.order[np.argsort(-ranks[problem.order], kind="stable")]
+
+
+def evaluations_for(problem: Problem) -> int:
+    """Schedules to make where the user does not say, by the size of the problem."""
+    return int(np.clip(WORK / (problem.n_tasks * (problem.n_slots + 20)), FEWEST, MOST))
+
+
+def elitist(search: Search, processors: Sequence[int] | None = None) -> None:
+    """
+    Searches for the front.
+
+    Parameters
+    ----------
+    processors
+        Of a leased slot, only these numbers; see :func:`sweep`.
+    """
+    problem = search.problem
+    sweep(search, processors)
+    if endless(problem):
+        return
+    total = search.limits.evaluations or evaluations_for(problem)
+    search.total = max(total, search.evaluator.count)
+    if not len(search.archive):
+        return
+    rng = search.rng()
+    orders = _Orders(problem)
+    known: dict[tuple[float, float], FloatArray] = {}
+    _hasten(
+        search, rng, orders, known, search.evaluator.count + (total - search.evaluator.count) // 6
+    )
+    first = search.evaluator.count
+    for epoch in range(EPOCHS):
+        held = _held(search, known)
+        until = first + (total - first) * (epoch + 1) // EPOCHS
+        while search.evaluator.count < until and not search.out_of_time:
+            left = 1 - (search.evaluator.count - first) / max(1, total - first)
+            _round(search, rng, orders, held, known, WARMTH * left**2)
+
+
+def _hasten(
+    search: Search,
+    rng: np.random.Generator,
+    orders: _Orders,
+    known: dict[tuple[float, float], FloatArray],
+    until: int,
+) -> None:
+    """Looks for the fastest plan on all slots: a walk through the orders of the tasks."""
+    problem = search.problem
+    everything = np.ones(problem.n_slots, dtype=np.bool_)
+    walk = np.zeros(problem.n_tasks)
+    best = np.inf
+    while search.evaluator.count < until and not search.out_of_time:
+        stretches = walk + _steps(rng, DEADLINES, problem.n_tasks)
+        scores = search.recipes(
+            np.where(np.repeat(everything[None], DEADLINES, axis=0), problem.everything, 0),
+            priorities=np.array([orders.order(s) for s in stretches]),
+        )
+        _note(known, scores, stretches)
+        found = int(np.argmin(scores.makespan))
+        if scores.makespan[found] <= best:
+            best, walk = float(scores.makespan[found]), stretches[found]
+
+
+def _steps(rng: np.random.Generator, count: int, tasks: int) -> FloatArray:
+    """Changes of stretches: of few tasks mostly, of many sometimes, shape ``(count, tasks)``."""
+    share = np.minimum(1.0, rng.choice([1.5, 4, 12, tasks], size=count) / tasks)
+    return np.asarray(
+        rng.normal(0, STRETCH, (count, tasks)) * (rng.random((count, tasks)) < share[:, None])
+    )
+
+
+def _note(
+    known: dict[tuple[float, float], FloatArray], scores: Scores, stretches: FloatArray
+) -> None:
+    """Remembers which stretches made which plan."""
+    for makespan, cost, stretch in zip(
+        scores.makespan.tolist(), scores.cost.tolist(), stretches, strict=True
+    ):
+        known.setdefault((makespan, cost), stretch)
+
+
+def _held(search: Search, known: dict[tuple[float, float], FloatArray]) -> list[_Purchase]:
+    """Plans of the archive, evenly far apart along the front; their makespans are the deadlines."""
+    problem = search.problem
+    points = search.archive.points
+    span = np.where(np.ptp(points, axis=0) > 0, np.ptp(points, axis=0), 1.0)
+    steps = np.abs(np.diff(points, axis=0) / span).sum(axis=1)
+    along = np.concatenate(([0.0], np.cumsum(steps)))
+    chosen = np.unique(np.searchsorted(along, np.linspace(0, along[-1], DEADLINES)))
+    nothing = np.zeros(problem.n_tasks)
+    return [
+        _Purchase(
+            deadline=found.makespan * (1 + 1e-12),
+            bits=np.array(found.recipe.caps) > 0,
+            stretch=known.get((found.makespan, found.cost), nothing),
+            makespan=found.makespan,
+            cost=found.cost,
+            waste=np.ones(problem.n_slots),
+        )
+        for found in (search.archive[int(i)] for i in chosen)
+    ]
+
+
+def _round(
+    search: Search,
+    rng: np.random.Generator,
+    orders: _Orders,
+    held: list[_Purchase],
+    known: dict[tuple[float, float], FloatArray],
+    warmth: float,
+) -> None:
+    problem = search.problem
+    parents = [i for i in range(len(held)) for _ in range(OFFSPRING)]
+    bits = np.array([_offspring(rng, problem, held, i) for i in parents])
+    steps = _steps(rng, len(parents), problem.n_tasks)
+    steps *= (rng.random(len(parents)) < 0.7)[:, None]
+    stretches = np.array([held[i].stretch for i in parents]) + steps
+    scores = search.recipes(
+        np.where(bits, problem.everything, 0),
+        priorities=np.array([orders.order(s) for s in stretches]),
+    )
+    _note(known, scores, stretches)
+    feasible = np.flatnonzero(scores.feasible)
+    chances = rng.exponential(1.0, len(held))
+    for i, purchase in enumerate(held):
+        meeting = feasible[scores.makespan[feasible] <= purchase.deadline]
+        if not len(meeting):
+            continue
+        best = int(meeting[np.argmin(scores.cost[meeting])])
+        if scores.cost[best] <= purchase.cost * (1 + warmth * chances[i]):
+            held[i] = _Purchase(
+                deadline=purchase.deadline,
+                bits=scores.used[best],
+                stretch=stretches[best],
+                makespan=float(scores.makespan[best]),
+                cost=float(scores.cost[best]),
+                waste=_waste(problem, scores.area[best]),
+            )
+
+
+def _waste(problem: Problem, area: FloatArray) -> FloatArray:
+    """What each slot costs beyond what its use would at the least price, shape ``(n_slots,)``."""
+    slots = problem.offers.arrays
+    whole = slots.processors * np.where(np.isinf(slots.end), 0.0, slots.end - slots.start)
+    paid = np.where(slots.divisible, area, np.maximum(whole, area)) * slots.unit_price
+    least = area * slots.unit_price.min()
+    return np.asarray(paid - least + slots.fixed_price + 1e-12)
+
+
+def _near(rng: np.random.Generator, i: int, count: int) -> int:
+    """Another of the purchases, more likely one for a deadline close by."""
+    step = int(rng.geometric(0.5)) * (1 if rng.random() < 0.5 else -1)
+    other = min(count - 1, max(0, i + step))
+    return other if other != i else (i + 1 if i == 0 else i - 1)
+
+
+def _crossing(
+    rng: np.random.Generator, slots: Slots, bits: BoolArray, other: BoolArray
+) -> BoolArray:
+    """Slots of either of two purchases: up to a moment of the one, then of the other."""
+    if rng.random() < 0.5:
+        return np.where(rng.random(len(bits)) < 0.5, bits, other)
+    moment = rng.choice(slots.begin[bits | other])
+    early = slots.begin < moment
+    return np.where(early, bits, other) if rng.random() < 0.5 else np.where(early, other, bits)
+
+
+def _offspring(
+    rng: np.random.Generator, problem: Problem, held: list[_Purchase], i: int
+) -> BoolArray:
+    """Another purchase near the one for deadline ``i``."""
+    purchase = held[i]
+    bits = purchase.bits.copy()
+    used = np.flatnonzero(bits)
+    slots = problem.offers.arrays
+    move = rng.random()
+    if move < CROSSING and len(held) > 1:
+        other = held[_near(rng, i, len(held))].bits
+        return _crossing(rng, slots, bits, other)
+    drop = 1 + int(rng.random() < 0.3)
+    add = 0 if rng.random() < 0.35 else 1 + int(rng.random() < 0.3)
+    if add and rng.random() < 0.1:
+        drop = 0
+    dropped = used[:0]
+    if 0 < drop < len(used):
+        waste = purchase.waste[used]
+        chance = waste / waste.sum() if rng.random() < 0.7 else None
+        dropped = rng.choice(used, drop, replace=False, p=chance)
+        bits[dropped] = False
+    spare = np.flatnonzero(~bits & (slots.begin < purchase.deadline))
+    spare = np.setdiff1d(spare, dropped)
+    if add and len(spare):
+        chance = None
+        if len(dropped) and rng.random() < 0.6:
+            gone = dropped[0]
+            last = np.minimum(slots.last, 10 * purchase.deadline)
+            overlap = np.minimum(last[spare], last[gone]) - np.maximum(
+                slots.begin[spare], slots.begin[gone]
+            )
+            span = max(last[gone] - slots.begin[gone], 1e-12)
+            weight = np.exp(3 * np.clip(overlap / span, -3, 1)) / (slots.unit_price[spare] + 1e-9)
+            chance = weight / weight.sum()
+        bits[rng.choice(spare, min(add, len(spare)), replace=False, p=chance)] = True
+    return bits

@@ -1,0 +1,79 @@
+"""
+Min-Min on total cost, e-Science'06 figures 1 and 2.
+
+One pass makes one plan, for one weight of cost against makespan; a front comes
+from several weights. It never goes back on a choice, so it may come to a point
+where no task that is ready fits any slot: the schedule is then incomplete.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bursar.planning.kernels import minmin as kernel
+from bursar.planning.kernels.board import IntArray
+from bursar.planning.methods.search import Search
+from bursar.planning.pareto import Found
+from bursar.planning.policy import Policy, Recipe
+from bursar.planning.problem import Problem
+from bursar.planning.schedulers import Schedule, from_draft
+
+WEIGHTS = tuple(k / 10 for k in range(11))
+"""Of the cost, as in figure 5 of e-Science'06."""
+
+
+def minmin(search: Search, weights: Sequence[float]) -> list[Schedule]:
+    """
+    A plan for each weight; answers the schedules, of which some may be incomplete.
+
+    Those that are complete join the archive.
+    """
+    problem = search.problem
+    search.total = len(weights)
+    prices = problem.offers.arrays
+    schedules: list[Schedule] = []
+    for weight in weights:
+        if search.out_of_time and schedules:
+            break
+        made = minmin_schedule(problem, problem.everything, weight, search.evaluator.policy.worth)
+        schedules.append(made)
+        search.evaluator.count += 1
+        if made.complete:
+            paid = np.where(made.used, made.paid * prices.unit_price + prices.fixed_price, 0.0)
+            cost = float(paid.sum())
+            search.tried.append(np.array([[made.makespan, cost]]))
+            recipe = Recipe(
+                caps=tuple(np.where(made.used, problem.everything, 0).tolist()),
+                policy=Policy(weight=weight, worth=search.evaluator.policy.worth),
+                schedule=made,
+            )
+            search.archive.add(Found(made.makespan, cost, recipe))
+        search.tell()
+    return schedules
+
+
+def minmin_schedule(problem: Problem, caps: IntArray, weight: float, worth: float) -> Schedule:
+    """
+    The tasks on the slots as Min-Min on total cost places them; maybe incomplete.
+
+    Parameters
+    ----------
+    caps
+        Processors of each slot that may be used, shape ``(n_slots,)``.
+    weight, worth
+        Of the cost, and of a second of makespan, in the total cost.
+    """
+    position = np.empty(problem.n_tasks, dtype=np.int64)
+    position[problem.order] = np.arange(problem.n_tasks)
+    child_start, child_index = problem.children
+    draft = kernel.minmin_total(
+        problem.tasks,
+        problem.offers.arrays,
+        caps,
+        position,
+        child_start,
+        child_index,
+        float(weight),
+        float(worth),
+    )
+    return from_draft(problem, draft)

@@ -1,0 +1,104 @@
+"""
+The multi-objective genetic algorithm of HPDC'07 section 3.
+
+Fonseca and Fleming's [1]_, as Deb tells it [2]_: an individual's rank is one
+more than the number that beat it; fitness falls from rank to rank and is the
+same within one; individuals of one rank that lie close together in the
+objectives share it. Parents are drawn by stochastic universal sampling, crossed
+at two points, and each bit is mutated with probability 1/n. The population has
+no elite: the plans that no other beats are kept beside it.
+
+References
+----------
+.. [1] Fonseca, Fleming (1993). Genetic algorithms for multiobjective optimization:
+   formulation, discussion and generalization. ICGA 5: 416-423.
+.. [2] Deb (2001). Multi-objective optimization using evolutionary algorithms,
+   section 5.4.
+"""
+
+import numpy as np
+
+from bursar.planning.kernels.board import FloatArray, IntArray
+from bursar.planning.methods.search import Search
+from bursar.planning.methods.variation import crossed, domination, mutated, sampled
+
+POPULATION = 10
+GENERATIONS = 10
+CROSSOVER = 0.9
+"""Probability that a pair is crossed; else its offspring are copies."""
+
+
+def moga(search: Search) -> None:
+    """Searches for the front."""
+    size = search.limits.population or POPULATION
+    generations = GENERATIONS if search.limits.generations is None else search.limits.generations
+    n_slots = search.problem.n_slots
+    search.total = size * (generations + 1)
+    rng = search.rng()
+
+    population = rng.random((size, n_slots)) < 0.5
+    for generation in range(generations + 1):
+        scores = search.bits(population)
+        if generation == generations or search.out_of_time:
+            break
+        objectives = np.column_stack((scores.makespan, scores.cost))
+        parents = population[sampled(rng, shared_fitness(objectives), size + size % 2)]
+        half = len(parents) // 2
+        pair = parents[:half], parents[half:]
+        if n_slots > 1:
+            offspring = crossed(rng, *pair, min(search.limits.crossover_points, n_slots - 1))
+            cross = rng.random(half)[:, None] < CROSSOVER
+            pair = np.where(cross, offspring[0], pair[0]), np.where(cross, offspring[1], pair[1])
+        population = mutated(rng, np.concatenate(pair)[:size], 1 / n_slots)
+
+
+def ranks(objectives: FloatArray) -> IntArray:
+    """One more than the number of individuals that beat each, shape ``(n,)``."""
+    return np.asarray(1 + domination(objectives).sum(axis=0))
+
+
+def shared_fitness(objectives: FloatArray) -> FloatArray:
+    """
+    Fitness by rank, shared within the rank, shape ``(n,)``; positive.
+
+    Parameters
+    ----------
+    objectives
+        Makespan and cost, shape ``(n, 2)``; infinite where infeasible.
+    """
+    n = len(objectives)
+    rank = ranks(objectives)
+    # From n for the best to 1 for the worst, averaged over equal ranks.
+    position = np.argsort(np.argsort(rank, kind="stable"), kind="stable")
+    raw = n - position.astype(float)
+    _, level = np.unique(rank, return_inverse=True)
+    sums = np.bincount(level, raw)
+    members = np.bincount(level)
+    mean = (sums / members)[level]
+
+    shared = mean / niche_counts(objectives, rank)
+    # Sharing moves fitness within a rank, not out of it.
+    scale = (np.bincount(level, mean) / np.bincount(level, shared))[level]
+    return np.asarray(shared * scale)
+
+
+def niche_counts(objectives: FloatArray, rank: IntArray) -> FloatArray:
+    """
+    How many individuals of its rank lie close to each, shape ``(n,)``.
+
+    Distance is taken in objectives scaled to [0, 1]. The niche is as wide as would
+    let n individuals spread along a front without touching: the sum of the
+    objectives' ranges over n - 1 (Fonseca and Fleming, section 3.2).
+    """
+    n = len(objectives)
+    finite = np.asarray(np.isfinite(objectives).all(axis=1))
+    if n < 2 or not finite.any():
+        return np.ones(n)
+    low, high = objectives[finite].min(axis=0), objectives[finite].max(axis=0)
+    span = np.where(high > low, high - low, 1.0)
+    scaled = np.where(finite[:, None], (objectives - low) / span, 0.0)
+    width = 2 / (n - 1)
+    distance = np.sqrt(((scaled[:, None] - scaled[None]) ** 2).sum(axis=2))
+    near = np.clip(1 - distance / width, 0.0, 1.0)
+    together = np.equal.outer(rank, rank) & np.logical_and.outer(finite, finite)
+    return np.asarray(np.maximum((near * together).sum(axis=1), 1.0))

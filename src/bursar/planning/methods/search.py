@@ -1,0 +1,129 @@
+"""What every search shares: schedules made, plans kept, progress told, time watched."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bursar.planning.evaluation import Evaluator, Scores
+from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
+from bursar.planning.limits import Limits, OnProgress, Progress
+from bursar.planning.pareto import Archive, Found
+from bursar.planning.policy import Policy, Recipe
+from bursar.planning.problem import Problem
+
+
+@dataclass(slots=True, eq=False)
+class Search:
+    """
+    One search: the evaluator, the archive, the random numbers and the clock.
+
+    Parameters
+    ----------
+    evaluator
+        Makes the schedules.
+    limits
+        How far to go.
+    total
+        Schedules that will be made, for the progress.
+    on_progress
+        Told after each batch.
+    """
+
+    evaluator: Evaluator
+    limits: Limits = field(default_factory=Limits)
+    total: int = 0
+    on_progress: OnProgress | None = None
+    archive: Archive = field(default_factory=Archive)
+    tried: list[FloatArray] = field(default_factory=list)
+    """Makespan and cost of all feasible plans tried, arrays of shape ``(n, 2)``."""
+    _seen: dict[bytes, tuple[float, float, BoolArray, FloatArray]] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
+
+    @property
+    def problem(self) -> Problem:
+        """What is planned."""
+        return self.evaluator.problem
+
+    @property
+    def points(self) -> FloatArray:
+        """Makespan and cost of all feasible plans tried, shape ``(n, 2)``."""
+        return np.concatenate(self.tried) if self.tried else np.empty((0, 2))
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the time limit has passed."""
+        limit = self.limits.time_limit
+        return limit is not None and time.monotonic() - self._began >= limit
+
+    def rng(self) -> np.random.Generator:
+        """A generator at the seed."""
+        return np.random.default_rng(self.limits.seed)
+
+    def bits(self, bits: BoolArray) -> Scores:
+        """Purchases of whole slots, each scheduled once however often it is asked for."""
+        caps = np.where(bits, self.problem.everything, 0)
+        keys = [np.packbits(row).tobytes() for row in bits]
+        fresh: dict[bytes, int] = {}
+        for i, key in enumerate(keys):
+            if key not in self._seen:
+                fresh.setdefault(key, i)
+        if fresh:
+            scores = self.recipes(caps[list(fresh.values())])
+            for k, key in enumerate(fresh):
+                self._seen[key] = (
+                    float(scores.makespan[k]),
+                    float(scores.cost[k]),
+                    scores.used[k],
+                    scores.area[k],
+                )
+        found = [self._seen[key] for key in keys]
+        return Scores(
+            makespan=np.array([f[0] for f in found]),
+            cost=np.array([f[1] for f in found]),
+            used=np.array([f[2] for f in found]),
+            area=np.array([f[3] for f in found]),
+        )
+
+    def recipes(
+        self,
+        caps: IntArray,
+        *,
+        priorities: IntArray | None = None,
+        due: FloatArray | None = None,
+        weights: FloatArray | None = None,
+        policy: Policy | None = None,
+    ) -> Scores:
+        """Schedules purchases and keeps the best; see :meth:`Evaluator.evaluate`."""
+        policy = policy or self.evaluator.policy
+        scores = self.evaluator.evaluate(
+            caps, priorities=priorities, due=due, weights=weights, policy=policy
+        )
+        feasible = np.flatnonzero(scores.feasible)
+        self.tried.append(np.column_stack((scores.makespan, scores.cost))[feasible])
+        for i in feasible.tolist():
+            makespan, cost = float(scores.makespan[i]), float(scores.cost[i])
+            if not self.archive.would_keep(makespan, cost):
+                continue
+            recipe = Recipe(
+                caps=tuple(caps[i].tolist()),
+                policy=policy
+                if weights is None
+                else Policy(
+                    scheduler=policy.scheduler, weight=float(weights[i]), worth=policy.worth
+                ),
+                priority=None
+                if priorities is None
+                else tuple(priorities[i % len(priorities)].tolist()),
+                due=None if due is None else tuple(due[i % len(due)].tolist()),
+            )
+            self.archive.add(Found(makespan, cost, recipe))
+        self.tell()
+        return scores
+
+    def tell(self) -> None:
+        """Says how far it is."""
+        if self.on_progress is not None:
+            done = self.evaluator.count
+            front = tuple((found.makespan, found.cost) for found in self.archive)
+            self.on_progress(Progress(done, max(self.total, done), front))

@@ -1,0 +1,108 @@
+"""
+Plans that no other beats in both makespan and cost.
+
+Differences below one part in 10^9 do not count: they are a float's own error.
+"""
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bursar.planning.kernels.board import FloatArray, IntArray
+from bursar.planning.policy import Recipe
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A plan that was tried: makespan, seconds; cost, currency units; how to make it."""
+
+    makespan: float
+    cost: float
+    recipe: Recipe
+
+
+class Archive:
+    """
+    The plans found so far that no other beats, fastest first.
+
+    Of equal ones the first found stays.
+    """
+
+    def __init__(self) -> None:
+        self._makespans: list[float] = []
+        self._found: list[Found] = []
+
+    def __iter__(self) -> Iterator[Found]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __getitem__(self, index: int) -> Found:
+        return self._found[index]
+
+    @property
+    def points(self) -> FloatArray:
+        """Makespan and cost of each, shape ``(n, 2)``."""
+        return np.array([(f.makespan, f.cost) for f in self._found]).reshape(-1, 2)
+
+    def would_keep(self, makespan: float, cost: float) -> bool:
+        """Whether no plan here is as fast and as cheap."""
+        at = bisect.bisect_right(self._makespans, rounded(makespan))
+        return at == 0 or rounded(self._found[at - 1].cost) > rounded(cost)
+
+    def add(self, found: Found) -> bool:
+        """Keeps the plan, and drops those it beats; False where it is beaten itself."""
+        if not np.isfinite(found.makespan) or not self.would_keep(found.makespan, found.cost):
+            return False
+        makespan, cost = rounded(found.makespan), rounded(found.cost)
+        at = bisect.bisect_left(self._makespans, makespan)
+        end = at
+        while end < len(self._found) and rounded(self._found[end].cost) >= cost:
+            end += 1
+        self._found[at:end] = [found]
+        self._makespans[at:end] = [makespan]
+        return True
+
+
+def rounded(value: float) -> float:
+    """Nine digits, so that a float's own error decides nothing."""
+    return float(f"{value:.9e}")
+
+
+def nondominated(points: FloatArray) -> IntArray:
+    """
+    Indices of the points that no other beats, by the first objective.
+
+    Parameters
+    ----------
+    points
+        Objectives to be small, shape ``(n, 2)``. Of equal points the first is taken.
+    """
+    order = np.lexsort((points[:, 1], points[:, 0]))
+    kept: list[int] = []
+    least = np.inf
+    for i in order:
+        if points[i, 1] < least:
+            least = points[i, 1]
+            kept.append(int(i))
+    return np.array(kept, dtype=np.int64)
+
+
+def hypervolume(points: FloatArray, reference: Sequence[float]) -> float:
+    """
+    Area that the points beat, up to a reference point.
+
+    Parameters
+    ----------
+    points
+        Objectives to be small, shape ``(n, 2)``.
+    reference
+        What is worse than any point worth counting.
+    """
+    inside = points[(points[:, 0] < reference[0]) & (points[:, 1] < reference[1])]
+    front = inside[nondominated(inside)] if len(inside) else inside
+    rights = np.append(front[1:, 0], reference[0])
+    return float(((rights - front[:, 0]) * (reference[1] - front[:, 1])).sum())

@@ -1,0 +1,60 @@
+"""How tasks are placed on a purchase, and what is needed to do it again."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from bursar.planning.schedulers import Schedule
+
+Scheduler = Literal["heft", "greedy", "minmin", "maxmin", "list", "list-cost"]
+SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)
+
+Method = Literal["auto", "heft", "minmin", "ga", "moga", "nsga2"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """
+    How tasks are placed on a purchase.
+
+    Parameters
+    ----------
+    scheduler
+        Which list scheduler; see :mod:`bursar.planning.schedulers`.
+    weight
+        Of the allocation cost in the total cost, in [0, 1] (alpha of e-Science'06
+        equation 5); of ``list-cost``.
+    worth
+        Currency units that a second of makespan is worth (psi of that equation).
+    """
+
+    scheduler: Scheduler = "heft"
+    weight: float = 0.5
+    worth: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """
+    All that makes a schedule, so that it can be made again.
+
+    Parameters
+    ----------
+    caps
+        Processors of each slot that may be used; the scheduler may have left some.
+    policy
+        How the tasks are placed.
+    priority
+        Order of the tasks, shape ``(n_tasks,)``; None: the policy's.
+    due
+        Moments by which ``list-cost`` tries to finish tasks, shape ``(n_tasks,)``.
+    schedule
+        The schedule itself, where no list scheduler makes it.
+    """
+
+    caps: tuple[int, ...]
+    policy: Policy = field(default_factory=Policy)
+    priority: tuple[int, ...] | None = field(default=None, repr=False)
+    due: tuple[float, ...] | None = field(default=None, repr=False)
+    schedule: "Schedule | None" = field(default=None, repr=False, compare=False)

@@ -1,0 +1,233 @@
+"""
+List schedulers over slots: where and when each task runs on what is bought.
+
+``heft``
+    By falling upward rank, the longest path from the task to the end with run
+    and transfer times averaged over the sites bought; each where it finishes
+    earliest, in gaps too [1]_. Only sites where a task fits count in its average.
+``greedy``
+    In topological order, each in the first place that raises the makespan least
+    (HPDC'07 section 3).
+``minmin``, ``maxmin``
+    Level by level; of a level's tasks the one that can finish first, or whose
+    earliest finish is last, goes first, where it finishes earliest (HPDC'07
+    section 3).
+``list``
+    In topological order, each where it finishes earliest (e-Science'06 figure 3).
+``list-cost``
+    In topological order, each where it adds least to the total cost, weight x
+    allocation cost + (1 - weight) x worth x makespan (e-Science'06 section 4).
+
+Ties are decided, so that a plan repeats: tasks of equal rank in the workflow's
+topological order; of places with equal finish the site named first, there a slot
+in use before another, then the slot that starts first; ``greedy`` takes the first
+place as such.
+
+References
+----------
+.. [1] Topcuoglu, Hariri, Wu (2002). Performance-effective and low-complexity
+   task scheduling for heterogeneous computing. IEEE TPDS 13(3): 260-274.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from bursar.planning.kernels import lists, ranks
+from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
+from bursar.planning.kernels.placing import Draft, seconds_paid
+from bursar.planning.policy import Policy, Recipe, Scheduler
+from bursar.planning.problem import Problem
+
+RULES: dict[Scheduler, int] = {
+    "heft": lists.FINISH,
+    "list": lists.FINISH,
+    "greedy": lists.MAKESPAN,
+    "list-cost": lists.TOTAL,
+    "minmin": lists.MIN_MIN,
+    "maxmin": lists.MAX_MIN,
+}
+SHORTEST = 1e-6
+"""Seconds. A slot has a length, so this is leased where all tasks take no time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """
+    Where and when each task runs.
+
+    Parameters
+    ----------
+    site
+        Index into the problem's sites, shape ``(n_tasks,)``; -1 where the task is
+        not placed.
+    start, finish
+        Seconds, shape ``(n_tasks,)``.
+    held_first, held_count
+        Holdings of task ``i`` begin at ``held_first[i]``, ``held_count[i]`` of them.
+    held_slot, held_width
+        Slot and number of its processors of each holding.
+    used
+        Slots in which something runs, shape ``(n_slots,)``.
+    until
+        Last finish in each slot, seconds, shape ``(n_slots,)``.
+    peak
+        Most processors of each slot in use at once, shape ``(n_slots,)``.
+    paid
+        Processor-seconds paid of each slot that is used, shape ``(n_slots,)``.
+    """
+
+    site: IntArray
+    start: FloatArray
+    finish: FloatArray
+    held_first: IntArray
+    held_count: IntArray
+    held_slot: IntArray
+    held_width: IntArray
+    used: BoolArray
+    until: FloatArray
+    peak: IntArray
+    paid: FloatArray
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task is placed."""
+        return bool((self.site >= 0).all())
+
+    @property
+    def makespan(self) -> float:
+        """Last finish of the tasks placed, seconds from 0."""
+        return float(self.finish.max())
+
+
+def schedule(
+    problem: Problem,
+    caps: IntArray,
+    policy: Policy = Policy(),  # noqa: B008 (a frozen value)
+    *,
+    priority: IntArray | None = None,
+    due: FloatArray | None = None,
+) -> Schedule:
+    """
+    The tasks on the slots bought; incomplete when one fits nowhere.
+
+    Parameters
+    ----------
+    caps
+        Processors of each slot that may be used, shape ``(n_slots,)``.
+    priority
+        Tasks, parents before children, shape ``(n_tasks,)``; None: by the policy.
+    due
+        Moments by which ``list-cost`` tries to finish tasks, shape ``(n_tasks,)``.
+    """
+    priority = priority_of(problem, caps, policy.scheduler) if priority is None else priority
+    draft = lists.evaluate(
+        problem.tasks,
+        problem.offers.arrays,
+        caps[None, :],
+        RULES[policy.scheduler],
+        priority[None, :],
+        problem.level_first,
+        np.array([policy.weight]),
+        policy.worth,
+        np.full((1, problem.n_tasks), np.inf) if due is None else due[None, :],
+        False,
+        SHORTEST,
+        np.empty(1),
+        np.empty(1),
+        np.empty((1, problem.n_slots), dtype=np.bool_),
+        np.empty((1, problem.n_slots)),
+    )
+    return from_draft(problem, draft)
+
+
+def replay(problem: Problem, recipe: Recipe) -> Schedule:
+    """The schedule that a recipe makes."""
+    if recipe.schedule is not None:
+        return recipe.schedule
+    caps = np.array(recipe.caps, dtype=np.int64)
+    return schedule(
+        problem,
+        caps,
+        recipe.policy,
+        priority=None if recipe.priority is None else np.array(recipe.priority, dtype=np.int64),
+        due=None if recipe.due is None else np.array(recipe.due),
+    )
+
+
+def from_draft(problem: Problem, draft: Draft) -> Schedule:
+    """What a kernel made."""
+    slots = problem.offers.arrays
+    board = draft.board
+    return Schedule(
+        site=draft.site,
+        start=draft.start,
+        finish=draft.finish,
+        held_first=draft.held_first,
+        held_count=draft.held_count,
+        held_slot=draft.held_slot,
+        held_width=draft.held_width,
+        used=board.uses > 0,
+        until=board.until,
+        peak=board.peak,
+        paid=seconds_paid(slots, board, SHORTEST),
+    )
+
+
+def priority_of(problem: Problem, caps: IntArray, scheduler: Scheduler) -> IntArray:
+    """Tasks in the order in which the scheduler takes them, shape ``(n_tasks,)``."""
+    if scheduler in ("minmin", "maxmin"):
+        return problem.by_level
+    if scheduler != "heft":
+        return problem.order
+    ranked = upward_ranks(problem, by_site(problem, caps))
+    # Stable: equal ranks stay in topological order, parents first.
+    return problem.order[np.argsort(-ranked[problem.order], kind="stable")]
+
+
+def by_site(problem: Problem, caps: IntArray) -> IntArray:
+    """Processors that may be used of each site's slots together, shape ``(n_sites,)``."""
+    first = problem.offers.arrays.first
+    return np.array([caps[a:b].sum() for a, b in itertools.pairwise(first)])
+
+
+def upward_ranks(problem: Problem, bought: IntArray) -> FloatArray:
+    """
+    Longest remaining path of each task, seconds, shape ``(n_tasks,)``.
+
+    Parameters
+    ----------
+    bought
+        Processors of each site, shape ``(n_sites,)``.
+    """
+    return ranks.upward_ranks(
+        mean_runtimes(problem, bought),
+        mean_transfers(problem, bought),
+        problem.order,
+        problem.parent_start,
+        problem.parent_index,
+    )
+
+
+def mean_runtimes(problem: Problem, bought: IntArray) -> FloatArray:
+    """
+    Mean over the bought sites where the task fits, seconds, shape ``(n_tasks,)``.
+
+    Infinite for a task that fits on none.
+    """
+    usable = np.isfinite(problem.runtimes) & (problem.widths[:, None] <= bought) & (bought > 0)
+    counts = usable.sum(axis=1)
+    sums = np.where(usable, problem.runtimes, 0.0).sum(axis=1)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
+
+
+def mean_transfers(problem: Problem, bought: IntArray) -> FloatArray:
+    """Mean over the pairs of different sites bought, seconds, shape ``(n_edges,)``."""
+    used = np.flatnonzero(bought)
+    pairs = len(used) * (len(used) - 1)
+    if pairs == 0:
+        return np.zeros(len(problem.parent_bytes))
+    latency = problem.latency[np.ix_(used, used)].sum() / pairs
+    pace = problem.seconds_per_byte[np.ix_(used, used)].sum() / pairs
+    return np.asarray(latency + problem.parent_bytes * pace)

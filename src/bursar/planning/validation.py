@@ -1,0 +1,597 @@
+"""
+What is wrong with a plan, told from the plan, the workflow and the offers alone.
+
+Everything is worked out again, slowly and in the words of the definitions
+(HPDC'07 section 2, e-Science'06 section 3); nothing here is shared with what
+makes plans, so that a mistake there does not hide itself. Only the model is
+imported.
+
+Times and amounts that differ by less than ``TOLERANCE``, relative, are the same.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bursar.model.plan import Placement, Plan, Purchase
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.task import Task
+from bursar.model.workflow import Workflow
+
+TOLERANCE = 1e-9
+"""Relative."""
+COMPARED = 100
+"""Offers with which a purchase that is none of them is compared, to say what is wrong."""
+SHORTEST_LEASE = 1e-6
+"""Seconds. A slot has a length, so this may be leased for tasks that take no time."""
+
+
+def violations(
+    plan: Plan, workflow: Workflow, sites: Sequence[SiteFacts], overhead: float = 0.0
+) -> list[str]:
+    """
+    Every rule that the plan breaks, one sentence each; empty for a valid plan.
+
+    Sites and tasks are where and as long as they may be; inputs have arrived;
+    processors are bought and not used twice; what is bought is on offer and is
+    paid as its kind of slot is; makespan, cost and utilisation are what they
+    come to.
+
+    Parameters
+    ----------
+    workflow, sites
+        What the plan was made for; the sites' names unique.
+    overhead
+        Seconds that starting and ending a task takes, whatever the site's speed.
+    """
+    by_name = {site.name: site for site in sites}
+    unknown = [task.id for task in workflow.tasks if task.runtime is None]
+    if unknown:
+        return [*_outline(plan, unknown[0], by_name), *_currencies(plan, by_name)]
+    places = _first_placements(plan, workflow, by_name)
+    bought = _Bought.of(plan, by_name, workflow, places)
+    return [
+        *_misplaced(plan, workflow, by_name),
+        *_unfit(places, workflow, by_name),
+        *_wrong_lengths(places, workflow, by_name, overhead),
+        *_too_early(places, workflow, by_name),
+        *_wrong_widths(places, workflow),
+        *_held_twice(places, workflow),
+        *bought.outside,
+        *_wrong_purchases(plan, by_name, bought),
+        *_wrong_totals(plan, workflow, places),
+        *_currencies(plan, by_name),
+    ]
+
+
+def _first_placements(
+    plan: Plan, workflow: Workflow, sites: Mapping[str, SiteFacts]
+) -> list[Placement]:
+    """The first of each task that can be judged further, by task."""
+    places: dict[int, Placement] = {}
+    for place in plan.placements:
+        known = 0 <= place.task < len(workflow.tasks) and place.site in sites
+        if known and math.isfinite(place.start) and math.isfinite(place.finish):
+            places.setdefault(place.task, place)
+    return [places[task] for task in sorted(places)]
+
+
+def _misplaced(plan: Plan, workflow: Workflow, sites: Mapping[str, SiteFacts]) -> Iterator[str]:
+    """Tasks that are missing, placed twice or nowhere that exists."""
+    times = [0] * len(workflow.tasks)
+    for place in plan.placements:
+        if not 0 <= place.task < len(times):
+            yield f"a placement is of task number {place.task}, there are {len(times)} tasks."
+            continue
+        times[place.task] += 1
+        task = workflow.tasks[place.task]
+        if place.site not in sites:
+            yield f'Task "{task.id}" is placed on site "{place.site}", which there is not.'
+        if not (math.isfinite(place.start) and math.isfinite(place.finish)):
+            yield (
+                f'Task "{task.id}" is placed at times that are not finite, from {place.start} s '
+                f"to {place.finish} s."
+            )
+        elif place.start < -TOLERANCE:
+            yield f'Task "{task.id}" starts at {_n(place.start)} s, before the campaign.'
+    for task, count in zip(workflow.tasks, times, strict=True):
+        if count == 0:
+            yield f'Task "{task.id}" is not placed.'
+        elif count > 1:
+            yield f'Task "{task.id}" is placed {count} times.'
+
+
+def _unfit(
+    places: Sequence[Placement], workflow: Workflow, sites: Mapping[str, SiteFacts]
+) -> Iterator[str]:
+    """Tasks on sites without the memory that they need; unknown memory is enough."""
+    for place in places:
+        task, room = workflow.tasks[place.task], sites[place.site].memory
+        if task.memory is not None and room is not None and task.memory > room:
+            yield (
+                f'Task "{task.id}" needs {task.memory} bytes of memory, site "{place.site}" '
+                f"has {room}."
+            )
+
+
+def _wrong_lengths(
+    places: Sequence[Placement],
+    workflow: Workflow,
+    sites: Mapping[str, SiteFacts],
+    overhead: float,
+) -> Iterator[str]:
+    """Tasks that do not take runtime / speed + overhead."""
+    for place in places:
+        task = workflow.tasks[place.task]
+        length = (task.runtime or 0.0) / sites[place.site].speed + overhead
+        if not _same(place.finish, place.start + length):
+            yield (
+                f'Task "{task.id}" takes {_n(place.finish - place.start)} s on site '
+                f'"{place.site}", where it needs {_n(length)} s.'
+            )
+
+
+def _too_early(
+    places: Sequence[Placement], workflow: Workflow, sites: Mapping[str, SiteFacts]
+) -> Iterator[str]:
+    """Tasks that start before a parent has ended and its files have arrived."""
+    by_task = {place.task: place for place in places}
+    for place in places:
+        child = workflow.tasks[place.task]
+        for number in workflow.parents[place.task]:
+            if number not in by_task:
+                continue
+            before, parent = by_task[number], workflow.tasks[number]
+            delay = _transfer(parent, child, sites[before.site], place.site)
+            if not _at_most(before.finish + delay, place.start):
+                yield (
+                    f'Task "{child.id}" starts on site "{place.site}" at {_n(place.start)} s, but '
+                    f'what it needs of task "{parent.id}", which ends on site "{before.site}" at '
+                    f"{_n(before.finish)} s, is there at {_n(before.finish + delay)} s."
+                )
+
+
+def _transfer(parent: Task, child: Task, source: SiteFacts, target: str) -> float:
+    """Seconds from the parent's end until the child has its files."""
+    if source.name == target or target not in source.links:
+        return 0.0
+    wanted = {file.name for file in child.inputs}
+    passed = sum(file.size or 0 for file in parent.outputs if file.name in wanted)
+    link = source.links[target]
+    return link.latency + passed / link.bandwidth
+
+
+def _wrong_widths(places: Sequence[Placement], workflow: Workflow) -> Iterator[str]:
+    """Tasks that hold more or fewer processors than they need, or one several times."""
+    for place in places:
+        task, held = workflow.tasks[place.task], place.processors
+        if not held and place.finish <= place.start:
+            continue
+        if len(held) != task.processors:
+            yield f'Task "{task.id}" holds {len(held)} processors, it needs {task.processors}.'
+        elif list(held) != sorted(set(held)):
+            yield (
+                f'Task "{task.id}" holds processors {", ".join(map(str, held))}; their numbers do '
+                "not ascend."
+            )
+
+
+def _held_twice(places: Sequence[Placement], workflow: Workflow) -> Iterator[str]:
+    """Pairs of tasks that hold the same processor at the same time."""
+    held: dict[tuple[str, int], list[Placement]] = defaultdict(list)
+    for place in sorted(places, key=lambda p: (p.start, p.finish, p.task)):
+        if place.finish > place.start:
+            for number in set(place.processors):
+                held[place.site, number].append(place)
+    both: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for (_, number), holders in sorted(held.items()):
+        last = holders[0]
+        for place in holders[1:]:
+            if not _at_most(last.finish, place.start):
+                both[last.task, place.task].append(number)
+            last = max(last, place, key=lambda p: p.finish)
+    by_task = {place.task: place for place in places}
+    for (first, second), numbers in both.items():
+        yield (
+            f'Tasks "{workflow.tasks[first].id}" and "{workflow.tasks[second].id}" both hold '
+            f'{_listed("processor", numbers)} of site "{by_task[second].site}" at '
+            f"{_n(by_task[second].start)} s."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Some of a purchase's processors, held by one task."""
+
+    start: float
+    finish: float
+    processors: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Bought:
+    """
+    What the tasks do with each purchase.
+
+    Parameters
+    ----------
+    uses
+        Of each purchase, tasks without duration included.
+    idle
+        Of each site, tasks without duration, whatever they hold.
+    outside
+        What is wrong: processors that are not bought, or not at that time.
+    """
+
+    uses: list[list[_Use]]
+    idle: dict[str, list[_Use]] = field(default_factory=dict)
+    outside: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        sites: Mapping[str, SiteFacts],
+        workflow: Workflow,
+        places: Sequence[Placement],
+    ) -> "_Bought":
+        """Each site's purchases own its processors' numbers, counted through."""
+        owners: dict[str, list[int]] = {name: [] for name in sites}
+        ends: dict[str, list[int]] = {name: [] for name in sites}
+        for i, purchase in enumerate(plan.purchases):
+            name = purchase.slot.site
+            if name in sites:
+                owners[name].append(i)
+                ends[name].append(sum(ends[name][-1:]) + purchase.slot.processors)
+        bought = cls([[] for _ in plan.purchases], {name: [] for name in sites})
+        for place in places:
+            task = workflow.tasks[place.task]
+            if place.finish <= place.start:
+                use = _Use(place.start, place.finish, task.processors)
+                bought.idle[place.site].append(use)
+            counts: dict[int, int] = defaultdict(int)
+            missing = []
+            for number in sorted(set(place.processors)):
+                at = bisect_right(ends[place.site], number)
+                if number < 0 or at == len(ends[place.site]):
+                    missing.append(number)
+                else:
+                    counts[owners[place.site][at]] += 1
+            if missing:
+                bought.outside.append(
+                    f'Task "{task.id}" holds {_listed("processor", missing)} of site '
+                    f'"{place.site}", where {sum(ends[place.site][-1:])} are bought.'
+                )
+            for i, count in counts.items():
+                bought.uses[i].append(_Use(place.start, place.finish, count))
+                slot = plan.purchases[i].slot
+                if not (_at_most(slot.start, place.start) and _at_most(place.finish, slot.end)):
+                    bought.outside.append(
+                        f'Task "{task.id}" runs from {_n(place.start)} s to {_n(place.finish)} s '
+                        f"on {count} processors of purchase {_which(i, slot)}, outside its time."
+                    )
+        return bought
+
+
+def _wrong_purchases(plan: Plan, sites: Mapping[str, SiteFacts], bought: _Bought) -> Iterator[str]:
+    """Purchases that are no slot on offer, or not as their kind of slot is bought."""
+    of_site: dict[str, list[int]] = defaultdict(list)
+    for i, purchase in enumerate(plan.purchases):
+        if purchase.slot.site in sites:
+            of_site[purchase.slot.site].append(i)
+        else:
+            yield f'Purchase {i} is of site "{purchase.slot.site}", which there is not.'
+    for name, numbers in of_site.items():
+        counts = Counter(sites[name].offers)
+        offers = sorted(counts, key=lambda slot: slot.start)
+        starts = [slot.start for slot in offers]
+        lasts = [_last(slot) for slot in offers]
+        candidates: list[list[int]] = []
+        for i in numbers:
+            uses, idle = bought.uses[i], bought.idle[name]
+            purchase = plan.purchases[i]
+            begins = purchase.slot.start
+            slack = TOLERANCE * max(1.0, abs(begins))
+            from_anywhere = purchase.slot.divisible and not purchase.slot.leased
+            first = 0 if from_anywhere else bisect_left(starts, begins - slack)
+            begun = range(first, bisect_right(starts, begins + slack))
+            near = [k for k in begun if begins <= lasts[k] + slack]
+            fitting = [k for k in near if not any(_faults(purchase, offers[k], uses, idle))]
+            candidates.append(fitting)
+            if not fitting:
+                yield from _why_none_fits(i, purchase, offers, uses, idle)
+        for at in _unmatched(candidates, [counts[slot] for slot in offers]):
+            i = numbers[at]
+            which = _which(i, plan.purchases[i].slot)
+            yield f"Purchase {which} is bought more often than it is offered."
+
+
+def _why_none_fits(
+    i: int, purchase: Purchase, offers: Sequence[Slot], uses: Sequence[_Use], idle: Sequence[_Use]
+) -> Iterator[str]:
+    """What keeps it from being the offer that it resembles most, of those that start nearest."""
+    name = f"Purchase {_which(i, purchase.slot)}"
+    if not offers:
+        yield f"{name} is of a site that offers no slot."
+        return
+    nearest = sorted(offers, key=lambda offer: abs(offer.start - purchase.slot.start))[:COMPARED]
+    faults = [list(_faults(purchase, offer, uses, idle)) for offer in nearest]
+    yield from (f"{name} {fault}." for fault in min(faults, key=len))
+
+
+def _faults(
+    purchase: Purchase, offer: Slot, uses: Sequence[_Use], idle: Sequence[_Use]
+) -> Iterator[str]:
+    """
+    Why the purchase is not one that this offer allows.
+
+    Parameters
+    ----------
+    uses
+        What tasks do with the purchase.
+    idle
+        Tasks without duration on the site.
+    """
+    slot = purchase.slot
+    rule = _faults_leased if offer.leased else _faults_part if offer.divisible else _faults_whole
+    yield from rule(purchase, offer, uses, idle)
+    if slot.processors > offer.processors:
+        yield f"has {slot.processors} processors, the slot has {offer.processors}"
+    if not _at_most(slot.end, _last(offer)):
+        yield f"ends at {_n(slot.end)} s, the slot cannot be used after {_n(offer.end)} s"
+    yield from _faults_of_kind(slot, offer)
+    yield from _faults_of_price(slot, offer)
+
+
+def _faults_of_kind(slot: Slot, offer: Slot) -> Iterator[str]:
+    for what in ("divisible", "extensible", "leased"):
+        is_so, should = getattr(slot, what), getattr(offer, what)
+        if is_so != should:
+            yield f"is {_or_not(what, is_so)}, the slot is {_or_not(what, should)}"
+
+
+def _faults_of_price(slot: Slot, offer: Slot) -> Iterator[str]:
+    for what, paid, asked in (
+        ("processor-second", slot.unit_price, offer.unit_price),
+        ("slot", slot.fixed_price, offer.fixed_price),
+    ):
+        if not _same_or_unknown(paid, asked):
+            yield f"costs {_amount(paid)} per {what}, the slot costs {_amount(asked)}"
+
+
+def _faults_whole(
+    purchase: Purchase, offer: Slot, uses: Sequence[_Use], idle: Sequence[_Use]
+) -> Iterator[str]:
+    """Bought from its start to its end, or to the last use where it may be extended."""
+    slot = purchase.slot
+    if purchase.part is not None:
+        yield f"pays {_n(purchase.part)} processor-seconds, the slot is paid whole"
+    if slot.processors < offer.processors:
+        yield f"has {slot.processors} processors, the slot is sold with all {offer.processors}"
+    if not _same(slot.start, offer.start):
+        yield f"starts at {_n(slot.start)} s, the slot starts at {_n(offer.start)} s"
+    until = max([offer.end, *(use.finish for use in uses)]) if offer.extensible else offer.end
+    if not _at_most(until, slot.end):
+        yield f"ends at {_n(slot.end)} s, the slot is paid until {_n(until)} s"
+    elif offer.extensible and not _same(slot.end, until):
+        yield f"ends at {_n(slot.end)} s, the slot need only be paid until {_n(until)} s"
+
+
+def _faults_part(
+    purchase: Purchase, offer: Slot, uses: Sequence[_Use], idle: Sequence[_Use]
+) -> Iterator[str]:
+    """Paid for just the processors and times that tasks use."""
+    if not _at_most(offer.start, purchase.slot.start):
+        yield f"starts at {_n(purchase.slot.start)} s, the slot starts at {_n(offer.start)} s"
+    used = math.fsum(use.processors * (use.finish - use.start) for use in uses)
+    if purchase.part is None or not _same(purchase.part, used):
+        paid = purchase.processor_seconds
+        yield f"pays {_n(paid)} processor-seconds, tasks use {_n(used)} of it"
+
+
+def _faults_leased(
+    purchase: Purchase, offer: Slot, uses: Sequence[_Use], idle: Sequence[_Use]
+) -> Iterator[str]:
+    """
+    A rectangle from its start to the last use, as wide as the most in use at once.
+
+    Whether a task without duration counts is left open where it holds nothing.
+    """
+    slot = purchase.slot
+    if purchase.part is not None:
+        yield f"pays {_n(purchase.part)} processor-seconds, the lease is paid whole"
+    if not _same(slot.start, offer.start):
+        yield f"starts at {_n(slot.start)} s, the slot starts at {_n(offer.start)} s"
+    least = max([_peak(uses), *(use.processors for use in uses if use.finish <= use.start)])
+    most = max([least, *(use.processors for use in idle)])
+    if not least <= slot.processors <= most:
+        yield f"leases {slot.processors} processors, {least} are in use at once"
+    first = max([offer.start, *(use.finish for use in uses)])
+    until = max([first, offer.start + SHORTEST_LEASE, *(use.finish for use in idle)])
+    if not (_at_most(first, slot.end) and _at_most(slot.end, until)):
+        yield f"is leased until {_n(slot.end)} s, its last use ends at {_n(first)} s"
+
+
+def _peak(uses: Iterable[_Use]) -> int:
+    """Most processors in use at once; an end, or nearly one, comes before a start."""
+    changes = []
+    for use in uses:
+        if use.finish > use.start:
+            changes.append((use.start, use.processors))
+            slack = TOLERANCE * max(1.0, abs(use.finish))
+            changes.append((max(use.start, use.finish - slack), -use.processors))
+    most = held = 0
+    for _, change in sorted(changes):
+        held += change
+        most = max(most, held)
+    return most
+
+
+def _unmatched(candidates: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
+    """
+    Purchases that are left when no offer is given more often than it is there.
+
+    Parameters
+    ----------
+    candidates
+        Offers that each purchase could be of. Those without any are not answered.
+    counts
+        How often each offer is there.
+
+    References
+    ----------
+    .. [1] Kuhn (1955). The Hungarian method for the assignment problem. Naval
+       Research Logistics Quarterly 2: 83-97 (augmenting paths).
+    """
+    holders: dict[int, set[int]] = defaultdict(set)
+    held: dict[int, int] = {}
+    left = []
+    for purchase, offers in enumerate(candidates):
+        came: dict[int, int] = {}  # who asked for each offer
+        free = None
+        asking = [purchase]
+        for taker in asking:
+            for offer in candidates[taker]:
+                if offer in came:
+                    continue
+                came[offer] = taker
+                if len(holders[offer]) < counts[offer]:
+                    free = offer
+                    break
+                asking += sorted(holders[offer])  # who may give it up for another
+            if free is not None:
+                break
+        if free is None and offers:
+            left.append(purchase)
+        while free is not None:
+            taker = came[free]
+            given_up = held.get(taker)
+            if given_up is not None:
+                holders[given_up].remove(taker)
+            holders[free].add(taker)
+            held[taker] = free
+            free = given_up
+    return left
+
+
+def _wrong_totals(plan: Plan, workflow: Workflow, places: Sequence[Placement]) -> Iterator[str]:
+    """Makespan, cost and utilisation that are not what they come to."""
+    if not places:
+        return
+    makespan = max(place.finish for place in places)
+    if not _same_or_unknown(plan.makespan, makespan):
+        said = _amount(plan.makespan)
+        yield f"The makespan is said to be {said} s, the last task ends at {_n(makespan)} s."
+    cost = _cost(plan)
+    if not _same_or_unknown(plan.cost, cost):
+        yield f"The cost is said to be {_amount(plan.cost)}, the purchases cost {_amount(cost)}."
+    held = math.fsum(
+        (place.finish - place.start) * workflow.tasks[place.task].processors for place in places
+    )
+    paid = math.fsum(purchase.processor_seconds for purchase in plan.purchases)
+    if paid > 0 and not _same_or_unknown(plan.utilisation, held / paid):
+        yield (
+            f"The utilisation is said to be {_amount(plan.utilisation)}, tasks fill {_n(held)} of "
+            f"{_n(paid)} processor-seconds, {_n(held / paid)}."
+        )
+
+
+def _cost(plan: Plan) -> float | None:
+    """Sum of n d c + f over what is bought (HPDC'07 section 2); None when one is unknown."""
+    costs = []
+    for purchase in plan.purchases:
+        slot, part = purchase.slot, purchase.part
+        paid = slot.processors * slot.duration if part is None else part
+        if slot.unit_price is None or slot.fixed_price is None or math.isinf(paid):
+            return None
+        costs.append(paid * slot.unit_price + slot.fixed_price)
+    return math.fsum(costs)
+
+
+def _currencies(plan: Plan, sites: Mapping[str, SiteFacts]) -> Iterator[str]:
+    """Sites bought from that count in another currency than the plan."""
+    for name in dict.fromkeys(purchase.slot.site for purchase in plan.purchases):
+        if name in sites and sites[name].currency != plan.currency:
+            yield (f'The plan counts in {plan.currency}, site "{name}" in {sites[name].currency}.')
+
+
+def _outline(plan: Plan, task: str, sites: Mapping[str, SiteFacts]) -> Iterator[str]:
+    """
+    Of a plan in which a runtime is unknown: only what could be bought, no end to it.
+    """
+    if plan.placements:
+        yield f'Tasks are placed although the runtime of task "{task}" is unknown.'
+    for what, said in (
+        ("makespan", plan.makespan),
+        ("cost", plan.cost),
+        ("utilisation", plan.utilisation),
+    ):
+        if said is not None:
+            yield (
+                f"The {what} is said to be {_n(said)} although the runtime of task "
+                f'"{task}" is unknown.'
+            )
+    for i, purchase in enumerate(plan.purchases):
+        slot = purchase.slot
+        if slot.site not in sites:
+            yield f'Purchase {i} is of site "{slot.site}", which there is not.'
+            continue
+        offers = [o for o in sites[slot.site].offers if _same(o.start, slot.start)]
+        wide = [o for o in offers if slot.processors <= o.processors]
+        name = f"Purchase {_which(i, slot)}"
+        if not offers:
+            yield f"{name} starts when no slot of the site does."
+        elif not wide:
+            widest = max(o.processors for o in offers)
+            yield f"{name} has {slot.processors} processors, the slot has {widest}."
+        elif all(any(_faults_of_price(slot, offer)) for offer in wide):
+            yield from (f"{name} {fault}." for fault in _faults_of_price(slot, wide[0]))
+
+
+def _last(slot: Slot) -> float:
+    """Last moment of use, seconds; infinite where extensible."""
+    return math.inf if slot.extensible else slot.end
+
+
+def _at_most(a: float, b: float) -> bool:
+    """Whether a is at most b, or nearly."""
+    if a <= b:
+        return True
+    return math.isfinite(a) and a - b <= TOLERANCE * max(1.0, abs(a), abs(b))
+
+
+def _same(a: float, b: float) -> bool:
+    return _at_most(a, b) and _at_most(b, a)
+
+
+def _same_or_unknown(a: float | None, b: float | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=0.0)
+
+
+def _n(value: float) -> str:
+    return f"{value:.12g}"
+
+
+def _amount(value: float | None) -> str:
+    return "unknown" if value is None else _n(value)
+
+
+def _or_not(what: str, is_so: bool) -> str:
+    return what if is_so else f"not {what}"
+
+
+def _which(i: int, slot: Slot) -> str:
+    """Its number, counted from 0 in the plan, and what it is."""
+    return f'{i} (site "{slot.site}", {_n(slot.start)} s to {_n(slot.end)} s)'
+
+
+def _listed(what: str, numbers: Sequence[int]) -> str:
+    """``processor 3`` or ``processors 3, 4, 5``, of many the first and how many more."""
+    shown = ", ".join(map(str, numbers[:4]))
+    more = f" and {len(numbers) - 4} more" if len(numbers) > 4 else ""
+    return f"{what}{'s' if len(numbers) > 1 else ''} {shown}{more}"

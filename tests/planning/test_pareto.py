@@ -1,0 +1,46 @@
+"""What no other plan beats, against moocore."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bursar.planning.pareto import Archive, Found, hypervolume, nondominated
+from bursar.planning.policy import Recipe
+
+moocore = pytest.importorskip("moocore")
+
+POINTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=40)
+
+
+@given(POINTS)
+def test_nondominated_points_are_those_moocore_finds(points: list[tuple[int, int]]) -> None:
+    array = np.array(points, dtype=float)
+
+    kept = nondominated(array)
+
+    expected = array[moocore.is_nondominated(array, keep_weakly=False)]
+    assert sorted(map(tuple, array[kept])) == sorted(map(tuple, expected))
+    assert array[kept, 0].tolist() == sorted(array[kept, 0])
+
+
+@given(POINTS, st.tuples(st.integers(1, 14), st.integers(1, 14)))
+def test_the_hypervolume_is_moocores(
+    points: list[tuple[int, int]], reference: tuple[int, int]
+) -> None:
+    array = np.array(points, dtype=float)
+
+    volume = hypervolume(array, reference)
+
+    assert volume == pytest.approx(moocore.hypervolume(array, ref=np.array(reference, float)))
+
+
+@given(POINTS)
+def test_an_archive_keeps_what_nothing_beats(points: list[tuple[int, int]]) -> None:
+    archive = Archive()
+    for makespan, cost in points:
+        expected = archive.would_keep(makespan, cost)
+        assert archive.add(Found(makespan, cost, Recipe(caps=()))) == expected
+
+    array = np.array(points, dtype=float)
+    assert archive.points.tolist() == array[nondominated(array)].tolist()
