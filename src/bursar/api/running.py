@@ -18,6 +18,7 @@ from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
 from bursar.model.errors import Infeasible, InputError
 from bursar.model.plan import Plan
+from bursar.model.site import SiteFacts
 from bursar.runs.folder import RunFolder
 from bursar.runs.planned import read_plan, write_plan
 
@@ -90,6 +91,7 @@ def run(
             where=str(campaign.source or campaign.name),
             hint="--replay SCALE runs stand-ins that take the recorded times",
         )
+    _check_sites(facts)
     proposal = make_plan(campaign, facts, processors=processors)
     chosen = proposal.chosen
     if chosen is None:
@@ -189,6 +191,17 @@ def _in_thread(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         raise
     finally:
         thread.join()
+
+
+def _check_sites(sites: Sequence[SiteFacts]) -> None:
+    for site in sites:
+        if site.kind != "local":
+            raise InputError(
+                f'site "{site.name}" is known by the slots it advertises only: '
+                "it can be planned on, not run on",
+                where=f"site.{site.name}.kind",
+                hint="see what it would take with bursar plan",
+            )
 
 
 def _best_effort(proposal: Proposal) -> Plan:

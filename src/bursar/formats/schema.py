@@ -19,7 +19,9 @@ from bursar.formats.axes import (
     RandomTable,
     RangeTable,
 )
+from bursar.formats.link_table import LinkTable
 from bursar.formats.sites_toml import SitesFile, SiteTable
+from bursar.formats.slot_table import SlotTable
 from bursar.formats.tables import (
     CampaignFile,
     CampaignTable,
@@ -124,11 +126,33 @@ def sites_schema() -> Schema:
     dict
         Describes the document a TOML file holds, as JSON.
     """
-    defs = _definitions([SitesFile, SiteTable])
+    defs = _definitions([SitesFile, SiteTable, SlotTable, LinkTable])
     quantities = _quantities()
-    for key, target in (("unit_price", "Price"), ("fixed_price", "Amount"), ("memory", "Size")):
-        _refer(defs["SiteTable"], key, target)
+    for name, key, target in (
+        ("SiteTable", "unit_price", "Price"),
+        ("SiteTable", "fixed_price", "Amount"),
+        ("SiteTable", "memory", "Size"),
+        ("SlotTable", "start", "Duration"),
+        ("SlotTable", "duration", "Duration"),
+        ("SlotTable", "unit_price", "Price"),
+        ("SlotTable", "fixed_price", "Amount"),
+        ("LinkTable", "latency", "Duration"),
+        ("LinkTable", "bandwidth", "Bandwidth"),
+    ):
+        _refer(defs[name], key, target)
         defs[target] = quantities[target]
+    defs["SlotTable"]["properties"]["duration"]["exclusiveMinimum"] = 0
+    defs["SlotTable"] |= {
+        "if": {"required": ["leased"], "properties": {"leased": {"const": True}}},
+        "then": {"properties": {"divisible": {"const": True}}},
+    }
+    defs["SiteTable"]["properties"]["slot"] |= {"items": _ref("SlotTable"), "minItems": 1}
+    defs["SiteTable"] |= {
+        "if": {"required": ["kind"], "properties": {"kind": {"const": "advertised"}}},
+        "then": {"oneOf": [{"required": ["slot"]}, {"required": ["slots"]}]},
+        "else": {"properties": {"slot": False, "slots": False}},
+    }
+    defs["SitesFile"]["properties"]["link"]["items"] = _ref("LinkTable")
     sites = defs["SitesFile"]["properties"]["site"]
     sites["anyOf"] = [
         {
@@ -214,6 +238,16 @@ def _quantities() -> dict[str, Schema]:
             rf"^\s*{_NUMBER}\s*(({_CURRENCY})?\s*/\s*{per})?\s*$",
             None,
         ),
+        "Bandwidth": {
+            "description": '"100 MB/s", "1 Gbit/s", or bytes per second.',
+            "anyOf": [
+                {
+                    "type": "string",
+                    "pattern": rf"^\s*{_NUMBER}\s*(([kKMGTP]i?)?(B|bit)\s*/\s*s)?\s*$",
+                },
+                {"type": "number", "exclusiveMinimum": 0},
+            ],
+        },
         "Count": {
             "description": "A whole number, or text with a {parameter} that gives one.",
             "anyOf": [

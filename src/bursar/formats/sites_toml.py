@@ -1,19 +1,34 @@
-"""Sites files: the processors one may use, and what they cost."""
+"""Sites files: the processors one may use, what they cost, and how data pass between them."""
 
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from bursar.formats.link_table import LinkTable, link_of
 from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
+from bursar.formats.slot_table import (
+    MOST_PROCESSORS,
+    Price,
+    Prices,
+    SlotTable,
+    at_field,
+    parse_prices,
+    slot_of,
+)
+from bursar.formats.slots_csv import read_slots
 from bursar.formats.tables import Size
-from bursar.formats.units import parse_amount, parse_price, parse_size
-from bursar.model.errors import InputError
+from bursar.formats.units import parse_size
+from bursar.model.errors import InputError, nearest
+from bursar.model.link import Link
+from bursar.model.overlap import most_offered, overcrowded
 from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
 
 CURRENCY = "SU"
 """Of prices that name none."""
@@ -23,34 +38,54 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A site. A unit price that is not given is unknown, never 0."""
 
     name: Annotated[str | None, Meta(description="For [[site]]; unique among the sites.")] = None
-    kind: Annotated[Literal["local"], Meta(description='What provides it: "local".')] = "local"
+    kind: Annotated[
+        Literal["local", "advertised"],
+        Meta(
+            description='What provides it: "local", this machine; "advertised", known by its '
+            "slots only, to plan with."
+        ),
+    ] = "local"
     processors: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        Meta(description="How many it offers; a local site: all that Bursar may use."),
+        Annotated[int, Meta(ge=1, le=MOST_PROCESSORS)] | None,
+        Meta(
+            description="How many it has; a local site: all that Bursar may use, an advertised "
+            "one: the most that its slots offer at once."
+        ),
     ] = None
     speed: Annotated[
         float,
         Meta(description="Relative to the machine the runtime estimates hold for.", gt=0),
     ] = 1.0
     unit_price: Annotated[
-        str | int | float | None,
+        Price | None,
         Meta(description='"0.05 EUR/core-hour", or a number per processor-second.'),
     ] = None
     fixed_price: Annotated[
-        str | int | float | None,
+        Price | None,
         Meta(description='For each slot bought, 2 or "2 EUR"; without it, none.'),
     ] = None
     currency: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
-        Meta(description="Of both prices, where they name none; SU."),
+        Meta(description="Of all its prices, where they name none; SU."),
     ] = None
     memory: Annotated[Size | None, Meta(description="What it has.")] = None
+    slot: Annotated[
+        list[Any] | None, Meta(description="What an advertised site offers, a table for each.")
+    ] = None
+    slots: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="The same in a CSV file, relative to this one."),
+    ] = None
 
 
 class SitesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sites file: [site.NAME] tables, or [[site]] tables with names."""
 
     site: Annotated[dict[str, Any] | list[Any] | None, Meta(description="The sites.")] = None
+    link: Annotated[
+        list[Any] | None,
+        Meta(description="Between which sites data take time; all others share their files."),
+    ] = None
 
 
 def read_sites(path: Path) -> tuple[SiteFacts, ...]:
@@ -66,18 +101,18 @@ def read_sites(path: Path) -> tuple[SiteFacts, ...]:
     path = Path(path)
     text = read_text(path)
     try:
-        return _sites(parse_toml(text))
+        return _sites(parse_toml(text), path.parent)
     except InputError as error:
         raise at_line(error, text, path) from None
 
 
-def _sites(document: dict[str, Any]) -> tuple[SiteFacts, ...]:
+def _sites(document: dict[str, Any], folder: Path) -> tuple[SiteFacts, ...]:
     file = decode_table(document, SitesFile, "")
     if not file.site:
         raise InputError("has no site, expected [site.NAME] or [[site]]")
     sites: list[SiteFacts] = []
     for place, name, raw in _tables(file.site):
-        facts = _facts(name, decode_table(raw, SiteTable, place), place)
+        facts = _facts(name, decode_table(raw, SiteTable, place), place, folder)
         if any(other.name == facts.name for other in sites):
             raise InputError(f'duplicate site "{facts.name}"', where=place)
         if sites and facts.currency != sites[0].currency:
@@ -87,7 +122,8 @@ def _sites(document: dict[str, Any]) -> tuple[SiteFacts, ...]:
                 where=joined(place, "currency"),
             )
         sites.append(facts)
-    return tuple(sites)
+    links = _links(file.link or [], [site.name for site in sites])
+    return tuple(replace(site, links=links[site.name]) for site in sites)
 
 
 def _tables(raw: dict[str, Any] | list[Any]) -> Iterator[tuple[str, str | None, object]]:
@@ -97,7 +133,7 @@ def _tables(raw: dict[str, Any] | list[Any]) -> Iterator[tuple[str, str | None, 
         yield from ((joined("site", i), None, table) for i, table in enumerate(raw))
 
 
-def _facts(name: str | None, table: SiteTable, place: str) -> SiteFacts:
+def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> SiteFacts:
     if name is not None and table.name is not None:
         raise InputError("the table's heading is the name already", where=joined(place, "name"))
     name = table.name if name is None else name
@@ -108,22 +144,24 @@ def _facts(name: str | None, table: SiteTable, place: str) -> SiteFacts:
     if not math.isfinite(table.speed):
         raise InputError(f"expected a positive number, got {table.speed}", where=f"{place}.speed")
     try:
-        unit_price, unit_currency = (
-            (None, None) if table.unit_price is None else parse_price(table.unit_price)
-        )
+        prices = parse_prices(table.unit_price, table.fixed_price, Prices())
+        memory = None if table.memory is None else at_field("memory", parse_size, table.memory)
     except InputError as error:
-        raise error.within(joined(place, "unit_price")) from None
-    try:
-        fixed_price, fixed_currency = (
-            (0.0, None) if table.fixed_price is None else parse_amount(table.fixed_price)
-        )
-    except InputError as error:
-        raise error.within(joined(place, "fixed_price")) from None
-    try:
-        memory = None if table.memory is None else parse_size(table.memory)
-    except InputError as error:
-        raise error.within(joined(place, "memory")) from None
-    named = {c: None for c in (table.currency, unit_currency, fixed_currency) if c}
+        raise _at(place, error) from None
+    named = dict.fromkeys(c for c in (table.currency, *prices.currencies) if c)
+    slots = None
+    if table.kind == "advertised":
+        slots, processors, currencies = _advertised(name, table, prices, place, folder)
+        named |= dict.fromkeys(currencies)
+    else:
+        processors = _own_processors() if table.processors is None else table.processors
+        if table.slot is not None or table.slots is not None:
+            key = "slots" if table.slot is None else "slot[0]" if table.slot else "slot"
+            raise InputError(
+                "goes with an advertised site only",
+                where=f"{place}.{key}",
+                hint='set kind = "advertised"',
+            )
     if len(named) > 1:
         raise InputError(
             f"names several currencies: {', '.join(named)}; expected one",
@@ -132,13 +170,118 @@ def _facts(name: str | None, table: SiteTable, place: str) -> SiteFacts:
     return SiteFacts(
         name=name,
         kind=table.kind,
-        processors=_own_processors() if table.processors is None else table.processors,
+        processors=processors,
         speed=float(table.speed),
-        unit_price=unit_price,
-        fixed_price=fixed_price,
+        unit_price=prices.unit,
+        fixed_price=prices.fixed,
         currency=next(iter(named), CURRENCY),
         memory=memory,
+        slots=slots,
     )
+
+
+def _advertised(
+    name: str, table: SiteTable, prices: Prices, place: str, folder: Path
+) -> tuple[tuple[Slot, ...], int, list[str]]:
+    """Slots and processors of an advertised site, and the currencies that its slots name."""
+    if table.slot is not None and table.slots is not None:
+        raise InputError(
+            "expected slot tables or a file of slots, not both", where=joined(place, "slots")
+        )
+    if not table.slot and table.slots is None:
+        raise InputError(
+            "an advertised site needs slots",
+            where=place,
+            hint='give it slot tables, or slots = "slots.csv"',
+        )
+    slots: list[Slot] = []
+    places: list[tuple[str, str]] = []
+    currencies: list[str] = []
+    for where, label, slot, named in _slots(name, table, prices, place, folder):
+        places.append((where, label))
+        slots.append(slot)
+        currencies += named
+    processors = most_offered(slots) if table.processors is None else table.processors
+    crowd = overcrowded(slots, processors)
+    if crowd is not None:
+        moment, numbers = crowd
+        latest = max(numbers, key=lambda i: (slots[i].start, i))
+        others = [places[i][1] for i in numbers if i != latest]
+        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+        together = sum(slots[i].processors for i in numbers)
+        what = f"overlaps {', '.join(others[:4])}{more}: " if others else ""
+        raise InputError(
+            f"{what}from {moment:g} s on {together} processors are offered, the site has "
+            f"{processors}",
+            where=places[latest][0],
+        )
+    return tuple(slots), processors, currencies
+
+
+def _slots(
+    name: str, table: SiteTable, prices: Prices, place: str, folder: Path
+) -> Iterator[tuple[str, str, Slot, tuple[str, ...]]]:
+    """Where each slot stands, that in short, the slot, and the currencies that its prices name."""
+    if table.slots is None:
+        for i, raw in enumerate(table.slot or ()):
+            here = joined(joined(place, "slot"), i)
+            written = decode_table(raw, SlotTable, here)
+            try:
+                slot, named = slot_of(written, name, prices)
+            except InputError as error:
+                raise _at(here, error) from None
+            yield here, f"slot[{i}]", slot, named
+        return
+    here = joined(place, "slots")
+    if not table.slots.isprintable():
+        raise InputError("expected the name of a file", where=here)
+    file = folder / table.slots
+    try:
+        rows = read_slots(file)
+    except InputError as error:
+        raise error.within(here) from None
+    for line, row in rows:
+        try:
+            slot, named = slot_of(row, name, prices)
+        except InputError as error:
+            raise error.within(f"{here}: {file}:{line}") from None
+        yield f"{here}: {file}:{line}", f"line {line}", slot, named
+
+
+def _links(tables: list[Any], names: list[str]) -> dict[str, dict[str, Link]]:
+    """Links of each site, by the names of the sites they lead to."""
+    links: dict[str, dict[str, Link]] = {name: {} for name in names}
+    for i, raw in enumerate(tables):
+        place = joined("link", i)
+        table = decode_table(raw, LinkTable, place)
+        for key, name in (("from", table.from_), ("to", table.to)):
+            if name not in links:
+                raise InputError(
+                    f'unknown site "{_short(name)}"',
+                    where=joined(place, key),
+                    hint=nearest(name, names),
+                )
+        if table.from_ == table.to:
+            raise InputError("expected two different sites", where=joined(place, "to"))
+        try:
+            link = link_of(table)
+        except InputError as error:
+            raise _at(place, error) from None
+        ways = [(table.from_, table.to), (table.to, table.from_)][: 1 if table.one_way else 2]
+        for source, target in ways:
+            if target in links[source]:
+                raise InputError(f'duplicate link from "{source}" to "{target}"', where=place)
+            links[source][target] = link
+    return links
+
+
+def _at(place: str, error: InputError) -> InputError:
+    """An error at a field of the table at the place."""
+    return InputError(error.message, where=joined(place, error.where), hint=error.hint)
+
+
+def _short(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)[:60]
 
 
 def _own_processors() -> int:

@@ -25,6 +25,8 @@ def option_of(problem: Problem, recipe: Recipe, *, whole: bool = False) -> Optio
         Whether indivisible slots that nothing runs in are bought as well.
     """
     schedule = replay(problem, recipe)
+    if not schedule.complete:
+        raise ValueError("the schedule leaves out tasks")
     purchases = tuple(p for _, p in _purchases(problem, schedule, recipe, whole))
     costs = [purchase.cost for purchase in purchases]
     held = float((schedule.finish - schedule.start) @ problem.widths)

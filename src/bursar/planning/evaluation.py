@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bursar.planning.kernels import lists
 from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
 from bursar.planning.policy import Policy, Scheduler
 from bursar.planning.problem import Problem
-from bursar.planning.schedulers import RULES, SHORTEST, by_site, priority_of
+from bursar.planning.schedulers import by_site, priority_of, run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,34 +122,25 @@ class Evaluator:
             slice(n * k // self.threads, n * (k + 1) // self.threads) for k in range(self.threads)
         ]
         parts = [part for part in parts if part.stop > part.start]
-        tasks, slots = self.problem.tasks, self.problem.offers.arrays
         if priorities is None:
             priorities = np.array([self.priority(row, policy) for row in caps])
         weighted = np.full(n, policy.weight) if weights is None else weights
         due = np.full((1, self.problem.n_tasks), np.inf) if due is None else due
-        level_first = self.problem.level_first
 
-        def run(part: slice) -> None:
-            lists.evaluate(
-                tasks,
-                slots,
+        def work(part: slice) -> None:
+            run(
+                self.problem,
                 caps[part],
-                RULES[policy.scheduler],
+                policy,
                 priorities if len(priorities) == 1 else priorities[part],
-                level_first,
                 weighted[part],
-                policy.worth,
                 due if len(due) == 1 else due[part],
                 self.whole,
-                SHORTEST,
-                scores.makespan[part],
-                scores.cost[part],
-                scores.used[part],
-                scores.area[part],
+                (scores.makespan[part], scores.cost[part], scores.used[part], scores.area[part]),
             )
 
         if len(parts) == 1:
-            run(parts[0])
+            work(parts[0])
         else:
-            list(self._pool.map(run, parts))
+            list(self._pool.map(work, parts))
         return scores

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bursar.model.errors import InputError
+from bursar.model.overlap import overcrowded
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.planning.kernels.board import FloatArray, Slots
@@ -74,27 +75,12 @@ def _prices(prices: Iterable[float | None]) -> FloatArray:
 
 def _check_overlap(site: SiteFacts) -> None:
     """An extensible slot counts to no end: its processors may be in use then."""
-    changes = sorted(
-        change
-        for number, slot in enumerate(site.offers)
-        for change in (
-            (slot.start, slot.processors, number),
-            (float("inf") if slot.extensible else slot.end, -slot.processors, number),
+    found = overcrowded(site.offers, site.processors)
+    if found is not None:
+        moment, slots = found
+        raise InputError(
+            f"slots {', '.join(map(str, slots))} (counted from 0) overlap: at {moment:g} s they "
+            f"are {sum(site.offers[i].processors for i in slots)} processors together, "
+            f"the site has {site.processors}",
+            where=f"site.{site.name}.slot",
         )
-    )
-    changes.sort(key=lambda change: (change[0], change[1] > 0))
-    offered = 0
-    open_: list[int] = []
-    for moment, change, number in changes:
-        offered += change
-        if change < 0:
-            open_.remove(number)
-            continue
-        open_.append(number)
-        if offered > site.processors:
-            slots = ", ".join(str(n) for n in sorted(open_))
-            raise InputError(
-                f"slots {slots} (counted from 0) overlap: from {moment:g} s on they are "
-                f"{offered} processors together, the site has {site.processors}",
-                where=f"site.{site.name}.slot",
-            )

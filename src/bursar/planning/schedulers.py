@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bursar.planning.kernels import lists, ranks
+from bursar.planning.kernels import levels, lists, ranks
 from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
 from bursar.planning.kernels.placing import Draft, seconds_paid
 from bursar.planning.policy import Policy, Recipe, Scheduler
@@ -45,8 +45,6 @@ RULES: dict[Scheduler, int] = {
     "list": lists.FINISH,
     "greedy": lists.MAKESPAN,
     "list-cost": lists.TOTAL,
-    "minmin": lists.MIN_MIN,
-    "maxmin": lists.MAX_MIN,
 }
 SHORTEST = 1e-6
 """Seconds. A slot has a length, so this is leased where all tasks take no time."""
@@ -121,25 +119,55 @@ def schedule(
     due
         Moments by which ``list-cost`` tries to finish tasks, shape ``(n_tasks,)``.
     """
+    used = np.empty((1, problem.n_slots), dtype=np.bool_)
     priority = priority_of(problem, caps, policy.scheduler) if priority is None else priority
-    draft = lists.evaluate(
-        problem.tasks,
-        problem.offers.arrays,
+    draft = run(
+        problem,
         caps[None, :],
-        RULES[policy.scheduler],
+        policy,
         priority[None, :],
-        problem.level_first,
         np.array([policy.weight]),
-        policy.worth,
         np.full((1, problem.n_tasks), np.inf) if due is None else due[None, :],
         False,
-        SHORTEST,
-        np.empty(1),
-        np.empty(1),
-        np.empty((1, problem.n_slots), dtype=np.bool_),
-        np.empty((1, problem.n_slots)),
+        (np.empty(1), np.empty(1), used, np.empty((1, problem.n_slots))),
     )
     return from_draft(problem, draft)
+
+
+Outputs = tuple[FloatArray, FloatArray, BoolArray, FloatArray]
+"""Makespan, cost, slots used and their processor-seconds: what the kernels write."""
+
+
+def run(
+    problem: Problem,
+    caps: IntArray,
+    policy: Policy,
+    priorities: IntArray,
+    weights: FloatArray,
+    due: FloatArray,
+    whole: bool,
+    outputs: Outputs,
+) -> Draft:
+    """
+    Schedules many purchases, and answers the last schedule; the interpreter is free meanwhile.
+
+    Parameters
+    ----------
+    caps, priorities, weights, due, whole
+        See :func:`bursar.planning.kernels.lists.evaluate`; with ``minmin`` and
+        ``maxmin`` the priorities do not count.
+    """
+    tasks, slots = problem.tasks, problem.offers.arrays
+    if policy.scheduler in ("minmin", "maxmin"):
+        longest = policy.scheduler == "maxmin"
+        order, first = problem.by_level, problem.level_first
+        return levels.evaluate_levels(
+            tasks, slots, caps, longest, order, first, whole, SHORTEST, *outputs
+        )
+    rule = RULES[policy.scheduler]
+    return lists.evaluate(
+        tasks, slots, caps, rule, priorities, weights, policy.worth, due, whole, SHORTEST, *outputs
+    )
 
 
 def replay(problem: Problem, recipe: Recipe) -> Schedule:
@@ -177,8 +205,6 @@ def from_draft(problem: Problem, draft: Draft) -> Schedule:
 
 def priority_of(problem: Problem, caps: IntArray, scheduler: Scheduler) -> IntArray:
     """Tasks in the order in which the scheduler takes them, shape ``(n_tasks,)``."""
-    if scheduler in ("minmin", "maxmin"):
-        return problem.by_level
     if scheduler != "heft":
         return problem.order
     ranked = upward_ranks(problem, by_site(problem, caps))

@@ -3,19 +3,16 @@
 import numpy as np
 
 from bursar.compiling import compiled, compiled_part
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray, Slots, least_in
+from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray, Slots
 from bursar.planning.kernels.placing import (
     NOWHERE,
-    TOGETHER,
     Draft,
-    Place,
     Tasks,
     cheapest,
     commit,
     first_within,
     new_draft,
     payment,
-    ready_at,
     soonest,
 )
 
@@ -25,10 +22,6 @@ MAKESPAN = 1
 """Each task in the first place where it raises the makespan least."""
 TOTAL = 2
 """Each task where it adds least to the total cost."""
-MIN_MIN = 3
-"""Level by level, the task that can finish first before the others."""
-MAX_MIN = 4
-"""Level by level, the task whose earliest finish is last before the others."""
 
 
 @compiled_part
@@ -75,178 +68,6 @@ def in_order(
     return draft
 
 
-@compiled_part
-def by_level(
-    tasks: Tasks,
-    slots: Slots,
-    caps: IntArray,
-    levels: IntArray,
-    level_first: IntArray,
-    longest: bool,
-) -> Draft:
-    """
-    Min-Min or Max-Min: level by level, the task that can finish first, or last, goes first.
-
-    Tasks of a level that find free processors from the same moments on and are
-    equally wide form a queue, shorter runtimes first for Min-Min, longer for Max-Min: only its head
-    can be next. A place that is still free stays the best for its head, as placing
-    tasks never makes another one better; so only places that were taken are sought
-    again.
-
-    Parameters
-    ----------
-    levels, level_first
-        Tasks of level ``k`` are ``levels[level_first[k]:level_first[k + 1]]``; of
-        equal finishes the one that comes first here goes first.
-    longest
-        Max-Min: the task whose earliest finish is last goes first.
-    """
-    draft = new_draft(tasks, slots, caps)
-    board = draft.board
-    n_tasks = len(tasks.widths)
-    position = np.empty(n_tasks, dtype=np.int64)
-    for i in range(n_tasks):
-        position[levels[i]] = i
-    site = np.empty(n_tasks, dtype=np.int64)
-    slot = np.empty(n_tasks, dtype=np.int64)
-    start = np.empty(n_tasks)
-    finish = np.empty(n_tasks)
-    stale = np.zeros(n_tasks, dtype=np.bool_)
-    for k in range(len(level_first) - 1):
-        waiting = levels[level_first[k] : level_first[k + 1]]
-        following, heads, n = queues(tasks, slots, draft, waiting, longest)
-        for q in range(n):
-            seek(tasks, slots, draft, heads[q], site, slot, start, finish)
-        while n > 0:
-            chosen = 0
-            for q in range(n):
-                a, b = finish[heads[q]], finish[heads[chosen]]
-                if ((a > b) if longest else (a < b)) or (
-                    a == b and position[heads[q]] < position[heads[chosen]]
-                ):
-                    chosen = q
-            task = heads[chosen]
-            if stale[task]:
-                seek(tasks, slots, draft, task, site, slot, start, finish)
-                stale[task] = False
-                continue
-            if slot[task] == NOWHERE:
-                return draft
-            place = Place(site[task], slot[task], start[task], finish[task], 0.0)
-            in_use = slots_in_use(slots, draft, place.site)
-            commit(tasks, slots, draft, task, place)
-            fresh = slots_in_use(slots, draft, place.site) > in_use
-            if following[task] >= 0:
-                heads[chosen] = following[task]
-                seek(tasks, slots, draft, heads[chosen], site, slot, start, finish)
-            else:
-                n -= 1
-                heads[chosen] = heads[n]
-            for q in range(n):
-                other = heads[q]
-                if stale[other]:
-                    continue
-                if fresh:
-                    stale[other] = True  # a slot in use wins ties that it lost before
-                elif slot[other] == TOGETHER or place.slot == TOGETHER:
-                    stale[other] = site[other] == place.site
-                elif slot[other] == place.slot >= 0 and (
-                    start[other] < place.finish and finish[other] > place.start
-                ):
-                    least = least_in(board, slot[other], start[other], finish[other])
-                    stale[other] = least < tasks.widths[other]
-                if longest and stale[other]:
-                    seek(tasks, slots, draft, other, site, slot, start, finish)
-                    stale[other] = False
-    return draft
-
-
-@compiled_part
-def seek(
-    tasks: Tasks,
-    slots: Slots,
-    draft: Draft,
-    task: int,
-    site: IntArray,
-    slot: IntArray,
-    start: FloatArray,
-    finish: FloatArray,
-) -> None:
-    """Writes the place where the task finishes earliest."""
-    place = soonest(tasks, slots, draft, task)
-    site[task], slot[task] = place.site, place.slot
-    start[task], finish[task] = place.start, place.finish
-
-
-@compiled_part
-def queues(
-    tasks: Tasks, slots: Slots, draft: Draft, waiting: IntArray, longest: bool
-) -> tuple[IntArray, IntArray, int]:
-    """
-    Tasks of a level in queues, in each of which an earlier one always goes first.
-
-    Answers who follows each task, -1 for none, the heads, and how many there are.
-    """
-    n_sites = tasks.runtimes.shape[1]
-    least = np.empty(len(waiting))
-    for i in range(len(waiting)):
-        shortest = np.inf
-        for s in range(n_sites):
-            shortest = min(shortest, tasks.runtimes[waiting[i], s])
-        least[i] = -shortest if longest else shortest
-    order = np.argsort(least, kind="mergesort")
-    ready = np.empty((len(waiting), n_sites))
-    following = np.full(len(tasks.widths), -1)
-    heads = np.empty(len(waiting), dtype=np.int64)
-    tails = np.empty(len(waiting), dtype=np.int64)
-    n = 0
-    for i in order:
-        task = waiting[i]
-        for s in range(n_sites):
-            ready[n, s] = free_from(slots, draft, s, ready_at(tasks, draft, task, s))
-        found = False
-        for q in range(n):
-            last = tails[q]
-            if tasks.widths[last] != tasks.widths[task]:
-                continue
-            alike = True
-            for s in range(n_sites):
-                a, b = tasks.runtimes[last, s], tasks.runtimes[task, s]
-                alike = alike and ready[q, s] == ready[n, s] and ((a >= b) if longest else (a <= b))
-            if alike:
-                following[last] = task
-                tails[q] = task
-                found = True
-                break
-        if not found:
-            heads[n] = task
-            tails[n] = task
-            n += 1
-    return following, heads, n
-
-
-@compiled_part
-def free_from(slots: Slots, draft: Draft, s: int, ready: float) -> float:
-    """
-    From when on any processor of the site is free: what is ready before is no better off.
-    """
-    open_from, last = draft.board.open_from, slots.last
-    moment = np.inf
-    for slot in range(slots.first[s], slots.first[s + 1]):
-        if last[slot] > ready:
-            moment = min(moment, open_from[slot])
-    return max(ready, moment)
-
-
-@compiled_part
-def slots_in_use(slots: Slots, draft: Draft, s: int) -> int:
-    """How many slots of the site have something in them."""
-    count = 0
-    for slot in range(slots.first[s], slots.first[s + 1]):
-        count += draft.board.uses[slot] > 0
-    return count
-
-
 @compiled
 def evaluate(
     tasks: Tasks,
@@ -254,7 +75,6 @@ def evaluate(
     caps: IntArray,
     rule: int,
     priorities: IntArray,
-    level_first: IntArray,
     weights: FloatArray,
     worth: float,
     due: FloatArray,
@@ -273,12 +93,10 @@ def evaluate(
     caps
         Processors of each slot that may be used, shape ``(n, n_slots)``, n positive.
     rule
-        ``FINISH``, ``MAKESPAN``, ``TOTAL``, ``MIN_MIN`` or ``MAX_MIN``.
+        ``FINISH``, ``MAKESPAN`` or ``TOTAL``.
     priorities
         Tasks in the order to take them, shape ``(n, n_tasks)``, or ``(1, n_tasks)``
-        for all; with the last two rules, by level.
-    level_first
-        Where each level begins, for the last two rules.
+        for all.
     weights
         Of ``TOTAL``, shape ``(n,)``.
     worth
@@ -295,24 +113,39 @@ def evaluate(
         Written: processor-seconds in use of each slot, shape ``(n, n_slots)``.
     """
     for i in range(len(caps)):
-        priority = priorities[i % len(priorities)]
-        if rule in (MIN_MIN, MAX_MIN):
-            draft = by_level(tasks, slots, caps[i], priority, level_first, rule == MAX_MIN)
-        else:
-            draft = in_order(
-                tasks, slots, caps[i], priority, rule, weights[i], worth, due[i % len(due)]
-            )
-        makespan[i] = 0.0
-        cost[i] = 0.0
-        for task in range(len(draft.site)):
-            if draft.site[task] < 0:
-                makespan[i] = np.inf
-                cost[i] = np.inf
-                break
-            makespan[i] = max(makespan[i], draft.finish[task])
-        if cost[i] == 0.0:
-            cost[i] = payment(slots, draft.board, whole, shortest)
-        for slot in range(len(draft.board.caps)):
-            used[i, slot] = draft.board.uses[slot] > 0
-            area[i, slot] = draft.board.area[slot]
+        draft = in_order(
+            tasks,
+            slots,
+            caps[i],
+            priorities[i % len(priorities)],
+            rule,
+            weights[i],
+            worth,
+            due[i % len(due)],
+        )
+        one = slice(i, i + 1)
+        measure(slots, draft, whole, shortest, makespan[one], cost[one], used[i], area[i])
     return draft
+
+
+@compiled_part
+def measure(
+    slots: Slots,
+    draft: Draft,
+    whole: bool,
+    shortest: float,
+    makespan: FloatArray,
+    cost: FloatArray,
+    used: BoolArray,
+    area: FloatArray,
+) -> None:
+    """Writes what one schedule comes to, as in :func:`evaluate`."""
+    makespan[0] = 0.0
+    for task in range(len(draft.site)):
+        if draft.site[task] < 0:
+            makespan[0] = np.inf
+        makespan[0] = max(makespan[0], draft.finish[task])
+    cost[0] = payment(slots, draft.board, whole, shortest) if makespan[0] < np.inf else np.inf
+    for slot in range(len(draft.board.caps)):
+        used[slot] = draft.board.uses[slot] > 0
+        area[slot] = draft.board.area[slot]
