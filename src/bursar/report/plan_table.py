@@ -196,9 +196,7 @@ def _percent(gap: float | None) -> str:
 
 
 def _where(option: Option) -> str:
-    """What is bought of each site: processors of a lease, else slots."""
+    """What is bought of each site: processors of a lease, else how many slots."""
     leases = [f"{p.slot.processors} {p.slot.site}" for p in option.purchases if p.slot.leased]
     slots = Counter(p.slot.site for p in option.purchases if not p.slot.leased)
-    return ", ".join(
-        [*leases, *(f"{n} slot{'s' if n > 1 else ''} of {site}" for site, n in slots.items())]
-    )
+    return ", ".join([*leases, *(f"{site} x{n}" for site, n in slots.items())])

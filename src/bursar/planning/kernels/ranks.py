@@ -126,3 +126,24 @@ def energetic_bounds(
                     bound = head + total / capacities[k] + tails[task]
                     bounds[k] = max(bounds[k], bound)
     return bounds
+
+
+@compiled
+def after_others(
+    keys: FloatArray, order: IntArray, parent_start: IntArray, parent_index: IntArray
+) -> FloatArray:
+    """
+    The keys, raised where a task's is less than one of its parents', shape ``(n_tasks,)``.
+
+    Sorted by them, with ties in ``order``, parents come before children.
+
+    Parameters
+    ----------
+    order, parent_start, parent_index
+        As in :func:`upward_ranks`.
+    """
+    raised = keys.copy()
+    for task in order:
+        for edge in range(parent_start[task], parent_start[task + 1]):
+            raised[task] = max(raised[task], raised[parent_index[edge]])
+    return raised

@@ -2,7 +2,7 @@
 Our own search: seeded, elitist, around many deadlines at once.
 
 It begins with the purchases of :mod:`sweep` and looks for the fastest plan on
-everything there is, by changing the order in which HEFT takes the tasks. Then it
+everything there is, by changing the order in which tasks are taken. Then it
 holds a purchase for each of a dozen deadlines, taken from the front as it is and
 now and then taken anew. Round after round each makes offspring: a slot dropped,
 added, changed for another, or taken over from the purchase for a neighbouring
@@ -11,9 +11,10 @@ the place of a purchase whose deadline it meets when it costs less, or, with
 falling probability, hardly more (simulated annealing). Slots that nothing runs
 in are dropped at once.
 
-An order of the tasks is written as a stretch of each task's runtime; the order
-is that of the upward ranks with these stretches, so parents come before children
-and no stretch at all is HEFT.
+An order of the tasks is written as a key for each, the least first; a key less
+than a parent's counts as the parent's. HEFT's keys are the upward ranks with a
+minus sign; what a schedule pushed late and early again makes of them
+(:mod:`bursar.planning.mirror`) are moments, and steps are in seconds too.
 """
 
 from collections.abc import Sequence
@@ -24,11 +25,12 @@ import numpy as np
 from bursar.planning.bounds import endless
 from bursar.planning.evaluation import Scores
 from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray, Slots
-from bursar.planning.kernels.ranks import upward_ranks
+from bursar.planning.kernels.ranks import after_others
 from bursar.planning.methods.search import Search
 from bursar.planning.methods.sweep import sweep
+from bursar.planning.mirror import Mirror
 from bursar.planning.problem import Problem
-from bursar.planning.schedulers import by_site, mean_runtimes, mean_transfers
+from bursar.planning.schedulers import by_site, schedule, upward_ranks
 
 DEADLINES = 12
 """Makespans of plans of the front, evenly far apart along it."""
@@ -40,45 +42,54 @@ CROSSING = 0.3
 """Share of the offspring that have two parents."""
 WARMTH = 0.03
 """At first a purchase dearer by about this share may take another's place."""
-STRETCH = 0.6
-"""Standard deviation of the logarithm of a stretch that changes."""
+HASTE = 0.25
+"""Share of the schedules spent on the fastest plan."""
+WALKERS = 8
+"""Orders tried at once in looking for it."""
+STEP = 0.6
+"""Standard deviation of the change of a key, in median runtimes."""
 WORK = 2e9
 """Tasks times slots looked at, about, when the number of evaluations is not given."""
 MOST, FEWEST = 12_000, 300
 
 
+Known = dict[tuple[float, float], FloatArray]
+"""Makespan and cost of a plan to the keys of the order that made it."""
+
+
 @dataclass(slots=True, eq=False)
 class _Purchase:
-    """A purchase for a deadline: slots, stretches of the runtimes, what it comes to."""
+    """A purchase for a deadline: slots, keys of the tasks' order, what it comes to."""
 
     deadline: float
     bits: BoolArray
-    stretch: FloatArray
+    keys: FloatArray
     makespan: float
     cost: float
     waste: FloatArray
 
 
 class _Orders:
-    """Orders of the tasks by upward rank, runtimes stretched."""
+    """Orders of the tasks, each written as a key for every task, the least first."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        bought = by_site(problem, problem.everything)
-        self._runtimes = mean_runtimes(problem, bought)
-        self._transfers = mean_transfers(problem, bought)
+        self.usual = -upward_ranks(problem, by_site(problem, problem.everything))
+        """HEFT's."""
+        self._step = STEP * float(np.median(problem.runtimes.min(axis=1)))
 
-    def order(self, stretch: FloatArray) -> IntArray:
-        """Tasks in the order to take them; ``stretch`` is the logarithm of each task's."""
+    def order(self, keys: FloatArray) -> IntArray:
+        """Tasks in the order to take them, parents before children."""
         problem = self._problem
-        ranks = upward_ranks(
-            self._runtimes * np.exp(stretch),
-            self._transfers,
-            problem.order,
-            problem.parent_start,
-            problem.parent_index,
-        )
-        return problem.order[np.argsort(-ranks[problem.order], kind="stable")]
+        keys = after_others(keys, problem.order, problem.parent_start, problem.parent_index)
+        return problem.order[np.argsort(keys[problem.order], kind="stable")]
+
+    def steps(self, rng: np.random.Generator, count: int) -> FloatArray:
+        """Changes of the keys: of few tasks mostly, of many sometimes, shape ``(count, n)``."""
+        tasks = self._problem.n_tasks
+        share = np.minimum(1.0, rng.choice([1.5, 4, 12, tasks], size=count) / tasks)
+        moved = rng.random((count, tasks)) < share[:, None]
+        return np.asarray(rng.normal(0, self._step, (count, tasks)) * moved)
 
 
 def evaluations_for(problem: Problem) -> int:
@@ -105,13 +116,12 @@ def elitist(search: Search, processors: Sequence[int] | None = None) -> None:
         return
     rng = search.rng()
     orders = _Orders(problem)
-    known: dict[tuple[float, float], FloatArray] = {}
-    _hasten(
-        search, rng, orders, known, search.evaluator.count + (total - search.evaluator.count) // 6
-    )
+    known: Known = {}
+    count = search.evaluator.count
+    _hasten(search, rng, orders, known, count + int(HASTE * (total - count)))
     first = search.evaluator.count
     for epoch in range(EPOCHS):
-        held = _held(search, known)
+        held = _held(search, orders, known)
         until = first + (total - first) * (epoch + 1) // EPOCHS
         while search.evaluator.count < until and not search.out_of_time:
             left = 1 - (search.evaluator.count - first) / max(1, total - first)
@@ -122,45 +132,43 @@ def _hasten(
     search: Search,
     rng: np.random.Generator,
     orders: _Orders,
-    known: dict[tuple[float, float], FloatArray],
+    known: Known,
     until: int,
 ) -> None:
     """Looks for the fastest plan on all slots: a walk through the orders of the tasks."""
     problem = search.problem
-    everything = np.ones(problem.n_slots, dtype=np.bool_)
-    walk = np.zeros(problem.n_tasks)
+    mirror = Mirror(problem)
+    everything = problem.everything
+    walk = orders.usual
     best = np.inf
     while search.evaluator.count < until and not search.out_of_time:
-        stretches = walk + _steps(rng, DEADLINES, problem.n_tasks)
-        scores = search.recipes(
-            np.where(np.repeat(everything[None], DEADLINES, axis=0), problem.everything, 0),
-            priorities=np.array([orders.order(s) for s in stretches]),
-        )
-        _note(known, scores, stretches)
+        keys = walk + orders.steps(rng, WALKERS)
+        scores = _try(search, np.repeat(everything[None], WALKERS, axis=0), keys, orders, known)
         found = int(np.argmin(scores.makespan))
-        if scores.makespan[found] <= best:
-            best, walk = float(scores.makespan[found]), stretches[found]
+        makespan, chosen = float(scores.makespan[found]), keys[found]
+        if np.isfinite(makespan):
+            made = schedule(problem, everything, priority=orders.order(chosen))
+            late = mirror.latest_starts(everything, made.finish, makespan)
+            search.evaluator.count += 1
+            if late is not None:
+                again = _try(search, everything[None], late[None], orders, known)
+                if again.makespan[0] <= makespan:
+                    makespan, chosen = float(again.makespan[0]), late
+        if makespan <= best:
+            best, walk = makespan, chosen
 
 
-def _steps(rng: np.random.Generator, count: int, tasks: int) -> FloatArray:
-    """Changes of stretches: of few tasks mostly, of many sometimes, shape ``(count, tasks)``."""
-    share = np.minimum(1.0, rng.choice([1.5, 4, 12, tasks], size=count) / tasks)
-    return np.asarray(
-        rng.normal(0, STRETCH, (count, tasks)) * (rng.random((count, tasks)) < share[:, None])
-    )
-
-
-def _note(
-    known: dict[tuple[float, float], FloatArray], scores: Scores, stretches: FloatArray
-) -> None:
-    """Remembers which stretches made which plan."""
-    for makespan, cost, stretch in zip(
-        scores.makespan.tolist(), scores.cost.tolist(), stretches, strict=True
+def _try(search: Search, caps: IntArray, keys: FloatArray, orders: _Orders, known: Known) -> Scores:
+    """Schedules purchases with orders, and remembers which order made which plan."""
+    scores = search.recipes(caps, priorities=np.array([orders.order(k) for k in keys]))
+    for makespan, cost, key in zip(
+        scores.makespan.tolist(), scores.cost.tolist(), keys, strict=True
     ):
-        known.setdefault((makespan, cost), stretch)
+        known.setdefault((makespan, cost), key)
+    return scores
 
 
-def _held(search: Search, known: dict[tuple[float, float], FloatArray]) -> list[_Purchase]:
+def _held(search: Search, orders: _Orders, known: Known) -> list[_Purchase]:
     """Plans of the archive, evenly far apart along the front; their makespans are the deadlines."""
     problem = search.problem
     points = search.archive.points
@@ -168,12 +176,11 @@ def _held(search: Search, known: dict[tuple[float, float], FloatArray]) -> list[
     steps = np.abs(np.diff(points, axis=0) / span).sum(axis=1)
     along = np.concatenate(([0.0], np.cumsum(steps)))
     chosen = np.unique(np.searchsorted(along, np.linspace(0, along[-1], DEADLINES)))
-    nothing = np.zeros(problem.n_tasks)
     return [
         _Purchase(
             deadline=found.makespan * (1 + 1e-12),
             bits=np.array(found.recipe.caps) > 0,
-            stretch=known.get((found.makespan, found.cost), nothing),
+            keys=known.get((found.makespan, found.cost), orders.usual),
             makespan=found.makespan,
             cost=found.cost,
             waste=np.ones(problem.n_slots),
@@ -187,20 +194,16 @@ def _round(
     rng: np.random.Generator,
     orders: _Orders,
     held: list[_Purchase],
-    known: dict[tuple[float, float], FloatArray],
+    known: Known,
     warmth: float,
 ) -> None:
     problem = search.problem
     parents = [i for i in range(len(held)) for _ in range(OFFSPRING)]
     bits = np.array([_offspring(rng, problem, held, i) for i in parents])
-    steps = _steps(rng, len(parents), problem.n_tasks)
+    steps = orders.steps(rng, len(parents))
     steps *= (rng.random(len(parents)) < 0.7)[:, None]
-    stretches = np.array([held[i].stretch for i in parents]) + steps
-    scores = search.recipes(
-        np.where(bits, problem.everything, 0),
-        priorities=np.array([orders.order(s) for s in stretches]),
-    )
-    _note(known, scores, stretches)
+    keys = np.array([held[i].keys for i in parents]) + steps
+    scores = _try(search, np.where(bits, problem.everything, 0), keys, orders, known)
     feasible = np.flatnonzero(scores.feasible)
     chances = rng.exponential(1.0, len(held))
     for i, purchase in enumerate(held):
@@ -212,7 +215,7 @@ def _round(
             held[i] = _Purchase(
                 deadline=purchase.deadline,
                 bits=scores.used[best],
-                stretch=stretches[best],
+                keys=keys[best],
                 makespan=float(scores.makespan[best]),
                 cost=float(scores.cost[best]),
                 waste=_waste(problem, scores.area[best]),
