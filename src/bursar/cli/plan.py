@@ -77,6 +77,14 @@ def plan_campaign(
     ] = "scheduled",
     replay: Replay = None,
     size_scale: SizeScale = 1.0,
+    exact: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Then let CP-SAT improve and prove the front for so long.",
+            rich_help_panel="Search",
+        ),
+    ] = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Hold every plan of the curve against the rules once more."),
@@ -108,7 +116,8 @@ def plan_campaign(
         population=population,
         generations=generations,
         evaluations=evaluations,
-        time_limit=None if time_limit is None else _seconds(time_limit),
+        time_limit=None if time_limit is None else _seconds(time_limit, "--time-limit"),
+        exact=0.0 if exact is None else _seconds(exact, "--exact"),
         seed=seed,
     )
     with PlanProgress(facts[0].currency) as progress:
@@ -135,14 +144,14 @@ def plan_campaign(
         raise typer.Exit(INFEASIBLE)
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, option: str) -> float:
     from bursar.formats.units import parse_duration
     from bursar.model.errors import InputError
 
     try:
         return parse_duration(text)
     except InputError as error:
-        raise error.within("--time-limit") from None
+        raise error.within(option) from None
 
 
 def _check(violations: list[str], plans: int) -> None:

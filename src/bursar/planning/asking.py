@@ -25,6 +25,7 @@ from bursar.planning.methods.search import Search
 from bursar.planning.methods.sweep import purchases, sweep
 from bursar.planning.pareto import rounded
 from bursar.planning.policy import METHODS, SCHEDULERS, Method, Policy, Recipe, Scheduler
+from bursar.planning.polishing import Proofs, polish_front
 from bursar.planning.problem import Problem, build_problem
 
 
@@ -64,6 +65,7 @@ def ask(
         on_progress=on_progress,
     )
     notes = list(_notes(workflow, problem))
+    proofs = Proofs()
     if not problem.known.all():
         options = _outline(problem, processors)
     elif any(not is_priced(slot) for slot in problem.offers.slots):
@@ -76,11 +78,15 @@ def ask(
         options = _unpriced_front(problem, policy, processors)
     else:
         notes.extend(_search(search, method, goal, processors))
+        if search.limits.exact > 0:
+            proofs = polish_front(search, search.limits.exact)
+            notes.extend([proofs.note] if proofs.note else [])
+            bounds = replace(bounds, exact=proofs.makespan)
         options = [option_of(problem, found.recipe, whole=whole) for found in search.archive]
     if not options:
         raise _no_plan(problem, processors)
     return Front(
-        options=tuple(with_bounds(problem, options)),
+        options=tuple(with_bounds(problem, options, proofs.least_cost)),
         tried=tuple(map(tuple, search.points.tolist())),
         evaluations=search.evaluator.count,
         bounds=bounds,

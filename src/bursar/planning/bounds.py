@@ -26,7 +26,7 @@ counting an unknown runtime as nothing, which ``unknown_tasks`` tells. A bound
 holds to within the float's own error (one part in 10^9).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,6 +57,8 @@ class Bounds:
     cost
         On the allocation cost over the sites of known price, currency units;
         None when no runtime or price is known, or a task fits on no priced site.
+    exact
+        On the makespan, proven by CP-SAT, seconds; None when it was not asked.
     currency
         Of the cost.
     tasks, unknown_tasks
@@ -71,6 +73,7 @@ class Bounds:
     cost: float | None
     currency: str
     tasks: int
+    exact: float | None = None
     unknown_tasks: int = 0
     unpriced_sites: tuple[str, ...] = ()
 
@@ -79,7 +82,7 @@ class Bounds:
         """The strongest bound on the makespan, seconds; None when no runtime is known."""
         if self.critical_path is None or self.work is None or self.energetic is None:
             return None
-        return max(self.critical_path, self.work, self.energetic)
+        return max(self.critical_path, self.work, self.energetic, self.exact or 0.0)
 
 
 def prove_bounds(problem: Problem) -> Bounds:
@@ -108,8 +111,17 @@ def prove_bounds(problem: Problem) -> Bounds:
     )
 
 
-def with_bounds(problem: Problem, options: Sequence[Option]) -> list[Option]:
-    """The options, each with what no plan on its slots, or as fast, can beat."""
+def with_bounds(
+    problem: Problem, options: Sequence[Option], least_cost: Callable[[float], float]
+) -> list[Option]:
+    """
+    The options, each with what no plan on its slots, or as fast, can beat.
+
+    Parameters
+    ----------
+    least_cost
+        What is proven otherwise: makespan, seconds, to currency units.
+    """
     timed = [o for o in options if o.makespan is not None]
     if not timed:
         return list(options)
@@ -125,6 +137,7 @@ def with_bounds(problem: Problem, options: Sequence[Option]) -> list[Option]:
         bounds = np.array([makespan_bound(problem, row) for row in caps])
         if all(o.cost is not None for o in timed):
             least = np.maximum(least, cost_bounds(problem, deadlines, time_limit=PATIENCE))
+    least = np.maximum(least, [least_cost(deadline) for deadline in deadlines.tolist()])
     return [
         replace(o, bound=float(b), cost_bound=float(c) if c > 0 else None)
         for o, b, c in zip(timed, bounds, least, strict=True)

@@ -18,6 +18,8 @@ class Limits:
     time_limit
         Seconds after which no new schedules are begun; None: none. What a search
         that ran into it has found depends on the machine.
+    exact
+        Seconds that CP-SAT may spend on the front afterwards; 0: it is not asked.
     seed
         Of every random choice.
     crossover_points
@@ -28,6 +30,7 @@ class Limits:
     generations: int | None = None
     evaluations: int | None = None
     time_limit: float | None = None
+    exact: float = 0.0
     seed: int = 0
     crossover_points: int = 2
 

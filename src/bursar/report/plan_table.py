@@ -88,6 +88,7 @@ def _bounds_to_dict(bounds: Bounds) -> dict[str, Any]:
         "critical_path_s": bounds.critical_path,
         "work_s": bounds.work,
         "energetic_s": bounds.energetic,
+        "exact_s": bounds.exact,
         "cost": bounds.cost,
         "unknown_tasks": bounds.unknown_tasks,
         "unpriced_sites": list(bounds.unpriced_sites),
@@ -183,6 +184,7 @@ def _bounds(bounds: Bounds) -> str:
         f"critical path {span(bounds.critical_path)}",
         f"work / processors {span(bounds.work)}",
         f"energetic {span(bounds.energetic)}",
+        *([] if bounds.exact is None else [f"CP-SAT {span(bounds.exact)}"]),
         f"cost {amount(bounds.cost, bounds.currency)}",
     ]
     text = "no plan can beat: " + ", ".join(parts)

@@ -239,6 +239,8 @@ def change_at(
 @compiled_part
 def step_at(times: FloatArray, low: int, end: int, moment: float) -> int:
     """Which of the steps ``low`` to ``end`` holds ``moment``, which is not before the first."""
+    if low + 1 == end or times[low + 1] > moment:  # as so often
+        return low
     while end - low > 1:
         middle = (low + end) // 2
         if times[middle] <= moment:

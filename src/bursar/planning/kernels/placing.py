@@ -273,6 +273,18 @@ def shares_of(
 
 
 @compiled_part
+def first_late(last: FloatArray, by_last: IntArray, low: int, high: int, moment: float) -> int:
+    """First of the positions ``low`` to ``high`` of a slot that is open until ``moment``."""
+    while low < high:
+        middle = (low + high) // 2
+        if last[by_last[middle]] < moment:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled_part
 def soonest(tasks: Tasks, slots: Slots, draft: Draft, task: int) -> Place:
     """
     Where the task finishes earliest.
@@ -283,7 +295,7 @@ def soonest(tasks: Tasks, slots: Slots, draft: Draft, task: int) -> Place:
     board = draft.board
     times, free, base, steps = board.times, board.free, board.base, board.steps
     caps, open_step, open_from, uses = board.caps, board.open_step, board.open_from, board.uses
-    begin, last, first = slots.begin, slots.last, slots.first
+    last, by_last, first = slots.last, slots.by_last, slots.first
     width = tasks.widths[task]
     site, best, begins, ends = -1, NOWHERE, 0.0, np.inf
     in_use = False
@@ -297,20 +309,26 @@ def soonest(tasks: Tasks, slots: Slots, draft: Draft, task: int) -> Place:
                 site, best, begins, ends = s, IDLE, ready, ready
                 in_use = True
             continue
-        for slot in range(first[s], first[s + 1]):
-            if begin[slot] + duration > ends:
-                break
+        # Slots that end too early for the task are many where much time has passed.
+        low, high = first[s], first[s + 1]
+        late = first_late(last, by_last, low, high, ready + duration)
+        for k in range(late, high):
+            slot = by_last[k]
             from_ = max(ready, open_from[slot])
             finish = from_ + duration
             if finish > ends or caps[slot] < width or last[slot] < finish:
                 continue
             used = uses[slot] > 0
-            if finish == ends and (in_use or not used or site != s):
+            if finish == ends and site == s and (in_use, -best) >= (used, -slot):
                 continue
-            low, end = base[slot] + open_step[slot], base[slot] + steps[slot]
-            start = earliest_start(times, free, low, end, from_, duration, width, ends)
+            if finish == ends and site != s:
+                continue
+            step, end = base[slot] + open_step[slot], base[slot] + steps[slot]
+            start = earliest_start(times, free, step, end, from_, duration, width, ends)
             finish = start + duration
-            if finish < ends or (finish == ends < np.inf and used and not in_use and site == s):
+            if finish < ends or (
+                finish == ends < np.inf and site == s and (used, -slot) > (in_use, -best)
+            ):
                 site, best, begins, ends = s, slot, start, finish
                 in_use = used
         if draft.wide[0] > 0 and width > 1:

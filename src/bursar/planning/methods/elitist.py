@@ -42,10 +42,14 @@ CROSSING = 0.3
 """Share of the offspring that have two parents."""
 WARMTH = 0.03
 """At first a purchase dearer by about this share may take another's place."""
-HASTE = 0.25
+HASTE = 0.3
 """Share of the schedules spent on the fastest plan."""
-WALKERS = 8
-"""Orders tried at once in looking for it."""
+WALKS = 4
+"""Side by side in looking for it."""
+HEAT = 0.03
+"""At first a walk goes on to a schedule longer by about this share."""
+PUSHED = 0.5
+"""Of the steps, in which one walk's schedule is pushed late and early again."""
 STEP = 0.6
 """Standard deviation of the change of a key, in median runtimes."""
 WORK = 2e9
@@ -135,27 +139,34 @@ def _hasten(
     known: Known,
     until: int,
 ) -> None:
-    """Looks for the fastest plan on all slots: a walk through the orders of the tasks."""
+    """
+    Looks for the fastest plan on all slots, by simulated annealing over the tasks' order.
+
+    Several walks go on side by side, so that there is work for several threads.
+    Now and then one of them has its schedule pushed late and early again.
+    """
     problem = search.problem
     mirror = Mirror(problem)
-    everything = problem.everything
-    walk = orders.usual
-    best = np.inf
+    everything = np.repeat(problem.everything[None], WALKS, axis=0)
+    walks = np.repeat(orders.usual[None], WALKS, axis=0)
+    makespans = np.full(WALKS, np.inf)
+    first = search.evaluator.count
     while search.evaluator.count < until and not search.out_of_time:
-        keys = walk + orders.steps(rng, WALKERS)
-        scores = _try(search, np.repeat(everything[None], WALKERS, axis=0), keys, orders, known)
-        found = int(np.argmin(scores.makespan))
-        makespan, chosen = float(scores.makespan[found]), keys[found]
-        if np.isfinite(makespan):
-            made = schedule(problem, everything, priority=orders.order(chosen))
-            late = mirror.latest_starts(everything, made.finish, makespan)
+        left = 1 - (search.evaluator.count - first) / max(1, until - first)
+        keys = walks + orders.steps(rng, WALKS) * np.isfinite(makespans)[:, None]
+        found = _try(search, everything, keys, orders, known).makespan
+        pushed = int(rng.integers(WALKS))
+        if rng.random() < PUSHED and np.isfinite(found[pushed]):
+            made = schedule(problem, everything[0], priority=orders.order(keys[pushed]))
+            late = mirror.latest_starts(everything[0], made.finish, found[pushed])
             search.evaluator.count += 1
             if late is not None:
-                again = _try(search, everything[None], late[None], orders, known)
-                if again.makespan[0] <= makespan:
-                    makespan, chosen = float(again.makespan[0]), late
-        if makespan <= best:
-            best, walk = makespan, chosen
+                again = _try(search, everything[:1], late[None], orders, known).makespan[0]
+                if again <= found[pushed]:
+                    found[pushed], keys[pushed] = again, late
+        chances = rng.exponential(1.0, WALKS)
+        kept = found <= makespans * (1 + HEAT * left**2 * chances)
+        walks[kept], makespans[kept] = keys[kept], found[kept]
 
 
 def _try(search: Search, caps: IntArray, keys: FloatArray, orders: _Orders, known: Known) -> Scores:

@@ -1,0 +1,113 @@
+"""
+A front made better, and proven, by CP-SAT.
+
+The fastest plan first, then plans evenly far apart along the front: each is
+handed to the solver as a hint, and asked to be cheaper at the same deadline. A
+bound on the cost at a deadline holds for every plan that is as fast.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bursar.planning.exact import polish, why_not
+from bursar.planning.methods.search import Search
+from bursar.planning.pareto import Found
+from bursar.planning.policy import Recipe
+from bursar.planning.schedulers import Schedule, replay
+
+POINTS = 5
+"""Plans of the front that are polished, the fastest twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """
+    What the solver has proven.
+
+    Parameters
+    ----------
+    makespan
+        No plan is shorter, seconds; None when nothing is proven.
+    costs
+        Deadline, seconds, and the least cost of a plan that meets it, currency units.
+    note
+        What there is to say about it; empty when nothing.
+    """
+
+    makespan: float | None = None
+    costs: Sequence[tuple[float, float]] = field(default_factory=tuple)
+    note: str = ""
+
+    def least_cost(self, makespan: float) -> float:
+        """What any plan as fast costs at least; 0 where nothing is proven."""
+        slack = makespan * (1 - 1e-9)
+        return max((bound for deadline, bound in self.costs if deadline >= slack), default=0.0)
+
+
+def polish_front(search: Search, seconds: float) -> Proofs:
+    """
+    Adds what the solver finds to the archive, and answers what it proves.
+
+    Parameters
+    ----------
+    seconds
+        To spend, about.
+
+    Raises
+    ------
+    InputError
+        When OR-Tools is not installed.
+    """
+    problem, archive = search.problem, search.archive
+    reason = why_not(problem)
+    if reason is not None:
+        return Proofs(note=f"not polished by CP-SAT: {reason}")
+    if not len(archive):
+        return Proofs()
+    ends = time.monotonic() + seconds
+    workers, seed = search.evaluator.threads, search.limits.seed
+
+    fastest = archive[0]
+    found = polish(
+        problem,
+        minimise="makespan",
+        hint=replay(problem, fastest.recipe),
+        time_limit=seconds / (POINTS + 1),
+        workers=workers,
+        seed=seed,
+    )
+    makespan = None if found is None else found.bound
+    better = 0
+    if found is not None:
+        better += archive.add(_found(search, found.makespan, found.cost, found.schedule))
+    costs: list[tuple[float, float]] = []
+    chosen = np.unique(np.linspace(0, len(archive) - 1, POINTS).astype(int))
+    targets = [archive[int(i)] for i in chosen]
+    for number, target in enumerate(targets):
+        left = ends - time.monotonic()
+        found = polish(
+            problem,
+            minimise="cost",
+            deadline=target.makespan,
+            hint=replay(problem, target.recipe),
+            time_limit=max(0.0, left / (len(targets) - number)),
+            workers=workers,
+            seed=seed,
+        )
+        if found is None:
+            continue
+        better += archive.add(_found(search, found.makespan, found.cost, found.schedule))
+        if found.bound is not None:
+            costs.append((target.makespan, found.bound))
+        search.tell()
+    plans = f"{better} plan{'' if better == 1 else 's'}"
+    return Proofs(makespan, tuple(costs), f"CP-SAT made {plans} of the front in {seconds:g} s")
+
+
+def _found(search: Search, makespan: float, cost: float, made: Schedule) -> Found:
+    caps = np.where(made.used, search.problem.everything, 0)
+    recipe = Recipe(caps=tuple(caps.tolist()), policy=search.evaluator.policy, schedule=made)
+    return Found(makespan, cost, recipe)
