@@ -1,0 +1,375 @@
+"""
+Fronts over priced slots: how good the searches are, and how fast.
+
+Tables:
+
+searches
+    Hypervolume of each method's front at about equal numbers of schedules, on
+    random instances of 100 rigid tasks over 120 slots of four sites; medians,
+    quartiles, and in how many instances ``auto`` is best.
+exact
+    ``auto`` against CP-SAT (60 s, no hint but HEFT's schedule) on some of them.
+hpdc07
+    The instance of HPDC'07 section 3 (124 slots, 100 tasks): feasible and Pareto
+    plans, which scheduler finds the plans that survive, population against
+    generations, and 1-, 2- and 3-point crossover.
+speed
+    One HEFT schedule of CyberShake (8,039 tasks) over a busy cluster's slots,
+    MOGA 10 x 10 on it, the genetic algorithm 50 x 20 on 500 tasks, and growth.
+
+Use::
+
+    python benchmarks/fronts.py [searches] [exact] [hpdc07] [speed] [--quick]
+
+Without names, all but ``exact``. Every instance is made from its seed, which is
+its number.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from bursar.model.goal import Goal
+from bursar.model.link import Link
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.task import Task
+from bursar.model.workflow import Workflow
+from bursar.planning.capacity import makespan_bound
+from bursar.planning.evaluation import Evaluator
+from bursar.planning.limits import Limits
+from bursar.planning.methods.elitist import elitist
+from bursar.planning.methods.ga import genetic
+from bursar.planning.methods.moga import moga
+from bursar.planning.methods.nsga2 import nsga2
+from bursar.planning.methods.search import Search
+from bursar.planning.pareto import hypervolume, nondominated
+from bursar.planning.policy import Policy, Scheduler
+from bursar.planning.problem import Problem, build_problem
+from bursar.planning.schedulers import schedule
+from bursar.simulation.workflows import BANDWIDTH, cybershake, layered
+from bursar.simulation.workloads import poisson_slots
+
+SITES = {"a": 10, "b": 20, "c": 30, "d": 40}
+
+
+def main() -> None:
+    """The tables named."""
+    tables = {"searches": searches, "exact": exact, "hpdc07": hpdc07, "speed": speed}
+    named = [word for word in sys.argv[1:] if word != "--quick"]
+    unknown = [word for word in named if word not in tables]
+    if unknown:
+        sys.exit(f"expected {', '.join(tables)} or --quick, got {' '.join(unknown)}")
+    quick = "--quick" in sys.argv
+    for name in named or ["searches", "hpdc07", "speed"]:
+        tables[name](quick)
+        print()
+
+
+def instance(seed: int) -> Problem:
+    """100 rigid tasks on 4 or 10 levels, 30 indivisible slots of each of four sites."""
+    rng = np.random.default_rng(seed)
+    levels = (10, 4)[seed % 2]
+    level = np.sort(rng.integers(0, levels, 100))
+    tasks = []
+    for i in range(100):
+        above = np.flatnonzero(level == level[i] - 1)
+        parents = rng.choice(above, min(2, len(above)), replace=False) if len(above) else []
+        tasks.append(
+            Task(
+                id=f"t{i}",
+                runtime=float(rng.integers(60, 901)),
+                processors=int(rng.integers(1, 17)),
+                after=tuple(f"t{p}" for p in sorted(parents)),
+            )
+        )
+    sites = [
+        SiteFacts(name=name, processors=n, slots=tuple(_one_after_the_other(rng, name, n, 30)))
+        for name, n in SITES.items()
+    ]
+    return build_problem(Workflow(tuple(tasks)), sites)
+
+
+def _one_after_the_other(
+    rng: np.random.Generator, site: str, processors: int, count: int, gap: float = 300.0
+) -> list[Slot]:
+    """Slots that never overlap on a processor, after exponential gaps."""
+    free = np.zeros(processors)
+    slots = []
+    for _ in range(count):
+        width = int(rng.integers(max(1, processors // 4), processors + 1))
+        start = float(np.sort(free)[width - 1] + rng.exponential(gap))
+        duration = float(rng.integers(600, 3000))
+        free[np.argsort(free)[:width]] = start + duration
+        price = float(np.round(rng.uniform(0.5, 2), 2))
+        slots.append(
+            Slot(
+                site=site,
+                start=start,
+                duration=duration,
+                processors=width,
+                unit_price=price,
+                divisible=False,
+            )
+        )
+    return slots
+
+
+def searches(quick: bool) -> None:
+    """Hypervolume, scaled to the box of all fronts found."""
+    schedules, instances = 5000, 6 if quick else 30
+    size = 50
+    methods: dict[str, tuple[Callable[[Search], None], Limits]] = {
+        "moga": (moga, Limits(population=size, generations=schedules // size - 1)),
+        "nsga2": (nsga2, Limits(population=size, generations=schedules // size - 1)),
+        "ga": (lambda s: genetic(s, Goal()), Limits(population=size, generations=99)),
+        "auto": (elitist, Limits(evaluations=schedules)),
+    }
+    volumes: dict[str, list[float]] = {name: [] for name in methods}
+    for seed in range(instances):
+        problem = instance(seed)
+        points = {}
+        for name, (method, limits) in methods.items():
+            search = Search(Evaluator(problem, Policy(worth=50.0)), limits)
+            method(search)
+            points[name] = search.archive.points
+        everyone = np.concatenate(list(points.values()))
+        least, worst = everyone.min(axis=0), everyone.max(axis=0) * 1.05
+        for name, front in points.items():
+            box = float(np.prod(worst - least))
+            volumes[name].append(hypervolume(front, worst.tolist()) / box)
+    print(f"searches: {instances} instances, {schedules} schedules each")
+    print(f"{'':>8} {'quartile':>9} {'median':>7} {'quartile':>9} {'best in':>8}")
+    best = np.argmax([volumes[name] for name in methods], axis=0)
+    for k, name in enumerate(methods):
+        low, middle, high = np.quantile(volumes[name], (0.25, 0.5, 0.75))
+        print(f"{name:>8} {low:>9.3f} {middle:>7.3f} {high:>9.3f} {(best == k).mean():>8.0%}")
+
+
+def exact(quick: bool) -> None:
+    """Makespan on everything, and cost at 1.1, 1.3 and 1.6 times the fastest makespan."""
+    from bursar.planning.exact import polish
+
+    seconds = 20.0 if quick else 60.0
+    print(f"auto against CP-SAT ({seconds:g} s each, two threads, HEFT's schedule as the hint)")
+    print(f"{'seed':>4} {'question':>20} {'auto':>10} {'CP-SAT':>10} {'proven':>10} {'excess':>8}")
+    excesses: dict[str, list[float]] = {"makespan": [], "cost": []}
+    for seed in range(2 if quick else 6):
+        problem = instance(seed)
+        search = Search(Evaluator(problem, Policy()), Limits())
+        elitist(search)
+        points = search.archive.points
+        hint = schedule(problem, problem.everything)
+        found = polish(problem, minimise="makespan", hint=hint, time_limit=seconds, workers=2)
+        assert found is not None
+        _compare(seed, "makespan", points[0, 0], found.makespan, found.bound, excesses["makespan"])
+        for factor in (1.1, 1.3, 1.6):
+            deadline = float(hint.makespan * factor)
+            ours = points[points[:, 0] <= deadline, 1].min()
+            found = polish(
+                problem,
+                minimise="cost",
+                deadline=deadline,
+                hint=hint,
+                time_limit=seconds,
+                workers=2,
+            )
+            assert found is not None
+            what = f"cost in {factor} x HEFT"
+            _compare(seed, what, ours, found.cost, found.bound, excesses["cost"])
+    for what, values in excesses.items():
+        print(f"{what}: median excess {np.median(values):+.1%}, worst {max(values):+.1%}")
+
+
+def _compare(
+    seed: int, what: str, ours: float, theirs: float, bound: float | None, kept: list[float]
+) -> None:
+    kept.append(ours / theirs - 1)
+    proven = "" if bound is None else f"{bound:.0f}"
+    print(f"{seed:>4} {what:>20} {ours:>10.0f} {theirs:>10.0f} {proven:>10} {kept[-1]:>+8.1%}")
+
+
+def hpdc07(quick: bool) -> None:
+    """Section 3: 124 slots, 100 tasks of 100 s on average, transfers as long."""
+    repetitions = 5 if quick else 20
+    problems = [_section_3(seed) for seed in range(repetitions)]
+
+    found = []
+    for problem in problems:
+        limits = Limits(population=50, generations=50)
+        search = Search(Evaluator(problem, Policy(), whole=True), limits)
+        moga(search)
+        found.append((len(search.points), len(search.archive)))
+    feasible, front = np.array(found).T
+    print(
+        f"hpdc07, section 3, {repetitions} instances: MOGA 50 x 50 meets {_spread(feasible)} "
+        f"feasible plans, {_spread(front)} Pareto (paper: 1,742 and 40)"
+    )
+
+    names: list[Scheduler] = ["heft", "greedy", "minmin", "maxmin"]
+    surviving = {name: [] for name in names}  # type: dict[str, list[int]]
+    for problem in problems:
+        fronts = {}
+        for name in names:
+            policy = Policy(scheduler=name)
+            limits = Limits(population=50, generations=20)
+            search = Search(Evaluator(problem, policy, whole=True), limits)
+            moga(search)
+            fronts[name] = search.archive.points
+        together = np.concatenate(list(fronts.values()))
+        owners = np.repeat(names, [len(f) for f in fronts.values()])
+        kept = owners[nondominated(together)]
+        for name in names:
+            surviving[name].append(int((kept == name).sum()))
+    print("plans that survive, by scheduler: " + ", ".join(
+        f"{name} {_spread(np.array(counts))}" for name, counts in surviving.items()
+    ))  # fmt: skip
+
+    shapes = {"10 x 100": (10, 100), "32 x 32": (32, 32), "100 x 10": (100, 10)}
+    points = {"1 point": 1, "2 points": 2, "3 points": 3}
+    for title, choices in (
+        ("population x generations", {k: (*v, 2) for k, v in shapes.items()}),
+        ("crossover, 50 x 20", {k: (50, 20, v) for k, v in points.items()}),
+    ):
+        volumes: dict[str, list[float]] = {name: [] for name in choices}
+        for problem in problems:
+            fronts = {}
+            for name, (population, generations, cuts) in choices.items():
+                limits = Limits(
+                    population=population, generations=generations, crossover_points=cuts
+                )
+                search = Search(Evaluator(problem, Policy(), whole=True), limits)
+                moga(search)
+                fronts[name] = search.archive.points
+            together = np.concatenate(list(fronts.values()))
+            least, worst = together.min(axis=0), together.max(axis=0) * 1.05
+            for name, front_points in fronts.items():
+                box = float(np.prod(worst - least))
+                volumes[name].append(hypervolume(front_points, worst.tolist()) / box)
+        print(f"{title}, hypervolume: " + ", ".join(
+            f"{name} {np.mean(v):.3f} +- {np.std(v):.3f}" for name, v in volumes.items()
+        ))  # fmt: skip
+
+
+def _section_3(seed: int) -> Problem:
+    rng = np.random.default_rng(seed)
+    offered = poisson_slots(rng)
+    sites = []
+    for name in sorted({slot.site for slot in offered}):
+        slots = tuple(slot for slot in offered if slot.site == name)
+        others = {slot.site for slot in offered} - {name}
+        sites.append(
+            SiteFacts(
+                name=name,
+                processors=sum(slot.processors for slot in slots),  # as the paper draws them
+                slots=slots,
+                links={other: Link(bandwidth=BANDWIDTH) for other in others},
+            )
+        )
+    return build_problem(layered(rng, tasks=100, depth=10, mean_transfer=100.0), sites)
+
+
+def _spread(values: np.ndarray) -> str:
+    return f"{values.mean():.0f} +- {values.std():.0f}"
+
+
+def speed(quick: bool) -> None:
+    """Times after the first call; the least of a few."""
+    began = time.perf_counter()
+    schedule(instance(0), instance(0).everything)
+    print(
+        f"speed; first call, compiling or loading the kernels: {time.perf_counter() - began:.1f} s"
+    )
+    for title, wide in (("CyberShake, 8,039 tasks", 288), ("the same, all serial", 1)):
+        rng = np.random.default_rng(1)
+        workflow = cybershake(rng, spread=0.4, wide=wide)
+        problem = build_problem(workflow, [_busy_cluster(rng, stretch=3 if wide > 1 else 1)])
+        made = schedule(problem, problem.everything)
+        bound = makespan_bound(problem)
+        took = _least(lambda p=problem: schedule(p, p.everything), 5)
+        print(
+            f"{title}: one HEFT schedule {1000 * took:.1f} ms, "
+            f"makespan {made.makespan / bound - 1:.2%} above the bound"
+        )
+        for threads in (1, 2):
+
+            def run(p: Problem = problem, n: int = threads) -> None:
+                moga(Search(Evaluator(p, Policy(), threads=n), Limits()))
+
+            print(f"  MOGA 10 x 10, {threads} thread(s): {_least(run, 2):.2f} s")
+    workflow = layered(np.random.default_rng(1), tasks=500, depth=22, mean_transfer=100.0)
+    for title, fine in (("coarse slots", False), ("slots of one processor", True)):
+        problem = build_problem(workflow, _sites_of_slots(np.random.default_rng(2), fine))
+
+        def evolve(p: Problem = problem) -> None:
+            search = Search(Evaluator(p, Policy(scheduler="list"), threads=1), Limits())
+            genetic(search, Goal())
+
+        print(
+            f"genetic algorithm 50 x 20, 500 tasks, {problem.n_slots} {title}, one thread: "
+            f"{_least(evolve, 1):.2f} s"
+        )
+    print("growth, one HEFT schedule of serial tasks on 100 levels:")
+    for tasks, slots in ((1000, 100), (10_000, 1000), (100_000, 10_000)):
+        rng = np.random.default_rng(3)
+        many = layered(rng, tasks=tasks, depth=100)
+        offered = tuple(_one_after_the_other(rng, "s", 400, slots, gap=30.0))
+        problem = build_problem(many, [SiteFacts(name="s", processors=400, slots=offered)])
+        took = _least(lambda p=problem: schedule(p, p.everything), 2)
+        complete = schedule(problem, problem.everything).complete
+        print(f"  {tasks:>7} tasks, {slots:>6} slots: {1000 * took:9.1f} ms, complete {complete}")
+
+
+def _busy_cluster(rng: np.random.Generator, stretch: float) -> SiteFacts:
+    """430 processors in ten groups, each free in twelve windows, the last without an end."""
+    slots = []
+    for _ in range(10):
+        at = float(rng.uniform(0, 2000))
+        for k in range(12):
+            last = k == 11
+            duration = float(rng.uniform(2000, 9000)) * stretch
+            slots.append(
+                Slot(
+                    site="cluster",
+                    start=at,
+                    duration=duration,
+                    processors=43,
+                    unit_price=1.0,
+                    divisible=last,
+                    extensible=last,
+                )
+            )
+            at += duration + float(rng.uniform(200, 2000))
+    return SiteFacts(name="cluster", processors=430, slots=tuple(slots))
+
+
+def _sites_of_slots(rng: np.random.Generator, fine: bool) -> list[SiteFacts]:
+    """214 slots of four sites; ``fine``: the same in pieces of one processor."""
+    sites = []
+    for name, processors in SITES.items():
+        count = 214 // 4 + (name < "c")
+        slots = _one_after_the_other(rng, name, processors, count, gap=100.0)
+        if fine:
+            slots = [
+                Slot(site=name, start=s.start, duration=s.duration, processors=1,
+                     unit_price=1.0, divisible=False)
+                for s in slots for _ in range(s.processors)
+            ]  # fmt: skip
+        links = {other: Link(bandwidth=BANDWIDTH) for other in SITES if other != name}
+        sites.append(SiteFacts(name=name, processors=processors, slots=tuple(slots), links=links))
+    return sites
+
+
+def _least(work: Callable[[], object], times: int) -> float:
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - began)
+    return min(took)
+
+
+if __name__ == "__main__":
+    main()
