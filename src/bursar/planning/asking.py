@@ -84,7 +84,7 @@ def ask(
             bounds = replace(bounds, exact=proofs.makespan)
         options = [option_of(problem, found.recipe, whole=whole) for found in search.archive]
     if not options:
-        raise _no_plan(problem, processors)
+        raise _no_plan(problem, processors, notes)
     return Front(
         options=tuple(with_bounds(problem, options, proofs.least_cost)),
         tried=tuple(map(tuple, search.points.tolist())),
@@ -310,7 +310,9 @@ def _notes(workflow: Workflow, problem: Problem) -> Iterator[str]:
         )
 
 
-def _no_plan(problem: Problem, processors: Sequence[int] | None) -> InputError:
+def _no_plan(
+    problem: Problem, processors: Sequence[int] | None, notes: Sequence[str]
+) -> InputError:
     if processors:
         return InputError(
             f"no plan with {' or '.join(map(str, processors))} processors holds every task; "
@@ -318,5 +320,5 @@ def _no_plan(problem: Problem, processors: Sequence[int] | None) -> InputError:
         )
     return InputError(
         "no plan holds every task: the slots on offer are too few, too short or too narrow",
-        hint="ask for more slots, or for ones that may be extended",
+        hint=notes[-1] if notes else "ask for more slots, or for ones that may be extended",
     )
