@@ -199,13 +199,13 @@ def sum_of(
     steps = 1
     i, j = low, low
     while i < high:
-        slot = slots.by_last[j]
-        if slots.begin[i] < slots.last[slot]:
+        if j == high or slots.begin[i] < slots.last[slots.by_last[j]]:
             moment, change = slots.begin[i], caps[i]
             if slots.last[i] <= slots.begin[i]:
                 change = 0
             i += 1
         else:
+            slot = slots.by_last[j]
             moment, change = slots.last[slot], -caps[slot]
             if slots.last[slot] <= slots.begin[slot]:
                 change = 0
