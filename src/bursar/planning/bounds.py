@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bursar.model.slot import Slot
+from bursar.planning.capacity import makespan_bound
 from bursar.planning.front import Option
 from bursar.planning.kernels import ranks
 from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
@@ -94,8 +95,6 @@ def prove_bounds(problem: Problem) -> Bounds:
     work = float(_least_work(problem, everywhere).sum()) / capacity
     energetic = float(_energetic(problem, everywhere, np.array([capacity]))[0])
     if not endless(problem) and known:
-        from bursar.planning.capacity import makespan_bound
-
         energetic = max(energetic, makespan_bound(problem))
     return Bounds(
         critical_path=path if known else None,
@@ -131,7 +130,7 @@ def with_bounds(
     if endless(problem):
         bounds = makespan_bounds(problem, caps)
     else:
-        from bursar.planning.capacity import makespan_bound
+        # Late: it brings SciPy, which a plan of leases alone does not need.
         from bursar.planning.covering import cost_bounds
 
         bounds = np.array([makespan_bound(problem, row) for row in caps])

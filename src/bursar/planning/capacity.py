@@ -324,16 +324,14 @@ def _forward(problem: Problem, processors: IntArray) -> Sequence:
 
 def _backward(problem: Problem, processors: IntArray) -> Sequence:
     slots = problem.offers.arrays
-    child = np.repeat(np.arange(problem.n_tasks), np.diff(problem.parent_start))
-    edges = np.argsort(problem.parent_index, kind="stable")
-    counts = np.bincount(problem.parent_index, minlength=problem.n_tasks)
+    turned = problem.turned()
     return Sequence(
-        order=problem.order[::-1].copy(),
-        parent_start=np.concatenate(([0], np.cumsum(counts))),
-        parent_index=child[edges],
-        parent_bytes=problem.parent_bytes[edges],
-        latency=problem.latency.T.copy(),
-        pace=problem.seconds_per_byte.T.copy(),
+        order=turned.order,
+        parent_start=turned.parent_start,
+        parent_index=turned.parent_index,
+        parent_bytes=turned.parent_bytes,
+        latency=turned.latency,
+        pace=turned.seconds_per_byte,
         first=slots.first,
         begin=-slots.last,
         last=-slots.begin,

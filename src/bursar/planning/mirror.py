@@ -9,6 +9,7 @@ Tormos and Lova 2001, Annals of Operations Research 102: 65-81).
 """
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,11 +26,7 @@ class Mirror:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        start, index = problem.children
-        back = np.argsort(problem.parent_index, kind="stable")
-        self._start, self._index = start.astype(np.int64), index.astype(np.int64)
-        self._bytes = problem.parent_bytes[back]
-        self._order = np.ascontiguousarray(problem.order[::-1])
+        self._back = problem.turned()
 
     def latest_starts(
         self, caps: IntArray, finish: FloatArray, makespan: float
@@ -49,8 +46,9 @@ class Mirror:
         makespan
             The moment that becomes 0, seconds.
         """
-        keys = after_others(-finish, self._order, self._start, self._index)
-        priority = self._order[np.argsort(keys[self._order], kind="stable")]
+        back = self._back
+        keys = after_others(-finish, back.order, back.parent_start, back.parent_index)
+        priority = back.order[np.argsort(keys[back.order], kind="stable")]
         where, turned = self._turned(makespan)
         made = schedule(turned, caps[where], Policy(scheduler="list"), priority=priority)
         return makespan - made.finish if made.complete else None
@@ -81,17 +79,4 @@ class Mirror:
             leased=slots.leased[where],
         )
         offers = Offers(tuple(problem.offers.slots[i] for i in where), arrays)
-        turned = Problem(
-            sites=problem.sites,
-            offers=offers,
-            runtimes=problem.runtimes,
-            known=problem.known,
-            widths=problem.widths,
-            order=self._order,
-            parent_start=self._start,
-            parent_index=self._index,
-            parent_bytes=self._bytes,
-            latency=np.ascontiguousarray(problem.latency.T),
-            seconds_per_byte=np.ascontiguousarray(problem.seconds_per_byte.T),
-        )
-        return where, turned
+        return where, replace(self._back, offers=offers)

@@ -100,6 +100,19 @@ class Problem:
         counts = np.bincount(self.parent_index, minlength=self.n_tasks)
         return np.concatenate(([0], np.cumsum(counts))), holders[order]
 
+    def turned(self) -> "Problem":
+        """The same with the workflow and its transfers read from the end; the slots stay."""
+        start, index = self.children
+        return replace(
+            self,
+            order=self.order[::-1].copy(),
+            parent_start=start,
+            parent_index=index,
+            parent_bytes=self.parent_bytes[np.argsort(self.parent_index, kind="stable")],
+            latency=self.latency.T.copy(),
+            seconds_per_byte=self.seconds_per_byte.T.copy(),
+        )
+
     @property
     def levels(self) -> IntArray:
         """Tasks on the longest chain of each task's ancestors, shape ``(n_tasks,)``."""

@@ -20,12 +20,10 @@ import numpy as np
 
 from bursar.planning.kernels.board import FloatArray, IntArray
 from bursar.planning.methods.search import Search
-from bursar.planning.methods.variation import crossed, domination, mutated, sampled
+from bursar.planning.methods.variation import bred, domination, sampled
 
 POPULATION = 10
 GENERATIONS = 10
-CROSSOVER = 0.9
-"""Probability that a pair is crossed; else its offspring are copies."""
 
 
 def moga(search: Search) -> None:
@@ -43,13 +41,7 @@ def moga(search: Search) -> None:
             break
         objectives = np.column_stack((scores.makespan, scores.cost))
         parents = population[sampled(rng, shared_fitness(objectives), size + size % 2)]
-        half = len(parents) // 2
-        pair = parents[:half], parents[half:]
-        if n_slots > 1:
-            offspring = crossed(rng, *pair, min(search.limits.crossover_points, n_slots - 1))
-            cross = rng.random(half)[:, None] < CROSSOVER
-            pair = np.where(cross, offspring[0], pair[0]), np.where(cross, offspring[1], pair[1])
-        population = mutated(rng, np.concatenate(pair)[:size], 1 / n_slots)
+        population = bred(rng, parents, search.limits.crossover_points, size)
 
 
 def ranks(objectives: FloatArray) -> IntArray:

@@ -12,16 +12,14 @@ import numpy as np
 from bursar.planning.kernels.board import FloatArray, IntArray
 from bursar.planning.methods.search import Search
 from bursar.planning.methods.variation import (
-    crossed,
+    bred,
     domination,
-    mutated,
     random_subsets,
     unique,
 )
 
 POPULATION = 50
 GENERATIONS = 20
-CROSSOVER = 0.9
 
 
 def nsga2(search: Search) -> None:
@@ -46,13 +44,7 @@ def nsga2(search: Search) -> None:
         duels = rng.integers(0, len(population), (size + size % 2, 2))
         winners = np.where(place[duels[:, 0]] <= place[duels[:, 1]], duels[:, 0], duels[:, 1])
         parents = population[winners]
-        half = len(parents) // 2
-        pair = parents[:half], parents[half:]
-        if n_slots > 1:
-            offspring = crossed(rng, *pair, min(search.limits.crossover_points, n_slots - 1))
-            cross = rng.random(half)[:, None] < CROSSOVER
-            pair = np.where(cross, offspring[0], pair[0]), np.where(cross, offspring[1], pair[1])
-        young = mutated(rng, np.concatenate(pair)[:size], 1 / n_slots)
+        young = bred(rng, parents, search.limits.crossover_points, size)
         everyone = unique(np.concatenate((population, young)))
         fresh = everyone[len(population) :]
         if len(fresh):

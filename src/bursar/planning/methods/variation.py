@@ -4,6 +4,9 @@ import numpy as np
 
 from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
 
+CROSSOVER = 0.9
+"""Probability that a pair is crossed; else its offspring are copies."""
+
 
 def random_subsets(rng: np.random.Generator, count: int, bits: int) -> BoolArray:
     """
@@ -44,6 +47,28 @@ def crossed(
     np.put_along_axis(marks, cuts, 1, axis=1)
     swap = np.cumsum(marks, axis=1) % 2 == 1
     return np.where(swap, second, first), np.where(swap, first, second)
+
+
+def bred(rng: np.random.Generator, parents: BoolArray, points: int, count: int) -> BoolArray:
+    """
+    The next generation: two offspring of each pair, crossed mostly, each bit mutated at 1/bits.
+
+    Parameters
+    ----------
+    parents
+        Shape ``(2 n, bits)``; the first half is paired with the second.
+    points
+        Of the crossover.
+    count
+        How many offspring to keep.
+    """
+    half, bits = len(parents) // 2, parents.shape[1]
+    pair = parents[:half], parents[half:]
+    if bits > 1:
+        offspring = crossed(rng, *pair, min(points, bits - 1))
+        cross = rng.random(half)[:, None] < CROSSOVER
+        pair = np.where(cross, offspring[0], pair[0]), np.where(cross, offspring[1], pair[1])
+    return mutated(rng, np.concatenate(pair)[:count], 1 / bits)
 
 
 def mutated(rng: np.random.Generator, rows: BoolArray, rate: float) -> BoolArray:
