@@ -9,6 +9,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+PART: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Options of functions that only compiled functions call."""
+
+
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """
     The function as machine code, compiled at its first call and then kept on disk.
@@ -26,7 +30,17 @@ def compiled_part(function: Callable[P, R]) -> Callable[P, R]:
 
     Making that way takes a third of the time that compiling takes.
     """
-    return _compiled(function, {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})
+    return _compiled(function, PART)
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """
+    The same for a part that is called in the innermost loop: put into its callers' code.
+
+    Arrays that are handed to a function are counted in and out, which can take
+    longer than the function; but all this makes the callers slow to compile.
+    """
+    return _compiled(function, {**PART, "forceinline": True})
 
 
 def _compiled(function: Callable[P, R], options: dict[str, Any]) -> Callable[P, R]:

@@ -21,7 +21,9 @@ List schedulers over slots: where and when each task runs on what is bought.
 Ties are decided, so that a plan repeats: tasks of equal rank in the workflow's
 topological order; of places with equal finish the site named first, there a slot
 in use before another, then the slot that starts first; ``greedy`` takes the first
-place as such.
+place as such. From ``MANY_SERIAL`` tasks on, all of one processor, ``heft`` and
+``list`` keep gaps for each processor, which is several times faster and breaks
+ties within a site in another way (:mod:`bursar.planning.kernels.serial`).
 
 References
 ----------
@@ -34,7 +36,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bursar.planning.kernels import levels, lists, ranks
+from bursar.planning.kernels import levels, lists, ranks, serial
 from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
 from bursar.planning.kernels.placing import Draft, seconds_paid
 from bursar.planning.policy import Policy, Recipe, Scheduler
@@ -46,6 +48,8 @@ RULES: dict[Scheduler, int] = {
     "greedy": lists.MAKESPAN,
     "list-cost": lists.TOTAL,
 }
+MANY_SERIAL = 2000
+"""Tasks from which on those of one processor are scheduled by processor, not by slot."""
 SHORTEST = 1e-6
 """Seconds. A slot has a length, so this is leased where all tasks take no time."""
 
@@ -121,7 +125,7 @@ def schedule(
     """
     used = np.empty((1, problem.n_slots), dtype=np.bool_)
     priority = priority_of(problem, caps, policy.scheduler) if priority is None else priority
-    draft = run(
+    made = run(
         problem,
         caps[None, :],
         policy,
@@ -131,7 +135,7 @@ def schedule(
         False,
         (np.empty(1), np.empty(1), used, np.empty((1, problem.n_slots))),
     )
-    return from_draft(problem, draft)
+    return from_draft(problem, made) if isinstance(made, Draft) else _from_rota(problem, made)
 
 
 Outputs = tuple[FloatArray, FloatArray, BoolArray, FloatArray]
@@ -147,7 +151,7 @@ def run(
     due: FloatArray,
     whole: bool,
     outputs: Outputs,
-) -> Draft:
+) -> Draft | serial.Rota:
     """
     Schedules many purchases, and answers the last schedule; the interpreter is free meanwhile.
 
@@ -165,9 +169,17 @@ def run(
             tasks, slots, caps, longest, order, first, whole, SHORTEST, *outputs
         )
     rule = RULES[policy.scheduler]
+    if rule == lists.FINISH and many_serial(problem):
+        return serial.evaluate_serial(tasks, slots, caps, priorities, whole, *outputs)
     return lists.evaluate(
         tasks, slots, caps, rule, priorities, weights, policy.worth, due, whole, SHORTEST, *outputs
     )
+
+
+def many_serial(problem: Problem) -> bool:
+    """Whether each processor may keep its own gaps: see the module."""
+    serial_tasks = problem.n_tasks >= MANY_SERIAL and problem.widths.max() == 1
+    return bool(serial_tasks and not problem.offers.arrays.leased.any())
 
 
 def replay(problem: Problem, recipe: Recipe) -> Schedule:
@@ -201,6 +213,42 @@ def from_draft(problem: Problem, draft: Draft) -> Schedule:
         peak=board.peak,
         paid=seconds_paid(slots, board, SHORTEST),
     )
+
+
+def _from_rota(problem: Problem, rota: serial.Rota) -> Schedule:
+    slots = problem.offers.arrays
+    held = np.flatnonzero(rota.slot >= 0)
+    slot, start, finish = rota.slot[held], rota.start[held], rota.finish[held]
+    area = np.bincount(slot, finish - start, minlength=problem.n_slots)
+    until = slots.start.copy()
+    np.maximum.at(until, slot, finish)
+    whole = slots.processors * (np.maximum(slots.end, until) - slots.start)
+    used = area > 0
+    return Schedule(
+        site=rota.site,
+        start=rota.start,
+        finish=rota.finish,
+        held_first=np.cumsum(rota.slot >= 0) - (rota.slot >= 0),
+        held_count=(rota.slot >= 0).astype(np.int64),
+        held_slot=slot,
+        held_width=np.ones(len(held), dtype=np.int64),
+        used=used,
+        until=until,
+        peak=_most_at_once(slot, start, finish, problem.n_slots),
+        paid=np.where(used, np.where(slots.divisible, area, whole), 0.0),
+    )
+
+
+def _most_at_once(slot: IntArray, start: FloatArray, finish: FloatArray, n_slots: int) -> IntArray:
+    """Most of the intervals of each slot that overlap, shape ``(n_slots,)``."""
+    times = np.concatenate((start, finish))
+    change = np.repeat((1, -1), len(slot))
+    slots = np.tile(slot, 2)
+    order = np.lexsort((change, times, slots))  # of one moment, ends come first
+    running = np.cumsum(change[order])  # 0 after each slot
+    peak = np.zeros(n_slots, dtype=np.int64)
+    np.maximum.at(peak, slots[order], running)
+    return peak
 
 
 def priority_of(problem: Problem, caps: IntArray, scheduler: Scheduler) -> IntArray:
