@@ -17,9 +17,8 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning import exact
 from bursar.planning.building import option_of, plan_of
-from bursar.planning.exact import Exact, Objective, cost_of, polish, why_not
+from bursar.planning.exact import Exact, Objective, cost_of, polish, solving, why_not
 from bursar.planning.kernels.board import FloatArray, IntArray
 from bursar.planning.policy import Policy, Recipe
 from bursar.planning.problem import Problem, build_problem
@@ -380,7 +379,7 @@ def test_too_many_ways_are_refused_with_a_reason(monkeypatch: pytest.MonkeyPatch
     """
     problem = build_problem(tasks((5, 1), (3, 1)), [site(slot(), slot(start=1))])
     assert why_not(problem) is None
-    monkeypatch.setattr(exact, "MOST", 3)
+    monkeypatch.setattr(solving, "MOST", 3)
     assert why_not(problem) == "tasks can be placed in 4 ways, more than 3"
 
 

@@ -185,9 +185,7 @@ def test_plans_stand_before_the_validator(workflow: Workflow, sites: list[SiteFa
         patch.setattr(schedulers, "MANY_SERIAL", 1)
         made = schedule(problem, problem.everything)
         assume(made.complete)
-        recipe = Recipe(
-            caps=tuple(problem.everything.tolist()), policy=Policy(), schedule=made
-        )
+        recipe = Recipe(caps=tuple(problem.everything.tolist()), policy=Policy(), schedule=made)
         option = option_of(problem, recipe)
         tasks = Workflow(tuple(replace(task, processors=1) for task in workflow.tasks))
         plan = plan_of(problem, option, "heft")

@@ -1,0 +1,345 @@
+"""The question as CP-SAT's variables and constraints, and a schedule as its hint."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bursar.model.errors import InputError
+from bursar.planning.exact.question import SAME, Question
+from bursar.planning.exact.units import Grid, Money, prices_of
+from bursar.planning.exact.ways import Way, delays
+from bursar.planning.problem import Problem
+from bursar.planning.schedulers import Schedule
+
+
+@dataclass(slots=True)
+class _Bill:
+    """Variables of what is paid for one slot; None where its rule needs none."""
+
+    bought: Any = None
+    extension: Any = None
+    peak: Any = None
+    span: Any = None
+    area: Any = None
+
+
+@dataclass(slots=True)
+class _Part:
+    """Processors that a slot gives to a task that takes several slots."""
+
+    slot: int
+    taken: Any
+    count: Any
+
+
+@dataclass(slots=True)
+class Model:
+    """
+    Parameters
+    ----------
+    cp
+        What the solver reads.
+    start
+        Of each task, steps.
+    chosen
+        Of each way, whether it is taken.
+    parts
+        Of each way, by its number, that takes several slots.
+    at
+        By task and site, whether the task runs there; only where data take time.
+    bills
+        By slot; only where cost matters.
+    makespan
+        Steps; only where it is minimised.
+    objective
+        To be minimised.
+    """
+
+    cp: Any
+    start: list[Any]
+    chosen: list[Any]
+    parts: dict[int, list[_Part]] = field(default_factory=dict)
+    at: dict[tuple[int, int], Any] = field(default_factory=dict)
+    bills: dict[int, _Bill] = field(default_factory=dict)
+    makespan: Any = None
+    objective: Any = None
+
+
+@dataclass(slots=True)
+class _Use:
+    """What may run in a slot: whether it does, its task, steps and processors."""
+
+    runs: Any
+    task: int
+    size: int
+    width: Any
+    way: Way
+
+
+def build_model(
+    problem: Problem, question: Question, ways: list[Way], grid: Grid, money: Money | None
+) -> Model:
+    """The question as the solver reads it."""
+    cp_model = solver_library()
+    cp = cp_model.CpModel()
+    latest = grid.end(grid.horizon)
+    start = [cp.new_int_var(0, latest, f"start{i}") for i in range(problem.n_tasks)]
+    chosen = [cp.new_bool_var(f"way{k}") for k in range(len(ways))]
+    model = Model(cp, start, chosen)
+    uses: dict[int, list[_Use]] = {}
+    of_task: list[list[int]] = [[] for _ in range(problem.n_tasks)]
+    for k, way in enumerate(ways):
+        of_task[way.task].append(k)
+        size = grid.span(way.duration)
+        starts = [[grid.begin(a), min(grid.end(b), latest - size)] for a, b in way.starts]
+        _keep(cp_model, model, way.task, starts, chosen[k])
+        width = int(problem.widths[way.task])
+        if len(way.slots) == 1:
+            uses.setdefault(way.slots[0], []).append(_Use(chosen[k], way.task, size, width, way))
+            last = grid.end(float(problem.offers.arrays.last[way.slots[0]])) - size
+            if starts[0][1] > last:
+                _keep(cp_model, model, way.task, [[0, last]], chosen[k])
+        elif way.slots:
+            model.parts[k] = _split(cp_model, model, problem, grid, way, chosen[k])
+            for part in model.parts[k]:
+                use = _Use(part.taken, way.task, size, part.count, way)
+                uses.setdefault(part.slot, []).append(use)
+    for own in of_task:
+        cp.add_exactly_one(chosen[k] for k in own)
+
+    ends = [_end(model, ways, grid, task, own) for task, own in enumerate(of_task)]
+    for child in range(problem.n_tasks):
+        for edge in range(int(problem.parent_start[child]), int(problem.parent_start[child + 1])):
+            cp.add(start[child] >= ends[int(problem.parent_index[edge])])
+    for parent, child, a, b, delay in delays(problem):
+        there, here = (
+            _is_at(model, ways, of_task[task], task, s) for task, s in ((parent, a), (child, b))
+        )
+        if there is not None and here is not None:
+            arrival = ends[parent] + grid.span(delay)
+            cp.add(start[child] >= arrival).only_enforce_if([there, here])
+
+    _add_together(problem, model, ways, of_task, grid)
+    payments = []
+    for j, slot_uses in sorted(uses.items()):
+        peak: Any = int(problem.offers.arrays.processors[j])
+        if money is not None:
+            bill = model.bills[j] = _Bill(bought=cp.new_bool_var(f"bought{j}"))
+            payments += _pay(model, problem, j, bill, slot_uses, ends, grid, money)
+            peak = peak if bill.peak is None else bill.peak
+        lasting = [use for use in slot_uses if use.size > 0]
+        cp.add_cumulative(
+            [
+                cp.new_optional_fixed_size_interval_var(start[u.task], u.size, u.runs, "")
+                for u in lasting
+            ],
+            [u.width for u in lasting],
+            peak,
+        )
+    if money is not None and question.budget < math.inf:
+        budget = question.budget / money.unit
+        cp.add(sum(payments) <= math.floor(budget if grid.up else budget * (1 + SAME) + SAME))
+    if question.minimise == "cost":
+        model.objective = sum(payments)
+    else:
+        model.objective = model.makespan = cp.new_int_var(0, latest, "makespan")
+        for end in ends:
+            cp.add(model.makespan >= end)
+    return model
+
+
+def _keep(cp_model: Any, model: Model, task: int, starts: list[list[int]], if_: Any) -> None:
+    """The task starts in one of the intervals if the literal holds."""
+    domain = cp_model.Domain.from_intervals([pair for pair in starts if pair[0] <= pair[1]])
+    model.cp.add_linear_expression_in_domain(model.start[task], domain).only_enforce_if(if_)
+
+
+def _add_together(
+    problem: Problem, model: Model, ways: list[Way], of_task: list[list[int]], grid: Grid
+) -> None:
+    """
+    All tasks on all processors on offer, as if these were one slot.
+
+    This follows from the rest, but here no task is optional, so that the solver sees
+    early that too much is left to do.
+    """
+    slots, cp = problem.offers.arrays, model.cp
+    changes: dict[int, int] = {}
+    for j in sorted({j for way in ways for j in way.slots}):
+        begin, end = grid.begin(float(slots.begin[j])), grid.end(float(slots.last[j]))
+        if begin < end:
+            changes[begin] = changes.get(begin, 0) + int(slots.processors[j])
+            changes[end] = changes.get(end, 0) - int(slots.processors[j])
+    moments = sorted(changes)
+    offered = np.cumsum([changes[moment] for moment in moments]).tolist()
+    most = max(offered, default=0)
+    intervals, widths = [], []
+    for a, b, n in zip(
+        [0, *moments], [*moments, grid.end(grid.horizon)], [0, *offered], strict=True
+    ):
+        if a < b and n < most:
+            intervals.append(cp.new_fixed_size_interval_var(a, b - a, ""))
+            widths.append(most - n)
+    for task, own in enumerate(of_task):
+        size = min(grid.span(ways[k].duration) for k in own)
+        if size > 0:
+            intervals.append(cp.new_fixed_size_interval_var(model.start[task], size, ""))
+            widths.append(int(problem.widths[task]))
+    cp.add_cumulative(intervals, widths, most)
+
+
+def _split(
+    cp_model: Any, model: Model, problem: Problem, grid: Grid, way: Way, chosen: Any
+) -> list[_Part]:
+    """The processors that each slot gives if the way is taken."""
+    slots, cp = problem.offers.arrays, model.cp
+    width = int(problem.widths[way.task])
+    size = grid.span(way.duration)
+    parts = []
+    for j in way.slots:
+        most = min(int(slots.processors[j]), width - 1)
+        taken = cp.new_bool_var(f"takes{way.task}.{j}")
+        count = cp.new_int_var(0, most, f"count{way.task}.{j}")
+        cp.add(count >= taken)
+        cp.add(count <= most * taken)
+        cp.add_implication(taken, chosen)
+        first, last = grid.begin(float(slots.begin[j])), grid.end(float(slots.last[j])) - size
+        _keep(cp_model, model, way.task, [[first, last]], taken)
+        parts.append(_Part(j, taken, count))
+    cp.add(sum(part.count for part in parts) == width * chosen)
+    return parts
+
+
+def _end(model: Model, ways: list[Way], grid: Grid, task: int, own: list[int]) -> Any:
+    """Finish of a task, steps."""
+    sizes = {k: grid.span(ways[k].duration) for k in own}
+    if len(set(sizes.values())) == 1:
+        return model.start[task] + sizes[own[0]]
+    return model.start[task] + sum(size * model.chosen[k] for k, size in sizes.items())
+
+
+def _is_at(model: Model, ways: list[Way], own: list[int], task: int, site: int) -> Any:
+    """Whether the task runs on the site; None where it cannot."""
+    if (task, site) not in model.at:
+        there = [model.chosen[k] for k in own if ways[k].site == site]
+        if there:
+            model.at[task, site] = model.cp.new_bool_var(f"at{task}.{site}")
+            model.cp.add(sum(there) == model.at[task, site])
+        else:
+            model.at[task, site] = None
+    return model.at[task, site]
+
+
+def _pay(
+    model: Model,
+    problem: Problem,
+    j: int,
+    bill: _Bill,
+    uses: list[_Use],
+    ends: list[Any],
+    grid: Grid,
+    money: Money,
+) -> list[Any]:
+    """What is paid for a slot, as terms of a sum."""
+    cp, slots = model.cp, problem.offers.arrays
+    unit, n, fixed = prices_of(slots, j)
+    start, end, last = float(slots.start[j]), float(slots.end[j]), float(slots.last[j])
+    for use in uses:
+        cp.add_implication(use.runs, bill.bought)
+    # Implied, but without it the linear relaxation buys a sliver of each slot.
+    area = sum(use.size * (use.width if _is_part(use) else use.width * use.runs) for use in uses)
+    cp.add(area <= n * max(grid.end(last) - grid.begin(float(slots.begin[j])), 0) * bill.bought)
+
+    terms = [money.of(fixed) * bill.bought]
+    if slots.leased[j]:
+        paid_from = grid.paid_from(start)
+        longest = max(grid.end(last) - paid_from, 0)
+        bill.peak = cp.new_int_var(0, n, f"peak{j}")
+        bill.span = cp.new_int_var(0, longest, f"span{j}")
+        bill.area = cp.new_int_var(0, n * longest, f"area{j}")
+        for use in uses:
+            cp.add(bill.span >= ends[use.task] - paid_from).only_enforce_if(use.runs)
+        cp.add_multiplication_equality(bill.area, [bill.peak, bill.span])
+        if paid_from <= grid.begin(float(slots.begin[j])):
+            cp.add(bill.area >= area)  # implied as well
+        return [*terms, money.of(unit * grid.step) * bill.area]
+    if slots.divisible[j]:
+        for use in uses:
+            seconds = use.way.duration
+            if _is_part(use):
+                terms.append(money.of(unit * seconds) * use.width)
+            else:
+                terms.append(money.of(unit * seconds * use.width) * use.runs)
+        return terms
+    terms = [money.of(fixed + unit * n * (end - start)) * bill.bought]
+    if last > end:
+        paid_from = grid.paid_from(end)
+        bill.extension = cp.new_int_var(0, max(grid.end(last) - paid_from, 0), f"extension{j}")
+        for use in uses:
+            cp.add(bill.extension >= ends[use.task] - paid_from).only_enforce_if(use.runs)
+        terms.append(money.of(unit * n * grid.step) * bill.extension)
+    return terms
+
+
+def _is_part(use: _Use) -> bool:
+    """Whether the task takes several slots, so that its processors here are a variable."""
+    return len(use.way.slots) > 1
+
+
+def give_hint(problem: Problem, model: Model, ways: list[Way], grid: Grid, hint: Schedule) -> None:
+    """Tells the solver a schedule, all variables of it."""
+    number = {
+        (way.task, way.site, way.slots if len(way.slots) < 2 else None): k
+        for k, way in enumerate(ways)
+    }
+    hinted: dict[int, dict[int, int]] = {}
+    ends = [0] * problem.n_tasks
+    until: dict[int, int] = {}
+    for task in np.flatnonzero(hint.site >= 0).tolist():
+        held = slice(hint.held_first[task], hint.held_first[task] + hint.held_count[task])
+        taken = tuple(hint.held_slot[held].tolist())
+        key = (task, int(hint.site[task]), taken if len(taken) < 2 else None)
+        if key in number:
+            way = number[key]
+            hinted[way] = dict(zip(taken, hint.held_width[held].tolist(), strict=True))
+            begin = grid.begin(float(hint.start[task]))
+            ends[task] = begin + grid.span(ways[way].duration)
+            model.cp.add_hint(model.start[task], begin)
+            until.update({j: max(until.get(j, 0), ends[task]) for j in taken})
+    for k, chosen in enumerate(model.chosen):
+        model.cp.add_hint(chosen, k in hinted)
+        for part in model.parts.get(k, ()):
+            count = hinted.get(k, {}).get(part.slot, 0)
+            model.cp.add_hint(part.taken, count > 0)
+            model.cp.add_hint(part.count, count)
+    for (task, s), at in model.at.items():
+        if at is not None:
+            model.cp.add_hint(at, bool(hint.site[task] == s))
+    if model.makespan is not None:
+        model.cp.add_hint(model.makespan, max(ends))
+    for j, bill in model.bills.items():
+        end = until.get(j, 0)
+        model.cp.add_hint(bill.bought, j in until)
+        if bill.extension is not None:
+            late = end - grid.paid_from(float(problem.offers.arrays.end[j]))
+            model.cp.add_hint(bill.extension, max(late, 0))
+        if bill.peak is not None:
+            span = max(end - grid.paid_from(float(problem.offers.arrays.start[j])), 0)
+            peak = int(hint.peak[j]) if j in until else 0
+            model.cp.add_hint(bill.peak, peak)
+            model.cp.add_hint(bill.span, span if peak else 0)
+            model.cp.add_hint(bill.area, peak * span)
+
+
+def solver_library() -> Any:
+    """The solver, which is not read before it is needed."""
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError:
+        raise InputError(
+            "exact planning needs OR-Tools, which is not installed",
+            hint="pip install 'bursar[exact]'",
+        ) from None
+    return cp_model

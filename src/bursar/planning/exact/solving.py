@@ -1,0 +1,229 @@
+"""Asking the solver, coarsely first, then more finely while time is left."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bursar.planning.exact.clock import Placed, on_the_clock
+from bursar.planning.exact.model import Model, build_model, give_hint, solver_library
+from bursar.planning.exact.question import Best, Crossing, Effort, Exact, Objective, Question
+from bursar.planning.exact.units import Grid, grid_for, money_for
+from bursar.planning.exact.ways import Way, horizon_of, ways_of
+from bursar.planning.kernels.board import IntArray
+from bursar.planning.problem import Problem
+from bursar.planning.schedulers import Schedule
+
+MOST = 60_000
+"""Ways to place tasks that the solver is given at most; more take it minutes to read."""
+
+
+NEAR = 2e-3
+"""Share of the makespan to which the interval that holds the least one is halved."""
+
+
+def polish(
+    problem: Problem,
+    *,
+    minimise: Objective,
+    deadline: float | None = None,
+    budget: float | None = None,
+    hint: Schedule | None = None,
+    time_limit: float,
+    workers: int = 1,
+    seed: int = 0,
+    crossing: Crossing = "all",
+) -> Exact | None:
+    """
+    The schedule of least makespan or least cost that the solver finds in time.
+
+    None when it finds none, when there is none, or when :func:`why_not` has a reason.
+    Where cost matters only slots of known price are used.
+
+    With one worker equal calls give equal answers where the clock cuts no search
+    short: neither the last one nor, for makespans, a trial, which has a twentieth of
+    the time. With several, the solver may end with another of equally good schedules.
+
+    Parameters
+    ----------
+    deadline
+        Latest finish, seconds; kept, as the budget, to one part in 10^9.
+    budget
+        Most to pay, currency units.
+    hint
+        Where to begin; the answer is never worse than a hint that keeps deadline
+        and budget. Anything else in it is trusted.
+    time_limit
+        Seconds, of the machine's clock; putting the question takes a few more.
+    workers
+        Threads of the solver.
+    crossing
+        Which tasks may take several slots of a site at once: all, or only those for
+        which no single slot is wide and long enough. The latter is less to search,
+        but proves nothing: ``bound`` is None unless no other task could.
+
+    Raises
+    ------
+    InputError
+        When OR-Tools is not installed.
+    """
+    solver_library()
+    question = Question(
+        minimise=minimise,
+        deadline=math.inf if deadline is None else deadline,
+        budget=math.inf if budget is None else budget,
+    )
+    best = Best(problem, question)
+    if hint is not None and hint.complete:
+        best.offer(hint)
+    effort = Effort(time.monotonic() + time_limit, workers, seed)
+    ways, whole = ways_of(problem, question, horizon_of(problem, question, best), crossing)
+    if ways is None or sum(len(way.slots) for way in ways) > MOST:
+        return best.as_exact(None)
+    bound = 0.0
+    if minimise == "makespan" and whole:
+        bound = _least_makespan(problem, question, best, effort.share(1 / 4))
+    for fineness in range(3):
+        horizon = horizon_of(problem, question, best)
+        ways, _ = ways_of(problem, question, horizon, crossing)
+        if ways is None or effort.left <= 0:
+            break
+        grid = grid_for(problem, ways, horizon, fineness)
+        start = best.schedule or hint
+        proven, closed = _solve(problem, question, ways, grid, best, start, bound, effort)
+        bound = max(bound, proven)
+        if not closed or best.reaches(bound):
+            break
+    return best.as_exact(bound if whole else None)
+
+
+def why_not(problem: Problem) -> str | None:
+    """Why :func:`polish` would not try; None when it would."""
+    question = Question(minimise="makespan", deadline=math.inf, budget=math.inf)
+    horizon = horizon_of(problem, question, None)
+    ways, _ = ways_of(problem, question, horizon, "all")
+    if ways is None:
+        return "a task fits nowhere"
+    n = sum(len(way.slots) for way in ways)
+    if n > MOST:
+        return f"tasks can be placed in {n} ways, more than {MOST}"
+    return None
+
+
+def _least_makespan(problem: Problem, question: Question, best: Best, effort: Effort) -> float:
+    """
+    A makespan that no schedule beats, seconds.
+
+    Halves the interval in which the least makespan lies: that nothing ends by some
+    moment is shown faster, with fewer slots to look at, than that nothing better
+    than the best is left. A moment that cannot be decided in time counts as too late.
+    """
+    cp_model = solver_library()
+    low, high = 0.0, horizon_of(problem, question, best)
+    trial = effort.left / 5
+    while high - low > NEAR * high and effort.left > 0:
+        moment = (low + high) / 2
+        ways, _ = ways_of(problem, question, moment, "all")
+        if ways is None:
+            low = moment
+            continue
+        grid = grid_for(problem, ways, moment, 0)
+        money = money_for(problem, ways, grid) if question.priced else None
+        model = build_model(problem, question, ways, grid, money)
+        solver = _solver(question, Effort(0.0, effort.workers, effort.seed))
+        solver.parameters.max_time_in_seconds = min(trial, max(effort.left, 0.0))
+        status = solver.solve(model.cp)
+        if status == cp_model.INFEASIBLE:
+            low = moment
+            continue
+        high = moment
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            _offer(problem, model, ways, solver.value, best)
+    return low
+
+
+def _solve(
+    problem: Problem,
+    question: Question,
+    ways: list[Way],
+    grid: Grid,
+    best: Best,
+    hint: Schedule | None,
+    bound: float,
+    effort: Effort,
+) -> tuple[float, bool]:
+    """
+    Offers every schedule found to ``best``.
+
+    Answers the solver's bound, no better than ``bound`` where it has none, and
+    whether it came to an end.
+    """
+    cp_model = solver_library()
+    money = money_for(problem, ways, grid) if question.priced else None
+    model = build_model(problem, question, ways, grid, money)
+    unit = grid.step if money is None or question.minimise == "makespan" else money.unit
+    model.cp.add(model.objective >= math.floor(bound / unit))
+    model.cp.minimize(model.objective)
+    if hint is not None:
+        give_hint(problem, model, ways, grid, hint)
+
+    class Listener(cp_model.CpSolverSolutionCallback):  # type: ignore[misc, name-defined]
+        def on_solution_callback(self) -> None:
+            _offer(problem, model, ways, self.value, best)
+
+    solver = _solver(question, effort)
+    status = solver.solve(model.cp, Listener())
+    if status == cp_model.INFEASIBLE:
+        return bound, True
+    closed = status == cp_model.OPTIMAL
+    if grid.up:
+        return bound, closed
+    # A whole number, which the solver hands over as a float.
+    return max(bound, math.ceil(solver.best_objective_bound - 1e-6) * unit), closed
+
+
+def _solver(question: Question, effort: Effort) -> Any:
+    solver = solver_library().CpSolver()
+    solver.parameters.max_time_in_seconds = max(effort.left, 0.0)
+    solver.parameters.num_workers = effort.workers
+    solver.parameters.random_seed = effort.seed
+    # Costs are sums that the linear relaxation sees best; makespans are not.
+    solver.parameters.linearization_level = 2 if question.minimise == "cost" else 1
+    return solver
+
+
+def _offer(
+    problem: Problem,
+    model: Model,
+    ways: list[Way],
+    value: Callable[[Any], int],
+    best: Best,
+) -> None:
+    """Puts the solver's solution on the clock and offers it."""
+    placed, caps = _read(problem, model, ways, value)
+    schedule = on_the_clock(problem, ways, placed, caps)
+    if schedule is not None:
+        best.offer(schedule)
+
+
+def _read(
+    problem: Problem, model: Model, ways: list[Way], value: Callable[[Any], int]
+) -> tuple[list[Placed], IntArray]:
+    """Each task's place, and how many processors of each slot may be in use at once."""
+    placed: dict[int, Placed] = {}
+    caps = problem.everything.copy()
+    for j, bill in model.bills.items():
+        if bill.peak is not None:
+            caps[j] = value(bill.peak)
+    for k, chosen in enumerate(model.chosen):
+        if not value(chosen):
+            continue
+        task, slots = ways[k].task, ways[k].slots
+        held = [(j, int(problem.widths[task])) for j in slots]
+        if k in model.parts:
+            held = [(part.slot, value(part.count)) for part in model.parts[k]]
+            held = [(j, count) for j, count in held if count > 0]
+        for j, count in held:
+            caps[j] = max(caps[j], count)  # what takes less than a step needs room too
+        placed[task] = Placed(value(model.start[task]), k, tuple(held))
+    return [placed[task] for task in range(problem.n_tasks)], caps
