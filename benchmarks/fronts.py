@@ -16,18 +16,26 @@ hpdc07
 speed
     One HEFT schedule of CyberShake (8,039 tasks) over a busy cluster's slots,
     MOGA 10 x 10 on it, the genetic algorithm 50 x 20 on 500 tasks, and growth.
+peer
+    HEFT on 1,000 serial tasks and 100 processors beside that of SAGA (installed
+    on first use), and beside our own kernels as plain Python.
 
 Use::
 
-    python benchmarks/fronts.py [searches] [exact] [hpdc07] [speed] [--quick]
+    python benchmarks/fronts.py [searches] [exact] [hpdc07] [speed] [peer] [--quick]
 
-Without names, all but ``exact``. Every instance is made from its seed, which is
+Without names, all but ``exact`` and ``peer``. Every instance is made from its seed, which is
 its number.
 """
 
+import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -52,12 +60,19 @@ from bursar.planning.schedulers import schedule
 from bursar.simulation.workflows import BANDWIDTH, cybershake, layered
 from bursar.simulation.workloads import poisson_slots
 
+HERE = Path(__file__).parent
 SITES = {"a": 10, "b": 20, "c": 30, "d": 40}
 
 
 def main() -> None:
     """The tables named."""
-    tables = {"searches": searches, "exact": exact, "hpdc07": hpdc07, "speed": speed}
+    tables = {
+        "searches": searches,
+        "exact": exact,
+        "hpdc07": hpdc07,
+        "speed": speed,
+        "peer": peer,
+    }
     named = [word for word in sys.argv[1:] if word != "--quick"]
     unknown = [word for word in named if word not in tables]
     if unknown:
@@ -323,6 +338,54 @@ def speed(quick: bool) -> None:
         print(f"  {tasks:>7} tasks, {slots:>6} slots: {1000 * took:9.1f} ms, complete {complete}")
 
 
+def peer(quick: bool) -> None:
+    """One after the other; SAGA and the plain kernels once, ours the least of twenty."""
+    from compare_dispatch import interpreter
+
+    tasks = 300 if quick else 1000
+    problem = _always_free(tasks)
+    ours = _least(lambda: schedule(problem, problem.everything), 20)
+    makespan = schedule(problem, problem.everything).makespan
+    print(f"HEFT, {tasks} serial tasks, 100 processors: {1000 * ours:.1f} ms, {makespan:.0f} s")
+    parents = np.repeat(np.arange(tasks), np.diff(problem.parent_start))
+    work = {
+        "runtimes": problem.runtimes[:, 0].tolist(),
+        "edges": np.column_stack((problem.parent_index, parents)).tolist(),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "work.json"
+        file.write_text(json.dumps(work))
+        saga = str(interpreter("saga", HERE / ".peers"))
+        theirs = _told([saga, str(HERE / "peers" / "run_saga.py"), str(file), "100"])
+    plain = _told(
+        [sys.executable, __file__, "plain-heft", str(tasks)],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+    )
+    for name, told in (("SAGA 2.0.2", theirs), ("the kernels as plain Python", plain)):
+        seconds = told["seconds"]
+        print(f"  {name}: {seconds:.2f} s, {seconds / ours:,.0f} times; {told['makespan']:.0f} s")
+
+
+def _told(argv: list[str], env: dict[str, str] | None = None) -> dict[str, float]:
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, check=True)
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def _plain_heft(tasks: int) -> None:
+    problem = _always_free(tasks)
+    began = time.perf_counter()
+    made = schedule(problem, problem.everything)
+    print(json.dumps({"seconds": time.perf_counter() - began, "makespan": made.makespan}))
+
+
+def _always_free(tasks: int) -> Problem:
+    """Serial tasks on 20 levels, and 100 processors that are free without end."""
+    workflow = layered(np.random.default_rng(4), tasks=tasks, depth=20)
+    slot = Slot(site="s", start=0.0, duration=1.0, processors=100, unit_price=1.0, extensible=True)
+    return build_problem(workflow, [SiteFacts(name="s", processors=100, slots=(slot,))])
+
+
 def _busy_cluster(rng: np.random.Generator, stretch: float) -> SiteFacts:
     """430 processors in ten groups, each free in twelve windows, the last without an end."""
     slots = []
@@ -373,4 +436,7 @@ def _least(work: Callable[[], object], times: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["plain-heft"]:
+        _plain_heft(int(sys.argv[2]))
+    else:
+        main()

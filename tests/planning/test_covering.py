@@ -13,7 +13,7 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.capacity import Room, makespan_bound
-from bursar.planning.covering import Programme, _Assignment, _Case, cost_bounds
+from bursar.planning.covering import Programme, _Assignment, _Case, cost_bounds, relaxed_shares
 from bursar.planning.kernels.capacity import is_overfull
 from bursar.planning.policy import SCHEDULERS, Policy
 from bursar.planning.problem import Problem, build_problem
@@ -254,6 +254,26 @@ def test_the_tree_finds_what_every_window_would(data: st.DataObject) -> None:
         rate * deadlines,
         1e-11,
     )
+
+
+@given(problem=problems(), seed=st.integers(0, 99))
+@settings(max_examples=50, deadline=None)
+def test_relaxed_shares_cost_no_more_than_a_plan(problem: Problem, seed: int) -> None:
+    """
+    Of slots paid whole: a plan buys all of each that it uses, the relaxation part of some.
+    """
+    slots = problem.offers.arrays
+    known = np.isfinite(slots.unit_price + slots.fixed_price)
+    for plan in _plans(problem, seed, n=3):
+        if (slots.divisible | np.isinf(slots.last))[plan.used].any() or not known.all():
+            continue
+        shares = relaxed_shares(problem, plan.makespan)
+        if shares is None:  # every task without duration
+            continue
+        assert ((shares >= 0) & (shares <= 1 + 1e-9)).all()
+        length = slots.processors * (slots.end - slots.start)
+        price = np.where(slots.divisible, 0.0, length * slots.unit_price + slots.fixed_price)
+        assert float(shares @ price) <= _cost(problem, plan) + 1e-6
 
 
 def test_work_waits_for_processors() -> None:

@@ -27,6 +27,7 @@ nothing, and so does an unknown runtime. A bound holds to within one part in 10^
 """
 
 import ctypes
+import math
 import os
 import sys
 import time
@@ -54,6 +55,8 @@ MAX_WINDOWS = 256
 """Moments at which the windows of a deadline open, and at which they close."""
 ROUNDS = 40
 """Times at most that broken rows are added."""
+SHARE_ROUNDS = 8
+"""The same where a search only asks what a cheap purchase looks like."""
 ROWS = 24
 """Rows added at a time."""
 ALONE = 256
@@ -271,6 +274,36 @@ def cost_bounds(problem: Problem, deadlines: FloatArray, *, time_limit: float = 
     # What holds for a later deadline holds for an earlier one.
     bounds = np.maximum.accumulate(bounds[::-1])[::-1]
     return np.asarray(bounds[where.ravel()])
+
+
+def relaxed_shares(problem: Problem, deadline: float) -> FloatArray | None:
+    """
+    How much of each slot the covering programme's linear relaxation buys, shape ``(n_slots,)``.
+
+    A share is between 0 and 1. None where no plan meets the deadline, or the
+    problem is larger than those for which the assignment programme is tried.
+    """
+    room = Room(problem)
+    if deadline < makespan_bound(problem) * (1 - TOLERANCE):
+        return None
+    case = _Case.of(room, min(deadline, room.horizon))
+    if case.windows.empty or not case.is_small:
+        return None
+    covering = _Covering(case)
+    solution = None
+    for _ in range(SHARE_ROUNDS):
+        _, found = covering.programme.solve_relaxed(math.inf)
+        if found is None:
+            break
+        solution = found
+        if not covering.add_broken(solution):
+            break
+    if solution is None:
+        return None
+    n = len(case.wares)
+    shares = np.zeros(problem.n_slots)
+    shares[case.wares.slots] = np.maximum(solution[:n] * case.wares.whole, solution[n:])
+    return shares
 
 
 def _share(until: float, among: int) -> float:

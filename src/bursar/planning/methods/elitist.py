@@ -1,15 +1,16 @@
 """
 Our own search: seeded, elitist, around many deadlines at once.
 
-It begins with the purchases of :mod:`sweep` and looks for the fastest plan on
-everything there is, by changing the order in which tasks are taken. Then it
-holds a purchase for each of a dozen deadlines, taken from the front as it is and
-now and then taken anew. Round after round each makes offspring: a slot dropped,
-added, changed for another, or taken over from the purchase for a neighbouring
-deadline, mostly together with another order of the tasks. An offspring takes
-the place of a purchase whose deadline it meets when it costs less, or, with
-falling probability, hardly more (simulated annealing). Slots that nothing runs
-in are dropped at once.
+It begins with the purchases of :mod:`sweep` and those that the linear relaxation
+of the least cost for a deadline points at (:mod:`bursar.planning.covering`). It
+looks for the fastest plan on everything there is by changing the order in which
+tasks are taken. Then it holds a purchase for each of a dozen deadlines, taken from
+the front as it is and now and then taken anew. Round after round each makes
+offspring: a slot dropped, added, changed for another, or taken over from the
+purchase for a neighbouring deadline, mostly together with another order of the
+tasks. An offspring takes the place of a purchase whose deadline it meets when it
+costs less, or, with falling probability, hardly more (simulated annealing). Slots
+that nothing runs in are dropped at once.
 
 An order of the tasks is written as a key for each, the least first; a key less
 than a parent's counts as the parent's. HEFT's keys are the upward ranks with a
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bursar.planning.bounds import endless
+from bursar.planning.covering import relaxed_shares
 from bursar.planning.evaluation import Scores
 from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray, Slots
 from bursar.planning.kernels.ranks import after_others
@@ -121,6 +123,7 @@ def elitist(search: Search, processors: Sequence[int] | None = None) -> None:
     rng = search.rng()
     orders = _Orders(problem)
     known: Known = {}
+    _seed_relaxed(search)
     count = search.evaluator.count
     _hasten(search, rng, orders, known, count + int(HASTE * (total - count)))
     first = search.evaluator.count
@@ -130,6 +133,30 @@ def elitist(search: Search, processors: Sequence[int] | None = None) -> None:
         while search.evaluator.count < until and not search.out_of_time:
             left = 1 - (search.evaluator.count - first) / max(1, total - first)
             _round(search, rng, orders, held, known, WARMTH * left**2)
+
+
+def _seed_relaxed(search: Search) -> None:
+    """
+    Purchases that the linear relaxation points at, for deadlines along the front.
+
+    Slots join by the share that it buys of them; each share has a part of what is tried.
+    """
+    problem, points = search.problem, search.archive.points
+    everything, slots = problem.everything, problem.offers.arrays
+    price = slots.unit_price / problem.speeds[slots.site]
+    for deadline in np.linspace(points[0, 0], points[-1, 0], DEADLINES):
+        shares = relaxed_shares(problem, float(deadline))
+        if shares is None or search.out_of_time:
+            continue
+        late = slots.begin >= deadline
+        order = np.lexsort((price, late, -shares))
+        bought = int((shares > 0).sum())
+        sizes = {int((shares > least).sum()) for least in (0.75, 0.5, 0.25, 0.1, 0.0)}
+        sizes |= {min(problem.n_slots, round(bought * more)) for more in (1.25, 1.5, 2.0, 2.5, 3.0)}
+        rows = np.zeros((len(sizes), problem.n_slots), dtype=np.bool_)
+        for row, size in zip(rows, sorted(sizes), strict=True):
+            row[order[:size]] = True
+        search.recipes(np.where(rows, everything, 0))
 
 
 def _hasten(
