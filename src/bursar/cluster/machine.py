@@ -459,6 +459,28 @@ class Machine:
         )
 
     @property
+    def next_event(self) -> float:
+        """
+        When something happens next by itself, seconds; infinite when nothing will.
+
+        A job submitted for later joins, one ends, one is started as promised, or a
+        reservation is over.
+        """
+        moments = [r.end for r in self._reservations.values() if r.end > self.now]
+        if self._k[K_HEAP]:
+            moments.append(float(self._heap_time[0]))
+        if self._k[K_NEXT] < self._jobs:
+            moments.append(float(self._submit[self._k[K_NEXT]]))
+        front, count = self._k[K_FRONT], self._k[K_QUEUE]
+        if self.policy == "conservative" and count:
+            moments.append(float(self._reserved[front : front + count].min()))
+        return max(self.now, min(moments, default=math.inf))
+
+    def ended(self, jobs: IntArray) -> NDArray[np.bool_]:
+        """Which of the jobs have ended by now, shape of ``jobs``."""
+        return np.asarray(self._finish[jobs] <= self.now)  # NaN where it has not started
+
+    @property
     def waiting(self) -> IntArray:
         """Numbers of the jobs that wait, in order of submission."""
         front = self._k[K_FRONT]

@@ -8,7 +8,6 @@ import numpy as np
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.slot import Slot
 from bursar.planning.front import Option
-from bursar.planning.kernels.board import IntArray
 from bursar.planning.numbering import number_processors
 from bursar.planning.policy import Recipe
 from bursar.planning.problem import Problem
@@ -61,8 +60,8 @@ def _purchases(
 ) -> list[tuple[int, Purchase]]:
     """What is paid for, with the number of the slot it is bought of."""
     begins = np.full(problem.n_slots, np.inf)
-    first = np.repeat(schedule.start, schedule.held_count)
-    np.minimum.at(begins, _by_task(schedule.held_slot, schedule), first)
+    task, slot_of, _ = schedule.holdings
+    np.minimum.at(begins, slot_of, schedule.start[task])
     bought = []
     for i, slot in enumerate(problem.offers.slots):
         if schedule.used[i]:
@@ -103,11 +102,9 @@ def _placements(
 ) -> list[Placement]:
     """Where each task runs, in order of start."""
     start, finish = schedule.start.tolist(), schedule.finish.tolist()
-    slots = _by_task(schedule.held_slot, schedule).tolist()
-    widths = _by_task(schedule.held_width, schedule).tolist()
-    holders = np.repeat(np.arange(problem.n_tasks), schedule.held_count).tolist()
     parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for task, slot, width in zip(holders, slots, widths, strict=True):
+    holdings = (column.tolist() for column in schedule.holdings)
+    for task, slot, width in zip(*holdings, strict=True):
         parts[slot].append((task, width))
     idle = np.flatnonzero(schedule.finish <= schedule.start).tolist()
 
@@ -138,11 +135,3 @@ def _placements(
         for task in range(problem.n_tasks)
     ]
     return sorted(placements, key=lambda p: (p.start, p.task))
-
-
-def _by_task(values: IntArray, schedule: Schedule) -> IntArray:
-    """Of every holding, task after task."""
-    counts = schedule.held_count
-    ends = np.cumsum(counts)
-    within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
-    return np.asarray(values[np.repeat(schedule.held_first, counts) + within])

@@ -67,6 +67,22 @@ class Archive:
         return True
 
 
+def at_trade_off(points: FloatArray, weight: float) -> int:
+    """
+    Which of the plans a trade-off factor picks (HPDC'07 equation 8); of equal ones the first.
+
+    Parameters
+    ----------
+    points
+        Makespan and cost of plans that no other beats, shape ``(n, 2)``, n positive.
+    weight
+        Of the cost, from 0 to 1.
+    """
+    span = np.ptp(points, axis=0)
+    scaled = (points - points.min(axis=0)) / np.where(span > 0, span, 1.0)
+    return int(np.argmin(np.round((1 - weight) * scaled[:, 0] + weight * scaled[:, 1], 12)))
+
+
 def rounded(value: float) -> float:
     """Nine digits, so that a float's own error decides nothing."""
     return float(f"{value:.9e}")

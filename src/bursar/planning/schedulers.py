@@ -102,6 +102,15 @@ class Schedule:
         """Last finish of the tasks placed, seconds from 0."""
         return float(self.finish.max())
 
+    @property
+    def holdings(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Task, slot and width of each holding, those of a task together, shape ``(n,)`` each."""
+        counts = self.held_count
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        at = np.repeat(self.held_first, counts) + within
+        task = np.repeat(np.arange(len(counts)), counts)
+        return task, self.held_slot[at], self.held_width[at]
+
 
 def schedule(
     problem: Problem,
