@@ -1,0 +1,142 @@
+"""
+What an experiment is: cells, a pure function from a cell to rows, and what they show.
+
+A *cell* is one combination of the factors with its seed. Measuring it depends on
+nothing but the cell and the data folder, so cells run in any order, on any number
+of processes, and are kept from one call to the next.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bursar.model.errors import InputError
+
+if TYPE_CHECKING:
+    import altair
+
+Effort = Literal["quick", "normal", "full"]
+EFFORTS: tuple[Effort, ...] = ("quick", "normal", "full")
+
+Cell = Mapping[str, Any]
+"""Factors by name: numbers, strings, booleans."""
+Row = dict[str, Any]
+"""Factors and measures by name: numbers, strings, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """
+    One figure of the paper beside ours.
+
+    Parameters
+    ----------
+    what
+        What was measured, with its unit.
+    paper
+        What the paper states; empty where it states nothing.
+    ours
+        What came out, with its spread where there is one.
+    agrees
+        Whether the two agree within our spread; None where there is nothing to hold
+        it against.
+    remark
+        What differs and why, or what the figure means; may be empty.
+    """
+
+    what: str
+    paper: str
+    ours: str
+    agrees: bool | None
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """
+    One table or figure of a paper.
+
+    Parameters
+    ----------
+    paper, figure
+        Short names: ``hpdc07`` and ``5``.
+    title
+        What it shows.
+    about
+        Inputs and factors, in a sentence or two.
+    cells
+        Of an effort, in their order.
+    measure
+        From a cell and the data folder to rows; a function of a module, so that
+        processes can be told of it.
+    findings
+        What the rows show.
+    charts
+        Charts of the rows, by a short name.
+    """
+
+    paper: str
+    figure: str
+    title: str
+    about: str
+    cells: Callable[[Effort], Sequence[Cell]]
+    measure: Callable[[Cell, Path], list[Row]]
+    findings: Callable[[Sequence[Row]], list[Finding]]
+    charts: "Callable[[Sequence[Row]], dict[str, altair.TopLevelMixin]]"
+
+    @property
+    def name(self) -> str:
+        """Paper and figure."""
+        return f"{self.paper}, {self.figure_title}"
+
+    @property
+    def figure_title(self) -> str:
+        """``figure 5``, or what stands for a number."""
+        return f"figure {self.figure}" if self.figure.isdigit() else self.figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """
+    An experiment that was run.
+
+    Parameters
+    ----------
+    experiment, effort
+        What, and how much of it.
+    rows
+        Of all cells, in their order.
+    cells, cached
+        How many there were, and how many of them were kept from before.
+    seconds
+        Of processors spent on the cells, those of kept ones included.
+    """
+
+    experiment: Experiment
+    effort: Effort
+    rows: list[Row]
+    cells: int
+    cached: int
+    seconds: float
+    findings: list[Finding] = field(default_factory=list)
+
+
+def data_file(folder: Path, *parts: str) -> Path:
+    """
+    A file of the data folder.
+
+    Raises
+    ------
+    InputError
+        When it is not there.
+    """
+    path = folder.joinpath(*parts)
+    if not path.is_file():
+        raise InputError(
+            "is not there",
+            where=str(path),
+            hint="give the folder that holds swf/ with --data, or in BURSAR_DATA; "
+            "the logs are in the Parallel Workloads Archive",
+        )
+    return path

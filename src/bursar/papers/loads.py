@@ -1,0 +1,78 @@
+"""The CTC log on 430 processors at the loads of HPDC'07 sections 5 and 6."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from bursar.cluster.machine import Early, Policy
+from bursar.formats.swf import read_swf
+from bursar.model.trace import Trace
+from bursar.papers.experiment import data_file
+from bursar.simulation.loaded import LoadedCluster
+from bursar.simulation.scaling import probability_for
+
+PROCESSORS = 430
+LOG = ("swf", "CTC-SP2-1996-predictsim.swf.xz")
+DAY = 86_400
+FIRST, LAST = 20 * DAY, 260 * DAY
+"""Workflows are submitted between these moments of the log, which lasts 339 days."""
+COPY_SEED = 1
+"""Of which jobs of the second copy are kept: one log for each load."""
+
+
+@lru_cache(maxsize=4)
+def ctc(data: Path, utilisation: float | None) -> Trace:
+    """
+    The log, or with a second copy a week later such that the load is what is wanted.
+
+    Parameters
+    ----------
+    utilisation
+        Share of the processors; None: as it is, 65.7 % of 430.
+    """
+    trace = read_swf(data_file(data, *LOG))
+    if utilisation is None:
+        return trace
+    rng = np.random.default_rng(COPY_SEED)
+    _, loaded = probability_for(trace, utilisation, rng, processors=PROCESSORS)
+    return loaded
+
+
+def moment(seed: int) -> float:
+    """When a workflow is submitted, whole seconds of the log's clock."""
+    return float(np.random.default_rng([seed, 430]).integers(FIRST, LAST))
+
+
+@lru_cache(maxsize=2)
+def _warm(
+    data: Path,
+    utilisation: float | None,
+    at: float,
+    policy: Policy,
+    early: Early,
+    looseness: float | None,
+    processors: int,
+) -> LoadedCluster:
+    return LoadedCluster(
+        ctc(data, utilisation),
+        processors,
+        at=at,
+        policy=policy,
+        early=early,
+        looseness=looseness,
+    )
+
+
+def cluster_at(
+    data: Path,
+    at: float,
+    utilisation: float | None = None,
+    *,
+    policy: Policy = "conservative",
+    early: Early = "keep",
+    looseness: float | None = 1.0,
+    processors: int = PROCESSORS,
+) -> LoadedCluster:
+    """The cluster at a moment of the log; see :class:`bursar.simulation.loaded.LoadedCluster`."""
+    return _warm(data, utilisation, at, policy, early, looseness, processors).copy()

@@ -1,0 +1,149 @@
+"""Cells measured on several processes, each kept as soon as it is done."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import IO, Any
+
+import bursar
+from bursar.model.errors import BursarError
+from bursar.papers.experiment import Cell, Effort, Experiment, Outcome, Row
+
+OnProgress = Callable[[int, int], None]
+"""Told cells done and cells in all."""
+
+
+def run(
+    experiment: Experiment,
+    effort: Effort,
+    *,
+    data: Path,
+    kept: Path,
+    jobs: int,
+    on_progress: OnProgress | None = None,
+) -> Outcome:
+    """
+    Measures all cells that are not kept already.
+
+    Parameters
+    ----------
+    data
+        Folder with traces.
+    kept
+        File of cells measured before, which is added to; JSON, one a line. Cells that
+        other code measured do not count.
+    jobs
+        Processes.
+    """
+    cells = list(experiment.cells(effort))
+    keys = [key_of(experiment, cell) for cell in cells]
+    before = read_kept(kept)
+    missing = [i for i, key in enumerate(keys) if key not in before]
+    done = len(cells) - len(missing)
+    if on_progress is not None:
+        on_progress(done, len(cells))
+    with _appending(kept) as file:
+        for i, rows, seconds in _measured(experiment, cells, missing, data, jobs):
+            entry = {"key": keys[i], "cell": dict(cells[i]), "rows": rows, "seconds": seconds}
+            before[keys[i]] = entry
+            file.write(json.dumps(entry, allow_nan=False) + "\n")
+            file.flush()
+            done += 1
+            if on_progress is not None:
+                on_progress(done, len(cells))
+    rows = [row for key in keys for row in before[key]["rows"]]
+    return Outcome(
+        experiment=experiment,
+        effort=effort,
+        rows=rows,
+        cells=len(cells),
+        cached=len(cells) - len(missing),
+        seconds=sum(before[key]["seconds"] for key in keys),
+        findings=experiment.findings(rows),
+    )
+
+
+def key_of(experiment: Experiment, cell: Cell) -> str:
+    """What a kept cell is found by: it changes with the cell and with any of our code."""
+    said = json.dumps([experiment.paper, experiment.figure, dict(cell), code_stamp()])
+    return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+@cache
+def code_stamp() -> str:
+    """A digest of this package's source."""
+    folder = Path(bursar.__file__).parent
+    digest = hashlib.sha256()
+    for module in sorted(folder.rglob("*.py")):
+        digest.update(module.relative_to(folder).as_posix().encode())
+        digest.update(module.read_bytes())
+    return digest.hexdigest()
+
+
+def read_kept(path: Path) -> dict[str, dict[str, Any]]:
+    """Cells measured before, by key; a line cut short by a crash is passed over."""
+    if not path.exists():
+        return {}
+    found = {}
+    for line in path.read_text().splitlines():
+        try:
+            entry = json.loads(line)
+            found[entry["key"]] = entry
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+@contextmanager
+def _appending(path: Path) -> Iterator[IO[str]]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cut_short = path.exists() and not path.read_bytes().endswith(b"\n")
+        with path.open("a") as file:
+            if cut_short and path.stat().st_size:
+                file.write("\n")
+            yield file
+    except OSError as error:
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _measured(
+    experiment: Experiment, cells: Sequence[Cell], missing: Sequence[int], data: Path, jobs: int
+) -> Iterator[tuple[int, list[Row], float]]:
+    """Index, rows and seconds of each missing cell, as they are done."""
+    if jobs == 1 or len(missing) <= 1:
+        for i in missing:
+            yield (i, *_measure(experiment, cells[i], data))
+        return
+    # Not forked: threads of this process may hold locks.
+    with ProcessPoolExecutor(min(jobs, len(missing)), mp_context=get_context("spawn")) as pool:
+        waiting: dict[Future[tuple[list[Row], float]], int] = {}
+        try:
+            for i in missing:
+                measure, cell = experiment.measure, dict(cells[i])
+                waiting[pool.submit(_timed, measure, cell, data)] = i
+            while waiting:
+                ended, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    yield (waiting.pop(future), *future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _measure(experiment: Experiment, cell: Cell, data: Path) -> tuple[list[Row], float]:
+    return _timed(experiment.measure, cell, data)
+
+
+def _timed(
+    measure: Callable[[Cell, Path], list[Row]], cell: Cell, data: Path
+) -> tuple[list[Row], float]:
+    began = time.perf_counter()
+    rows = measure(cell, data)
+    return rows, time.perf_counter() - began

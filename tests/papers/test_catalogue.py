@@ -1,0 +1,93 @@
+"""Every experiment there is: its cells, a small measurement, and what it writes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bursar.papers.catalogue import EXPERIMENTS, find
+from bursar.papers.comparison import BEST_EFFORT, BOUND, DEPENDENT, MOGA, OURS, Settings, compare
+from bursar.papers.experiment import EFFORTS, Experiment, Outcome
+from bursar.papers.grid import SLOTS, offered, one_processor_each, sites_of
+from bursar.papers.running import run
+from bursar.papers.summary import selected
+from bursar.papers.writing import write
+from bursar.planning.problem import build_problem
+from bursar.simulation.workflows import layered
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
+def test_efforts_grow_and_cells_are_plain_values(experiment: Experiment) -> None:
+    counts = [len(list(experiment.cells(effort))) for effort in EFFORTS]
+    assert counts == sorted(counts)
+    for cell in experiment.cells("full"):
+        assert json.loads(json.dumps(dict(cell))) == dict(cell)
+        assert "seed" in cell
+
+
+@pytest.mark.parametrize(("paper", "figure"), [("hpdc07", "3"), ("hpdc07", "4")])
+def test_what_needs_no_data_runs_and_is_written(paper: str, figure: str, tmp_path: Path) -> None:
+    (experiment,) = find(paper, figure)
+    cells = list(experiment.cells("quick"))[:1]
+    rows = [row for cell in cells for row in experiment.measure(cell, tmp_path)]
+    again = [row for cell in cells for row in experiment.measure(cell, tmp_path)]
+    assert rows == again
+    outcome = Outcome(
+        experiment=experiment,
+        effort="quick",
+        rows=rows,
+        cells=1,
+        cached=0,
+        seconds=0.0,
+        findings=experiment.findings(rows),
+    )
+    files = {path.suffix for path in write(outcome, tmp_path / "out")}
+    assert files == {".csv", ".json", ".svg", ".png", ".html"}
+
+
+def test_figure_4_has_six_slots(tmp_path: Path) -> None:
+    (experiment,) = find("hpdc07", "4")
+    (finding,) = experiment.findings(experiment.measure({"seed": 0}, tmp_path))
+    assert finding.agrees
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_grid_offers_as_many_slots_as_the_paper_states(seed: int) -> None:
+    slots = offered(seed)
+    assert len(slots) == SLOTS
+    fine = one_processor_each(slots)
+    assert {slot.processors for slot in fine} == {1}
+    area = sum(slot.processors * slot.duration for slot in slots)
+    assert sum(slot.duration for slot in fine) == pytest.approx(area)
+    work = layered(np.random.default_rng(seed), tasks=9, depth=3)
+    build_problem(work, sites_of(slots))  # no two slots overlap on a processor
+
+
+def test_one_workflow_is_run_in_every_way(data: Path) -> None:
+    from bursar.papers.loads import cluster_at
+
+    cluster = cluster_at(data, 40 * 86_400.0)
+    work = layered(
+        np.random.default_rng(0), tasks=30, depth=5, mean_runtime=1000.0, mean_processors=22
+    )
+    settings = Settings(population=10, generations=5, evaluations=300, seed=0)
+
+    rows = compare(cluster, work, [0.0, 0.5, 1.0], settings)
+
+    (queued,) = selected(rows, kind=BEST_EFFORT)
+    (bound,) = selected(rows, kind=BOUND)
+    (dependent,) = selected(rows, kind=DEPENDENT)
+    plans = [*selected(rows, kind=MOGA), *selected(rows, kind=OURS)]
+    assert len(plans) == 6
+    for row in [queued, dependent, *plans]:
+        assert row["makespan"] >= bound["makespan"] * (1 - 1e-9)
+        assert row["cost"] >= queued["cost"] * (1 - 1e-9)  # nobody pays less than the work
+    assert rows == compare(cluster, work, [0.0, 0.5, 1.0], settings)
+
+
+def test_an_interrupted_figure_goes_on(tmp_path: Path) -> None:
+    (experiment,) = find("hpdc07", "4")
+    kept = tmp_path / "cells.jsonl"
+    assert run(experiment, "quick", data=tmp_path, kept=kept, jobs=2).cached == 0
+    assert run(experiment, "full", data=tmp_path, kept=kept, jobs=2).cached == 1
