@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.planning.pareto import Archive, Found, hypervolume, nondominated
+from bursar.planning.pareto import Archive, Found, at_trade_off, hypervolume, nondominated
 from bursar.planning.policy import Recipe
 
 moocore = pytest.importorskip("moocore")
@@ -44,3 +44,26 @@ def test_an_archive_keeps_what_nothing_beats(points: list[tuple[int, int]]) -> N
 
     array = np.array(points, dtype=float)
     assert archive.points.tolist() == array[nondominated(array)].tolist()
+
+
+@given(POINTS, st.sampled_from([0.0, 0.25, 0.5, 1.0]))
+def test_the_trade_off_picks_the_least_weighted_sum(
+    points: list[tuple[int, int]], weight: float
+) -> None:
+    """HPDC'07 equations 7 and 8, told plainly."""
+    array = np.array(points, dtype=float)
+    front = array[nondominated(array)]
+
+    def scaled(value: float, of: list[float]) -> float:
+        return (value - min(of)) / (max(of) - min(of)) if max(of) > min(of) else 0.0
+
+    makespans, costs = front[:, 0].tolist(), front[:, 1].tolist()
+    sums = [
+        weight * scaled(c, costs) + (1 - weight) * scaled(m, makespans)
+        for m, c in zip(makespans, costs, strict=True)
+    ]
+
+    chosen = at_trade_off(front, weight)
+
+    assert sums[chosen] == pytest.approx(min(sums))
+    assert all(value > sums[chosen] - 1e-9 for value in sums[:chosen])

@@ -21,6 +21,29 @@ COPY_SEED = 1
 """Of which jobs of the second copy are kept: one log for each load."""
 
 
+LOGS = {
+    "CTC": (LOG[1], PROCESSORS),
+    "KTH": ("KTH-SP2-1996-2.1-cln.swf.xz", 100),
+    "NASA": ("NASA-iPSC-1993-3.1-cln.swf.gz", 128),
+    "HPC2N": ("HPC2N-2002-first-3170.swf.xz", 240),
+    "Lublin": ("lublin_256.swf.xz", 256),
+}
+"""Name to file and processors."""
+
+
+@lru_cache(maxsize=2)
+def _log(data: Path, name: str) -> Trace:
+    return read_swf(data_file(data, LOG[0], LOGS[name][0]))
+
+
+def cluster_of_log(data: Path, name: str, seed: int, policy: Policy) -> LoadedCluster:
+    """The machine of one of ``LOGS``, somewhere in the middle three fifths of it."""
+    trace = _log(data, name)
+    share = np.random.default_rng([seed, 5]).uniform(0.2, 0.8)
+    at = float(np.floor(trace.submit[0] + share * (trace.submit[-1] - trace.submit[0])))
+    return LoadedCluster(trace, LOGS[name][1], at=at, policy=policy)
+
+
 @lru_cache(maxsize=4)
 def ctc(data: Path, utilisation: float | None) -> Trace:
     """

@@ -94,7 +94,7 @@ def empty_gaps(slots: Slots, caps: IntArray, n_tasks: int) -> Gaps:
         span[s, 0] = room
         offered = 0
         for slot in range(slots.first[s], slots.first[s + 1]):
-            offered += caps[slot]
+            offered += min(caps[slot], n_tasks)  # more are never used
         # Half filled at first, and a full one is split in two halves.
         room += (2 * (offered + n_tasks) // FULL + 3 + GROUP) // GROUP * GROUP
     gaps = Gaps(
@@ -114,7 +114,7 @@ def empty_gaps(slots: Slots, caps: IntArray, n_tasks: int) -> Gaps:
         for slot in range(slots.first[s], slots.first[s + 1]):
             if slots.last[slot] <= slots.begin[slot]:
                 continue
-            for _ in range(caps[slot]):
+            for _ in range(min(caps[slot], n_tasks)):
                 if gaps.block[b]["count"] == FULL // 2:
                     b += 1
                     gaps.block[b]["lower"] = slots.begin[slot]
