@@ -33,3 +33,9 @@ def test_groups_leave_out_what_was_not_measured() -> None:
 def test_ratios_are_of_rows_that_belong_together() -> None:
     found = paired(ROWS, ("seed",), "makespan", {"kind": "a"}, {"kind": "b"})
     assert (found.mean, found.count) == (2.5, 2)
+
+
+def test_a_pair_that_is_not_told_is_refused() -> None:
+    rows = [*ROWS, {"seed": 0, "kind": "b", "makespan": 1.0}]
+    with pytest.raises(ValueError, match="comes twice"):
+        paired(rows, ("seed",), "makespan", {"kind": "a"}, {"kind": "b"})

@@ -5,6 +5,7 @@ Singh, Kesselman, Deelman, *A provisioning model and its comparison with best-ef
 for performance-cost optimization in grids*.
 """
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -313,7 +314,8 @@ def _find_trade_off(rows: Sequence[Row]) -> list[Finding]:
                 agrees=cost.mean < 1.1 if kind == MOGA else None,
             )
         )
-    return [*findings, *_find_slower(rows), *_find_spread(rows), *_find_others(rows)]
+    told = (_find_slower(rows), _find_spread(rows), _find_others(rows, ("seed",)))
+    return [*findings, *itertools.chain.from_iterable(told)]
 
 
 def _find_slower(rows: Sequence[Row]) -> list[Finding]:
@@ -351,11 +353,11 @@ def _find_spread(rows: Sequence[Row]) -> list[Finding]:
     ]
 
 
-def _find_others(rows: Sequence[Row]) -> list[Finding]:
+def _find_others(rows: Sequence[Row], on: Sequence[str]) -> list[Finding]:
     waits = grouped(rows, ("kind",), "others_wait")
     told = ", ".join(f"{kind} {s.mean:.2f}" for (kind,), s in waits.items())
-    dependent = paired(rows, ("seed",), "makespan", {"kind": DEPENDENT}, _queue())
-    bound = paired(rows, ("seed",), "makespan", {"kind": BOUND}, _queue())
+    dependent = paired(rows, on, "makespan", {"kind": DEPENDENT}, _queue())
+    bound = paired(rows, on, "makespan", {"kind": BOUND}, _queue())
     return [
         Finding(
             what="mean wait of the others' jobs meanwhile, beside each (h)",
@@ -529,7 +531,7 @@ def _find_shake(rows: Sequence[Row]) -> list[Finding]:
             agrees=None,
         ),
     ]  # fmt: skip
-    return [*findings, *_find_others(rows)]
+    return [*findings, *_find_others(rows, on)]
 
 
 def _draw_shake(rows: Sequence[Row]) -> Charts:

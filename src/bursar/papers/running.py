@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -122,7 +123,9 @@ def _measured(
             yield (i, *_measure(experiment, cells[i], data))
         return
     # Not forked: threads of this process may hold locks.
-    with ProcessPoolExecutor(min(jobs, len(missing)), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        min(jobs, len(missing)), mp_context=get_context("spawn"), initializer=_leave_to_parent
+    ) as pool:
         waiting: dict[Future[tuple[list[Row], float]], int] = {}
         try:
             for i in missing:
@@ -135,6 +138,11 @@ def _measured(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _leave_to_parent() -> None:
+    """Ctrl-C reaches all processes of a terminal; the first of them knows what to do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _measure(experiment: Experiment, cell: Cell, data: Path) -> tuple[list[Row], float]:

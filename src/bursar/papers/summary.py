@@ -59,8 +59,18 @@ def paired(rows: Sequence[Row], on: Sequence[str], value: str, first: Row, secon
         What a pair has in common: a submission, a load.
     first, second
         Factors that tell the two kinds.
+
+    Raises
+    ------
+    ValueError
+        When two of the second kind have all of that in common.
     """
-    below = {tuple(r[k] for k in on): r[value] for r in selected(rows, **second)}
+    below: dict[tuple[Any, ...], Any] = {}
+    for row in selected(rows, **second):
+        key = tuple(row[k] for k in on)
+        if key in below:
+            raise ValueError(f"{', '.join(on)} do not tell the rows apart: {key} comes twice")
+        below[key] = row[value]
     ratios = [
         float(r[value]) / float(below[tuple(r[k] for k in on)])
         for r in selected(rows, **first)
