@@ -89,5 +89,5 @@ def test_one_workflow_is_run_in_every_way(data: Path) -> None:
 def test_an_interrupted_figure_goes_on(tmp_path: Path) -> None:
     (experiment,) = find("hpdc07", "4")
     kept = tmp_path / "cells.jsonl"
-    assert run(experiment, "quick", data=tmp_path, kept=kept, jobs=2).cached == 0
-    assert run(experiment, "full", data=tmp_path, kept=kept, jobs=2).cached == 1
+    assert run(experiment, "quick", data=tmp_path, kept=kept).cached == 0
+    assert run(experiment, "full", data=tmp_path, kept=kept).cached == 1

@@ -52,7 +52,7 @@ def reproduce(
         _show_list(as_json)
         return
     from bursar.papers.catalogue import find
-    from bursar.papers.running import run
+    from bursar.papers.running import processes, run
     from bursar.papers.writing import to_dict, write
 
     if quick and full:
@@ -62,21 +62,23 @@ def reproduce(
     effort: Effort = "quick" if quick else "full" if full else "normal"
     folder = out / paper
     documents = []
-    for experiment in find(paper, figure):
-        began = time.monotonic()
-        with _progress(experiment) as tell:
-            outcome = run(
-                experiment,
-                effort,
-                data=data or Path("data"),
-                kept=folder / f"figure-{experiment.figure}.cells.jsonl",
-                jobs=jobs or len(os.sched_getaffinity(0)),
-                on_progress=tell,
-            )
-        files = write(outcome, folder)
-        documents.append(to_dict(outcome) | {"files": [str(path) for path in files]})
-        if not as_json:
-            _show(outcome, time.monotonic() - began, files)
+    experiments = find(paper, figure)
+    with processes(jobs or len(os.sched_getaffinity(0))) as pool:
+        for experiment in experiments:
+            began = time.monotonic()
+            with _progress(experiment) as tell:
+                outcome = run(
+                    experiment,
+                    effort,
+                    data=data or Path("data"),
+                    kept=folder / f"figure-{experiment.figure}.cells.jsonl",
+                    pool=pool,
+                    on_progress=tell,
+                )
+            files = write(outcome, folder)
+            documents.append(to_dict(outcome) | {"files": [str(path) for path in files]})
+            if not as_json:
+                _show(outcome, time.monotonic() - began, files)
     if as_json:
         print_json(documents)
 

@@ -5,7 +5,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing import get_context
@@ -26,7 +26,7 @@ def run(
     *,
     data: Path,
     kept: Path,
-    jobs: int,
+    pool: Executor | None = None,
     on_progress: OnProgress | None = None,
 ) -> Outcome:
     """
@@ -39,8 +39,8 @@ def run(
     kept
         File of cells measured before, which is added to; JSON, one a line. Cells that
         other code measured do not count.
-    jobs
-        Processes.
+    pool
+        Where cells are measured; None: here. See :func:`processes`.
     """
     cells = list(experiment.cells(effort))
     keys = [key_of(experiment, cell) for cell in cells]
@@ -50,7 +50,7 @@ def run(
     if on_progress is not None:
         on_progress(done, len(cells))
     with _appending(kept) as file:
-        for i, rows, seconds in _measured(experiment, cells, missing, data, jobs):
+        for i, rows, seconds in _measured(experiment, cells, missing, data, pool):
             entry = {"key": keys[i], "cell": dict(cells[i]), "rows": rows, "seconds": seconds}
             before[keys[i]] = entry
             file.write(json.dumps(entry, allow_nan=False) + "\n")
@@ -115,26 +115,41 @@ def _appending(path: Path) -> Iterator[IO[str]]:
 
 
 def _measured(
-    experiment: Experiment, cells: Sequence[Cell], missing: Sequence[int], data: Path, jobs: int
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    missing: Sequence[int],
+    data: Path,
+    pool: Executor | None,
 ) -> Iterator[tuple[int, list[Row], float]]:
     """Index, rows and seconds of each missing cell, as they are done."""
-    if jobs == 1 or len(missing) <= 1:
+    measure = experiment.measure
+    if pool is None or len(missing) <= 1:
         for i in missing:
-            yield (i, *_measure(experiment, cells[i], data))
+            yield (i, *_timed(measure, cells[i], data))
+        return
+    waiting = {pool.submit(_timed, measure, dict(cells[i]), data): i for i in missing}
+    while waiting:
+        ended, _ = wait(waiting, return_when=FIRST_COMPLETED)
+        for future in ended:
+            yield (waiting.pop(future), *future.result())
+
+
+@contextmanager
+def processes(jobs: int) -> Iterator[Executor | None]:
+    """
+    So many processes to measure cells on; one is this one (None).
+
+    They are there from the first use on; on an error what has not begun is dropped.
+    """
+    if jobs == 1:
+        yield None
         return
     # Not forked: threads of this process may hold locks.
     with ProcessPoolExecutor(
-        min(jobs, len(missing)), mp_context=get_context("spawn"), initializer=_leave_to_parent
+        jobs, mp_context=get_context("spawn"), initializer=_leave_to_parent
     ) as pool:
-        waiting: dict[Future[tuple[list[Row], float]], int] = {}
         try:
-            for i in missing:
-                measure, cell = experiment.measure, dict(cells[i])
-                waiting[pool.submit(_timed, measure, cell, data)] = i
-            while waiting:
-                ended, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    yield (waiting.pop(future), *future.result())
+            yield pool
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -143,10 +158,6 @@ def _measured(
 def _leave_to_parent() -> None:
     """Ctrl-C reaches all processes of a terminal; the first of them knows what to do."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _measure(experiment: Experiment, cell: Cell, data: Path) -> tuple[list[Row], float]:
-    return _timed(experiment.measure, cell, data)
 
 
 def _timed(
