@@ -20,6 +20,7 @@ def test_a_sample_has_mean_deviation_and_error() -> None:
     assert (found.mean, found.deviation, found.count) == (2.0, 1.0, 3)
     assert found.error == pytest.approx(1 / math.sqrt(3))
     assert str(found) == "2 ± 1 (n = 3)"
+    assert str(Summary.of([1000.0, 2000.0])) == "1,500 ± 710 (n = 2)"
     assert Summary.of([5.0]).deviation == 0.0
     assert math.isnan(Summary.of([]).mean)
 

@@ -32,7 +32,8 @@ class Summary:
         return self.deviation / float(np.sqrt(self.count)) if self.count else float("nan")
 
     def __str__(self) -> str:
-        return f"{self.mean:,.4g} ± {self.deviation:,.2g} (n = {self.count})"
+        spread = float(f"{self.deviation:.2g}")  # two digits, and no exponent
+        return f"{self.mean:,.4g} ± {spread:,.10g} (n = {self.count})"
 
 
 def grouped(rows: Sequence[Row], by: Sequence[str], value: str) -> dict[tuple[Any, ...], Summary]:
