@@ -45,6 +45,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
+from bursar.papers.hpdc07 import slots_and_tasks
 from bursar.planning.capacity import makespan_bound
 from bursar.planning.evaluation import Evaluator
 from bursar.planning.limits import Limits
@@ -58,7 +59,6 @@ from bursar.planning.policy import Policy, Scheduler
 from bursar.planning.problem import Problem, build_problem
 from bursar.planning.schedulers import schedule
 from bursar.simulation.workflows import BANDWIDTH, cybershake, layered
-from bursar.simulation.workloads import poisson_slots
 
 HERE = Path(__file__).parent
 SITES = {"a": 10, "b": 20, "c": 30, "d": 40}
@@ -209,7 +209,7 @@ def _compare(
 def hpdc07(quick: bool) -> None:
     """Section 3: 124 slots, 100 tasks of 100 s on average, transfers as long."""
     repetitions = 5 if quick else 20
-    problems = [_section_3(seed) for seed in range(repetitions)]
+    problems = [slots_and_tasks(seed) for seed in range(repetitions)]
 
     found = []
     for problem in problems:
@@ -266,24 +266,6 @@ def hpdc07(quick: bool) -> None:
         print(f"{title}, hypervolume: " + ", ".join(
             f"{name} {np.mean(v):.3f} +- {np.std(v):.3f}" for name, v in volumes.items()
         ))  # fmt: skip
-
-
-def _section_3(seed: int) -> Problem:
-    rng = np.random.default_rng(seed)
-    offered = poisson_slots(rng)
-    sites = []
-    for name in sorted({slot.site for slot in offered}):
-        slots = tuple(slot for slot in offered if slot.site == name)
-        others = {slot.site for slot in offered} - {name}
-        sites.append(
-            SiteFacts(
-                name=name,
-                processors=sum(slot.processors for slot in slots),  # as the paper draws them
-                slots=slots,
-                links={other: Link(bandwidth=BANDWIDTH) for other in others},
-            )
-        )
-    return build_problem(layered(rng, tasks=100, depth=10, mean_transfer=100.0), sites)
 
 
 def _spread(values: np.ndarray) -> str:

@@ -260,25 +260,31 @@ def _settings(cell: Cell) -> Settings:
     )
 
 
-def _cells(effort: Effort, repetitions: int, **factors: Sequence[Any]) -> list[Cell]:
-    """Every combination of the factors, submitted at as many moments."""
+def _cells(
+    repetitions: int,
+    evaluations: int,
+    shape: tuple[int, int] = (50, 20),
+    **factors: Sequence[Any],
+) -> list[Cell]:
+    """
+    Every combination of the factors, submitted at as many moments.
+
+    Parameters
+    ----------
+    evaluations
+        Of our search; 0: it is left out.
+    shape
+        Population and generations of the paper's.
+    """
     cells: list[dict[str, Any]] = [{}]
     for name, values in factors.items():
         cells = [cell | {name: value} for cell in cells for value in values]
-    return [
-        cell | {"seed": seed, "population": 50, "generations": 20, "evaluations": SEARCHED[effort]}
-        for cell in cells
-        for seed in range(repetitions)
-    ]
+    search = {"population": shape[0], "generations": shape[1], "evaluations": evaluations}
+    return [cell | {"seed": seed} | search for cell in cells for seed in range(repetitions)]
 
 
 def _measure_workflow(cell: Cell, data: Path) -> list[Row]:
-    cluster = cluster_at(
-        data,
-        moment(cell["seed"]),
-        cell.get("utilisation"),
-        policy=cell.get("policy", "conservative"),
-    )
+    cluster = cluster_at(data, moment(cell["seed"]), cell.get("utilisation"))
     workflow = _workflow(cell["seed"], cell["processors"])
     found = compare(cluster, workflow, cell["trade_offs"], _settings(cell))
     factors = {k: cell.get(k) for k in ("seed", "processors", "utilisation")}
@@ -286,7 +292,8 @@ def _measure_workflow(cell: Cell, data: Path) -> list[Row]:
 
 
 def _trade_off_cells(effort: Effort) -> list[Cell]:
-    return _cells(effort, SUBMISSIONS[effort], processors=[22], trade_offs=[list(TRADE_OFFS)])
+    count = SUBMISSIONS[effort]
+    return _cells(count, SEARCHED[effort], processors=[22], trade_offs=[list(TRADE_OFFS)])
 
 
 def _find_trade_off(rows: Sequence[Row]) -> list[Finding]:
@@ -396,7 +403,9 @@ WIDTHS = [3, 10, 20, 30]
 
 def _size_cells(effort: Effort) -> list[Cell]:
     repetitions: dict[Effort, int] = {"quick": 2, "normal": 20, "full": 50}
-    return _cells(effort, repetitions[effort], processors=WIDTHS, trade_offs=[[0.0, 0.5, 1.0]])
+    return _cells(
+        repetitions[effort], SEARCHED[effort], processors=WIDTHS, trade_offs=[[0.0, 0.5, 1.0]]
+    )
 
 
 def _find_sizes(rows: Sequence[Row]) -> list[Finding]:
@@ -450,8 +459,9 @@ def _load_cells(effort: Effort) -> list[Cell]:
     repetitions: dict[Effort, int] = {"quick": 2, "normal": 10, "full": 20}
     widths = [3, 20] if effort == "quick" else WIDTHS
     return _cells(
-        effort, repetitions[effort], utilisation=LOADS, processors=widths, trade_offs=[[0.5]]
-    )
+        repetitions[effort], SEARCHED[effort],
+        utilisation=LOADS, processors=widths, trade_offs=[[0.5]],
+    )  # fmt: skip
 
 
 def _find_loads(rows: Sequence[Row]) -> list[Finding]:
@@ -485,6 +495,7 @@ def _draw_loads(rows: Sequence[Row]) -> Charts:
 
 # Figure 9 and section 7: CyberShake.
 
+SHAKE_SHAPE = (10, 10)
 SHAKE_LOADS = [0.66, 0.70, 0.76, 0.82, 0.88, 0.94]
 
 
@@ -492,17 +503,15 @@ def _shake_cells(effort: Effort) -> list[Cell]:
     repetitions: dict[Effort, int] = {"quick": 2, "normal": 10, "full": 20}
     loads = [0.66, 0.82, 0.94] if effort == "quick" else SHAKE_LOADS
     searched: dict[Effort, int] = {"quick": 0, "normal": 0, "full": 300}
-    return [
-        {"utilisation": load, "seed": seed, "population": 10, "generations": 10,
-         "evaluations": searched[effort]}
-        for load in loads
-        for seed in range(repetitions[effort])
-    ]  # fmt: skip
+    return _cells(repetitions[effort], searched[effort], SHAKE_SHAPE, utilisation=loads)
 
 
-def _measure_shake(cell: Cell, data: Path) -> list[Row]:
-    cluster = cluster_at(data, moment(cell["seed"]), cell["utilisation"])
-    factors = {"seed": cell["seed"], "utilisation": cell["utilisation"]}
+def _measure_cybershake(cell: Cell, data: Path) -> list[Row]:
+    """Under the load, the looseness or the other assumptions that the cell names."""
+    named = {k: cell[k] for k in ("utilisation", "looseness", "variant") if k in cell}
+    assumed = VARIANTS[cell["variant"]] if "variant" in cell else named
+    cluster = cluster_at(data, moment(cell["seed"]), **assumed)
+    factors = {"seed": cell["seed"]} | named
     return [factors | row for row in compare(cluster, cybershake(), [0.5], _settings(cell))]
 
 
@@ -546,17 +555,7 @@ def _draw_shake(rows: Sequence[Row]) -> Charts:
 
 def _loose_cells(effort: Effort) -> list[Cell]:
     repetitions: dict[Effort, int] = {"quick": 2, "normal": 20, "full": 50}
-    return [
-        {"looseness": loose, "seed": seed, "population": 10, "generations": 10, "evaluations": 0}
-        for loose in (1.0, 1.1, 1.2)
-        for seed in range(repetitions[effort])
-    ]
-
-
-def _measure_loose(cell: Cell, data: Path) -> list[Row]:
-    cluster = cluster_at(data, moment(cell["seed"]), looseness=cell["looseness"])
-    factors = {"seed": cell["seed"], "looseness": cell["looseness"]}
-    return [factors | row for row in compare(cluster, cybershake(), [0.5], _settings(cell))]
+    return _cells(repetitions[effort], 0, SHAKE_SHAPE, looseness=(1.0, 1.1, 1.2))
 
 
 def _find_loose(rows: Sequence[Row]) -> list[Finding]:
@@ -608,17 +607,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def _variant_cells(effort: Effort) -> list[Cell]:
     repetitions: dict[Effort, int] = {"quick": 1, "normal": 10, "full": 20}
-    return [
-        {"variant": variant, "seed": seed, "population": 10, "generations": 10, "evaluations": 0}
-        for variant in VARIANTS
-        for seed in range(repetitions[effort])
-    ]
-
-
-def _measure_variant(cell: Cell, data: Path) -> list[Row]:
-    cluster = cluster_at(data, moment(cell["seed"]), **VARIANTS[cell["variant"]])
-    factors = {"seed": cell["seed"], "variant": cell["variant"]}
-    return [factors | row for row in compare(cluster, cybershake(), [0.5], _settings(cell))]
+    return _cells(repetitions[effort], 0, SHAKE_SHAPE, variant=list(VARIANTS))
 
 
 def _find_variants(rows: Sequence[Row]) -> list[Finding]:
@@ -650,7 +639,7 @@ def _draw_variants(rows: Sequence[Row]) -> Charts:
 def _log_cells(effort: Effort) -> list[Cell]:
     repetitions: dict[Effort, int] = {"quick": 1, "normal": 10, "full": 20}
     return _cells(
-        effort, repetitions[effort], log=list(LOGS), policy=["conservative", "easy"],
+        repetitions[effort], SEARCHED[effort], log=list(LOGS), policy=["conservative", "easy"],
         trade_offs=[[0.0, 0.5, 1.0]],
     )  # fmt: skip
 
@@ -772,13 +761,13 @@ EXPERIMENTS = (
     Experiment(
         paper="hpdc07", figure="9", title="CyberShake, by load",
         about=f"{_CTC}, second copy a week later; 8,039 tasks; MOGA 10 x 10, trade-off 0.5.",
-        cells=_shake_cells, measure=_measure_shake,
+        cells=_shake_cells, measure=_measure_cybershake,
         findings=_find_shake, charts=_draw_shake,
     ),
     Experiment(
         paper="hpdc07", figure="causes", title="figure 9 at the log's load, otherwise assumed",
         about="CTC log; CyberShake; MOGA 10 x 10, trade-off 0.5; seeds are submissions.",
-        cells=_variant_cells, measure=_measure_variant,
+        cells=_variant_cells, measure=_measure_cybershake,
         findings=_find_variants, charts=_draw_variants,
     ),
     Experiment(
@@ -790,7 +779,7 @@ EXPERIMENTS = (
     Experiment(
         paper="hpdc07", figure="loose", title="CyberShake with loose estimates (section 7)",
         about=f"{_CTC} times 1, 1.1 and 1.2; MOGA 10 x 10, trade-off 0.5.",
-        cells=_loose_cells, measure=_measure_loose,
+        cells=_loose_cells, measure=_measure_cybershake,
         findings=_find_loose, charts=_draw_loose,
     ),
 )  # fmt: skip

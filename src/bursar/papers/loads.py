@@ -13,7 +13,6 @@ from bursar.simulation.loaded import LoadedCluster
 from bursar.simulation.scaling import probability_for
 
 PROCESSORS = 430
-LOG = ("swf", "CTC-SP2-1996-predictsim.swf.xz")
 DAY = 86_400
 FIRST, LAST = 20 * DAY, 260 * DAY
 """Workflows are submitted between these moments of the log, which lasts 339 days."""
@@ -22,7 +21,7 @@ COPY_SEED = 1
 
 
 LOGS = {
-    "CTC": (LOG[1], PROCESSORS),
+    "CTC": ("CTC-SP2-1996-predictsim.swf.xz", PROCESSORS),
     "KTH": ("KTH-SP2-1996-2.1-cln.swf.xz", 100),
     "NASA": ("NASA-iPSC-1993-3.1-cln.swf.gz", 128),
     "HPC2N": ("HPC2N-2002-first-3170.swf.xz", 240),
@@ -33,7 +32,7 @@ LOGS = {
 
 @lru_cache(maxsize=2)
 def _log(data: Path, name: str) -> Trace:
-    return read_swf(data_file(data, LOG[0], LOGS[name][0]))
+    return read_swf(data_file(data, "swf", LOGS[name][0]))
 
 
 def cluster_of_log(data: Path, name: str, seed: int, policy: Policy) -> LoadedCluster:
@@ -54,7 +53,7 @@ def ctc(data: Path, utilisation: float | None) -> Trace:
     utilisation
         Share of the processors; None: as it is, 65.7 % of 430.
     """
-    trace = read_swf(data_file(data, *LOG))
+    trace = _log(data, "CTC")
     if utilisation is None:
         return trace
     rng = np.random.default_rng(COPY_SEED)

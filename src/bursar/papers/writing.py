@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bursar.model.errors import BursarError
-from bursar.papers.experiment import Finding, Outcome, Row
+from bursar.papers.experiment import Outcome, Row
 from bursar.report.charts import save_chart
 
 FORMATS = ("svg", "png", "html")
@@ -27,19 +28,8 @@ def to_dict(outcome: Outcome) -> dict[str, Any]:
         "cells": outcome.cells,
         "cached": outcome.cached,
         "processor_seconds": round(outcome.seconds, 3),
-        "findings": [finding_to_dict(finding) for finding in outcome.findings],
+        "findings": [asdict(finding) for finding in outcome.findings],
         "rows": outcome.rows,
-    }
-
-
-def finding_to_dict(finding: Finding) -> dict[str, Any]:
-    """One line of the comparison."""
-    return {
-        "what": finding.what,
-        "paper": finding.paper,
-        "ours": finding.ours,
-        "agrees": finding.agrees,
-        "remark": finding.remark,
     }
 
 
