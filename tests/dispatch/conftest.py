@@ -67,7 +67,9 @@ class Room:
     ) -> AsyncIterator[LocalWorkers]:
         """The dispatcher started, with workers on the way."""
         await dispatcher.start()
-        workers = LocalWorkers("local", processors, rigid=rigid, on_event=self.events.append)
+        workers = LocalWorkers(
+            "local", "lease-1", processors, rigid=rigid, on_event=self.events.append
+        )
         try:
             await workers.start(
                 Endpoint(address=dispatcher.address, token=dispatcher.token, run=self.run)
@@ -75,7 +77,7 @@ class Room:
             yield workers
         finally:
             await dispatcher.close()
-            await workers.stop()
+            await workers.release()
 
     def carry_out(
         self,

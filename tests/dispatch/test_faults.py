@@ -43,7 +43,7 @@ def test_a_killed_workers_task_runs_again_alone(room: Any, until: Any) -> None:
 
     async def kill(dispatcher: Dispatcher, workers: LocalWorkers) -> None:
         await until(log.exists)
-        os.kill(workers.pids["local-0"], signal.SIGKILL)
+        os.kill(workers.pids["local-lease-1-0"], signal.SIGKILL)
         await dispatcher.wait()
 
     outcomes = room.carry_out([Task(id="t", steps=(Shell(line),))], processors=1, meanwhile=kill)
@@ -62,7 +62,7 @@ def test_a_worker_that_keeps_dying_is_given_up(room: Any, until: Any, monkeypatc
 
     async def kill(dispatcher: Dispatcher, workers: LocalWorkers) -> None:
         killed: set[int] = set()
-        while workers.alive:
+        while workers.workers:
             for pid in set(workers.pids.values()) - killed:
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
@@ -100,12 +100,12 @@ RUNNER = textwrap.dedent(
             past=journal.load().attempts,
         )
         await dispatcher.start()
-        workers = LocalWorkers("local", 4, rigid=False, on_event=print)
+        workers = LocalWorkers("local", "lease-1", 4, rigid=False, on_event=print)
         await workers.start(Endpoint(
             address=dispatcher.address, token=dispatcher.token, run=sys.argv[2]))
         await dispatcher.wait()
         await dispatcher.close()
-        await workers.stop()
+        await workers.release()
 
     asyncio.run(main())
     """

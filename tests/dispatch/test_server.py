@@ -35,8 +35,8 @@ def shell(line: str, id: str = "t", **more: Any) -> Task:
 @pytest.mark.parametrize(
     "words",
     [
-        frame(Hello("a guess", "w", "local", 1)),
-        frame(Hello("", "w", "local", 1)),
+        frame(Hello("a guess", "w", "local", 1, "lease-1")),
+        frame(Hello("", "w", "local", 1, "lease-1")),
         b"GET / HTTP/1.1\r\n\r\n",
         (5000).to_bytes(4, "big"),
         b"\0\0\0\2\xc1\xc1",

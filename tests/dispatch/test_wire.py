@@ -53,7 +53,11 @@ def test_a_frame_larger_than_the_limit_is_refused_before_it_is_read() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [Hello("secret", "w", "local", 2), Results([OUTCOME, OUTCOME]), Returned([(1, 1), (2, 3)])],
+    [
+        Hello("secret", "w", "local", 2, "lease-1"),
+        Results([OUTCOME, OUTCOME]),
+        Returned([(1, 1), (2, 3)]),
+    ],
 )
 def test_what_a_worker_says_arrives_as_it_was_said(message: FromWorker) -> None:
     """

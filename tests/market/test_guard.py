@@ -18,7 +18,11 @@ UNIT = 1_000_000
 
 
 def _lease(
-    number: int = 1, site: str = "here", price: float | None = 1.0, start: float = 0.0
+    number: int = 1,
+    site: str = "here",
+    price: float | None = 1.0,
+    start: float = 0.0,
+    until: float | None = None,
 ) -> Lease:
     return Lease(
         id=f"lease-{number}",
@@ -27,6 +31,7 @@ def _lease(
         unit_price=price,
         fixed_price=0.5,
         start=start,
+        until=until,
     )
 
 
@@ -47,7 +52,7 @@ def test_a_task_with_a_limit_encumbers_its_worst_case() -> None:
     guard = _guard(100, {0: 20.0})
     assert guard.open(_lease()) is None
 
-    assert guard.admit(0, "here", 1.0) == 20.0
+    assert guard.admit(0, "lease-1", 1.0) == 20.0
 
     # Two processors until second 21 at 1 a second each, and the fixed charge.
     assert guard.held >= round(42.5 * UNIT)
@@ -57,12 +62,12 @@ def test_a_task_whose_worst_case_is_not_covered_is_refused() -> None:
     guard = _guard(30, {0: 20.0, 1: 10.0})
     guard.open(_lease())
 
-    refusal = guard.admit(0, "here", 0.0)
+    refusal = guard.admit(0, "lease-1", 0.0)
 
     assert isinstance(refusal, Refusal)
     assert refusal.final  # nothing runs whose end could make room
-    assert guard.admit(1, "here", 0.0) == 10.0
-    later = guard.admit(0, "here", 0.0)
+    assert guard.admit(1, "lease-1", 0.0) == 10.0
+    later = guard.admit(0, "lease-1", 0.0)
     assert isinstance(later, Refusal)
     assert not later.final
 
@@ -71,7 +76,7 @@ def test_a_task_without_a_limit_may_run_until_the_money_ends() -> None:
     guard = _guard(30.5)
     guard.open(_lease())
 
-    assert guard.admit(0, "here", 5.0) == pytest.approx(15 - 5 - LEAD)
+    assert guard.admit(0, "lease-1", 5.0) == pytest.approx(15 - 5 - LEAD)
     assert not guard.tick(14.4)
     assert [type(effect) for effect in guard.tick(14.6)] == [Stop]
 
@@ -79,10 +84,10 @@ def test_a_task_without_a_limit_may_run_until_the_money_ends() -> None:
 def test_closing_pays_what_was_held_for_and_frees_the_rest() -> None:
     guard = _guard(100, {0: 20.0})
     guard.open(_lease())
-    guard.admit(0, "here", 0.0)
+    guard.admit(0, "lease-1", 0.0)
     guard.settle([_done(0)], 3.0)
 
-    lease = guard.close("here", 4.0)
+    lease = guard.close("lease-1", 4.0)
 
     assert lease.end == 4.0
     assert guard.ledger.spent == round(8.5 * UNIT)
@@ -93,9 +98,9 @@ def test_closing_pays_what_was_held_for_and_frees_the_rest() -> None:
 def test_a_clock_that_ran_on_unseen_does_not_overspend() -> None:
     guard = _guard(10.5)
     guard.open(_lease())
-    guard.admit(0, "here", 0.0)
+    guard.admit(0, "lease-1", 0.0)
 
-    lease = guard.close("here", 1000.0)
+    lease = guard.close("lease-1", 1000.0)
 
     assert guard.ledger.spent == round(10.5 * UNIT)
     assert lease.end == pytest.approx(5.0)
@@ -114,10 +119,10 @@ def test_thresholds_are_due_once_each() -> None:
 def test_without_a_budget_nothing_is_refused_and_all_is_metered() -> None:
     guard = _guard(None)
     guard.open(_lease())
-    assert guard.admit(0, "here", 0.0) == math.inf
+    assert guard.admit(0, "lease-1", 0.0) == math.inf
     for now in range(100):
         assert guard.tick(float(now)) == []
-    guard.close("here", 100.0)
+    guard.close("lease-1", 100.0)
 
     assert guard.ledger.spent == round(200.5 * UNIT)
     assert guard.ledger.free == guard.held == 0
@@ -127,8 +132,8 @@ def test_an_unknown_price_moves_no_money() -> None:
     guard = _guard(5)
     guard.open(_lease(price=None))
 
-    assert guard.admit(0, "here", 0.0) == math.inf
-    guard.close("here", 100.0)
+    assert guard.admit(0, "lease-1", 0.0) == math.inf
+    guard.close("lease-1", 100.0)
     assert guard.ledger.spent == 0
 
 
@@ -167,10 +172,18 @@ class GuardMachine(RuleBasedStateMachine):
     @rule()
     def open_lease(self) -> None:
         self.leases += 1
-        site = f"s{self.leases}"
-        lease = _lease(self.leases, site, start=self.now)
+        lease = _lease(self.leases, f"s{self.leases}", start=self.now)
         if self.guard.open(lease) is None:
-            self.sites[site] = self.leases
+            self.sites[lease.id] = self.leases
+
+    @precondition(lambda self: not self.stopped and len(self.sites) < 3)
+    @rule(wait=st.integers(0, 5), lasts=st.integers(1, 10))
+    def agree(self, wait: int, lasts: int) -> None:
+        self.leases += 1
+        start = self.now + wait
+        lease = _lease(self.leases, f"s{self.leases}", start=start, until=start + lasts)
+        if self.guard.open(lease) is None:
+            self.sites[lease.id] = self.leases
 
     @precondition(lambda self: self.sites and not self.stopped)
     @rule(limit=st.none() | st.integers(1, 30), pick=st.integers(0, 5))
@@ -231,10 +244,48 @@ class GuardMachine(RuleBasedStateMachine):
         for site, number in self.sites.items():
             ends = [end for where, end in self.running.values() if where == site]
             lease = self.guard._open[site].lease
-            worst = lease.charge(2 * (max([self.now, *ends]) - lease.start))
+            end = max([self.now, *ends]) if lease.until is None else lease.until
+            worst = lease.charge(2 * (end - lease.start))
             if not self.stopped:
                 assert self.guard.ledger.balance(f"held:lease-{number}") >= worst - 1
 
 
 TestGuardMachine = GuardMachine.TestCase
 TestGuardMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def test_a_lease_to_come_is_covered_and_not_paid_before_it_begins() -> None:
+    guard = _guard(100)
+    assert guard.open(_lease(start=10.0, until=20.0)) is None
+
+    assert guard.held == round(20.5 * UNIT)
+    assert guard.spent(9.9) == 0
+    assert guard.spent(12.0) == round(4.5 * UNIT)
+    assert guard.spent(30.0) == round(20.5 * UNIT)
+    assert guard.close("lease-1", 9.0).end == 10.0
+    assert guard.ledger.spent == guard.held == 0
+
+
+def test_a_lease_to_come_that_the_budget_does_not_cover_is_refused() -> None:
+    guard = _guard(20)
+
+    assert isinstance(guard.open(_lease(start=10.0, until=20.0)), Refusal)
+    assert guard.held == 0
+
+
+def test_looking_only_when_there_is_something_to_do_is_enough() -> None:
+    guard = _guard(1000.5, on_budget={0.25: "warn"})
+    guard.open(_lease())
+    now, seen, looks = 0.0, [], 0
+    while not any(isinstance(effect, Stop) for _, effect in seen):
+        now = guard.next_look(now)
+        seen += [(now, effect) for effect in guard.tick(now)]
+        # Just before the end what is left is held piece by piece, and closing takes the rest.
+        assert guard.ledger.balance("held:lease-1") >= guard.spent(now) - 0.5 * UNIT
+        looks += 1
+
+    (warned, _), (stopped, _), *_ = seen
+    assert warned == pytest.approx((250.125 - 0.5) / 2, abs=0.2)
+    assert stopped == pytest.approx(500 - LEAD, abs=0.2)
+    assert looks < 200
+    assert _guard(None).next_look(5.0) == math.inf

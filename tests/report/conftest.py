@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import bursar
@@ -116,7 +117,7 @@ def make_up(
                 stderr=b"x" * 3000 + b"the end" if status is Status.FAILED else b"",
                 reason="it exited with status 3" if status is Status.FAILED else "",
             )
-            records.append(Record(outcome, number == len(attempts), placement.site))
+            records.append(Record(outcome, number == len(attempts), placement.site, ""))
             start = ended
     lives = [(BEGIN, max(r.outcome.end for r in records))]
     if pause is not None:
@@ -143,6 +144,17 @@ def make_up(
             ledger.settle(end, lease.id, lease.site, due[lease.id])
             ledger.release(end, lease.id, due[lease.id])
         leases += opened
+    records = [
+        msgspec.structs.replace(
+            record,
+            lease=next(
+                lease.id
+                for lease in leases
+                if lease.site == record.site and record.outcome.end <= (lease.end or 0.0)
+            ),
+        )
+        for record in records
+    ]
     bill = make_bill("made-up", ledger, leases, campaign.workflow.tasks, records)
     summary: dict[str, Any] = {
         "run": "made-up",
@@ -172,6 +184,7 @@ def make_up(
         records=records,
         transfers=ledger.rows,
         leases=leases,
+        lives=lives,
         events=[Event(BEGIN + 3.0, "message", "worker 2 was lost")],
         bill=bill,
     )

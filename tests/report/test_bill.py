@@ -62,6 +62,7 @@ def test_tasks_and_remainders_add_up_to_what_was_paid(
             Outcome(task=task, attempt=n, status=status, start=begin, end=begin + seconds),
             status is Status.SUCCEEDED,
             f"s{site % len(leases)}",
+            f"lease-{site % len(leases)}",
         )
         for n, (task, site, begin, seconds, status) in enumerate(
             sorted(attempts, key=lambda a: a[0]), 1
@@ -96,6 +97,7 @@ def test_many_short_tasks_are_billed_for_what_they_used() -> None:
             Outcome(task=i, attempt=1, status=Status.SUCCEEDED, start=i / 1e3, end=(i + 1) / 1e3),
             True,
             "s",
+            "l",
         )
         for i in range(10_000)
     ]
@@ -144,6 +146,7 @@ def test_the_dearest_tasks_are_printed_first_and_the_rest_on_request() -> None:
             ),
             True,
             "s",
+            "l",
         )
         for i in range(15)
     ]
@@ -175,9 +178,13 @@ def test_a_bill_as_json_holds_whole_micro_units() -> None:
     ledger.settle(10.0, "l", "s", 5556)
     tasks = [Task(id="a", name="k"), Task(id="b")]
     records = [
-        Record(Outcome(task=0, attempt=1, status=Status.LOST, start=0.0, end=3.0), False, "s"),
-        Record(Outcome(task=0, attempt=2, status=Status.SUCCEEDED, start=4.0, end=9.0), True, "s"),
-        Record(Outcome(task=1, attempt=1, status=Status.SUCCEEDED, start=0.0, end=7.0), True, "s"),
+        Record(Outcome(task=0, attempt=1, status=Status.LOST, start=0.0, end=3.0), False, "s", "l"),
+        Record(
+            Outcome(task=0, attempt=2, status=Status.SUCCEEDED, start=4.0, end=9.0), True, "s", "l"
+        ),
+        Record(
+            Outcome(task=1, attempt=1, status=Status.SUCCEEDED, start=0.0, end=7.0), True, "s", "l"
+        ),
     ]
 
     told = json.loads(json.dumps(make_bill("run", ledger, [done, going], tasks, records).to_dict()))

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 
 import bursar
-from bursar.market.lease import Lease
 from bursar.report.data import MOST_FAILURES, Clock, ReportData
 from bursar.report.html import render, write_report
 
@@ -45,24 +45,12 @@ def read_back(page: str) -> dict[str, Any]:
     return data
 
 
-def lease(start: float, end: float | None) -> Lease:
-    """One processor for that time."""
-    return Lease(
-        id="l", site="s", processors=1, unit_price=1.0, fixed_price=0.0, start=start, end=end
-    )
-
-
 def test_time_between_two_lives_does_not_pass() -> None:
     """Stopped at 110 and resumed at 500, the clock goes on from 10."""
-    clock = Clock([lease(500.0, None), lease(100.0, 108.0), lease(102.0, 110.0)])
+    clock = Clock([(100.0, 110.0), (500.0, math.inf)])
 
     assert [clock.at(t) for t in (90, 100, 105, 110, 300, 500, 503)] == [0, 0, 5, 10, 10, 10, 13]
     assert clock.pauses == [(10.0, 390.0)]
-
-
-def test_without_leases_time_begins_with_the_first_task() -> None:
-    """Whichever is listed first; and a run of nothing begins somewhere."""
-    assert Clock([], [30.0, 20.0, 25.0]).at(26.0) == 6.0
     assert Clock([]).pauses == []
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bursar.api.proposal import Proposal
-from bursar.api.sites import Sites, resolve_sites
+from bursar.api.sites import Sites, on_offer, resolve_sites
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
@@ -59,7 +59,7 @@ def plan(
     from bursar.planning.front import trade_off
 
     campaign = resolve_campaign(campaign)
-    facts = resolve_sites(sites)
+    facts = on_offer(resolve_sites(sites))
     if processors is not None:
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)

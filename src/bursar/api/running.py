@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bursar.api.planning import plan as make_plan
 from bursar.api.planning import resolve_campaign
@@ -21,6 +21,8 @@ from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.runs.folder import RunFolder
 from bursar.runs.planned import read_plan, write_plan
+
+T = TypeVar("T")
 
 RUNS = Path("runs")
 """Folder that holds the runs, unless another is named."""
@@ -156,21 +158,25 @@ def resume(
     )
 
 
-def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: bool) -> RunResult:
+def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) -> RunResult:
     from bursar.runs.running import carry_out
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        summary = carry_out(folder, campaign, plan, **how)
-    else:  # a notebook's, for one: a thread has one loop at a time
-        summary = _in_thread(lambda: carry_out(folder, campaign, plan, **how))
+    summary = outside_loops(lambda: carry_out(folder, campaign, plan, **how))
     return RunResult(folder, summary, summary["exit_status"])
 
 
-def _in_thread(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def outside_loops(work: Callable[[], T]) -> T:
+    """What ``work``, which runs a loop of its own, returns; in a notebook, for one, too."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    return _in_thread(work)  # a thread has one loop at a time
+
+
+def _in_thread(work: Callable[[], T]) -> T:
     """What ``work`` returns, done in a thread of its own; an interrupt is passed on to it."""
-    done: Future[dict[str, Any]] = Future()
+    done: Future[T] = Future()
 
     def do() -> None:
         try:
@@ -193,14 +199,19 @@ def _in_thread(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         thread.join()
 
 
+_NOT_THERE = {
+    "advertised": "known by the slots it advertises only",
+    "simulated": "simulated",
+}
+
+
 def _check_sites(sites: Sequence[SiteFacts]) -> None:
     for site in sites:
         if site.kind != "local":
             raise InputError(
-                f'site "{site.name}" is known by the slots it advertises only: '
-                "it can be planned on, not run on",
+                f'site "{site.name}" is {_NOT_THERE[site.kind]}: it can be planned on, not run on',
                 where=f"site.{site.name}.kind",
-                hint="see what it would take with bursar plan",
+                hint="see what would happen with bursar simulate",
             )
 
 

@@ -32,3 +32,19 @@ def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
     if not sites:
         raise InputError("no site is given; leave sites out for this machine")
     return tuple(sites)
+
+
+def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
+    """
+    The sites with what they offer now: a simulated one, what its schedule leaves free.
+
+    Raises
+    ------
+    InputError
+        When the log of a simulated site is wrong.
+    """
+    if all(site.kind != "simulated" or site.slots is not None for site in sites):
+        return sites
+    from bursar.simulation.grid import Grid
+
+    return Grid(sites).sites

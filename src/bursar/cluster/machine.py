@@ -480,6 +480,10 @@ class Machine:
         """Which of the jobs have ended by now, shape of ``jobs``."""
         return np.asarray(self._finish[jobs] <= self.now)  # NaN where it has not started
 
+    def started(self, jobs: IntArray) -> NDArray[np.bool_]:
+        """Which of the jobs have started by now, shape of ``jobs``."""
+        return np.asarray(self._start[jobs] <= self.now)  # NaN where it has not
+
     @property
     def waiting(self) -> IntArray:
         """Numbers of the jobs that wait, in order of submission."""

@@ -16,9 +16,9 @@ class Guard(Protocol):
     Every call is made from the dispatcher's loop; times are epoch seconds.
     """
 
-    def admit(self, task: int, site: str, now: float) -> float | Refusal:
+    def admit(self, task: int, lease: str, now: float) -> float | Refusal:
         """
-        Whether a task may start now at a site.
+        Whether a task may start now on a lease's processors.
 
         Returns
         -------
@@ -47,7 +47,7 @@ class Guard(Protocol):
 class Unlimited:
     """Lets everything start, for nothing."""
 
-    def admit(self, task: int, site: str, now: float) -> float | Refusal:
+    def admit(self, task: int, lease: str, now: float) -> float | Refusal:
         """No limit."""
         return math.inf
 

@@ -22,18 +22,19 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.outcome import Outcome
 from bursar.model.transfer import Transfer
 
-FORMAT = "1"
+FORMAT = "2"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS attempts (
     task INTEGER NOT NULL, attempt INTEGER NOT NULL, final INTEGER NOT NULL,
-    status TEXT NOT NULL, site TEXT NOT NULL, start REAL NOT NULL, "end" REAL NOT NULL,
-    outcome BLOB NOT NULL, PRIMARY KEY (task, attempt)) WITHOUT ROWID;
+    status TEXT NOT NULL, site TEXT NOT NULL, lease TEXT NOT NULL,
+    start REAL NOT NULL, "end" REAL NOT NULL, outcome BLOB NOT NULL,
+    PRIMARY KEY (task, attempt)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS transfers (number INTEGER PRIMARY KEY, transfer BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS events (
     number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
-INSERT OR IGNORE INTO meta VALUES ('format', '1');
+INSERT OR IGNORE INTO meta VALUES ('format', '2');
 """
 
 
@@ -49,11 +50,14 @@ class Record(msgspec.Struct, frozen=True):
         Whether the task is at its end with it.
     site
         Where it ran.
+    lease
+        On whose processors there.
     """
 
     outcome: Outcome
     final: bool
     site: str
+    lease: str
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -125,6 +129,8 @@ class Journal:
     ----------
     path
         Of the file.
+    durable
+        Whether what was committed survives a power cut, which takes time.
 
     Attributes
     ----------
@@ -139,7 +145,7 @@ class Journal:
         When it cannot be opened, or is of a newer format.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
         self._path = path
         self._encoder = msgspec.msgpack.Encoder()
         self._lock = _take_lock(path)
@@ -149,7 +155,7 @@ class Journal:
                 self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
                 opened.callback(self._db.close)
                 self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
                 self._db.execute("PRAGMA wal_autocheckpoint=4000")
                 if not _is_empty(self._db):
                     _check_format(self._db, path)
@@ -183,7 +189,7 @@ class Journal:
             try:
                 if records:
                     self._db.executemany(
-                        "INSERT INTO attempts VALUES (?,?,?,?,?,?,?,?)",
+                        "INSERT INTO attempts VALUES (?,?,?,?,?,?,?,?,?)",
                         [
                             (
                                 o.task,
@@ -191,6 +197,7 @@ class Journal:
                                 r.final,
                                 o.status,
                                 r.site,
+                                r.lease,
                                 o.start,
                                 o.end,
                                 encode(o),
@@ -255,7 +262,7 @@ def count_statuses(path: Path) -> dict[str, int]:
 
 def read_attempts(path: Path, task: int) -> list[Record]:
     """The attempts of one task, the first one first."""
-    query = "SELECT outcome, final, site FROM attempts WHERE task = ? ORDER BY attempt"
+    query = "SELECT outcome, final, site, lease FROM attempts WHERE task = ? ORDER BY attempt"
     with _reading(path) as db:
         return list(_records(db.execute(query, (task,)))) if db else []
 
@@ -277,7 +284,7 @@ def writer_of(path: Path) -> int | None:
 
 def _load(db: sqlite3.Connection) -> JournalState:
     transfer = msgspec.msgpack.Decoder(Transfer).decode
-    query = "SELECT outcome, final, site FROM attempts ORDER BY task, attempt"
+    query = "SELECT outcome, final, site, lease FROM attempts ORDER BY task, attempt"
     alive = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
     times = """SELECT max(t) FROM (SELECT max("end") t FROM attempts
                UNION SELECT max(time) FROM events)"""
@@ -295,10 +302,10 @@ def _load(db: sqlite3.Connection) -> JournalState:
     )
 
 
-def _records(rows: Iterable[tuple[bytes, int, str]]) -> Iterator[Record]:
+def _records(rows: Iterable[tuple[bytes, int, str, str]]) -> Iterator[Record]:
     outcome = msgspec.msgpack.Decoder(Outcome).decode
-    for blob, final, site in rows:
-        yield Record(outcome(blob), bool(final), site)
+    for blob, final, site, lease in rows:
+        yield Record(outcome(blob), bool(final), site, lease)
 
 
 @contextlib.contextmanager

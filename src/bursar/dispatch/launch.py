@@ -51,6 +51,8 @@ class LocalWorkers:
     ----------
     site
         Name of the site.
+    lease
+        Of the processors.
     processors
         What they share.
     rigid
@@ -62,12 +64,14 @@ class LocalWorkers:
     def __init__(
         self,
         site: str,
+        lease: str,
         processors: int,
         *,
         rigid: bool,
         on_event: Callable[[str], None],
     ) -> None:
         self._site = site
+        self._lease = lease
         self._shares = shares(processors, rigid=rigid)
         self._on_event = on_event
         self._watches: list[asyncio.Task[None]] = []
@@ -84,11 +88,11 @@ class LocalWorkers:
             When a process cannot be started.
         """
         for number, share in enumerate(self._shares):
-            name = f"{self._site}-{number}"
+            name = f"{self._site}-{self._lease}-{number}"
             await self._spawn(name, share, endpoint)
             self._watches.append(asyncio.create_task(self._watch(name, share, endpoint)))
 
-    async def stop(self) -> None:
+    async def release(self) -> None:
         """Waits for them to leave, and kills those that do not."""
         self._leaving.set()
         if self._watches:
@@ -100,7 +104,7 @@ class LocalWorkers:
                 await asyncio.wait(late)
 
     @property
-    def alive(self) -> int:
+    def workers(self) -> int:
         """Workers that are there or will be again."""
         return sum(not watch.done() for watch in self._watches)
 
@@ -117,6 +121,7 @@ class LocalWorkers:
             token=endpoint.token,
             worker=name,
             site=self._site,
+            lease=self._lease,
             processors=share,
         )
         try:

@@ -14,7 +14,8 @@ some dozens of bytes in arrays, no object.
 import heapq
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -86,8 +87,8 @@ class Worker:
 
     Parameters
     ----------
-    site
-        Number of its site.
+    place
+        Number of its lease.
     processors
         How many it has.
     claimed
@@ -97,7 +98,7 @@ class Worker:
         Processors that its tasks hold, or will.
     """
 
-    site: int
+    place: int
     processors: int
     claimed: dict[int, float] = field(default_factory=dict)
     used: int = 0
@@ -117,18 +118,19 @@ class Counts:
     refused: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Lane:
     """
-    Ready tasks of one site and one width.
+    Ready tasks of one place and one width; how many of all its tasks are not at an end.
 
     A worker never looks at lanes too wide for it, so that any number of tasks
     it cannot run never hides those it can.
     """
 
-    site: int
+    place: int
     processors: int
     heap: list[int] = field(default_factory=list)
+    left: int = 0
 
 
 class TaskQueue:
@@ -143,7 +145,7 @@ class TaskQueue:
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
-        self._sites: dict[str, int] = {"": _ANYWHERE}
+        self._places: dict[str, int] = {"": _ANYWHERE}
         self._state = bytearray()
         self._attempts = array("I")
         self._failures = array("I")
@@ -156,7 +158,10 @@ class TaskQueue:
         self._child_start = array("I", [0])
         self._child = array("I")
         self._lanes: list[_Lane] = []
+        self._lanes_at: list[list[_Lane]] = [[]]  # by place
         self._lane_numbers: dict[tuple[int, int], int] = {}
+        self._sequences: dict[int, deque[int]] = {}  # of places that run in order, what is left
+        self._had_turn: set[int] = set()  # tasks that were claimed from there
         self._delayed: list[tuple[float, int]] = []
         self._unwanted: set[int] = set()  # cancelled while claimed
         self._workers: dict[str, Worker] = {}
@@ -183,7 +188,7 @@ class TaskQueue:
         order
             Priority of each, smaller first; None: as listed.
         placed
-            Name of the site that runs each; None: any.
+            Name of the lease whose processors run each; None: any.
 
         Returns
         -------
@@ -202,10 +207,11 @@ class TaskQueue:
             default if t.retries is None else min(t.retries + 1, _MOST_TRIES) for t in tasks
         )
         self._processors.extend(t.processors for t in tasks)
-        sites = placed if placed is not None else [""] * len(tasks)
-        self._lane.extend(
-            self._lane_number(s, t.processors) for s, t in zip(sites, tasks, strict=True)
-        )
+        places = placed if placed is not None else [""] * len(tasks)
+        for place, added in zip(places, tasks, strict=True):
+            lane = self._lane_number(place, added.processors)
+            self._lanes[lane].left += 1
+            self._lane.append(lane)
         self._priority.extend(order if order is not None else numbers)
         self._estimate.extend(math.inf if t.runtime is None else t.runtime for t in tasks)
         self._by_state[State.WAITING] += len(tasks)
@@ -254,6 +260,10 @@ class TaskQueue:
         """Where a task stands."""
         return State(self._state[task])
 
+    def is_at_end(self, task: int) -> bool:
+        """Whether it will not run any more."""
+        return self._state[task] >= State.SUCCEEDED
+
     def cancel(self, task: int) -> str | None:
         """
         A task is not wanted any more.
@@ -273,17 +283,66 @@ class TaskQueue:
             self._skip_children(task)
         return None
 
+    def assign(
+        self,
+        placed: Mapping[int, str],
+        order: Mapping[int, int],
+        in_order: Collection[str] = (),
+    ) -> None:
+        """
+        Tasks that are not claimed get another place and priority.
+
+        Parameters
+        ----------
+        placed
+            Task to the name of the lease whose processors run it.
+        order
+            Task to its priority, smaller first.
+        in_order
+            New places where no task starts before those that come before it there have
+            started. Then none starts later than a schedule in that order has it, as long as
+            none takes longer; tasks that start whenever there is room may do so at the
+            expense of others.
+        """
+        sequences: dict[str, list[int]] = {place: [] for place in in_order}
+        for task, place in placed.items():
+            state = self._state[task]
+            if state >= State.CLAIMED:
+                continue
+            if place in sequences:
+                sequences[place].append(task)
+            lane = self._lanes[self._lane[task]]
+            lane.left -= 1
+            key = self._priority[task] << _BITS | task
+            if key in lane.heap:
+                lane.heap.remove(key)
+                heapq.heapify(lane.heap)
+            self._lane[task] = self._lane_number(place, self._processors[task])
+            self._lanes[self._lane[task]].left += 1
+            self._had_turn.discard(task)
+            self._priority[task] = order[task]
+            if state == State.READY and place not in sequences:
+                self._push(task)
+        for place, tasks in sequences.items():
+            tasks.sort(key=lambda task: order[task])
+            self._sequences[self._place_number(place)] = deque(tasks)
+
+    def left(self, lease: str) -> int:
+        """Tasks that only a lease's processors run, and that are not at an end."""
+        place = self._places.get(lease)
+        return 0 if place is None else sum(lane.left for lane in self._lanes_at[place])
+
     def drain(self) -> None:
         """Nothing more is claimed; what failed is not tried again."""
         self.draining = True
 
     # Workers.
 
-    def join(self, worker: str, site: str, processors: int) -> None:
-        """A worker is there."""
+    def join(self, worker: str, lease: str, processors: int) -> None:
+        """A worker is there, with processors of a lease."""
         if worker in self._workers:
             raise ValueError(f"worker {worker} is there already")
-        self._workers[worker] = Worker(self._site_number(site), processors)
+        self._workers[worker] = Worker(self._place_number(lease), processors)
 
     def lose(self, worker: str) -> list[tuple[int, int]]:
         """
@@ -338,6 +397,8 @@ class TaskQueue:
         if self.draining:
             return claims
         who = self._workers[worker]
+        if who.place in self._sequences:
+            return self._claim_in_order(who, room, now, admit)
         heaps = self._heaps_for(who)
         put_back: list[tuple[list[int], int]] = []
         shadow = -math.inf
@@ -370,15 +431,44 @@ class TaskQueue:
                 if blocked and end > shadow:
                     spare -= processors
                 room -= processors
-                self._attempts[task] += 1
-                self._move(task, State.CLAIMED)
-                who.claimed[task] = end
-                who.used += processors
-                claims.append(Claim(task, self._attempts[task], answer))
+                claims.append(self._claim_one(who, task, now, answer))
         finally:
             for heap, key in put_back:
                 heapq.heappush(heap, key)
         return claims
+
+    def _claim_in_order(
+        self, who: Worker, room: int, now: float, admit: Callable[[int], float | Refusal]
+    ) -> list[Claim]:
+        """What comes next, as far as it is ready and fits."""
+        claims: list[Claim] = []
+        sequence = self._sequences[who.place]
+        while sequence:
+            task = sequence[0]
+            state, processors = self._state[task], self._processors[task]
+            if state == State.READY:
+                if processors > room:
+                    break
+                answer = admit(task)
+                if isinstance(answer, Refusal):
+                    if not answer.final:
+                        break
+                    self._move(task, State.REFUSED)
+                else:
+                    room -= processors
+                    claims.append(self._claim_one(who, task, now, answer))
+                    self._had_turn.add(task)
+            elif state == State.WAITING:
+                break
+            sequence.popleft()
+        return claims
+
+    def _claim_one(self, who: Worker, task: int, now: float, seconds: float) -> Claim:
+        self._attempts[task] += 1
+        self._move(task, State.CLAIMED)
+        who.claimed[task] = now + self._estimate[task]
+        who.used += self._processors[task]
+        return Claim(task, self._attempts[task], seconds)
 
     def give_back(self, worker: str, task: int, attempt: int) -> bool:
         """
@@ -502,28 +592,30 @@ class TaskQueue:
 
     # Inside.
 
-    def _site_number(self, site: str) -> int:
-        number = self._sites.get(site)
+    def _place_number(self, name: str) -> int:
+        number = self._places.get(name)
         if number is None:
-            number = self._sites[site] = len(self._sites)
+            number = self._places[name] = len(self._places)
+            self._lanes_at.append([])
         return number
 
-    def _lane_number(self, site: str, processors: int) -> int:
-        key = (self._site_number(site), processors)
+    def _lane_number(self, place: str, processors: int) -> int:
+        key = (self._place_number(place), processors)
         number = self._lane_numbers.get(key)
         if number is None:
             number = self._lane_numbers[key] = len(self._lanes)
-            self._lanes.append(_Lane(*key))
+            lane = _Lane(*key)
+            self._lanes.append(lane)
+            self._lanes_at[lane.place].append(lane)
         return number
 
     def _heaps_for(self, worker: Worker) -> list[list[int]]:
         """Of what is ready, all that a worker could run if it were idle."""
         return [
             lane.heap
-            for lane in self._lanes
-            if lane.heap
-            and lane.processors <= worker.processors
-            and (lane.site == _ANYWHERE or lane.site == worker.site)
+            for place in (_ANYWHERE, worker.place)
+            for lane in self._lanes_at[place]
+            if lane.heap and lane.processors <= worker.processors
         ]
 
     def _shadow(self, who: Worker, processors: int, now: float) -> tuple[float, int]:
@@ -564,10 +656,21 @@ class TaskQueue:
     def _move(self, task: int, state: State) -> None:
         self._by_state[self._state[task]] -= 1
         self._by_state[state] += 1
+        if state >= State.SUCCEEDED:
+            self._lanes[self._lane[task]].left -= 1
         self._state[task] = state
 
     def _make_ready(self, task: int) -> None:
         self._move(task, State.READY)
+        self._push(task)
+
+    def _push(self, task: int) -> None:
+        sequence = self._sequences.get(self._lanes[self._lane[task]].place)
+        if sequence is not None:
+            if task in self._had_turn:
+                self._had_turn.discard(task)
+                sequence.appendleft(task)
+            return
         heapq.heappush(self._lanes[self._lane[task]].heap, self._priority[task] << _BITS | task)
 
     def _release(self, worker: str, task: int, attempt: int) -> bool:

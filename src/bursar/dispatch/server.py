@@ -11,14 +11,14 @@ import hmac
 import math
 import os
 import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
+from bursar.dispatch.clock import epoch_of
 from bursar.dispatch.folders import folder_name
 from bursar.dispatch.guard import Guard
 from bursar.dispatch.journal import Event, Journal, Record
@@ -118,7 +118,7 @@ class Dispatcher:
     order
         Priority of each task, smaller first; None: as listed.
     placed
-        Site that runs each task; None: any.
+        Lease whose processors run each task; None: any.
     past
         Attempts that an earlier life has journalled.
     retry_failed
@@ -172,6 +172,7 @@ class Dispatcher:
         self._refusal = ""
         self._refused_for_now = False
         self._hurried = False
+        self._vacated: set[str] = set()  # leases that take nothing more
         self._closed = False
         self._waker: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
@@ -190,7 +191,7 @@ class Dispatcher:
         """
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(kill_leftovers, self._run)
-        self._epoch = time.time() - self._loop.time()
+        self._epoch = epoch_of(self._loop)
         self._server = await self._loop.create_server(
             lambda: _Connection(self), "127.0.0.1", 0, backlog=128
         )
@@ -224,9 +225,11 @@ class Dispatcher:
         self._send(self._connections[worker], Cancel([task], 0.0, "cancelled"))
         return False
 
-    def note(self, kind: str, text: str, transfers: Sequence[Transfer] = ()) -> None:
-        """Journals an event, with movements of money that belong to it."""
-        self._pending.events.append(Event(self.now(), kind, text))
+    def note(
+        self, kind: str, text: str, transfers: Sequence[Transfer] = (), at: float | None = None
+    ) -> None:
+        """Journals an event, of now or another time, with movements of money that belong to it."""
+        self._pending.events.append(Event(self.now() if at is None else at, kind, text))
         self._pending.transfers.extend(transfers)
         self._commit_soon()
 
@@ -237,7 +240,17 @@ class Dispatcher:
 
     def beat(self) -> None:
         """Leaves a sign of life in the journal."""
-        self._writer.submit(self._journal.beat, self.now())
+        self._loop.run_in_executor(self._writer, self._journal.beat, self.now())
+
+    async def change(self) -> None:
+        """Returns when something may have changed."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    @property
+    def ended(self) -> frozenset[int]:
+        """Tasks at their end."""
+        return frozenset(i for i in range(len(self._tasks)) if self._queue.is_at_end(i))
 
     @property
     def is_done(self) -> bool:
@@ -251,7 +264,7 @@ class Dispatcher:
             self._send(connection, GiveBack(len(connection.claimed)))
         self._changed.set()
 
-    async def stop(self, reason: str, *, site: str = "", grace: float = 5.0) -> None:
+    async def stop(self, reason: str, *, grace: float = 5.0) -> None:
         """
         Starts nothing more and stops what runs.
 
@@ -259,16 +272,44 @@ class Dispatcher:
         ----------
         reason
             Goes into the outcomes.
-        site
-            Only there; empty for everywhere.
         grace
             Seconds between asking and killing.
         """
         self.drain()
         for connection in self._connections.values():
-            if not site or connection.site == site:
-                self._send(connection, Cancel([], grace, reason))
+            self._send(connection, Cancel([], grace, reason))
         await self.wait()
+
+    def assign(
+        self,
+        placed: Mapping[int, str],
+        order: Mapping[int, int],
+        in_order: Collection[str] = (),
+    ) -> None:
+        """
+        Tasks that have not started get another lease and priority.
+
+        See :meth:`bursar.dispatch.queue.TaskQueue.assign`.
+        """
+        self._queue.assign(placed, order, in_order)
+        self._hurry()
+
+    async def vacate(self, lease: str, reason: str) -> None:
+        """A lease ends: what runs on its processors is stopped, and may run again elsewhere."""
+        self._vacated.add(lease)
+        for connection in self._connections.values():
+            if connection.lease == lease and connection.claimed:
+                self._send(connection, Cancel([], 0.0, reason))
+        while lease in self.busy_leases() and self._fault is None:
+            await self.change()
+
+    def busy_leases(self) -> set[str]:
+        """Leases whose processors have tasks."""
+        return {c.lease for c in self._connections.values() if c.claimed}
+
+    def left(self, lease: str) -> int:
+        """Tasks that only a lease's processors run, and that are not at an end."""
+        return self._queue.left(lease)
 
     async def wait(self) -> None:
         """
@@ -282,8 +323,7 @@ class Dispatcher:
         while not (self._queue.idle and not self._pending and not self._committing):
             if self._fault is not None:
                 raise self._fault
-            self._changed.clear()
-            await self._changed.wait()
+            await self.change()
         if self._fault is not None:
             raise self._fault
 
@@ -298,8 +338,7 @@ class Dispatcher:
         while self._pending or self._committing:
             if self._fault is not None:
                 break
-            self._changed.clear()
-            await self._changed.wait()
+            await self.change()
         await self._hang_up()
         if self._server is not None:
             await self._server.wait_closed()
@@ -363,7 +402,7 @@ class Dispatcher:
         self._strangers.discard(connection)
         connection.introduce(hello)
         self._connections[hello.worker] = connection
-        self._queue.join(hello.worker, hello.site, hello.processors)
+        self._queue.join(hello.worker, hello.lease, hello.processors)
         connection.claimed = self._queue.workers[hello.worker].claimed
         folders = self._folders
         self._send(
@@ -422,7 +461,7 @@ class Dispatcher:
 
     def _take_outcomes(self, connection: "_Connection", outcomes: Sequence[Outcome]) -> None:
         now = self.now()
-        worker, site = connection.worker, connection.site
+        worker, site, lease = connection.worker, connection.site, connection.lease
         finish = self._queue.finish
         records = self._pending.records
         counted: list[Outcome] = []
@@ -433,7 +472,7 @@ class Dispatcher:
             if verdict.final:
                 self._tasks[outcome.task] = None
             counted.append(outcome)
-            records.append(Record(outcome, verdict.final, site))
+            records.append(Record(outcome, verdict.final, site, lease))
         if counted:
             self._pending.transfers.extend(self._guard.settle(counted, now))
             self._commit_soon()
@@ -468,6 +507,8 @@ class Dispatcher:
         started: list[int] = []
         for connection in sorted(self._connections.values(), key=_load):
             worker = self._queue.workers[connection.worker]
+            if connection.lease in self._vacated:
+                continue
             room = connection.processors - worker.used
             if not self._rigid:
                 room += self._share(connection)
@@ -476,7 +517,7 @@ class Dispatcher:
                     connection.worker,
                     min(room, _BATCH),
                     now,
-                    lambda task, site=connection.site: self._admit(task, site, now),  # type: ignore[misc]
+                    lambda task, lease=connection.lease: self._admit(task, lease, now),  # type: ignore[misc]
                 )
                 if not claims:
                     break
@@ -506,8 +547,8 @@ class Dispatcher:
                 connection.asked_back = now
                 self._send(connection, GiveBack((waiting + 1) // 2))
 
-    def _admit(self, task: int, site: str, now: float) -> float | Refusal:
-        answer = self._guard.admit(task, site, now)
+    def _admit(self, task: int, lease: str, now: float) -> float | Refusal:
+        answer = self._guard.admit(task, lease, now)
         if isinstance(answer, Refusal):
             self._refusal = answer.reason
             self._refused_for_now |= not answer.final
@@ -657,6 +698,7 @@ class _Connection(asyncio.Protocol):
         self._known = False
         self.worker = ""
         self.site = ""
+        self.lease = ""
         self.processors = 0
         self.claimed: Mapping[int, float] = {}
         self.prefetch = Prefetch()
@@ -668,6 +710,7 @@ class _Connection(asyncio.Protocol):
         self._known = True
         self._frames.limit = MAX_FRAME
         self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
+        self.lease = hello.lease
         if self._patience is not None:
             self._patience.cancel()
 

@@ -39,12 +39,15 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
         Name of the site it works for.
     processors
         How many it has.
+    lease
+        Of these processors; unique in the run.
     """
 
     token: str
     worker: str
     site: str
     processors: int
+    lease: str
 
 
 class Results(msgspec.Struct, frozen=True, tag=1, array_like=True):

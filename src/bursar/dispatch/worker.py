@@ -62,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     worker: str
     site: str
+    lease: str
     processors: int
 
 
@@ -111,7 +112,9 @@ class Worker:
         adopt_orphans()
         self._poll.register(self._server, select.EPOLLIN)
         self._poll.register(self._signals, select.EPOLLIN)
-        hello = Hello(settings.token, settings.worker, settings.site, settings.processors)
+        hello = Hello(
+            settings.token, settings.worker, settings.site, settings.processors, settings.lease
+        )
         self._send(frame(hello))
         try:
             while not (self._leaving and not self._running and not self._unsent):

@@ -22,12 +22,12 @@ from bursar.formats.slot_table import (
     slot_of,
 )
 from bursar.formats.slots_csv import read_slots
-from bursar.formats.tables import Size
-from bursar.formats.units import parse_size
+from bursar.formats.tables import Duration, Size
+from bursar.formats.units import parse_duration, parse_size
 from bursar.model.errors import InputError, nearest
 from bursar.model.link import Link
 from bursar.model.overlap import most_offered, overcrowded
-from bursar.model.site import SiteFacts
+from bursar.model.site import Background, SiteFacts
 from bursar.model.slot import Slot
 
 CURRENCY = "SU"
@@ -39,10 +39,10 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str | None, Meta(description="For [[site]]; unique among the sites.")] = None
     kind: Annotated[
-        Literal["local", "advertised"],
+        Literal["local", "advertised", "simulated"],
         Meta(
             description='What provides it: "local", this machine; "advertised", known by its '
-            "slots only, to plan with."
+            'slots only, to plan with; "simulated", a cluster with jobs of its own.'
         ),
     ] = "local"
     processors: Annotated[
@@ -75,6 +75,35 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="The same in a CSV file, relative to this one."),
+    ] = None
+    trace: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="The log (SWF, also .gz or .xz) whose jobs a simulated site runs besides, "
+            "relative to this file; none: no other jobs."
+        ),
+    ] = None
+    at: Annotated[
+        Duration | None,
+        Meta(description="Moment of the log at which the simulation begins; its middle."),
+    ] = None
+    policy: Annotated[
+        Literal["fcfs", "easy", "conservative"] | None,
+        Meta(description="Of a simulated site's batch scheduler; conservative."),
+    ] = None
+    early: Annotated[
+        Literal["keep", "compress"] | None,
+        Meta(
+            description="Whether a simulated site's waiting jobs stay where they are when one ends "
+            "early, or move up; keep."
+        ),
+    ] = None
+    looseness: Annotated[
+        Annotated[float, Meta(ge=1)] | None,
+        Meta(
+            description="What the log's jobs ask for over what they take; none: what they asked "
+            "for in the log."
+        ),
     ] = None
 
 
@@ -154,7 +183,7 @@ def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> Site
         slots, processors, currencies = _advertised(name, table, prices, place, folder)
         named |= dict.fromkeys(currencies)
     else:
-        processors = _own_processors() if table.processors is None else table.processors
+        processors = _processors(table, place)
         if table.slot is not None or table.slots is not None:
             key = "slots" if table.slot is None else "slot[0]" if table.slot else "slot"
             raise InputError(
@@ -177,7 +206,45 @@ def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> Site
         currency=next(iter(named), CURRENCY),
         memory=memory,
         slots=slots,
+        background=_background(table, place, folder),
     )
+
+
+def _processors(table: SiteTable, place: str) -> int:
+    if table.processors is not None:
+        return table.processors
+    if table.kind == "local":
+        return _own_processors()
+    raise InputError("a simulated site needs processors", where=joined(place, "processors"))
+
+
+_OF_BACKGROUND = ("trace", "at", "policy", "early", "looseness")
+
+
+def _background(table: SiteTable, place: str, folder: Path) -> Background | None:
+    given = {key: getattr(table, key) for key in _OF_BACKGROUND if getattr(table, key) is not None}
+    if table.kind != "simulated":
+        if given:
+            raise InputError(
+                "goes with a simulated site only",
+                where=joined(place, next(iter(given))),
+                hint='set kind = "simulated"',
+            )
+        return None
+    if table.trace is None and ("at" in given or "looseness" in given):
+        key = "at" if "at" in given else "looseness"
+        raise InputError("speaks of a log, and there is no trace", where=joined(place, key))
+    if table.at is not None:
+        try:
+            given["at"] = parse_duration(table.at)
+        except InputError as error:
+            raise error.within(joined(place, "at")) from None
+    if table.trace is not None:
+        path = folder / table.trace
+        if not path.is_file():
+            raise InputError(f"no file {path}", where=joined(place, "trace"))
+        given["trace"] = str(path)
+    return Background(**given)
 
 
 def _advertised(

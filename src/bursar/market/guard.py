@@ -3,7 +3,8 @@ The budget guard: no work starts unless its worst case is set aside.
 
 Processors are paid for the time they are held, idle or not. So the worst that
 everything running can come to is that each lease stays open until its last
-task reaches its limit; that much is always held in the ledger. Tasks without a
+task reaches its limit, or to the end that was agreed; that much is always held in
+the ledger, also for a lease that begins later. Tasks without a
 limit of their own get one: the moment at which the money of all open leases
 would run out together.
 
@@ -21,7 +22,7 @@ from bursar.market.ledger import Ledger
 from bursar.market.threshold import Effect, Stop, Thresholds
 from bursar.model.admission import Refusal
 from bursar.model.goal import BudgetAction
-from bursar.model.money import Micros, format_amount, to_micros
+from bursar.model.money import MICROS, Micros, format_amount, to_micros
 from bursar.model.outcome import Outcome
 from bursar.model.transfer import Transfer
 
@@ -30,6 +31,15 @@ LEAD = 0.5
 
 CHUNK = 10.0
 """Seconds that a hold reaches beyond what is needed, so that not every task moves money."""
+
+_LEAST = 0.2
+"""Seconds between two looks at the least."""
+
+SHARE = 0.01
+"""Of the time a lease has lasted, by which a hold reaches beyond, where that is more."""
+
+AHEAD = 2.0
+"""Seconds that every hold is kept ahead of the clock."""
 
 
 @dataclass(slots=True)
@@ -40,16 +50,28 @@ class _Open:
     ends: dict[int, float] = field(default_factory=dict)
 
     def worst_end(self, now: float) -> float:
+        until = self.lease.until
+        if until is not None:
+            return until
         return max(now, max(self.ends.values(), default=now))
 
     def owed(self, moment: float) -> Micros:
-        held = max(0.0, moment - self.lease.start)
-        return self.lease.charge(self.lease.processors * held)
+        lease = self.lease
+        if moment < lease.start:
+            return 0
+        if lease.until is not None:
+            moment = min(moment, lease.until)
+        return lease.charge(lease.processors * (moment - lease.start))
 
-    @property
-    def rate(self) -> float:
-        """Micro-units per second."""
-        return self.lease.rate * 1_000_000
+    def rate(self, now: float) -> float:
+        """Micro-units per second, at a moment."""
+        lease = self.lease
+        on = lease.start <= now and (lease.until is None or now < lease.until)
+        return lease.rate * MICROS if on else 0.0
+
+    def beyond(self, moment: float) -> float:
+        """How far a hold may reach beyond a moment, seconds."""
+        return max(CHUNK, SHARE * (moment - self.lease.start))
 
 
 class BudgetGuard:
@@ -83,6 +105,8 @@ class BudgetGuard:
         self._limit_of = limit_of
         self._currency = currency
         self._open: dict[str, _Open] = {}
+        self._endless: dict[str, _Open] = {}  # of these, such as no end was agreed for
+        self._where: dict[int, _Open] = {}  # of each admitted task
         self._thresholds = Thresholds(budget, on_budget or {})
 
     def begin(self, now: float) -> None:
@@ -97,31 +121,44 @@ class BudgetGuard:
 
     def open(self, lease: Lease) -> Refusal | None:
         """
-        A lease begins.
+        A lease is agreed on: it begins now, or at its start if that is later.
 
         Returns
         -------
         Refusal or None
-            Why there is no money even to begin it.
+            Why there is no money even to begin it; or, of one whose end is agreed,
+            to pay it.
         """
         entry = _Open(lease)
         if lease.is_priced:
             refusal = self._cover({lease.id: lease.start}, lease.start, entry)
             if refusal is not None:
                 return refusal
-        self._open[lease.site] = entry
+        self._open[lease.id] = entry
+        if lease.until is None:
+            self._endless[lease.id] = entry
         return None
 
-    def close(self, site: str, now: float) -> Lease:
+    def close(self, lease: str, now: float) -> Lease:
         """
         A lease ends: its site is paid, what is left of the hold is free again.
+
+        Parameters
+        ----------
+        lease
+            Its id.
+        now
+            Moment to which it is paid; before its start, nothing is.
 
         Returns
         -------
         Lease
             With its end, which is the moment up to which it is paid.
         """
-        entry = self._open.pop(site)
+        entry = self._open.pop(lease)
+        self._endless.pop(lease, None)
+        for task in entry.ends:
+            del self._where[task]
         return self._settle(entry, now)
 
     def close_lost(self, lease: Lease, last_seen: float) -> Lease:
@@ -130,25 +167,24 @@ class BudgetGuard:
 
         It is paid up to the last moment that life is known to have been there.
         """
-        return self._settle(_Open(lease), max(lease.start, last_seen))
+        return self._settle(_Open(lease), last_seen)
 
     @property
-    def leased(self) -> tuple[str, ...]:
-        """Sites with an open lease."""
+    def leases(self) -> tuple[str, ...]:
+        """Open leases, those included that begin later; their ids."""
         return tuple(self._open)
 
     # What the dispatcher asks.
 
-    def admit(self, task: int, site: str, now: float) -> float | Refusal:
+    def admit(self, task: int, lease: str, now: float) -> float | Refusal:
         """Whether a task may start, and how long it may run; see the dispatcher's guard."""
-        entry = self._open.get(site)
+        entry = self._open.get(lease)
         if entry is None:
-            return Refusal(f"no processors are leased at {site}", final=False)
+            return Refusal(f"{lease} has ended", final=False)
         limit = self._limit_of(task)
-        if self._budget is None or not self._priced():
-            seconds = math.inf if limit is None else limit
-            entry.ends[task] = now
-            return seconds
+        if self._budget is None or not self._priced() or entry.lease.until is not None:
+            self._note(task, entry, now)
+            return math.inf if limit is None else limit
         if limit is None:
             limit = self.out_of_money(now) - LEAD - now
             if limit <= 0:
@@ -156,19 +192,19 @@ class BudgetGuard:
         refusal = self._cover({entry.lease.id: now + limit}, now)
         if refusal is not None:
             return self._too_little(now, refusal.reason)
-        entry.ends[task] = now + limit
+        self._note(task, entry, now + limit)
         return limit
 
     def withdraw(self, task: int, now: float) -> None:
         """An admitted task was not started after all."""
-        for entry in self._open.values():
-            entry.ends.pop(task, None)
+        entry = self._where.pop(task, None)
+        if entry is not None:
+            del entry.ends[task]
 
     def settle(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Transfer]:
         """Tasks ended: they encumber nothing more. Processors are paid when the lease ends."""
         for outcome in outcomes:
-            for entry in self._open.values():
-                entry.ends.pop(outcome.task, None)
+            self.withdraw(outcome.task, now)
         return self.transfers()
 
     def transfers(self) -> Sequence[Transfer]:
@@ -199,6 +235,25 @@ class BudgetGuard:
             effects.append(Stop(f"{refusal.reason}: what runs is stopped"))
         return effects
 
+    def next_look(self, now: float) -> float:
+        """When :meth:`tick` has something to do next, if nothing happens; infinite for never."""
+        if not self._priced():
+            return math.inf
+        moments = []
+        for entry in self._endless.values():
+            rate = entry.rate(now)
+            if rate:
+                held = self.ledger.balance(f"held:{entry.lease.id}")
+                moments.append(now + (held - entry.owed(now)) / rate - AHEAD)
+        if moments and self._budget is not None:
+            moments.append(self.out_of_money(now) - LEAD)
+        due = self._thresholds.next_due
+        if due is not None:
+            total = sum(entry.rate(now) for entry in self._open.values())
+            if total:
+                moments.append(now + (due - self.spent(now)) / total)
+        return max(now + _LEAST, min(moments, default=math.inf))
+
     def spent(self, now: float) -> Micros:
         """Paid, and accrued by the open leases."""
         return self.ledger.spent + sum(entry.owed(now) for entry in self._open.values())
@@ -209,28 +264,35 @@ class BudgetGuard:
         return self.ledger.held
 
     def out_of_money(self, now: float) -> float:
-        """When the open leases, all kept, will have used up the budget."""
+        """When the leases without an agreed end, all kept, will have used up the budget."""
         if self._budget is None:
             return math.inf
-        rate = sum(entry.rate for entry in self._open.values())
-        left = self.ledger.free + self.ledger.held
-        left -= sum(entry.owed(now) for entry in self._open.values())
+        rate = 0.0
+        left = self.ledger.free
+        for entry in self._endless.values():
+            rate += entry.rate(now)
+            left += self.ledger.balance(f"held:{entry.lease.id}") - entry.owed(now)
         return math.inf if rate <= 0 else now + left / rate
 
     # Inside.
+
+    def _note(self, task: int, entry: _Open, end: float) -> None:
+        entry.ends[task] = end
+        self._where[task] = entry
 
     def _priced(self) -> bool:
         return any(entry.lease.is_priced for entry in self._open.values())
 
     def _too_little(self, now: float, reason: str) -> Refusal:
-        running = any(entry.ends for entry in self._open.values())
-        return Refusal(reason, final=not running)
+        return Refusal(reason, final=not self._where)
 
     def _cover(
         self, until: dict[str, float], now: float, new: _Open | None = None
     ) -> Refusal | None:
         """
         Sets aside what every open lease can come to, at the worst.
+
+        One whose end is agreed is covered to it when it is opened.
 
         Parameters
         ----------
@@ -239,17 +301,20 @@ class BudgetGuard:
         new
             A lease about to be opened.
         """
-        entries = [*self._open.values(), *([new] if new else [])]
+        entries = [*self._endless.values(), *([new] if new else [])]
         missing: list[tuple[_Open, Micros, Micros]] = []
         for entry in entries:
             lease = entry.lease
             if not lease.is_priced:
                 continue
             end = max(entry.worst_end(now), until.get(lease.id, now))
+            if end < lease.start:
+                continue
             held = self.ledger.balance(f"held:{lease.id}")
             needed = entry.owed(end) - held
-            if needed > 0 or (entry.rate and held < entry.owed(now + 2.0)):
-                missing.append((entry, max(needed, 0), entry.owed(end + CHUNK) - held))
+            if needed > 0 or (entry.rate(now) and held < entry.owed(now + AHEAD)):
+                wish = entry.owed(end + entry.beyond(end)) - held
+                missing.append((entry, max(needed, 0), wish))
         total = sum(needed for _, needed, _ in missing)
         wished = sum(wish for _, _, wish in missing)
         if self._budget is None:
@@ -286,7 +351,7 @@ class BudgetGuard:
             self.ledger.release(end, lease.id, held - paid)
         if self._budget is None and not self._open and self.ledger.free > 0:
             self.ledger.withdraw(end, self.ledger.free)
-        return msgspec.structs.replace(lease, end=end)
+        return msgspec.structs.replace(lease, end=max(end, lease.start))
 
 
 def budget_of(amount: float | None) -> Micros | None:

@@ -29,7 +29,9 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     currency
         Of both prices.
     start
-        When it began, seconds since the epoch.
+        When it began, or will, seconds since the epoch.
+    until
+        When its processors go back at the latest; None: when they are given back.
     end
         When it ended; None while it is open.
     """
@@ -41,6 +43,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fixed_price: float | None
     currency: str = "SU"
     start: float
+    until: float | None = None
     end: float | None = None
 
     @property

@@ -27,14 +27,17 @@ OWNER = "owner"
 WALLET = "budget"
 
 
+_HELD, _PAID = "held:", "site:"
+
+
 def held_for(lease: str) -> str:
     """Account of what is set aside for a lease."""
-    return f"held:{lease}"
+    return f"{_HELD}{lease}"
 
 
 def paid_to(site: str) -> str:
     """Account of what a site has been paid."""
-    return f"site:{site}"
+    return f"{_PAID}{site}"
 
 
 class Ledger:
@@ -55,6 +58,7 @@ class Ledger:
     def __init__(self, rows: Iterable[Transfer] = ()) -> None:
         self._rows: list[Transfer] = []
         self._balances: dict[str, Micros] = {}
+        self._held = self._spent = 0
         for row in rows:
             if row.source != OWNER and self.balance(row.source) < row.amount:
                 raise InputError(
@@ -98,12 +102,12 @@ class Ledger:
     @property
     def held(self) -> Micros:
         """What is set aside, over all leases."""
-        return sum(b for account, b in self._balances.items() if account.startswith("held:"))
+        return self._held
 
     @property
     def spent(self) -> Micros:
         """What sites have been paid."""
-        return sum(b for account, b in self._balances.items() if account.startswith("site:"))
+        return self._spent
 
     def settled(self) -> dict[str, Micros]:
         """What each lease has paid its site."""
@@ -174,4 +178,6 @@ class Ledger:
     def _post(self, row: Transfer) -> None:
         self._balances[row.source] = self.balance(row.source) - row.amount
         self._balances[row.target] = self.balance(row.target) + row.amount
+        self._held += row.amount * (row.target.startswith(_HELD) - row.source.startswith(_HELD))
+        self._spent += row.amount * (row.target.startswith(_PAID) - row.source.startswith(_PAID))
         self._rows.append(row)

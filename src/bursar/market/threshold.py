@@ -77,6 +77,11 @@ class Thresholds:
         actions: dict[float, BudgetAction] = {1.0: "stop", **on_budget}
         self._waiting = sorted(actions.items()) if budget else []
 
+    @property
+    def next_due(self) -> float | None:
+        """Micro-units spent at which the next action is due; None for never."""
+        return self._waiting[0][0] * self._budget if self._waiting and self._budget else None
+
     def due(self, spent: Micros) -> list[Effect]:
         """Actions that ``spent`` has reached and that were not due before."""
         effects: list[Effect] = []

@@ -6,6 +6,35 @@ from dataclasses import dataclass, field
 
 from bursar.model.link import Link
 from bursar.model.slot import Slot
+from bursar.model.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Background:
+    """
+    The jobs of its own that a simulated cluster runs.
+
+    Parameters
+    ----------
+    trace
+        File of the log; None: it has none.
+    at
+        Moment of the log at which the simulation begins, seconds on its clock; None: its
+        middle.
+    policy
+        Of its scheduler: ``"fcfs"``, ``"easy"`` or ``"conservative"``.
+    early
+        Whether waiting jobs move up (``"compress"``) or stay where they are (``"keep"``)
+        when one ends early.
+    looseness
+        What jobs ask for over what they take; None: what the log says they asked for.
+    """
+
+    trace: str | None = None
+    at: float | None = None
+    policy: str = "conservative"
+    early: str = "keep"
+    looseness: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +62,8 @@ class SiteFacts:
     slots
         What it advertises; None: all its processors, from 0 on, without end, to
         be leased.
+    background
+        Of a simulated cluster.
     links
         How data pass from here to other sites, by their names. Sites without a
         link between them share their files.
@@ -47,6 +78,7 @@ class SiteFacts:
     currency: str = "SU"
     memory: int | None = None
     slots: tuple[Slot, ...] | None = None
+    background: Background | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,6 +94,20 @@ class SiteFacts:
         for slot in self.slots or ():
             if slot.site != self.name:
                 raise ValueError(f'a slot of "{slot.site}" is not one of "{self.name}"')
+
+    def delay_to(self, target: str, parent: Task, child: Task) -> float:
+        """
+        Seconds from a task's end here until a child has its files at another site.
+
+        Nothing where the sites share their files, or are one; otherwise the latency of
+        the link, and the time it takes what the child reads of the parent's outputs.
+        """
+        if self.name == target or target not in self.links:
+            return 0.0
+        wanted = {file.name for file in child.inputs}
+        passed = sum(file.size or 0 for file in parent.outputs if file.name in wanted)
+        link = self.links[target]
+        return link.latency + passed / link.bandwidth
 
     @property
     def offers(self) -> tuple[Slot, ...]:

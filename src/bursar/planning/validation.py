@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 
 TOLERANCE = 1e-9
@@ -145,23 +144,13 @@ def _too_early(
             if number not in by_task:
                 continue
             before, parent = by_task[number], workflow.tasks[number]
-            delay = _transfer(parent, child, sites[before.site], place.site)
+            delay = sites[before.site].delay_to(place.site, parent, child)
             if not _at_most(before.finish + delay, place.start):
                 yield (
                     f'Task "{child.id}" starts on site "{place.site}" at {_n(place.start)} s, but '
                     f'what it needs of task "{parent.id}", which ends on site "{before.site}" at '
                     f"{_n(before.finish)} s, is there at {_n(before.finish + delay)} s."
                 )
-
-
-def _transfer(parent: Task, child: Task, source: SiteFacts, target: str) -> float:
-    """Seconds from the parent's end until the child has its files."""
-    if source.name == target or target not in source.links:
-        return 0.0
-    wanted = {file.name for file in child.inputs}
-    passed = sum(file.size or 0 for file in parent.outputs if file.name in wanted)
-    link = source.links[target]
-    return link.latency + passed / link.bandwidth
 
 
 def _wrong_widths(places: Sequence[Placement], workflow: Workflow) -> Iterator[str]:

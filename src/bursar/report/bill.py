@@ -179,13 +179,13 @@ def make_bill(
         Every attempt, by task.
     """
     paid = ledger.settled()
-    closed = [lease for lease in leases if lease.end is not None]
-    borne = {lease.id: 0 for lease in closed}
-    used = {lease.id: 0.0 for lease in closed}
+    closed = {lease.id: lease for lease in leases if lease.end is not None}
+    borne = dict.fromkeys(closed, 0)
+    used = dict.fromkeys(closed, 0.0)
     by_task: dict[int, list[tuple[Record, Micros]]] = {}
     for record in records:
         outcome = record.outcome
-        lease = _lease_at(closed, record.site, outcome.end)
+        lease = closed.get(record.lease)
         share = 0
         if lease is not None:
             seconds = max(0.0, outcome.end - max(outcome.start, lease.start))
@@ -208,7 +208,7 @@ def make_bill(
                 remainder=paid.get(lease.id, 0) - borne[lease.id],
                 total=paid.get(lease.id, 0),
             )
-            for lease in closed
+            for lease in closed.values()
         ],
         tasks=[_task_item(tasks[number], attempts) for number, attempts in by_task.items()],
         total=ledger.spent,
@@ -268,14 +268,6 @@ def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = N
     for site in bill.unpriced:
         console.print(f"{site}: price unknown")
     console.print(f"total: {amount(bill.total)}", style="bold")
-
-
-def _lease_at(leases: Sequence[Lease], site: str, moment: float) -> Lease | None:
-    for lease in leases:
-        # A last outcome may be told just after the moment up to which is paid.
-        if lease.site == site and lease.start <= moment <= (lease.end or moment) + 1.0:
-            return lease
-    return None
 
 
 def _task_item(task: Task, attempts: Sequence[tuple[Record, Micros]]) -> TaskItem:

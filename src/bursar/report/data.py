@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,22 +39,12 @@ class Clock:
 
     Parameters
     ----------
-    leases
-        All there were: a life is a time during which some lease was open.
-    starts
-        Of attempts, seconds since the epoch: they tell the begin where nothing was leased.
+    lives
+        Begin and end of each, in order, seconds since the epoch.
     """
 
-    def __init__(self, leases: Iterable[Lease], starts: Iterable[float] = ()) -> None:
-        self._lives: list[tuple[float, float]] = []
-        for lease in sorted(leases, key=lambda lease: lease.start):
-            end = math.inf if lease.end is None else lease.end
-            if self._lives and lease.start <= self._lives[-1][1]:
-                self._lives[-1] = (self._lives[-1][0], max(self._lives[-1][1], end))
-            else:
-                self._lives.append((lease.start, end))
-        if not self._lives:
-            self._lives.append((min(starts, default=0.0), math.inf))
+    def __init__(self, lives: Sequence[tuple[float, float]]) -> None:
+        self._lives = lives or [(0.0, math.inf)]
 
     def at(self, moment: float) -> float:
         """Of a moment, seconds since the epoch; between two lives: of the end of the first."""
@@ -107,13 +97,14 @@ class ReportData:
     records: Sequence[Record]
     transfers: Sequence[Transfer]
     leases: Sequence[Lease]
+    lives: Sequence[tuple[float, float]]
     events: Sequence[Event]
     bill: Bill
 
     @cached_property
     def clock(self) -> Clock:
         """Of everything on the page that happened."""
-        return Clock(self.leases, (record.outcome.start for record in self.records))
+        return Clock(self.lives)
 
     def to_page(self) -> dict[str, Any]:
         """Everything the page draws, as compact JSON."""

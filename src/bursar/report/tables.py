@@ -24,7 +24,8 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
 
     console = console or Console()
     table = Table.grid(padding=(0, 2))
-    table.add_row("run", f"{summary['run']}  ({summary['state']})")
+    how = f", {summary['provisioning']}" if "provisioning" in summary else ""
+    table.add_row("run", f"{summary['run']}  ({summary['state']}{how})")
     table.add_row("tasks", _tasks(summary))
     table.add_row(
         "makespan",
@@ -34,11 +35,25 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
     if summary["deadline_s"] is not None:
         met = "met" if summary["deadline_met"] else "missed"
         table.add_row("deadline", f"{span(summary['deadline_s'])}  ({met})")
-    table.add_row("folder", summary["folder"], style="bold")
+    for site, others in summary.get("others", {}).items():
+        table.add_row("others", _others(site, others))
+    if summary["folder"] is not None:
+        table.add_row("folder", summary["folder"], style="bold")
     console.print(table)
+    if summary.get("simulated"):
+        return
     if summary["state"] in ("interrupted", "budget-stopped"):
         more = " --budget AMOUNT" if summary["state"] == "budget-stopped" else ""
         console.print(f"go on with: bursar run --resume {summary['run']}{more}", soft_wrap=True)
+
+
+def _others(site: str, others: Mapping[str, Any]) -> str:
+    """What a simulation did to a site's own jobs."""
+    waits = f"{span(others['mean_wait_s'])} on average"
+    return (
+        f"{others['jobs']} jobs of {site}'s own wait {waits}, "
+        f"{span(others['mean_wait_without_s'])} without this campaign"
+    )
 
 
 def print_runs(rows: Sequence[Mapping[str, Any]], console: "Console | None" = None) -> None:

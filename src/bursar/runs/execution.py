@@ -1,29 +1,34 @@
 """A run being carried out: the journal, the money, the dispatcher and the sites together."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 import msgspec
 
+from bursar.broker.justintime import JustInTime
+from bursar.broker.pilots import Pilot, pilots_of
 from bursar.dispatch.journal import Event, Journal, JournalState
-from bursar.dispatch.launch import Endpoint
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.queue import Counts
 from bursar.dispatch.server import Dispatcher, Folders
 from bursar.market.guard import BudgetGuard, budget_of
-from bursar.market.lease import Lease
 from bursar.market.threshold import Drain, Effect, Stop
 from bursar.model.campaign import Retry
-from bursar.model.errors import BudgetStop, SiteError
+from bursar.model.errors import BudgetStop, BursarError
 from bursar.model.goal import Goal
+from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.task import Task
+from bursar.model.transfer import Transfer
 from bursar.runs.folder import RunFolder
+from bursar.runs.lives import BEGIN, END, lives_of
+from bursar.runs.provision import Provision, leases_of
 from bursar.sites.protocol import Site
 
 TICK = 0.2
@@ -32,8 +37,37 @@ TICK = 0.2
 BEAT = 5.0
 """Seconds between signs of life in the journal: what a killed run may be paid too little for."""
 
+_UNSENT = "unsent"
+"""Lease of tasks that have not been sent to a queue: none."""
+
 Cause = Literal["user", "budget", "fault"]
 """Who ended a run before its tasks were done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """
+    How a run stands when what is left of it is planned again.
+
+    Parameters
+    ----------
+    ended
+        Tasks at their end.
+    cut
+        Work that tasks had done when they were stopped, seconds at speed 1, the most of
+        all their attempts: they need more.
+    elapsed, spent
+        Seconds, currency units.
+    """
+
+    ended: frozenset[int]
+    cut: Mapping[int, float]
+    elapsed: float
+    spent: float
+
+
+Replan = Callable[[Standing], Awaitable[Plan]]
+"""Plans what is left."""
 
 
 class Execution:
@@ -41,8 +75,9 @@ class Execution:
     Carries out tasks on leased processors, from the first worker to the last transfer.
 
     Use it as an asynchronous context: entering opens the journal, starts the
-    dispatcher and leases the processors of the plan; leaving gives them back
-    and settles what is owed, whatever happened in between.
+    dispatcher and agrees with the sites on the processors of the plan, which come and go
+    as it says; leaving gives back what is left and settles what is owed, whatever
+    happened in between.
 
     Parameters
     ----------
@@ -56,8 +91,18 @@ class Execution:
         What to lease, and in which order and where tasks run.
     sites
         By name, one for each in the plan's purchases.
+    just_in_time
+        Takes the place of the plan's purchases: each task is sent to the queue of a site
+        when those before it have ended.
+    replan
+        Makes another plan when processors went back before their tasks were done; None:
+        the run then stops.
     rigid
         Whether some task may hold several processors.
+    look
+        Seconds between looks at money and workers, at most.
+    durable
+        Whether what is journalled survives a power cut.
     on_outcome
         Told of each outcome once it is durable, and whether it is final.
     on_start
@@ -92,8 +137,12 @@ class Execution:
         retry: Retry,
         root: Path,
         plan: Plan,
-        sites: dict[str, Site],
+        sites: Mapping[str, Site],
+        just_in_time: JustInTime | None = None,
+        replan: Replan | None = None,
         rigid: bool | None = None,
+        look: float = TICK,
+        durable: bool = True,
         retry_failed: bool = False,
         on_outcome: Callable[[Outcome, bool], None] | None = None,
         on_start: Callable[[Sequence[int]], None] | None = None,
@@ -112,16 +161,26 @@ class Execution:
         self._on_outcome = on_outcome
         self._on_start = on_start
         self._on_event = on_event
-        self._acquired: list[Site] = []
+        self._just_in_time = just_in_time
+        self._replan = replan
+        self._replanning: asyncio.Task[None] | None = None
+        self._look = look
+        self._durable = durable
+        self._closing = False
+        self._pilots = 0
+        self._of_task: dict[int, str] = {}
+        self._site_of: dict[str, str] = {}
+        self._cut: dict[int, float] = {}
         self._last_beat = 0.0
         self.past: list[Outcome] = []
         self._first = 0.0
+        self._woken = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self.cause: Cause | None = None
         self.reason = ""
 
     async def __aenter__(self) -> "Execution":
-        self._journal = Journal(self._folder.journal_file)
+        self._journal = Journal(self._folder.journal_file, durable=self._durable)
         try:
             journal = self._journal.load()
             self.past = [
@@ -157,7 +216,16 @@ class Execution:
         waiting = asyncio.ensure_future(self.dispatcher.wait())
         try:
             while not waiting.done():
-                await asyncio.wait({waiting}, timeout=TICK)
+                self._woken.clear()
+                woken = asyncio.ensure_future(self._woken.wait())
+                now = self.dispatcher.now()
+                pause = min(self._look, self.guard.next_look(now) - now)
+                await asyncio.wait(
+                    {waiting, woken},
+                    timeout=None if math.isinf(pause) else max(pause, 0.0),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                woken.cancel()
                 self.tick()
             await waiting
             if self._stopping is not None:
@@ -178,7 +246,7 @@ class Execution:
         if now - self._last_beat >= BEAT:
             self._last_beat = now
             self.dispatcher.beat()
-        if self.cause is None and self._acquired and not any(s.workers for s in self._acquired):
+        if self.cause is None and self.provision.is_dead:
             self.stop("fault", "no worker is left", grace=0.0)
 
     def stop(self, cause: Cause, reason: str, *, grace: float = 5.0) -> None:
@@ -235,77 +303,148 @@ class Execution:
                 root=self._root, files=folder.files, work=folder.work, logs=folder.logs
             ),
             run=self._journal.identity,
-            order=_order(self._plan, len(self._tasks)),
-            placed=_placed(self._plan, len(self._tasks)),
+            placed=None if self._just_in_time is None else [_UNSENT] * len(self._tasks),
             past=past.attempts,
             retry_failed=self._retry_failed,
-            on_outcome=self._on_outcome,
+            on_outcome=self._took_in,
             on_start=self._on_start,
             on_event=self._on_event,
         )
         await self.dispatcher.start()
         now = self.dispatcher.now()
         self.guard.begin(now)
+        lives = lives_of(past.events)
+        if lives and math.isinf(lives[-1][1]):
+            seen = min(past.last_seen, now)
+            self.dispatcher.note(END, "", at=seen)
+            lives[-1] = (lives[-1][0], seen)
+        self._first = lives[0][0] if lives else now
+        self.dispatcher.note(BEGIN, "")
         leases = leases_of(past.events)
-        self._first = min((lease.start for lease in leases.values()), default=now)
         for lease in leases.values():
             if lease.end is None:
                 ended = self.guard.close_lost(lease, min(past.last_seen, now))
-                self._note_lease(ended)
+                text = msgspec.json.encode(ended).decode()
+                self.dispatcher.note("lease", text, self.guard.transfers())
         self.dispatcher.post(self.guard.transfers())
-        if not self._tasks or not self.dispatcher.is_done:
-            await self._lease_processors(len(leases))
-
-    async def _lease_processors(self, before: int) -> None:
-        endpoint = Endpoint(
-            address=self.dispatcher.address,
-            token=self.dispatcher.token,
+        self._pilots = len(leases)
+        self.provision = Provision(
+            sites=self._sites,
+            guard=self.guard,
+            dispatcher=self.dispatcher,
             run=self._journal.identity,
+            currency=self._plan.currency,
+            rigid=self._rigid,
+            note=self._note,
+            say=self.say,
+            on_fault=self._fault,
+            on_left_over=self._left_over,
+            route=None if self._just_in_time is None else self._just_in_time.routed,
         )
-        for number, purchase in enumerate(self._plan.purchases, before + 1):
-            slot = purchase.slot
-            lease = Lease(
-                id=f"lease-{number}",
-                site=slot.site,
-                processors=slot.processors,
-                unit_price=slot.unit_price,
-                fixed_price=slot.fixed_price,
-                currency=self._plan.currency,
-                start=self.dispatcher.now(),
-            )
-            refusal = self.guard.open(lease)
-            if refusal is not None:
-                raise BudgetStop(f"{slot.site}: {refusal.reason}")
-            self._note_lease(lease)
-            site = self._sites[slot.site]
-            self._acquired.append(site)
-            await site.acquire(slot.processors, endpoint, rigid=self._rigid, on_event=self.say)
+        if self._tasks and self.dispatcher.is_done:
+            return
+        if self._just_in_time is None:
+            await self._sign(self._plan)
+        else:
+            done = (o.task for o in self.past if o.status is Status.SUCCEEDED)
+            self._request(self._just_in_time.begin(done, self._pilots))
 
-    def _note_lease(self, lease: Lease) -> None:
-        text = msgspec.json.encode(lease).decode()
-        self.dispatcher.note("lease", text, self.guard.transfers())
+    async def _sign(self, plan: Plan) -> None:
+        """What the plan buys is agreed on, and its tasks are bound to it."""
+        pilots = pilots_of(plan, self._tasks, self._pilots)
+        self._pilots += len(pilots)
+        order = {placement.task: i for i, placement in enumerate(plan.placements)}
+        if len(pilots) == 1 and math.isinf(pilots[0].duration):
+            pilots = [replace(pilots[0], tasks=())]  # the only ones there are
+            placed = dict.fromkeys(order, "")
+        else:
+            placed = {task: pilot.name for pilot in pilots for task in pilot.tasks}
+        timed = [pilot.name for pilot in pilots if math.isfinite(pilot.duration)]
+        self._site_of.update((pilot.name, pilot.site) for pilot in pilots)
+        self._bind(placed, order, timed)
+        await self.provision.sign(pilots)
+
+    def _request(self, pilots: Sequence[Pilot]) -> None:
+        """Tasks go to their sites' queues."""
+        for pilot in pilots:
+            self._bind(dict.fromkeys(pilot.tasks, pilot.name), {task: task for task in pilot.tasks})
+            self.provision.request(pilot)
+
+    def _bind(
+        self, placed: dict[int, str], order: dict[int, int], in_order: Sequence[str] = ()
+    ) -> None:
+        self._of_task.update(placed)
+        self.dispatcher.assign(placed, order, in_order)
+
+    def _note(self, kind: str, text: str, transfers: Sequence[Transfer]) -> None:
+        self._woken.set()
+        if self._closing:  # the dispatcher is
+            self._journal.commit((), transfers, [Event(self.dispatcher.now(), kind, text)])
+        else:
+            self.dispatcher.note(kind, text, transfers)
 
     async def _end(self) -> None:
         """Gives everything back; every step is tried, whatever became of the others."""
         try:
+            if self._replanning is not None:
+                self._replanning.cancel()
             if hasattr(self, "dispatcher"):
                 await self.dispatcher.close()
-            released = await asyncio.gather(
-                *(site.release() for site in self._acquired), return_exceptions=True
-            )
-            for problem in released:
-                if isinstance(problem, SiteError) and self._on_event is not None:
-                    self._on_event(str(problem))
-            if hasattr(self, "dispatcher"):
-                self._close_leases(self.dispatcher.now())
+            self._closing = True
+            if hasattr(self, "provision"):
+                await self.provision.end()
+                self._note(END, "", self.guard.transfers())
         finally:
             self._journal.close()
 
-    def _close_leases(self, now: float) -> None:
-        for site in list(self.guard.leased):
-            lease = self.guard.close(site, now)
-            text = msgspec.json.encode(lease).decode()
-            self._journal.commit((), self.guard.transfers(), [Event(now, "lease", text)])
+    # What happens in between.
+
+    def _took_in(self, outcome: Outcome, final: bool) -> None:
+        if final:
+            succeeded = outcome.status is Status.SUCCEEDED
+            self.provision.finished(self._of_task.get(outcome.task) if succeeded else None)
+        elif outcome.status is Status.CANCELLED:
+            done = (outcome.end - outcome.start) * self._speed_at(
+                self._of_task.get(outcome.task, "")
+            )
+            self._cut[outcome.task] = max(done, self._cut.get(outcome.task, 0.0))
+        if self._just_in_time is not None and self.cause is None:
+            self._request(self._just_in_time.ended(outcome, final))
+        if self._on_outcome is not None:
+            self._on_outcome(outcome, final)
+
+    def _speed_at(self, pilot: str) -> float:
+        site = self._site_of.get(pilot)
+        return 1.0 if site is None else self._sites[site].facts.speed
+
+    def _fault(self, error: BursarError) -> None:
+        self.stop("budget" if isinstance(error, BudgetStop) else "fault", str(error), grace=0.0)
+
+    def _left_over(self, pilot: Pilot) -> None:
+        if self.cause is not None or self._just_in_time is not None or self._replanning is not None:
+            return
+        if self._replan is None:
+            self.stop("fault", f"the time of {pilot.name} is over before its tasks", grace=0.0)
+        else:
+            self._replanning = asyncio.ensure_future(self._plan_again(self._replan))
+
+    async def _plan_again(self, replan: Replan) -> None:
+        """Lets what runs end, gives the rest back, and agrees on a plan for what is left."""
+        try:
+            while not await self.provision.give_back():
+                await self.dispatcher.change()
+            self.say("what is left is planned again")
+            standing = Standing(
+                ended=self.dispatcher.ended,
+                cut=self._cut,
+                elapsed=self.elapsed,
+                spent=from_micros(self.guard.spent(self.dispatcher.now())),
+            )
+            plan = await replan(standing)
+            self._replanning = None
+            await self._sign(plan)
+        except BursarError as error:
+            self._fault(error)
 
     def _apply(self, effect: Effect) -> None:
         match effect:
@@ -318,33 +457,3 @@ class Execution:
                 self.dispatcher.drain()
             case _:
                 self.say(effect.reason)
-
-
-def leases_of(events: Sequence[Event]) -> dict[str, Lease]:
-    """Leases by id, each as it was last journalled."""
-    leases: dict[str, Lease] = {}
-    for event in events:
-        if event.kind == "lease":
-            lease = msgspec.json.decode(event.text, type=Lease)
-            leases[lease.id] = lease
-    return leases
-
-
-def _order(plan: Plan, tasks: int) -> list[int] | None:
-    """Priority of each task: as planned, by start; as listed where nothing is planned."""
-    if len(plan.placements) != tasks:
-        return None
-    order = [0] * tasks
-    for position, placement in enumerate(plan.placements):
-        order[placement.task] = position
-    return order
-
-
-def _placed(plan: Plan, tasks: int) -> list[str] | None:
-    """Site of each task as planned; None where any will do."""
-    if len(plan.placements) != tasks or len(plan.purchases) < 2:
-        return None
-    placed = [""] * tasks
-    for placement in plan.placements:
-        placed[placement.task] = placement.site
-    return placed

@@ -10,7 +10,7 @@ from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.slot import Slot
 from bursar.runs.folder import RunFolder, write_atomically
 
-FORMAT = 1
+FORMAT = 2
 
 
 class _Slot(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +20,10 @@ class _Slot(msgspec.Struct, frozen=True, kw_only=True):
     processors: int
     unit_price: float | None
     fixed_price: float | None
+    divisible: bool
+    extensible: bool
+    leased: bool
+    part: float | None
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +78,8 @@ def read_plan(folder: RunFolder) -> tuple[dict[str, Any], Plan]:
         raise BursarError(f"{folder.plan_file}: cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise BursarError(f"{folder.plan_file}: damaged: {error}") from None
-    if file.format > FORMAT:
-        raise BursarError(
-            f"{folder.plan_file}: format {file.format} is newer than {FORMAT}, the newest known"
-        )
+    if file.format != FORMAT:
+        raise BursarError(f"{folder.plan_file}: format {file.format}, this version reads {FORMAT}")
     return file.proposal, _decoded(file.plan)
 
 
@@ -91,8 +93,12 @@ def _encoded(plan: Plan) -> _Plan:
                 processors=slot.processors,
                 unit_price=slot.unit_price,
                 fixed_price=slot.fixed_price,
+                divisible=slot.divisible,
+                extensible=slot.extensible,
+                leased=slot.leased,
+                part=part,
             )
-            for slot in (purchase.slot for purchase in plan.purchases)
+            for slot, part in ((purchase.slot, purchase.part) for purchase in plan.purchases)
         ],
         placements=[(p.task, p.site, p.start, p.finish, p.processors) for p in plan.placements],
         makespan_s=plan.makespan,
@@ -114,7 +120,11 @@ def _decoded(plan: _Plan) -> Plan:
                     processors=slot.processors,
                     unit_price=slot.unit_price,
                     fixed_price=slot.fixed_price,
-                )
+                    divisible=slot.divisible,
+                    extensible=slot.extensible,
+                    leased=slot.leased,
+                ),
+                part=slot.part,
             )
             for slot in plan.slots
         ),

@@ -15,9 +15,10 @@ from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.report.bill import Bill, make_bill
-from bursar.runs.execution import leases_of
 from bursar.runs.folder import RunFolder, RunInfo, State
+from bursar.runs.lives import Life, lives_of
 from bursar.runs.planned import read_plan
+from bursar.runs.provision import leases_of
 
 EXIT_STATUS: dict[State, int] = {
     "new": 1,
@@ -70,6 +71,11 @@ class RunRecord:
         return tuple(leases_of(self.journal.events).values())
 
     @cached_property
+    def lives(self) -> list[Life]:
+        """Begin and end of each life."""
+        return lives_of(self.journal.events)
+
+    @cached_property
     def final(self) -> dict[int, Record]:
         """The final record of each task that has one."""
         return {r.outcome.task: r for r in self.journal.records if r.final}
@@ -95,13 +101,13 @@ class RunRecord:
     @property
     def makespan(self) -> float | None:
         """
-        Seconds from the begin of the leases to the last end of a task.
+        Seconds from the begin to the last end of a task.
 
         Of a run in several lives, the sum over them: the time between does not
         count. None when nothing has run.
         """
         total = 0.0
-        lives = _lives(self.leases)
+        lives = self.lives
         if not lives or not self.journal.records:
             return None
         for begin, end in lives:
@@ -185,9 +191,9 @@ def summarise(record: RunRecord) -> dict[str, Any]:
 def is_late(record: RunRecord) -> bool:
     """Whether the last task ended after the deadline, counted from the run's creation."""
     deadline = record.campaign.goal.deadline
-    if deadline is None or not record.leases:
+    if deadline is None or not record.lives:
         return False
-    first = min(lease.start for lease in record.leases)
+    first = record.lives[0][0]
     last = max((r.outcome.end for r in record.journal.records), default=first)
     return last - first > deadline
 
@@ -215,15 +221,3 @@ def summaries(base: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _lives(leases: tuple[Lease, ...]) -> list[tuple[float, float]]:
-    """Spans during which some lease was open, in order."""
-    lives: list[tuple[float, float]] = []
-    for lease in sorted(leases, key=lambda lease: lease.start):
-        end = lease.end if lease.end is not None else float("inf")
-        if lives and lease.start <= lives[-1][1]:
-            lives[-1] = (lives[-1][0], max(lives[-1][1], end))
-        else:
-            lives.append((lease.start, end))
-    return lives

@@ -3,10 +3,12 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bursar.broker.forecast import Forecast
+from bursar.broker.justintime import JustInTime
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError
 from bursar.model.money import from_micros
@@ -14,7 +16,7 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.report.progress import Progress, ProgressSnapshot, SiteProgress
-from bursar.runs.execution import Execution
+from bursar.runs.execution import TICK, Execution, Replan
 from bursar.runs.folder import RunFolder, RunInfo, State
 from bursar.runs.reading import read_run, summarise
 from bursar.runs.writing import write_up
@@ -25,13 +27,41 @@ REFRESH = 0.25
 """Seconds between two looks at the progress."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """
+    Where a run is carried out: on real sites, or in a simulation.
+
+    Parameters
+    ----------
+    sites
+        By name.
+    loop
+        Makes the loop; None: the usual one.
+    just_in_time, replan, look, durable
+        See :class:`bursar.runs.execution.Execution`.
+    refresh
+        Seconds between two looks at the progress.
+    """
+
+    sites: Mapping[str, Site]
+    loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    just_in_time: JustInTime | None = None
+    replan: Replan | None = None
+    look: float = TICK
+    durable: bool = True
+    refresh: float = REFRESH
+
+
 def carry_out(
     folder: RunFolder,
     campaign: Campaign,
     plan: Plan,
     *,
+    surroundings: Surroundings | None = None,
     changed: bool = False,
     retry_failed: bool = False,
+    written_up: bool = True,
     progress: bool = False,
 ) -> dict[str, Any]:
     """
@@ -43,10 +73,14 @@ def carry_out(
         The run's.
     campaign, plan
         As kept there.
+    surroundings
+        Where; None: on the sites that the run was planned over.
     changed
         The campaign's goal is not the one that is kept, and takes its place.
     retry_failed
         Whether what failed for good in an earlier life is tried again.
+    written_up
+        Whether results, bill and report are written.
     progress
         Whether to show it on stderr.
 
@@ -61,10 +95,15 @@ def carry_out(
         When the run could not go on; what had happened is kept.
     """
     info = folder.read_info()
-    _check_kinds(info.sites)
-    asyncio.run(_carry_out(folder, campaign, plan, info, changed, retry_failed, progress))
+    if surroundings is None:
+        surroundings = _real(info.sites)
+    with asyncio.Runner(loop_factory=surroundings.loop) as runner:
+        runner.run(
+            _carry_out(folder, campaign, plan, info, surroundings, changed, retry_failed, progress)
+        )
     record = read_run(folder)
-    write_up(record)
+    if written_up:
+        write_up(record)
     return summarise(record)
 
 
@@ -73,12 +112,12 @@ async def _carry_out(
     campaign: Campaign,
     plan: Plan,
     info: RunInfo,
+    surroundings: Surroundings,
     changed: bool,
     retry_failed: bool,
     progress: bool,
 ) -> None:
     workflow = campaign.workflow
-    sites: dict[str, Site] = {facts.name: LocalSite(facts) for facts in info.sites}
     forecast = Forecast(workflow, plan)
     with Progress(enabled=progress) as shown:
 
@@ -96,7 +135,11 @@ async def _carry_out(
             retry=campaign.retry,
             root=campaign.root,
             plan=plan,
-            sites=sites,
+            sites=surroundings.sites,
+            just_in_time=surroundings.just_in_time,
+            replan=surroundings.replan,
+            look=surroundings.look,
+            durable=surroundings.durable,
             retry_failed=retry_failed,
             on_outcome=took_in,
             on_event=shown.say,
@@ -112,7 +155,8 @@ async def _carry_out(
                     folder.write_campaign(campaign)
                 for outcome in execution.past:
                     forecast.learn(outcome, True)
-                await _finish(execution, campaign, plan, forecast, shown)
+                watching = _watch(execution, campaign, plan, forecast, shown, surroundings.refresh)
+                await _finish(execution, watching)
                 state = _state(execution)
             shown.update(_snapshot(execution, campaign, plan, forecast))
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -126,12 +170,10 @@ async def _carry_out(
         raise BursarError(execution.reason)
 
 
-async def _finish(
-    execution: Execution, campaign: Campaign, plan: Plan, forecast: Forecast, shown: Progress
-) -> None:
+async def _finish(execution: Execution, watch: Coroutine[Any, Any, None]) -> None:
     """Waits for the end, with signals heeded and progress shown."""
     forget = _heed_signals(execution)
-    watching = asyncio.ensure_future(_watch(execution, campaign, plan, forecast, shown))
+    watching = asyncio.ensure_future(watch)
     try:
         await execution.finish()
     finally:
@@ -179,7 +221,12 @@ def _heed_signals(execution: Execution) -> Callable[[], None]:
 
 
 async def _watch(
-    execution: Execution, campaign: Campaign, plan: Plan, forecast: Forecast, shown: Progress
+    execution: Execution,
+    campaign: Campaign,
+    plan: Plan,
+    forecast: Forecast,
+    shown: Progress,
+    refresh: float,
 ) -> None:
     warned = False
     while True:
@@ -188,7 +235,7 @@ async def _watch(
         if deadline is not None and not warned and execution.elapsed > deadline:
             warned = True
             execution.say("the deadline has passed; the run goes on")
-        await asyncio.sleep(REFRESH)
+        await asyncio.sleep(refresh)
 
 
 def _snapshot(
@@ -215,19 +262,20 @@ def _snapshot(
         deadline=campaign.goal.deadline,
         sites=tuple(
             SiteProgress(
-                name=purchase.slot.site,
-                processors=purchase.slot.processors,
-                busy=busy.get(purchase.slot.site, 0),
-                running=running.get(purchase.slot.site, 0),
+                name=site,
+                processors=processors,
+                busy=busy.get(site, 0),
+                running=running.get(site, 0),
             )
-            for purchase in plan.purchases
+            for site, processors in execution.provision.processors().items()
         ),
     )
 
 
-def _check_kinds(sites: list[SiteFacts]) -> None:
+def _real(sites: list[SiteFacts]) -> Surroundings:
     for site in sites:
         if site.kind != "local":
             raise BursarError(
                 f'site "{site.name}" is of kind "{site.kind}", which cannot run tasks'
             )
+    return Surroundings(sites={facts.name: LocalSite(facts) for facts in sites})

@@ -20,8 +20,9 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.report.bill import make_bill
-from bursar.runs.execution import TICK, Execution, leases_of
+from bursar.runs.execution import TICK, Execution
 from bursar.runs.folder import RunFolder, write_atomically
+from bursar.runs.provision import leases_of
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import Site
 
@@ -184,6 +185,7 @@ def _whole(sites: Sequence[SiteFacts], processors: int | None) -> Plan:
                     processors=processors or facts.processors,
                     unit_price=facts.unit_price,
                     fixed_price=facts.fixed_price,
+                    leased=True,
                 )
             )
             for facts in sites

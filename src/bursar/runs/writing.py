@@ -56,6 +56,7 @@ def report_to(path: Path, record: RunRecord) -> None:
             records=record.journal.records,
             transfers=record.journal.transfers,
             leases=record.leases,
+            lives=record.lives,
             events=record.journal.events,
             bill=bill_of(record),
         ),

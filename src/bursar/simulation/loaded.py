@@ -26,6 +26,8 @@ from bursar.planning.schedulers import Schedule
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+WEEK = 7 * 86_400.0
+"""Seconds."""
 SU = 1 / 3600
 """Service units of a processor-second."""
 ROUNDING = 1e-6
@@ -114,6 +116,40 @@ class LoadedCluster:
         twin.__dict__.update(self.__dict__)
         twin.machine = self.machine.copy()
         return twin
+
+    def as_expected(self, times: int, span: float = WEEK) -> "LoadedCluster":
+        """
+        A copy whose jobs to come are those of the time just past, again and again.
+
+        What one can know of the future: what runs and waits now, and what users usually
+        send.
+
+        Parameters
+        ----------
+        times
+            How often.
+        span
+            How much of the past comes again, seconds; less where the log is younger.
+        """
+        twin = self.copy()
+        past = self._submit[: self._next]
+        span = min(span, self.now - float(past[0])) if len(past) else 0.0
+        again = np.flatnonzero(past > self.now - span)
+        if not len(again):
+            times = 0
+        shift = np.repeat(span * np.arange(1, times + 1), len(again))
+        chosen = np.concatenate((np.arange(self._next), np.tile(again, times)))
+        shifts = np.concatenate((np.zeros(self._next), shift))
+        twin._submit = self._submit[chosen] + shifts
+        twin._width = self._width[chosen]
+        twin._runtime = self._runtime[chosen]
+        twin._estimate = self._estimate[chosen]
+        return twin
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether the trace has any."""
+        return len(self._submit) > 0
 
     def advance(self, until: float) -> None:
         """Moves the clock; the trace's jobs of that time are submitted."""

@@ -1,9 +1,9 @@
 """This machine as a site."""
 
-import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from bursar.broker.pilots import Pilot
 from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
@@ -40,40 +40,36 @@ class LocalSite:
 
     def __init__(self, facts: SiteFacts) -> None:
         self._facts = facts
-        self._workers: LocalWorkers | None = None
 
     @property
     def facts(self) -> SiteFacts:
         """What is known of it."""
         return self._facts
 
-    def offer(self) -> Slot:
+    def offers(self) -> tuple[Slot, ...]:
         """All its processors, from now on, without end."""
-        facts = self._facts
-        return Slot(
-            site=facts.name,
-            start=0.0,
-            duration=math.inf,
-            processors=facts.processors,
-            unit_price=facts.unit_price,
-            fixed_price=facts.fixed_price,
-            divisible=True,
-            extensible=True,
-        )
+        return self._facts.offers
+
+    async def reserve(self, windows: Sequence[tuple[float, float, int]]) -> None:
+        """Nothing to do: nobody else sells its processors."""
 
     async def acquire(
-        self, processors: int, endpoint: Endpoint, *, rigid: bool, on_event: Callable[[str], None]
-    ) -> None:
+        self,
+        pilot: Pilot,
+        endpoint: Endpoint,
+        *,
+        rigid: bool,
+        begin: Callable[[], None],
+        on_event: Callable[[str], None],
+    ) -> "LocalWorkers":
         """Starts worker processes; see :class:`bursar.sites.protocol.Site`."""
-        self._workers = LocalWorkers(self._facts.name, processors, rigid=rigid, on_event=on_event)
-        await self._workers.start(endpoint)
-
-    @property
-    def workers(self) -> int:
-        """Workers that are there, or will be again."""
-        return 0 if self._workers is None else self._workers.alive
-
-    async def release(self) -> None:
-        """Ends the worker processes."""
-        if self._workers is not None:
-            await self._workers.stop()
+        begin()
+        workers = LocalWorkers(
+            self._facts.name, pilot.name, pilot.processors, rigid=rigid, on_event=on_event
+        )
+        try:
+            await workers.start(endpoint)
+        except BaseException:
+            await workers.release()
+            raise
+        return workers

@@ -1,11 +1,23 @@
 """All that is known of a provider goes through one small interface."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from bursar.broker.pilots import Pilot
 from bursar.dispatch.launch import Endpoint
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
+
+
+class Held(Protocol):
+    """Processors that a site holds for a pilot."""
+
+    @property
+    def workers(self) -> int:
+        """Workers that are there, or will be again."""
+
+    async def release(self) -> None:
+        """Gives the processors back; nothing of the pilot is left behind there."""
 
 
 class Site(Protocol):
@@ -15,22 +27,48 @@ class Site(Protocol):
     def facts(self) -> SiteFacts:
         """What is known of it."""
 
-    def offer(self) -> Slot:
-        """What it offers from now on."""
+    def offers(self) -> tuple[Slot, ...]:
+        """What can be bought of it now; starts are seconds from now."""
 
-    async def acquire(
-        self, processors: int, endpoint: Endpoint, *, rigid: bool, on_event: Callable[[str], None]
-    ) -> None:
+    async def reserve(self, windows: Sequence[tuple[float, float, int]]) -> None:
         """
-        Starts workers that share so many processors and report to the endpoint.
+        Keeps processors for pilots to come, in place of what was kept before.
 
         Parameters
         ----------
-        processors
-            Positive.
+        windows
+            Start (seconds from now), duration and processors of each. With none, what was
+            kept and is not in use yet goes back.
+
+        Raises
+        ------
+        SiteError
+            When something of it is not free; nothing is kept then.
+        """
+
+    async def acquire(
+        self,
+        pilot: Pilot,
+        endpoint: Endpoint,
+        *,
+        rigid: bool,
+        begin: Callable[[], None],
+        on_event: Callable[[str], None],
+    ) -> Held:
+        """
+        Starts workers that share a pilot's processors and report to the endpoint.
+
+        It takes as long as the site lets it wait: one with a start, which is now, has
+        its processors by an offer or a reservation; one without is put in the queue.
+
+        Parameters
+        ----------
         rigid
             Whether some task holds more than one processor, which must then be
             in the hands of one worker.
+        begin
+            Called when the processors are there, and before a worker is; what it
+            raises gives them back at once.
         on_event
             Told, in one line for people, of workers that die or are replaced.
 
@@ -39,10 +77,3 @@ class Site(Protocol):
         SiteError
             When it cannot.
         """
-
-    @property
-    def workers(self) -> int:
-        """Workers that are there, or will be again."""
-
-    async def release(self) -> None:
-        """Gives every processor back; nothing of the run is left behind there."""

@@ -1,0 +1,183 @@
+"""A campaign in simulated time: the same broker, dispatcher and ledger, on simulated sites."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bursar.api.planning import plan as make_plan
+from bursar.api.planning import resolve_campaign
+from bursar.api.running import RUNS, GoalOutOfReach, outside_loops
+from bursar.api.simulator import Simulator
+from bursar.api.sites import Sites, resolve_sites
+from bursar.broker.provisioning import Provisioning
+from bursar.model.campaign import Campaign
+from bursar.model.errors import BursarError
+from bursar.model.goal import Goal
+from bursar.model.plan import Plan
+from bursar.planning.policy import Method, Scheduler
+from bursar.simulation.grid import Grid
+from bursar.simulation.world import Chance
+
+
+class Simulation:
+    """
+    A campaign that was simulated.
+
+    Parameters
+    ----------
+    summary
+        Its key figures, as ``bursar simulate --json`` prints them.
+    exit_status
+        As ``bursar run``'s: 0 when every task succeeded in time.
+    """
+
+    def __init__(self, summary: dict[str, Any]) -> None:
+        self._summary = summary
+        self.exit_status: int = summary["exit_status"]
+
+    @property
+    def makespan(self) -> float | None:
+        """From the begin to the last end of a task, seconds; None when nothing ran."""
+        makespan: float | None = self._summary["makespan_s"]
+        return makespan
+
+    @property
+    def cost(self) -> float | None:
+        """What was paid, currency units; None when a price is unknown."""
+        cost: float | None = self._summary["cost"]
+        return cost
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every task succeeded."""
+        return bool(self._summary["succeeded"] == self._summary["tasks"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The key figures; the keys are in the documentation."""
+        return dict(self._summary)
+
+    def __repr__(self) -> str:
+        done, tasks = self._summary["succeeded"], self._summary["tasks"]
+        return f"<Simulation: {done} of {tasks} succeeded in {self.makespan} s, {self.cost}>"
+
+
+def simulate(
+    campaign: Campaign | str | Path,
+    sites: Sites = None,
+    *,
+    provisioning: Provisioning = "planned",
+    processors: int | None = None,
+    method: Method = "auto",
+    scheduler: Scheduler = "heft",
+    chance: Chance | None = None,
+    anyway: bool = False,
+    name: str | None = None,
+    runs: str | Path = RUNS,
+    progress: bool = False,
+    argv: Sequence[str] = (),
+) -> Simulation:
+    """
+    Carries a campaign out in simulated time.
+
+    Parameters
+    ----------
+    campaign
+        A campaign, or the path of a file that holds one. Every runtime must be known.
+    sites
+        A sites file or the sites, of any kind; None: this machine, as if it were idle.
+    provisioning
+        ``"planned"``: by reservations of what a plan buys. ``"best-effort"``: each task is
+        sent to a queue when its parents have ended (HPDC'07 section 5). ``"queued"``: all
+        are put into the queues at once, each to start after its parents (the competitor
+        of its section 7). ``"either"``: whichever of these is expected to serve the goal
+        best, by what can be known at the begin.
+    processors, method, scheduler
+        Of the plan; see :func:`bursar.plan`.
+    chance
+        How far runtimes differ from their estimates, and which attempts fail.
+    anyway
+        Start even if no plan meets the goal; the budget still holds.
+    name
+        Keeps the simulated run as a folder of this name; None: nothing is kept.
+    runs
+        Folder that holds the runs.
+    progress
+        Whether to show it on stderr.
+    argv
+        The command line, for the record.
+
+    Raises
+    ------
+    InputError
+        When a file is wrong, a runtime is unknown, or the name is taken.
+    GoalOutOfReach
+        When no plan meets the goal.
+    BursarError
+        When the run could not go on.
+    """
+    campaign = resolve_campaign(campaign)
+    grid = Grid(resolve_sites(sites))
+    chance = chance or Chance()
+    grid.open(campaign.workflow, chance)  # says what is wrong before anything is searched
+    simulator = Simulator(
+        campaign, grid, chance, method=method, scheduler=scheduler, progress=progress
+    )
+
+    def work() -> dict[str, Any]:
+        plan: Plan | None = None
+        proposal: dict[str, Any] = {}
+        if provisioning == "queued":
+            plan = _queued(simulator)
+        elif provisioning != "best-effort":
+            proposed = make_plan(
+                campaign, grid.sites, processors=processors, method=method, scheduler=scheduler
+            )
+            proposal, plan = proposed.to_dict(), proposed.chosen
+            if plan is None:
+                if not anyway and provisioning == "planned":
+                    raise GoalOutOfReach(proposed)
+                from bursar.planning.choice import best_effort
+
+                plan = proposed.front.plan(best_effort(proposed.front, campaign.goal))
+            if provisioning == "either":
+                plan = _best(campaign.goal, plan, simulator)
+        return simulator.carry_out(plan, proposal, name=name, runs=Path(runs), argv=argv)
+
+    return Simulation(outside_loops(work))
+
+
+def _queued(simulator: Simulator) -> Plan:
+    plan = simulator.queued()
+    if plan is None:
+        raise BursarError("the tasks cannot all be put into the queues")
+    return plan
+
+
+def _best(goal: Goal, plan: Plan, simulator: Simulator) -> Plan | None:
+    """The plan, that of the queues, or None for best effort: what promises most; the first of
+    equals."""
+    candidates: list[tuple[Plan | None, float | None, float | None]] = [
+        (plan, plan.makespan, plan.cost)
+    ]
+    queued = simulator.queued()
+    if queued is not None:
+        candidates.append((queued, queued.makespan, queued.cost))
+    candidates.append((None, *simulator.expected()))
+    fastest = min((m for _, m, _ in candidates if m), default=1.0)
+    cheapest = min((c for _, _, c in candidates if c), default=1.0)
+
+    def value(candidate: tuple[Plan | None, float | None, float | None]) -> tuple[float, ...]:
+        """By the rules of :mod:`bursar.planning.choice`; what is unknown is worst."""
+        _, makespan, cost = candidate
+        time = math.inf if makespan is None else makespan
+        money = math.inf if cost is None else cost
+        missed = (goal.deadline is not None and time > goal.deadline) + (
+            goal.budget is not None and money > goal.budget
+        )
+        if goal.trade_off is not None:
+            weight = goal.trade_off
+            return (missed, weight * money / cheapest + (1 - weight) * time / fastest)
+        return (missed, money, time) if goal.deadline is not None else (missed, time, money)
+
+    return min(candidates, key=value)[0]

@@ -1,0 +1,340 @@
+"""One campaign simulated in several ways, on copies of one grid."""
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from bursar.api.planning import plan as make_plan
+from bursar.broker.justintime import JustInTime
+from bursar.dispatch.journal import Record
+from bursar.model.campaign import Campaign
+from bursar.model.errors import BursarError, InputError
+from bursar.model.goal import Goal
+from bursar.model.plan import Placement, Plan, Purchase
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.task import Task
+from bursar.model.workflow import Workflow
+from bursar.planning.policy import Method, Scheduler
+from bursar.runs.execution import Replan, Standing
+from bursar.runs.folder import RunFolder
+from bursar.runs.planned import write_plan
+from bursar.runs.reading import read_run
+from bursar.runs.running import Surroundings, carry_out
+from bursar.simulation.clock import VirtualLoop
+from bursar.simulation.grid import Arrivals, Grid
+from bursar.simulation.site import SimulatedSite
+from bursar.simulation.world import Chance
+
+
+class Simulator:
+    """
+    Carries a campaign out in simulated time, as often as asked.
+
+    Parameters
+    ----------
+    campaign
+        What to run.
+    grid
+        Where; it stays as it is.
+    chance
+        How far what happens differs from what was estimated.
+    method, scheduler
+        Of plans made on the way, see :func:`bursar.plan`.
+    progress
+        Whether to show it on stderr.
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        grid: Grid,
+        chance: Chance,
+        *,
+        method: Method = "auto",
+        scheduler: Scheduler = "heft",
+        progress: bool = False,
+    ) -> None:
+        self.campaign = campaign
+        self.grid = grid
+        self.chance = chance
+        self.method: Method = method
+        self.scheduler: Scheduler = scheduler
+        self.progress = progress
+
+    def expected(self) -> tuple[float | None, float | None]:
+        """
+        Makespan and cost that best effort is likely to come to.
+
+        Others send what they sent in the week before, and estimates are right.
+        """
+        summary, _ = self._undisturbed()._simulate(None, {}, "expected")
+        return summary["makespan_s"] if _is_whole(summary) else None, summary["cost"]
+
+    def queued(self) -> Plan | None:
+        """
+        The plan of all tasks put into the queues now, each to start after its parents.
+
+        They start when best effort would start them if nobody else came, and as they are
+        reserved, nobody who comes delays them. None when that does not work out.
+        """
+        summary, records = self._undisturbed()._simulate(None, {}, "none")
+        if not _is_whole(summary):
+            return None
+        return _plan_of(records, self.campaign.workflow.tasks, self.grid.sites)
+
+    def carry_out(
+        self,
+        plan: Plan | None,
+        proposal: dict[str, Any],
+        *,
+        name: str | None = None,
+        runs: Path = Path(),
+        argv: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """
+        The key figures of a run by a plan; without one, by best effort.
+
+        Parameters
+        ----------
+        proposal
+            That the plan was picked from, as a dictionary.
+        name, runs, argv
+            Of the run that is kept; without a name, none is.
+        """
+        summary, _ = self._simulate(plan, proposal, "log", name, runs, argv)
+        return summary
+
+    def _undisturbed(self) -> "Simulator":
+        """The same without what one cannot know, and without a goal that would stop it."""
+        campaign = replace(self.campaign, goal=Goal())
+        return Simulator(campaign, self.grid, Chance())
+
+    def _simulate(
+        self,
+        plan: Plan | None,
+        proposal: dict[str, Any],
+        arrivals: Arrivals,
+        name: str | None = None,
+        runs: Path = Path(),
+        argv: Sequence[str] = (),
+    ) -> tuple[dict[str, Any], list[Record]]:
+        campaign, grid = self.campaign, self.grid
+        sites = grid.open(campaign.workflow, self.chance, arrivals=arrivals)
+        surroundings = Surroundings(
+            sites=sites,
+            loop=VirtualLoop,
+            just_in_time=None if plan is not None else _just_in_time(campaign, sites),
+            replan=self._replan(sites),
+            look=math.inf,
+            durable=False,
+            refresh=_refresh(campaign, plan),
+        )
+        carried = plan or _nothing(grid.sites)
+        kept = tuple(replace(site, slots=None) for site in grid.sites)
+        with _place(runs, name) as (base, called):
+            made = RunFolder.create(base, campaign, kept, argv=list(argv), name=called)
+            with made as folder:
+                write_plan(folder, proposal, carried)
+            summary = carry_out(
+                folder,
+                campaign,
+                carried,
+                surroundings=surroundings,
+                written_up=name is not None,
+                progress=self.progress,
+            )
+            records = read_run(folder).journal.records
+        summary["provisioning"] = "best-effort" if plan is None else _kind_of(plan)
+        summary["simulated"] = True
+        others = grid.others(sites, summary["makespan_s"] or 0.0) if arrivals == "log" else {}
+        summary["others"] = {
+            site: {
+                "jobs": found.jobs,
+                "mean_wait_s": found.wait,
+                "mean_wait_without_s": found.wait_without,
+            }
+            for site, found in others.items()
+        }
+        if name is None:
+            summary["folder"] = None
+        return summary, records
+
+    def _replan(self, sites: dict[str, SimulatedSite]) -> Replan:
+        async def replan(standing: Standing) -> Plan:
+            tasks = self.campaign.workflow.tasks
+            left = [i for i in range(len(tasks)) if i not in standing.ended]
+            workflow = _what_is_left(tasks, left, standing.cut)
+            facts = [replace(site.facts, slots=site.offers()) for site in sites.values()]
+            goal = _goal_left(self.campaign.goal, standing)
+            proposed = make_plan(
+                replace(self.campaign, workflow=workflow, goal=goal, recording=None),
+                facts,
+                method=self.method,
+                scheduler=self.scheduler,
+            )
+            plan = proposed.chosen
+            if plan is None:
+                from bursar.planning.choice import best_effort
+
+                plan = proposed.front.plan(best_effort(proposed.front, goal))
+            return replace(
+                plan,
+                placements=tuple(
+                    Placement(left[p.task], p.site, p.start, p.finish, p.processors)
+                    for p in plan.placements
+                ),
+            )
+
+        return replan
+
+
+def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustInTime:
+    """Each task goes where it is expected to end first."""
+    tasks = campaign.workflow.tasks
+    candidates = list(sites.values())
+    for task in tasks:
+        _check_width(task, [site.facts for site in candidates])
+
+    def choose(task: int) -> tuple[SiteFacts, float]:
+        width, runtime = tasks[task].processors, tasks[task].runtime or 0.0
+        limit = tasks[task].wall_limit
+
+        def seconds(site: SimulatedSite) -> float:
+            asked = runtime / site.facts.speed
+            return max(asked if limit is None else limit, _SHORTEST)
+
+        def end(site: SimulatedSite) -> float:
+            return site.expected_wait(width, seconds(site)) + runtime / site.facts.speed
+
+        wide = [site for site in candidates if site.facts.processors >= width]
+        best = wide[0] if len(wide) == 1 else min(wide, key=end)
+        return best.facts, seconds(best)
+
+    return JustInTime(campaign.workflow, choose)
+
+
+def _check_width(task: Task, sites: Sequence[SiteFacts]) -> None:
+    widest = max(sites, key=lambda site: site.processors)
+    if task.processors > widest.processors:
+        raise InputError(
+            f'task "{task.id}" needs {task.processors} processors; the widest site, '
+            f'"{widest.name}", has {widest.processors}',
+            where=f"tasks.{task.id}.processors",
+        )
+
+
+_SHORTEST = 1e-3
+"""Seconds that a job asks for at the least."""
+
+
+def _nothing(sites: Sequence[SiteFacts]) -> Plan:
+    return Plan(
+        purchases=(),
+        placements=(),
+        makespan=None,
+        cost=None,
+        currency=sites[0].currency,
+        utilisation=None,
+        algorithm="best-effort",
+    )
+
+
+def _refresh(campaign: Campaign, plan: Plan | None) -> float:
+    """Simulated seconds between two looks at the progress: some hundreds in all."""
+    makespan = plan.makespan if plan is not None else None
+    if makespan is None:
+        makespan = max(task.runtime or 0.0 for task in campaign.workflow.tasks)
+    return max(1.0, makespan / 200)
+
+
+_LONGER = 2.0
+"""What a task that was stopped is expected to take, over what it had done by then."""
+
+
+def _what_is_left(tasks: Sequence[Task], left: Sequence[int], cut: Mapping[int, float]) -> Workflow:
+    """The tasks that are left; what was stopped will take longer than thought."""
+    ids = {tasks[i].id for i in left}
+    return Workflow(
+        tuple(
+            replace(
+                tasks[i],
+                after=tuple(a for a in tasks[i].after if a in ids),
+                runtime=max(tasks[i].runtime or 0.0, _LONGER * cut.get(i, 0.0)),
+            )
+            for i in left
+        )
+    )
+
+
+def _goal_left(goal: Goal, standing: Standing) -> Goal:
+    deadline, budget = goal.deadline, goal.budget
+    return replace(
+        goal,
+        deadline=None if deadline is None else max(deadline - standing.elapsed, 1e-3),
+        budget=None if budget is None else max(budget - standing.spent, 0.0),
+        on_budget={},
+    )
+
+
+_QUEUED = "queued"
+
+
+def _kind_of(plan: Plan) -> Literal["planned", "queued"]:
+    return "queued" if plan.algorithm == _QUEUED else "planned"
+
+
+def _is_whole(summary: Mapping[str, Any]) -> bool:
+    return bool(summary["succeeded"] == summary["tasks"])
+
+
+def _plan_of(records: Sequence[Record], tasks: Sequence[Task], sites: Sequence[SiteFacts]) -> Plan:
+    """What a run did, as a plan: of each site just what each task used, when it did."""
+    by_name = {site.name: site for site in sites}
+    bought: dict[str, int] = dict.fromkeys(by_name, 0)
+    purchases, placements = [], []
+    for record in sorted(records, key=lambda r: (r.outcome.start, r.outcome.task)):
+        outcome, site = record.outcome, by_name[record.site]
+        width, seconds = tasks[outcome.task].processors, outcome.end - outcome.start
+        held: tuple[int, ...] = ()
+        if seconds > 0:
+            slot = Slot(
+                site=site.name,
+                start=outcome.start,
+                duration=seconds,
+                processors=width,
+                unit_price=site.unit_price,
+                fixed_price=site.fixed_price,
+            )
+            purchases.append(Purchase(slot=slot, part=width * seconds))
+            held = tuple(range(bought[site.name], bought[site.name] + width))
+            bought[site.name] += width
+        placements.append(Placement(outcome.task, site.name, outcome.start, outcome.end, held))
+    costs = [purchase.cost for purchase in purchases]
+    return Plan(
+        purchases=tuple(purchases),
+        placements=tuple(placements),
+        makespan=max((p.finish for p in placements), default=0.0),
+        cost=None if None in costs else math.fsum(c for c in costs if c is not None),
+        currency=sites[0].currency,
+        utilisation=1.0,
+        algorithm=_QUEUED,
+    )
+
+
+@contextlib.contextmanager
+def _place(runs: Path, name: str | None) -> Iterator[tuple[Path, str]]:
+    """Where the simulated run lies, and its name; what nobody asked to keep goes again."""
+    if name is not None:
+        yield runs, name
+        return
+    try:
+        place = tempfile.TemporaryDirectory(prefix="bursar-")
+    except OSError as error:
+        raise BursarError(f"no place for the simulated run: {error.strerror}") from None
+    with place as folder:
+        yield Path(folder), "simulated"

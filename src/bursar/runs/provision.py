@@ -1,0 +1,311 @@
+"""The processors of a run: agreed on, held while there is work for them, given back."""
+
+import asyncio
+import contextlib
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bursar.broker.pilots import Pilot, windows
+from bursar.dispatch.journal import Event
+from bursar.dispatch.launch import Endpoint
+from bursar.dispatch.server import Dispatcher
+from bursar.market.guard import BudgetGuard
+from bursar.market.lease import Lease
+from bursar.model.errors import BudgetStop, BursarError, SiteError
+from bursar.model.transfer import Transfer
+from bursar.sites.protocol import Held, Site
+
+GRACE = 1e-3
+"""Seconds past its end that a pilot is left, for what ends with it."""
+
+Note = Callable[[str, str, Sequence[Transfer]], None]
+"""Journals an event and the movements of money that belong to it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Carried:
+    """A pilot on its way from agreement to end."""
+
+    pilot: Pilot
+    begun: asyncio.Future[None]
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    awaited: bool = False
+    held: Held | None = None
+    since: float = 0.0
+    task: asyncio.Task[None] | None = None
+
+
+class Provision:
+    """
+    Carries pilots: from what was agreed to what is given back and paid.
+
+    Parameters
+    ----------
+    sites
+        By name.
+    guard
+        Of the budget.
+    dispatcher
+        That the pilots' workers report to.
+    run
+        Identity of the run.
+    currency
+        Of all prices.
+    rigid
+        Whether some task holds several processors.
+    note
+        Journals leases.
+    say
+        Told, in one line for people, of what is worth saying.
+    on_fault
+        Told of what went wrong with a pilot after it was agreed on.
+    on_left_over
+        Told of a pilot that ended before its tasks did.
+    route
+        Finds the site of a pilot that was requested without one.
+    """
+
+    def __init__(
+        self,
+        *,
+        sites: Mapping[str, Site],
+        guard: BudgetGuard,
+        dispatcher: Dispatcher,
+        run: str,
+        currency: str,
+        rigid: bool,
+        note: Note,
+        say: Callable[[str], None],
+        on_fault: Callable[[BursarError], None],
+        on_left_over: Callable[[Pilot], None],
+        route: Callable[[Pilot], Pilot] | None = None,
+    ) -> None:
+        self._sites = sites
+        self._guard = guard
+        self._dispatcher = dispatcher
+        self._endpoint = Endpoint(address=dispatcher.address, token=dispatcher.token, run=run)
+        self._currency = currency
+        self._rigid = rigid
+        self._note = note
+        self._say = say
+        self._on_fault = on_fault
+        self._on_left_over = on_left_over
+        self._route = route
+        self._carried: dict[str, _Carried] = {}
+        self._leaving = False
+
+    async def sign(self, pilots: Sequence[Pilot]) -> None:
+        """
+        Agrees on the pilots of a plan, whose clock begins now; those due now begin.
+
+        Raises
+        ------
+        BudgetStop
+            When there is no money for them.
+        SiteError
+            When a site does not keep its offer, or fails.
+        """
+        now = self._dispatcher.now()
+        by_site: dict[str, list[Pilot]] = defaultdict(list)
+        for pilot in pilots:
+            by_site[pilot.site].append(pilot)
+        for name, site in self._sites.items():
+            await site.reserve(windows(by_site[name]))
+        try:
+            for pilot in pilots:
+                self._open(pilot, now + (pilot.start or 0.0))
+        except BudgetStop:
+            for lease in self._guard.leases:
+                self._write(self._guard.close(lease, -math.inf))
+            raise
+        due = []
+        for pilot in pilots:
+            carried = self._carry(pilot, now)
+            if pilot.start is not None and pilot.start <= 0:
+                carried.awaited = True
+                due.append(carried)
+        for carried in due:
+            await carried.begun
+
+    def request(self, pilot: Pilot) -> None:
+        """Asks for a pilot that begins when its site lets it."""
+        self._carry(pilot, self._dispatcher.now())
+
+    def finished(self, lease: str | None = None) -> None:
+        """Tasks are at their end: a pilot, or any, that has none left goes back."""
+        names = list(self._carried) if lease is None else [lease]
+        for name in names:
+            carried = self._carried.get(name)
+            if carried is not None and carried.pilot.tasks and not self._dispatcher.left(name):
+                carried.over.set()
+
+    async def give_back(self) -> bool:
+        """
+        What has not begun and what is idle goes back.
+
+        Returns
+        -------
+        bool
+            Whether that is everything: nothing runs.
+        """
+        busy = self._dispatcher.busy_leases()
+        await self._end([c for c in self._carried.values() if c.pilot.name not in busy])
+        if busy:
+            return False
+        for site in self._sites.values():
+            await site.reserve(())
+        return True
+
+    async def end(self) -> None:
+        """Everything goes back; nothing is left over."""
+        self._leaving = True
+        await self._end(list(self._carried.values()))
+
+    def processors(self) -> dict[str, int]:
+        """Processors held at each site."""
+        held: dict[str, int] = dict.fromkeys(self._sites, 0)
+        for carried in self._carried.values():
+            if carried.held is not None:
+                held[carried.pilot.site] += carried.pilot.processors
+        return held
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether there are processors, none of them has a worker, and none will come."""
+        return bool(self._carried) and all(
+            c.held is not None and not c.held.workers for c in self._carried.values()
+        )
+
+    # One pilot.
+
+    def _carry(self, pilot: Pilot, origin: float) -> _Carried:
+        carried = _Carried(pilot, asyncio.get_running_loop().create_future())
+        self._carried[pilot.name] = carried
+        carried.task = asyncio.create_task(self._carry_through(carried, origin))
+        return carried
+
+    async def _carry_through(self, carried: _Carried, origin: float) -> None:
+        pilot = carried.pilot
+        try:
+            if pilot.start is not None:
+                await self._over_by(carried, origin + pilot.start)
+            if not carried.over.is_set():
+                await self._hold(carried, origin)
+        except BursarError as error:
+            if carried.awaited and not carried.begun.done():
+                carried.begun.set_exception(error)
+            else:
+                self._on_fault(error)
+        finally:
+            del self._carried[pilot.name]
+            self._close(carried, origin)
+        if not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
+            self._on_left_over(pilot)
+
+    async def _hold(self, carried: _Carried, origin: float) -> None:
+        """Holds the processors until their time is over, or their work."""
+        pilot = carried.pilot
+        if pilot.works:
+            asking = asyncio.ensure_future(self._ask(carried))
+            done = asyncio.ensure_future(carried.over.wait())
+            try:
+                await asyncio.wait({asking, done}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                done.cancel()
+                if not asking.done():
+                    asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                carried.held = await asking
+            if carried.held is None:
+                return
+        if not carried.begun.done():
+            carried.begun.set_result(None)
+        try:
+            since = carried.since if pilot.start is None else origin + pilot.start
+            await self._over_by(carried, since + carried.pilot.duration + GRACE)
+            if not carried.over.is_set():
+                await self._dispatcher.vacate(pilot.name, "its processors' time is over")
+        finally:
+            if carried.held is not None:
+                await carried.held.release()
+
+    async def _ask(self, carried: _Carried) -> Held:
+        if self._route is not None and not carried.pilot.site:
+            carried.pilot = self._route(carried.pilot)
+        pilot = carried.pilot
+        return await self._sites[pilot.site].acquire(
+            pilot,
+            self._endpoint,
+            rigid=self._rigid,
+            begin=lambda: self._begin(carried),
+            on_event=self._say,
+        )
+
+    def _begin(self, carried: _Carried) -> None:
+        """The processors are there; from now on they are paid."""
+        carried.since = self._dispatcher.now()
+        if carried.pilot.start is None:
+            self._open(carried.pilot, carried.since)
+
+    async def _over_by(self, carried: _Carried, moment: float) -> None:
+        """Waits until a pilot is not wanted any more, at most to a moment."""
+        if math.isinf(moment):
+            await carried.over.wait()
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(carried.over.wait(), moment - self._dispatcher.now())
+
+    async def _end(self, carried: Sequence[_Carried]) -> None:
+        for one in carried:
+            one.over.set()
+        tasks = [one.task for one in carried if one.task is not None]
+        for problem in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(problem, SiteError):
+                self._say(str(problem))
+            elif isinstance(problem, BaseException):
+                raise problem
+
+    # Its lease.
+
+    def _open(self, pilot: Pilot, start: float) -> None:
+        lease = Lease(
+            id=pilot.name,
+            site=pilot.site,
+            processors=pilot.own or pilot.processors,
+            unit_price=pilot.unit_price if pilot.own else 0.0,
+            fixed_price=pilot.fixed_price if pilot.own else 0.0,
+            currency=self._currency,
+            start=start,
+            until=None if math.isinf(pilot.duration) else start + pilot.duration,
+        )
+        refusal = self._guard.open(lease)
+        if refusal is not None:
+            raise BudgetStop(f"{pilot.site}: {refusal.reason}")
+        self._write(lease)
+
+    def _close(self, carried: _Carried, origin: float) -> None:
+        pilot = carried.pilot
+        if pilot.name not in self._guard.leases:
+            return
+        end = self._dispatcher.now()
+        if pilot.whole:
+            end = origin + pilot.end
+        self._write(self._guard.close(pilot.name, end))
+
+    def _write(self, lease: Lease) -> None:
+        text = msgspec.json.encode(lease).decode()
+        self._note("lease", text, self._guard.transfers())
+
+
+def leases_of(events: Sequence[Event]) -> dict[str, Lease]:
+    """Leases by id, each as it was last journalled."""
+    leases: dict[str, Lease] = {}
+    for event in events:
+        if event.kind == "lease":
+            lease = msgspec.json.decode(event.text, type=Lease)
+            leases[lease.id] = lease
+    return leases

@@ -1,0 +1,94 @@
+"""
+Virtual time: an asyncio loop whose clock jumps to the next timer when nothing is ready.
+
+Code that learns the time only from its loop runs on it unchanged. A network in memory
+takes the place of sockets, and what would run in another thread runs at once, so that a
+simulation is one thread and the same every time.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+from bursar.model.errors import BursarError
+from bursar.simulation.network import Listener, connect
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """
+    A loop on virtual time.
+
+    Its clock starts at 0, which is also second 0 of the epoch: see :attr:`epoch`.
+    """
+
+    epoch = 0.0
+    """What the loop's time 0 is, seconds since the epoch."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._next_port = 1
+        super().__init__(_Jumping(self._jump))
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._now
+
+    def _jump(self, seconds: float | None) -> None:
+        if seconds is None:
+            raise BursarError("the simulation waits for something that will never happen")
+        self._now += max(0.0, seconds)
+
+    # What would leave the thread or the process.
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
+        """Calls at once: a thread's time would not be virtual."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, *_: Any, **__: Any
+    ) -> Any:
+        """Listens on the network in memory, on a port of its own."""
+        address = (str(host), self._next_port)
+        self._next_port += 1
+        listener = Listener(address, protocol_factory, on_close=self._listeners.pop)
+        self._listeners[address] = listener
+        return listener
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        """
+        Connects to who listens there.
+
+        Raises
+        ------
+        ConnectionRefusedError
+            When nobody does.
+        """
+        listener = self._listeners.get((str(host), int(port)))
+        if listener is None:
+            raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
+        return connect(self, protocol_factory(), listener.factory())
+
+
+class _Jumping(selectors.DefaultSelector):
+    """Looks at real files (a signal's, for one) without waiting, and lets time jump instead."""
+
+    def __init__(self, jump: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._jump = jump
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and (timeout is None or timeout > 0):
+            self._jump(timeout)
+        return ready

@@ -1,0 +1,246 @@
+"""A site that is simulated: a cluster under the load of its own jobs, or just processors."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bursar.broker.pilots import Pilot
+from bursar.cluster.machine import Machine, Reservation
+from bursar.dispatch.launch import Endpoint
+from bursar.model.admission import Refusal
+from bursar.model.errors import InputError, SiteError
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.simulation.loaded import ROUNDING, LoadedCluster
+from bursar.simulation.worker import SimulatedWorker
+from bursar.simulation.world import World
+
+
+class SimulatedSite:
+    """
+    A site on virtual time.
+
+    Parameters
+    ----------
+    facts
+        Of the site.
+    world
+        Tells how long tasks take.
+    cluster
+        Its machine at the begin of the simulation, with its own jobs; None: its
+        processors are there as its slots say, and it has no queue.
+    """
+
+    def __init__(
+        self, facts: SiteFacts, world: World, cluster: LoadedCluster | None = None
+    ) -> None:
+        self._facts = facts
+        self._world = world
+        self._cluster = cluster
+        self._began = 0.0 if cluster is None else cluster.now
+        self._kept: list[Reservation] = []
+        self._queued: dict[int, asyncio.Future[None]] = {}
+        self._waiting = np.zeros(0, dtype=np.int64)  # jobs of these
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def facts(self) -> SiteFacts:
+        """What is known of it."""
+        return self._facts
+
+    @property
+    def cluster(self) -> LoadedCluster | None:
+        """Its machine, as it is now; None where it has none."""
+        if self._cluster is not None:
+            self._go_on(self._cluster)
+        return self._cluster
+
+    @property
+    def left_behind(self) -> LoadedCluster | None:
+        """Its machine as the simulation left it; None where it has none."""
+        return self._cluster
+
+    def offers(self) -> tuple[Slot, ...]:
+        """What can be bought now: of a cluster, what its schedule leaves free."""
+        cluster = self.cluster
+        if cluster is None or self._facts.slots is None:
+            return tuple(_from(self._facts.offers, asyncio.get_running_loop().time()))
+        return advertised(self._facts, cluster)
+
+    def expected_wait(self, processors: int, seconds: float) -> float:
+        """
+        Seconds until a job sent to its queue now would start, by what is known now.
+
+        Raises
+        ------
+        SiteError
+            When it has no queue, or the job is wider than the machine.
+        """
+        machine = self._queue().machine.copy()
+        job = _submitted(machine, processors, seconds, self._facts.name)
+        (at,) = np.nonzero(machine.waiting == job)
+        return float(machine.expected_starts()[at[0]]) - machine.now if len(at) else 0.0
+
+    async def reserve(self, windows: Sequence[tuple[float, float, int]]) -> None:
+        """Keeps processors of the machine; see :class:`bursar.sites.protocol.Site`."""
+        cluster = self.cluster
+        if cluster is None:
+            return
+        machine = cluster.machine
+        there = machine.reservations
+        for reservation in self._kept:
+            if reservation in there:
+                machine.release(reservation)
+        self._kept = []
+        for start, duration, processors in windows:
+            if duration <= ROUNDING:
+                continue
+            answer = machine.reserve(machine.now + start, duration - ROUNDING, processors)
+            if isinstance(answer, Refusal):
+                for reservation in self._kept:
+                    machine.release(reservation)
+                self._kept = []
+                raise SiteError(f"{self._facts.name}: the offer does not hold: {answer.reason}")
+            self._kept.append(answer)
+
+    async def acquire(
+        self,
+        pilot: Pilot,
+        endpoint: Endpoint,
+        *,
+        rigid: bool,
+        begin: Callable[[], None],
+        on_event: Callable[[str], None],
+    ) -> "HeldProcessors":
+        """One worker, at once or when the queue lets it; see the Site protocol."""
+        job = await self._wait_in_queue(pilot) if pilot.start is None else None
+        held = HeldProcessors(self, job)
+        try:
+            begin()
+            await held.start(
+                SimulatedWorker(
+                    self._world,
+                    endpoint,
+                    name=f"{pilot.site}-{pilot.name}",
+                    site=pilot.site,
+                    lease=pilot.name,
+                    processors=pilot.processors,
+                ),
+                endpoint,
+            )
+        except BaseException:
+            await held.release()
+            raise
+        return held
+
+    # The queue.
+
+    async def _wait_in_queue(self, pilot: Pilot) -> int:
+        machine = self._queue().machine
+        job = _submitted(machine, pilot.processors, pilot.duration, pilot.site)
+        self._queued[job] = begun = asyncio.get_running_loop().create_future()
+        self._waiting = np.append(self._waiting, job)
+        try:
+            self._look()
+            await begun
+        except asyncio.CancelledError:
+            self._queued.pop(job, None)
+            self._waiting = self._waiting[self._waiting != job]
+            self._cancel(job)
+            raise
+        return job
+
+    def _look(self) -> None:
+        """Tells those that have started, and looks again when something happens next."""
+        cluster = self._queue()
+        started = cluster.machine.started(self._waiting)
+        for job in self._waiting[started].tolist():
+            self._queued.pop(job).set_result(None)
+        self._waiting = self._waiting[~started]
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if len(self._waiting):
+            moment = cluster.next_event - self._began
+            if math.isinf(moment):
+                raise SiteError(f"{self._facts.name}: a job waits for ever")
+            self._timer = asyncio.get_running_loop().call_at(moment, self._look)
+
+    def _cancel(self, job: int) -> None:
+        """A job ends before its time, or leaves the queue; others may start."""
+        self._queue().machine.cancel(job)
+        if len(self._waiting):
+            self._look()
+
+    def _queue(self) -> LoadedCluster:
+        cluster = self.cluster
+        if cluster is None:
+            raise SiteError(
+                f"{self._facts.name} is known by its slots only: there is no queue for best effort"
+            )
+        return cluster
+
+    def _go_on(self, cluster: LoadedCluster) -> None:
+        """The cluster's clock follows the loop's."""
+        now = self._began + asyncio.get_running_loop().time()
+        if now > cluster.now:
+            cluster.advance(now)
+
+
+class HeldProcessors:
+    """A pilot on a simulated site."""
+
+    def __init__(self, site: SimulatedSite, job: int | None) -> None:
+        self._site = site
+        self._job = job
+        self._worker: SimulatedWorker | None = None
+
+    async def start(self, worker: SimulatedWorker, endpoint: Endpoint) -> None:
+        """Connects its worker."""
+        self._worker = worker
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: worker, *endpoint.address)
+
+    @property
+    def workers(self) -> int:
+        """One, while it is there."""
+        return int(self._worker is not None and self._worker.is_there)
+
+    async def release(self) -> None:
+        """The worker goes, and its job ends."""
+        if self._worker is not None:
+            self._worker.leave()
+        if self._job is not None:
+            self._site._cancel(self._job)
+            self._job = None
+
+
+def advertised(facts: SiteFacts, cluster: LoadedCluster) -> tuple[Slot, ...]:
+    """A cluster's free slots now, at a site's prices; starts are seconds from now."""
+    return tuple(
+        replace(slot, unit_price=facts.unit_price, fixed_price=facts.fixed_price)
+        for slot in cluster.facts(facts.name).slots or ()
+    )
+
+
+def _submitted(machine: Machine, processors: int, seconds: float, site: str) -> int:
+    try:
+        job = machine.submit(processors, seconds)
+    except InputError as error:
+        raise SiteError(f"{site}: {error.message}") from None
+    machine.advance(machine.now)
+    return job
+
+
+def _from(slots: Sequence[Slot], now: float) -> list[Slot]:
+    """What is left of slots from a moment on, as seen from there."""
+    left = []
+    for slot in slots:
+        start = max(0.0, slot.start - now)
+        duration = slot.end - now - start
+        if duration > 0:
+            left.append(replace(slot, start=start, duration=duration))
+    return left
