@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bursar.api.proposal import Proposal
     from bursar.api.result import RunResult
     from bursar.api.running import GoalOutOfReach, resume, run
+    from bursar.api.simulating import Simulation, simulate
     from bursar.formats.campaign_file import read_campaign
     from bursar.formats.sites_toml import read_sites
     from bursar.model.campaign import Campaign, Retry
@@ -54,6 +55,7 @@ _HOMES = {
     "Retry": "model.campaign",
     "RunResult": "api.result",
     "Shell": "model.step",
+    "Simulation": "api.simulating",
     "SiteError": "model.errors",
     "SiteFacts": "model.site",
     "Task": "model.task",
@@ -64,6 +66,7 @@ _HOMES = {
     "read_sites": "formats.sites_toml",
     "resume": "api.running",
     "run": "api.running",
+    "simulate": "api.simulating",
 }
 
 __all__ = [
@@ -82,6 +85,7 @@ __all__ = [
     "Retry",
     "RunResult",
     "Shell",
+    "Simulation",
     "SiteError",
     "SiteFacts",
     "Task",
@@ -92,6 +96,7 @@ __all__ = [
     "read_sites",
     "resume",
     "run",
+    "simulate",
 ]
 
 

@@ -135,7 +135,7 @@ class Simulator:
             refresh=_refresh(campaign, plan),
         )
         carried = plan or _nothing(grid.sites)
-        kept = tuple(replace(site, slots=None) for site in grid.sites)
+        kept = tuple(replace(site, kind="simulated", slots=None) for site in grid.sites)
         with _place(runs, name) as (base, called):
             made = RunFolder.create(base, campaign, kept, argv=list(argv), name=called)
             with made as folder:

@@ -402,7 +402,7 @@ WIDTHS = [3, 10, 20, 30]
 
 
 def _size_cells(effort: Effort) -> list[Cell]:
-    repetitions: dict[Effort, int] = {"quick": 2, "normal": 20, "full": 50}
+    repetitions: dict[Effort, int] = {"quick": 2, "normal": 20, "full": 30}
     return _cells(
         repetitions[effort], SEARCHED[effort], processors=WIDTHS, trade_offs=[[0.0, 0.5, 1.0]]
     )
@@ -637,7 +637,7 @@ def _draw_variants(rows: Sequence[Row]) -> Charts:
 
 
 def _log_cells(effort: Effort) -> list[Cell]:
-    repetitions: dict[Effort, int] = {"quick": 1, "normal": 10, "full": 20}
+    repetitions: dict[Effort, int] = {"quick": 1, "normal": 10, "full": 10}
     return _cells(
         repetitions[effort], SEARCHED[effort], log=list(LOGS), policy=["conservative", "easy"],
         trade_offs=[[0.0, 0.5, 1.0]],

@@ -10,7 +10,7 @@ from typing import Any
 from bursar.broker.forecast import Forecast
 from bursar.broker.justintime import JustInTime
 from bursar.model.campaign import Campaign
-from bursar.model.errors import BursarError
+from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
@@ -96,7 +96,7 @@ def carry_out(
     """
     info = folder.read_info()
     if surroundings is None:
-        surroundings = _real(info.sites)
+        surroundings = _real(info.sites, folder.name)
     with asyncio.Runner(loop_factory=surroundings.loop) as runner:
         runner.run(
             _carry_out(folder, campaign, plan, info, surroundings, changed, retry_failed, progress)
@@ -272,10 +272,10 @@ def _snapshot(
     )
 
 
-def _real(sites: list[SiteFacts]) -> Surroundings:
+def _real(sites: list[SiteFacts], where: str) -> Surroundings:
     for site in sites:
         if site.kind != "local":
-            raise BursarError(
-                f'site "{site.name}" is of kind "{site.kind}", which cannot run tasks'
+            raise InputError(
+                f'site "{site.name}" is {site.kind}, which cannot run tasks', where=where
             )
     return Surroundings(sites={facts.name: LocalSite(facts) for facts in sites})
