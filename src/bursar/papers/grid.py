@@ -18,6 +18,8 @@ SLOTS = 214
 """Free slots of all sites together when the application is submitted."""
 STEP, LONGEST = 250.0, 400_000.0
 """The sites are looked at so often, and at most so long, seconds."""
+BACKGROUNDS = 20
+"""That are drawn, one after the other, until one has so many."""
 
 
 @lru_cache(maxsize=64)
@@ -26,19 +28,29 @@ def offered(seed: int, count: int = SLOTS) -> tuple[Slot, ...]:
     Free slots under a Poisson background served first come, first served.
 
     The paper does not say when its application was submitted, but that there were 214
-    slots then: here it is the first moment, of those looked at, with as many.
+    slots then: here it is the first moment, of those looked at, with as many, of the first
+    background that has one.
 
     Parameters
     ----------
     seed
-        Of the background.
+        Of the backgrounds.
 
     Raises
     ------
     InputError
-        When there is no such moment.
+        When there is no such moment in many backgrounds.
     """
     rng = np.random.default_rng([seed, 2006])
+    for _ in range(BACKGROUNDS):
+        found = _first_with(count, rng)
+        if found is not None:
+            return found
+    raise InputError(f"there are never {count} free slots")
+
+
+def _first_with(count: int, rng: np.random.Generator) -> tuple[Slot, ...] | None:
+    """The slots of one background at the first moment with so many; None when there is none."""
     machines = {}
     for name, processors in SITES.items():
         load = poisson_background(rng, processors=processors, until=LONGEST)
@@ -53,7 +65,7 @@ def offered(seed: int, count: int = SLOTS) -> tuple[Slot, ...]:
             found += slots_of(name, machine)
         if len(found) == count:
             return tuple(found)
-    raise InputError(f"there are never {count} free slots")
+    return None
 
 
 def slots_of(site: str, machine: Machine) -> list[Slot]:
