@@ -150,7 +150,7 @@ def simulate(
 def _queued(simulator: Simulator) -> Plan:
     plan = simulator.queued()
     if plan is None:
-        raise BursarError("the tasks cannot all be put into the queues")
+        raise BursarError("not every task gets a start from the queues that they promise to keep")
     return plan
 
 

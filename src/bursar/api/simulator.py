@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from bursar.api.planning import plan as make_plan
 from bursar.broker.justintime import JustInTime
+from bursar.broker.pilots import pilots_of
 from bursar.dispatch.journal import Record
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
@@ -20,7 +21,7 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.policy import Method, Scheduler
-from bursar.runs.execution import Replan, Standing
+from bursar.runs.execution import Delay, Replan, Standing
 from bursar.runs.folder import RunFolder
 from bursar.runs.planned import write_plan
 from bursar.runs.reading import read_run
@@ -85,7 +86,9 @@ class Simulator:
         summary, records = self._undisturbed()._simulate(None, {}, "none")
         if not _is_whole(summary):
             return None
-        return _plan_of(records, self.campaign.workflow.tasks, self.grid.sites)
+        tasks = self.campaign.workflow.tasks
+        plan = _plan_of(records, tasks, self.grid.sites)
+        return plan if self.grid.holds(pilots_of(plan, tasks)) else None
 
     def carry_out(
         self,
@@ -129,7 +132,9 @@ class Simulator:
             sites=sites,
             loop=VirtualLoop,
             just_in_time=None if plan is not None else _just_in_time(campaign, sites),
+            delay=self._delay(),
             replan=self._replan(sites),
+            prefetch=False,
             look=math.inf,
             durable=False,
             refresh=_refresh(campaign, plan),
@@ -163,6 +168,13 @@ class Simulator:
         if name is None:
             summary["folder"] = None
         return summary, records
+
+    def _delay(self) -> Delay | None:
+        facts = {site.name: site for site in self.grid.sites}
+        if not any(site.links for site in facts.values()):
+            return None
+        tasks = self.campaign.workflow.tasks
+        return lambda task, ran, child, runs: facts[ran].delay_to(runs, tasks[task], tasks[child])
 
     def _replan(self, sites: dict[str, SimulatedSite]) -> Replan:
         async def replan(standing: Standing) -> Plan:

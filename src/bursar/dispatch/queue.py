@@ -162,6 +162,7 @@ class TaskQueue:
         self._lane_numbers: dict[tuple[int, int], int] = {}
         self._sequences: dict[int, deque[int]] = {}  # of places that run in order, what is left
         self._had_turn: set[int] = set()  # tasks that were claimed from there
+        self._due: dict[int, float] = {}  # when tasks that wait will have their data
         self._delayed: list[tuple[float, int]] = []
         self._unwanted: set[int] = set()  # cancelled while claimed
         self._workers: dict[str, Worker] = {}
@@ -458,7 +459,7 @@ class TaskQueue:
                     room -= processors
                     claims.append(self._claim_one(who, task, now, answer))
                     self._had_turn.add(task)
-            elif state == State.WAITING:
+            elif state < State.CLAIMED:
                 break
             sequence.popleft()
         return claims
@@ -537,12 +538,29 @@ class TaskQueue:
         heapq.heappush(self._delayed, (now + wait, task))
         return Verdict(final=False, retry_at=now + wait)
 
-    def release(self, task: int) -> None:
-        """What follows a task that succeeded may start, as far as this one goes; once."""
+    def release(
+        self, task: int, now: float = 0.0, delay: Callable[[int], float] | None = None
+    ) -> None:
+        """
+        What follows a task that succeeded may start, as far as this one goes; once.
+
+        Parameters
+        ----------
+        delay
+            Of a task that follows: seconds until it has what it needs of this one.
+        """
         for child in self._children(task):
             self._missing[child] -= 1
+            due = now if delay is None else now + delay(child)
+            if due > now:
+                self._due[child] = due = max(due, self._due.get(child, due))
             if not self._missing[child] and self._state[child] == State.WAITING:
-                self._make_ready(child)
+                due = self._due.pop(child, now)
+                if due > now:
+                    self._move(child, State.DELAYED)
+                    heapq.heappush(self._delayed, (due, child))
+                else:
+                    self._make_ready(child)
 
     # Time.
 

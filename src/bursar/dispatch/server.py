@@ -119,6 +119,12 @@ class Dispatcher:
         Priority of each task, smaller first; None: as listed.
     placed
         Lease whose processors run each task; None: any.
+    delay
+        Of a task and one that follows: seconds until the second has what it needs of the
+        first; None: no time.
+    prefetch
+        Whether workers get tasks ahead of time, which hides how far away they are, and may
+        let one start before another that comes first.
     past
         Attempts that an earlier life has journalled.
     retry_failed
@@ -143,6 +149,8 @@ class Dispatcher:
         run: str,
         order: Sequence[int] | None = None,
         placed: Sequence[str] | None = None,
+        delay: Callable[[int, int], float] | None = None,
+        prefetch: bool = True,
         past: Sequence[Outcome] = (),
         retry_failed: bool = False,
         on_outcome: Callable[[Outcome, bool], None] | None = None,
@@ -154,6 +162,7 @@ class Dispatcher:
         self._guard = guard
         self._folders = folders
         self._run = run
+        self._delay = delay
         self._on_outcome = on_outcome
         self._on_start = on_start
         self._on_event = on_event
@@ -161,6 +170,7 @@ class Dispatcher:
         self._queue.extend(tasks, parents, order=order, placed=placed)
         if past:
             self._queue.restore(past, retry_failed=retry_failed)
+        self._prefetch = prefetch
         self._rigid = any(task.processors > 1 for task in tasks)
         self._connections: dict[str, _Connection] = {}
         self._strangers: set[_Connection] = set()
@@ -531,6 +541,8 @@ class Dispatcher:
 
     def _share(self, connection: "_Connection") -> int:
         """How many tasks a worker may have waiting: a fair part of what is left, at most."""
+        if not self._prefetch:
+            return 0
         fair = self._queue.ready // (2 * len(self._connections))
         return min(connection.prefetch.depth(connection.processors), fair)
 
@@ -647,7 +659,10 @@ class Dispatcher:
             pending.transfers,
             pending.events,
         )
-        done.add_done_callback(lambda future: self._committed(pending, future))
+        if done.done():  # at once, on a loop whose time is not real: before anything is given out
+            self._committed(pending, done)
+        else:
+            done.add_done_callback(lambda future: self._committed(pending, future))
 
     def _committed(self, pending: _Pending, future: "asyncio.Future[None]") -> None:
         self._committing = False
@@ -662,9 +677,11 @@ class Dispatcher:
             self._commit_soon()
         for record in pending.records:
             if record.outcome.status is Status.SUCCEEDED:
-                self._queue.release(record.outcome.task)
+                self._release(record.outcome)
         if self._queue.ready:
             self._hurry()
+        elif self._delay is not None:
+            self._set_waker(self.now())
         if self._on_outcome is not None:
             try:
                 for record in pending.records:
@@ -672,6 +689,14 @@ class Dispatcher:
             except Exception as failure:
                 self._break(failure)
         self._changed.set()
+
+    def _release(self, outcome: Outcome) -> None:
+        """What follows a task may start, or will when its data have arrived."""
+        task, delay = outcome.task, self._delay
+        if delay is None:
+            self._queue.release(task)
+        else:
+            self._queue.release(task, outcome.end, lambda child: delay(task, child))
 
     def _break(self, error: BaseException) -> None:
         """Nothing more is acknowledged or given out; :meth:`wait` raises it."""

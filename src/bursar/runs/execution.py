@@ -66,6 +66,9 @@ class Standing:
     spent: float
 
 
+Delay = Callable[[int, str, int, str], float]
+"""Of a task, its site, one that follows and its site: seconds until the data are there."""
+
 Replan = Callable[[Standing], Awaitable[Plan]]
 """Plans what is left."""
 
@@ -94,11 +97,16 @@ class Execution:
     just_in_time
         Takes the place of the plan's purchases: each task is sent to the queue of a site
         when those before it have ended.
+    delay
+        Of a task, where it ran, one that follows and where that will run: seconds until its
+        data have arrived there; None: they are there at once.
     replan
         Makes another plan when processors went back before their tasks were done; None:
         the run then stops.
     rigid
         Whether some task may hold several processors.
+    prefetch
+        Whether workers get tasks ahead of time.
     look
         Seconds between looks at money and workers, at most.
     durable
@@ -139,8 +147,10 @@ class Execution:
         plan: Plan,
         sites: Mapping[str, Site],
         just_in_time: JustInTime | None = None,
+        delay: Delay | None = None,
         replan: Replan | None = None,
         rigid: bool | None = None,
+        prefetch: bool = True,
         look: float = TICK,
         durable: bool = True,
         retry_failed: bool = False,
@@ -162,8 +172,10 @@ class Execution:
         self._on_start = on_start
         self._on_event = on_event
         self._just_in_time = just_in_time
+        self._delay = delay
         self._replan = replan
         self._replanning: asyncio.Task[None] | None = None
+        self._prefetch = prefetch
         self._look = look
         self._durable = durable
         self._closing = False
@@ -304,6 +316,8 @@ class Execution:
             ),
             run=self._journal.identity,
             placed=None if self._just_in_time is None else [_UNSENT] * len(self._tasks),
+            delay=None if self._delay is None else self._delay_between,
+            prefetch=self._prefetch,
             past=past.attempts,
             retry_failed=self._retry_failed,
             on_outcome=self._took_in,
@@ -359,7 +373,9 @@ class Execution:
             placed = dict.fromkeys(order, "")
         else:
             placed = {task: pilot.name for pilot in pilots for task in pilot.tasks}
-        timed = [pilot.name for pilot in pilots if math.isfinite(pilot.duration)]
+        # Where some have an end, what is late at one site misses its time at another.
+        ends = any(math.isfinite(pilot.duration) for pilot in pilots)
+        timed = [pilot.name for pilot in pilots] if ends else []
         self._site_of.update((pilot.name, pilot.site) for pilot in pilots)
         self._bind(placed, order, timed)
         await self.provision.sign(pilots)
@@ -412,6 +428,10 @@ class Execution:
             self._request(self._just_in_time.ended(outcome, final))
         if self._on_outcome is not None:
             self._on_outcome(outcome, final)
+
+    def _delay_between(self, task: int, child: int) -> float:
+        ran, runs = (self._site_of.get(self._of_task.get(t, "")) for t in (task, child))
+        return self._delay(task, ran, child, runs) if self._delay and ran and runs else 0.0
 
     def _speed_at(self, pilot: str) -> float:
         site = self._site_of.get(pilot)

@@ -1,5 +1,6 @@
 """A run read back: what was planned, what happened, what it cost."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -106,17 +107,15 @@ class RunRecord:
         Of a run in several lives, the sum over them: the time between does not
         count. None when nothing has run.
         """
-        total = 0.0
         lives = self.lives
         if not lives or not self.journal.records:
             return None
-        for begin, end in lives:
-            last = max(
-                (r.outcome.end for r in self.journal.records if begin <= r.outcome.end <= end),
-                default=begin,
-            )
-            total += last - begin
-        return total
+        begins = [begin for begin, _ in lives]
+        last = begins.copy()
+        for record in self.journal.records:
+            life = max(0, bisect_right(begins, record.outcome.end) - 1)
+            last[life] = max(last[life], record.outcome.end)
+        return sum(last) - sum(begins)
 
 
 def read_run(folder: RunFolder) -> RunRecord:

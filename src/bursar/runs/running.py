@@ -16,7 +16,7 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.report.progress import Progress, ProgressSnapshot, SiteProgress
-from bursar.runs.execution import TICK, Execution, Replan
+from bursar.runs.execution import TICK, Delay, Execution, Replan
 from bursar.runs.folder import RunFolder, RunInfo, State
 from bursar.runs.reading import read_run, summarise
 from bursar.runs.writing import write_up
@@ -38,7 +38,7 @@ class Surroundings:
         By name.
     loop
         Makes the loop; None: the usual one.
-    just_in_time, replan, look, durable
+    just_in_time, delay, replan, prefetch, look, durable
         See :class:`bursar.runs.execution.Execution`.
     refresh
         Seconds between two looks at the progress.
@@ -47,7 +47,9 @@ class Surroundings:
     sites: Mapping[str, Site]
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None
     just_in_time: JustInTime | None = None
+    delay: Delay | None = None
     replan: Replan | None = None
+    prefetch: bool = True
     look: float = TICK
     durable: bool = True
     refresh: float = REFRESH
@@ -137,7 +139,9 @@ async def _carry_out(
             plan=plan,
             sites=surroundings.sites,
             just_in_time=surroundings.just_in_time,
+            delay=surroundings.delay,
             replan=surroundings.replan,
+            prefetch=surroundings.prefetch,
             look=surroundings.look,
             durable=surroundings.durable,
             retry_failed=retry_failed,

@@ -7,12 +7,17 @@ simulation is one thread and the same every time.
 """
 
 import asyncio
+import heapq
+import math
 import selectors
 from collections.abc import Callable
 from typing import Any
 
 from bursar.model.errors import BursarError
 from bursar.simulation.network import Listener, connect
+
+_ROUNDING = 1e-6
+"""Seconds, more than what sums of times lose."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -29,16 +34,30 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now = 0.0
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._next_port = 1
+        self._moments: list[float] = []
         super().__init__(_Jumping(self._jump))
 
     def time(self) -> float:
         """Virtual seconds."""
         return self._now
 
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """As any loop's; the moment is kept, so that time jumps to it to the last bit."""
+        heapq.heappush(self._moments, when)
+        return super().call_at(when, callback, *args, context=context)
+
     def _jump(self, seconds: float | None) -> None:
         if seconds is None:
             raise BursarError("the simulation waits for something that will never happen")
-        self._now += max(0.0, seconds)
+        target = self._now + max(0.0, seconds)
+        while self._moments and self._moments[0] <= self._now:
+            heapq.heappop(self._moments)
+        moment = self._moments[0] if self._moments else target
+        self._now = moment if abs(moment - target) < _ROUNDING else target
+        # A timer is due when its moment lies below now and this, which must not be lost in it.
+        self._clock_resolution = max(1e-9, 2 * math.ulp(self._now))
 
     # What would leave the thread or the process.
 

@@ -8,13 +8,15 @@ from typing import Literal, cast
 
 import numpy as np
 
+from bursar.broker.pilots import Pilot, windows
 from bursar.cluster.machine import Early, Policy
 from bursar.formats.swf import read_swf
+from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
 from bursar.model.site import Background, SiteFacts
 from bursar.model.trace import Trace
 from bursar.model.workflow import Workflow
-from bursar.simulation.loaded import LoadedCluster
+from bursar.simulation.loaded import ROUNDING, LoadedCluster
 from bursar.simulation.site import SimulatedSite, advertised
 from bursar.simulation.world import Chance, World
 
@@ -96,6 +98,17 @@ class Grid:
                 )
             opened[site.name] = SimulatedSite(site, world, cluster)
         return opened
+
+    def holds(self, pilots: Sequence[Pilot]) -> bool:
+        """Whether the clusters would reserve these pilots at the begin."""
+        for name, cluster in self._clusters.items():
+            machine = cluster.machine.copy()
+            for start, duration, processors in windows(p for p in pilots if p.site == name):
+                if duration > ROUNDING and isinstance(
+                    machine.reserve(machine.now + start, duration - ROUNDING, processors), Refusal
+                ):
+                    return False
+        return True
 
     def others(self, ran: Mapping[str, SimulatedSite], seconds: float) -> dict[str, Others]:
         """

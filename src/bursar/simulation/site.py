@@ -158,7 +158,9 @@ class SimulatedSite:
         cluster = self._queue()
         started = cluster.machine.started(self._waiting)
         for job in self._waiting[started].tolist():
-            self._queued.pop(job).set_result(None)
+            begun = self._queued.pop(job)
+            if not begun.done():  # cancelled, and about to leave
+                begun.set_result(None)
         self._waiting = self._waiting[~started]
         if self._timer is not None:
             self._timer.cancel()
