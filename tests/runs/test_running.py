@@ -127,6 +127,20 @@ def test_two_sites_are_leased_where_both_are_bought(tmp_path: Path) -> None:
     assert {item.site for item in bill.tasks} == {"cheap", "dear"}
 
 
+def test_processors_go_back_when_nothing_is_left_for_them(tmp_path: Path) -> None:
+    """The lease of the site that is done first ends, and is paid, long before the other's."""
+    tasks = [shell("long", "sleep 4", runtime=4.0), shell("short", "sleep 0.2", runtime=0.2)]
+    sites = [site("one", 1), site("other", 1)]
+
+    result = bursar.run(campaign(*tasks, trade_off=0.0), sites, runs=tmp_path)
+
+    ran = {item.task: item.site for item in result.bill().tasks}
+    held = {item.site: item.seconds for item in result.bill().leases}
+    assert ran["long"] != ran["short"]
+    assert held[ran["short"]] + 2 < held[ran["long"]]
+    assert ledger(result).spent == result.bill().total
+
+
 def test_a_wide_task_holds_its_processors(tmp_path: Path) -> None:
     """Beside a task of two processors nothing else runs on two."""
     log = tmp_path / "log"

@@ -313,6 +313,13 @@ class Dispatcher:
         while lease in self.busy_leases() and self._fault is None:
             await self.change()
 
+    def dismiss(self, lease: str) -> None:
+        """A lease's workers are let go; they take nothing more."""
+        self._vacated.add(lease)
+        for connection in self._connections.values():
+            if connection.lease == lease:
+                self._send(connection, Leave())
+
     def busy_leases(self) -> set[str]:
         """Leases whose processors have tasks."""
         return {c.lease for c in self._connections.values() if c.claimed}

@@ -226,10 +226,12 @@ class Execution:
             When the journal cannot be written.
         """
         waiting = asyncio.ensure_future(self.dispatcher.wait())
+        woken = asyncio.ensure_future(self._woken.wait())
         try:
             while not waiting.done():
-                self._woken.clear()
-                woken = asyncio.ensure_future(self._woken.wait())
+                if woken.done():
+                    self._woken.clear()
+                    woken = asyncio.ensure_future(self._woken.wait())
                 now = self.dispatcher.now()
                 pause = min(self._look, self.guard.next_look(now) - now)
                 await asyncio.wait(
@@ -237,13 +239,13 @@ class Execution:
                     timeout=None if math.isinf(pause) else max(pause, 0.0),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                woken.cancel()
                 self.tick()
             await waiting
             if self._stopping is not None:
                 await self._stopping
         finally:
             waiting.cancel()
+            woken.cancel()
         if self.cause is None and self.counts.refused:
             self.cause, self.reason = "budget", self.dispatcher.refusal
 
@@ -378,7 +380,8 @@ class Execution:
         timed = [pilot.name for pilot in pilots] if ends else []
         self._site_of.update((pilot.name, pilot.site) for pilot in pilots)
         self._bind(placed, order, timed)
-        await self.provision.sign(pilots)
+        left = self.dispatcher.left
+        await self.provision.sign([p for p in pilots if p.whole or not p.tasks or left(p.name)])
 
     def _request(self, pilots: Sequence[Pilot]) -> None:
         """Tasks go to their sites' queues."""
@@ -465,6 +468,9 @@ class Execution:
             await self._sign(plan)
         except BursarError as error:
             self._fault(error)
+        except Exception as error:
+            self._fault(BursarError(f"planning again failed: {type(error).__name__}: {error}"))
+            raise
 
     def _apply(self, effect: Effect) -> None:
         match effect:

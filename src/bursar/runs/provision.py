@@ -161,9 +161,14 @@ class Provision:
         return True
 
     async def end(self) -> None:
-        """Everything goes back; nothing is left over."""
+        """Everything goes back, what is reserved included; nothing is left over."""
         self._leaving = True
         await self._end(list(self._carried.values()))
+        for site in self._sites.values():
+            try:
+                await site.reserve(())
+            except SiteError as error:
+                self._say(str(error))
 
     def processors(self) -> dict[str, int]:
         """Processors held at each site."""
@@ -200,7 +205,12 @@ class Provision:
                 carried.begun.set_exception(error)
             else:
                 self._on_fault(error)
+        except Exception as error:  # ours, or a site's
+            self._on_fault(BursarError(f"{pilot.site}: {type(error).__name__}: {error}"))
+            raise
         finally:
+            if not carried.begun.done():
+                carried.begun.set_result(None)
             del self._carried[pilot.name]
             self._close(carried, origin)
         if not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
@@ -231,6 +241,7 @@ class Provision:
                 await self._dispatcher.vacate(pilot.name, "its processors' time is over")
         finally:
             if carried.held is not None:
+                self._dispatcher.dismiss(pilot.name)
                 await carried.held.release()
 
     async def _ask(self, carried: _Carried) -> Held:
