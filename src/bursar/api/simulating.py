@@ -11,10 +11,12 @@ from bursar.api.running import RUNS, GoalOutOfReach, outside_loops
 from bursar.api.simulator import Simulator
 from bursar.api.sites import Sites, resolve_sites
 from bursar.broker.provisioning import Provisioning
+from bursar.broker.strategies import Strategy
 from bursar.model.campaign import Campaign
-from bursar.model.errors import BursarError
+from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
 from bursar.model.plan import Plan
+from bursar.model.workflow import Workflow
 from bursar.planning.policy import Method, Scheduler
 from bursar.simulation.grid import Grid
 from bursar.simulation.world import Chance
@@ -67,6 +69,7 @@ def simulate(
     sites: Sites = None,
     *,
     provisioning: Provisioning = "planned",
+    strategy: Strategy | None = None,
     processors: int | None = None,
     method: Method = "auto",
     scheduler: Scheduler = "heft",
@@ -92,6 +95,10 @@ def simulate(
         are put into the queues at once, each to start after its parents (the competitor
         of its section 7). ``"either"``: whichever of these is expected to serve the goal
         best, by what can be known at the begin.
+    strategy
+        Takes the place of all these: the jobs of a bag are brought to the sites one by one
+        as a deadline-and-budget strategy says (Nimrod/G), see
+        :mod:`bursar.broker.strategies`.
     processors, method, scheduler
         Of the plan; see :func:`bursar.plan`.
     chance
@@ -121,15 +128,23 @@ def simulate(
     chance = chance or Chance()
     grid.open(campaign.workflow, chance)  # says what is wrong before anything is searched
     simulator = Simulator(
-        campaign, grid, chance, method=method, scheduler=scheduler, progress=progress
+        campaign,
+        grid,
+        chance,
+        method=method,
+        scheduler=scheduler,
+        strategy=strategy,
+        progress=progress,
     )
+    if strategy is not None:
+        _check_bag(campaign.workflow)
 
     def work() -> dict[str, Any]:
         plan: Plan | None = None
         proposal: dict[str, Any] = {}
-        if provisioning == "queued":
+        if provisioning == "queued" and strategy is None:
             plan = _queued(simulator)
-        elif provisioning != "best-effort":
+        elif provisioning != "best-effort" and strategy is None:
             proposed = make_plan(
                 campaign, grid.sites, processors=processors, method=method, scheduler=scheduler
             )
@@ -145,6 +160,22 @@ def simulate(
         return simulator.carry_out(plan, proposal, name=name, runs=Path(runs), argv=argv)
 
     return Simulation(outside_loops(work))
+
+
+def _check_bag(workflow: Workflow) -> None:
+    for task, parents in zip(workflow.tasks, workflow.parents, strict=True):
+        if parents:
+            raise InputError(
+                f'task "{task.id}" waits for others: a strategy brings independent jobs to sites',
+                where="strategy",
+                hint="a workflow is planned; leave the strategy out",
+            )
+        if task.processors > 1:
+            raise InputError(
+                f'task "{task.id}" needs {task.processors} processors: a strategy brings jobs of '
+                "one to sites",
+                where="strategy",
+            )
 
 
 def _queued(simulator: Simulator) -> Plan:

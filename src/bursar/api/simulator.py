@@ -1,16 +1,19 @@
 """One campaign simulated in several ways, on copies of one grid."""
 
+import asyncio
 import contextlib
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bursar.api.planning import plan as make_plan
-from bursar.broker.justintime import JustInTime
+from bursar.broker.economy import Economy
+from bursar.broker.justintime import JustInTime, Supply
 from bursar.broker.pilots import pilots_of
+from bursar.broker.strategies import Strategy
 from bursar.dispatch.journal import Record
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
@@ -46,6 +49,8 @@ class Simulator:
         How far what happens differs from what was estimated.
     method, scheduler
         Of plans made on the way, see :func:`bursar.plan`.
+    strategy
+        Brings the jobs of a bag to the sites, where there is no plan; None: best effort.
     progress
         Whether to show it on stderr.
     """
@@ -58,8 +63,10 @@ class Simulator:
         *,
         method: Method = "auto",
         scheduler: Scheduler = "heft",
+        strategy: Strategy | None = None,
         progress: bool = False,
     ) -> None:
+        self.strategy = strategy
         self.campaign = campaign
         self.grid = grid
         self.chance = chance
@@ -131,7 +138,7 @@ class Simulator:
         surroundings = Surroundings(
             sites=sites,
             loop=VirtualLoop,
-            just_in_time=None if plan is not None else _just_in_time(campaign, sites),
+            just_in_time=None if plan is not None else self._supply(sites),
             delay=self._delay(),
             replan=self._replan(sites),
             prefetch=False,
@@ -154,7 +161,7 @@ class Simulator:
                 progress=self.progress,
             )
             records = read_run(folder).journal.records
-        summary["provisioning"] = "best-effort" if plan is None else _kind_of(plan)
+        summary["provisioning"] = self._kind_of(plan)
         summary["simulated"] = True
         others = grid.others(sites, summary["makespan_s"] or 0.0) if arrivals == "log" else {}
         summary["others"] = {
@@ -168,6 +175,26 @@ class Simulator:
         if name is None:
             summary["folder"] = None
         return summary, records
+
+    def _supply(self, sites: dict[str, SimulatedSite]) -> Supply:
+        """Job by job as a strategy says, or by best effort."""
+        if self.strategy is None:
+            return _just_in_time(self.campaign, sites)
+        tasks = self.campaign.workflow.tasks
+        facts = [site.facts for site in sites.values()]
+        return Economy(
+            tasks,
+            facts,
+            self.campaign.goal,
+            self.strategy,
+            clock=lambda: asyncio.get_running_loop().time(),
+            seconds_for=lambda task, site: _seconds(tasks[task], site),
+        )
+
+    def _kind_of(self, plan: Plan | None) -> str:
+        if plan is not None:
+            return "queued" if plan.algorithm == _QUEUED else "planned"
+        return "best-effort" if self.strategy is None else self.strategy
 
     def _delay(self) -> Delay | None:
         facts = {site.name: site for site in self.grid.sites}
@@ -214,20 +241,22 @@ def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustIn
 
     def choose(task: int) -> tuple[SiteFacts, float]:
         width, runtime = tasks[task].processors, tasks[task].runtime or 0.0
-        limit = tasks[task].wall_limit
-
-        def seconds(site: SimulatedSite) -> float:
-            asked = runtime / site.facts.speed
-            return max(asked if limit is None else limit, _SHORTEST)
 
         def end(site: SimulatedSite) -> float:
-            return site.expected_wait(width, seconds(site)) + runtime / site.facts.speed
+            wait = site.expected_wait(width, _seconds(tasks[task], site.facts))
+            return wait + runtime / site.facts.speed
 
         wide = [site for site in candidates if site.facts.processors >= width]
         best = wide[0] if len(wide) == 1 else min(wide, key=end)
-        return best.facts, seconds(best)
+        return best.facts, _seconds(tasks[task], best.facts)
 
     return JustInTime(campaign.workflow, choose)
+
+
+def _seconds(task: Task, site: SiteFacts) -> float:
+    """What to ask of a site for a task."""
+    asked = (task.runtime or 0.0) / site.speed if task.wall_limit is None else task.wall_limit
+    return max(asked, _SHORTEST)
 
 
 def _check_width(task: Task, sites: Sequence[SiteFacts]) -> None:
@@ -294,10 +323,6 @@ def _goal_left(goal: Goal, standing: Standing) -> Goal:
 
 
 _QUEUED = "queued"
-
-
-def _kind_of(plan: Plan) -> Literal["planned", "queued"]:
-    return "queued" if plan.algorithm == _QUEUED else "planned"
 
 
 def _is_whole(summary: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Protocol
 
 from bursar.broker.pilots import Pilot
 from bursar.model.outcome import Outcome, Status
@@ -11,6 +12,32 @@ from bursar.model.workflow import Workflow
 
 Choose = Callable[[int], tuple[SiteFacts, float]]
 """Where a task goes if it is sent now, and seconds to ask for there."""
+
+
+class Supply(Protocol):
+    """Asks for pilots as tasks come to their ends."""
+
+    def begin(self, ended: Iterable[int], before: int = 0) -> list[Pilot]:
+        """
+        Pilots for what can start at once.
+
+        Parameters
+        ----------
+        ended
+            Tasks that have succeeded already.
+        before
+            Pilots there were before: names go on from there.
+        """
+
+    def ended(self, outcome: Outcome, final: bool) -> list[Pilot]:
+        """Pilots for what can start after an attempt."""
+
+    def routed(self, pilot: Pilot) -> Pilot:
+        """The pilot with its site: asked when it is sent, since each changes the queues."""
+
+    @property
+    def verdict(self) -> str:
+        """Why nothing will be asked for any more though tasks are left; empty while more will."""
 
 
 class JustInTime:
@@ -33,16 +60,7 @@ class JustInTime:
         self._sent = 0
 
     def begin(self, ended: Iterable[int], before: int = 0) -> list[Pilot]:
-        """
-        Pilots for what can start at once.
-
-        Parameters
-        ----------
-        ended
-            Tasks that have succeeded already.
-        before
-            Pilots there were before: names go on from there.
-        """
+        """See :class:`Supply`."""
         self._sent = before
         gone = set(ended)
         for task in gone:
@@ -60,6 +78,11 @@ class JustInTime:
         if outcome.status is not Status.SUCCEEDED:
             return []
         return [self._pilot(task) for task in self._release(outcome.task)]
+
+    @property
+    def verdict(self) -> str:
+        """Best effort goes on to the end."""
+        return ""
 
     def _release(self, task: int) -> list[int]:
         ready = []

@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
 def reproduce(
     paper: Annotated[str | None, typer.Argument(help="Which: see --list.")] = None,
     figure: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    table: Annotated[str | None, typer.Option(help="Only this one.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few repetitions, a minute.")] = False,
     full: Annotated[bool, typer.Option("--full", help="All repetitions, and more search.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and charts.")] = Path("reproduced"),
@@ -60,6 +61,10 @@ def reproduce(
     if jobs is not None and jobs < 1:
         raise InputError(f"must be at least 1, got {jobs}", where="--jobs")
     effort: Effort = "quick" if quick else "full" if full else "normal"
+    if table is not None:
+        if figure is not None:
+            raise InputError("goes without --figure", where="--table")
+        figure = f"table-{table}"
     folder = out / paper
     documents = []
     experiments = find(paper, figure)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from bursar.broker.provisioning import Provisioning
+from bursar.broker.strategies import Strategy
 from bursar.cli.options import (
     RUNS,
     AsJson,
@@ -51,6 +52,13 @@ def simulate_campaign(
             "parents have ended; queued at once; or by whichever promises most."
         ),
     ] = "planned",
+    strategy: Annotated[
+        Strategy | None,
+        typer.Option(
+            help="Bring the jobs of a bag to the sites one by one, by deadline and budget "
+            "(Nimrod/G); takes the place of a plan."
+        ),
+    ] = None,
     method: Annotated[Method, typer.Option(help="How to search for what to buy.")] = "auto",
     scheduler: Annotated[
         Scheduler, typer.Option(help="How tasks are placed on what is bought.")
@@ -109,6 +117,7 @@ def simulate_campaign(
             what,
             load_sites(sites),
             provisioning=provisioning,
+            strategy=strategy,
             processors=processors,
             method=method,
             scheduler=scheduler,

@@ -141,10 +141,14 @@ class TaskQueue:
     ----------
     retry
         What happens after failures.
+    again_at
+        Place to which tasks go that will run again, whatever place they were bound to;
+        None: they stay bound to it.
     """
 
-    def __init__(self, retry: Retry) -> None:
+    def __init__(self, retry: Retry, again_at: str | None = None) -> None:
         self._retry = retry
+        self._again_at = again_at
         self._places: dict[str, int] = {"": _ANYWHERE}
         self._state = bytearray()
         self._attempts = array("I")
@@ -524,12 +528,14 @@ class TaskQueue:
             self._skip_children(task)
             return Verdict(final=True)
         if outcome.status is Status.CANCELLED:
+            self._send_back(task)
             self._make_ready(task)
             return Verdict(final=False)
         self._failures[task] += 1
         if self._failures[task] >= self._tries[task]:
             self._fail(task)
             return Verdict(final=True)
+        self._send_back(task)
         wait = self._retry.wait_before(self._failures[task] + 1)
         if wait <= 0:
             self._make_ready(task)
@@ -681,6 +687,12 @@ class TaskQueue:
     def _make_ready(self, task: int) -> None:
         self._move(task, State.READY)
         self._push(task)
+
+    def _send_back(self, task: int) -> None:
+        if self._again_at is not None:
+            self._lanes[self._lane[task]].left -= 1
+            self._lane[task] = self._lane_number(self._again_at, self._processors[task])
+            self._lanes[self._lane[task]].left += 1
 
     def _push(self, task: int) -> None:
         sequence = self._sequences.get(self._lanes[self._lane[task]].place)

@@ -119,6 +119,8 @@ class Dispatcher:
         Priority of each task, smaller first; None: as listed.
     placed
         Lease whose processors run each task; None: any.
+    again_at
+        Lease, or what stands for one, to which tasks go that will run again; None: they stay.
     delay
         Of a task and one that follows: seconds until the second has what it needs of the
         first; None: no time.
@@ -149,6 +151,7 @@ class Dispatcher:
         run: str,
         order: Sequence[int] | None = None,
         placed: Sequence[str] | None = None,
+        again_at: str | None = None,
         delay: Callable[[int, int], float] | None = None,
         prefetch: bool = True,
         past: Sequence[Outcome] = (),
@@ -166,7 +169,7 @@ class Dispatcher:
         self._on_outcome = on_outcome
         self._on_start = on_start
         self._on_event = on_event
-        self._queue = TaskQueue(retry)
+        self._queue = TaskQueue(retry, again_at)
         self._queue.extend(tasks, parents, order=order, placed=placed)
         if past:
             self._queue.restore(past, retry_failed=retry_failed)

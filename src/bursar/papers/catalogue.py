@@ -1,14 +1,19 @@
 """The experiments there are."""
 
 from bursar.model.errors import InputError, nearest
-from bursar.papers import escience06, hpdc07
+from bursar.papers import escience06, hpdc07, nimrodg
 from bursar.papers.experiment import Experiment
 
 TITLES = {
     "escience06": "Singh, Kesselman, Deelman, e-Science 2006: total cost by GA and Min-Min",
     "hpdc07": "Singh, Kesselman, Deelman, HPDC 2007: provisioned against best effort",
+    "nimrodg": "Buyya, Giddy, Abramson 2000: deadline and budget strategies",
 }
-EXPERIMENTS: tuple[Experiment, ...] = (*escience06.EXPERIMENTS, *hpdc07.EXPERIMENTS)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    *escience06.EXPERIMENTS,
+    *hpdc07.EXPERIMENTS,
+    *nimrodg.EXPERIMENTS,
+)
 
 
 def find(paper: str, figure: str | None) -> list[Experiment]:

@@ -93,7 +93,9 @@ class Experiment:
     @property
     def figure_title(self) -> str:
         """``figure 5``, or what stands for a number."""
-        return f"figure {self.figure}" if self.figure.isdigit() else self.figure
+        if self.figure.isdigit():
+            return f"figure {self.figure}"
+        return self.figure.replace("-", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

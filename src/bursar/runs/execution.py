@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from bursar.broker.justintime import JustInTime
+from bursar.broker.justintime import Supply
 from bursar.broker.pilots import Pilot, pilots_of
 from bursar.dispatch.journal import Event, Journal, JournalState
 from bursar.dispatch.orphans import kill_leftovers
@@ -40,7 +40,7 @@ BEAT = 5.0
 _UNSENT = "unsent"
 """Lease of tasks that have not been sent to a queue: none."""
 
-Cause = Literal["user", "budget", "fault"]
+Cause = Literal["user", "budget", "goal", "fault"]
 """Who ended a run before its tasks were done."""
 
 
@@ -146,7 +146,7 @@ class Execution:
         root: Path,
         plan: Plan,
         sites: Mapping[str, Site],
-        just_in_time: JustInTime | None = None,
+        just_in_time: Supply | None = None,
         delay: Delay | None = None,
         replan: Replan | None = None,
         rigid: bool | None = None,
@@ -318,6 +318,7 @@ class Execution:
             ),
             run=self._journal.identity,
             placed=None if self._just_in_time is None else [_UNSENT] * len(self._tasks),
+            again_at=None if self._just_in_time is None else _UNSENT,
             delay=None if self._delay is None else self._delay_between,
             prefetch=self._prefetch,
             past=past.attempts,
@@ -364,6 +365,7 @@ class Execution:
         else:
             done = (o.task for o in self.past if o.status is Status.SUCCEEDED)
             self._request(self._just_in_time.begin(done, self._pilots))
+            self._heed(self._just_in_time)
 
     async def _sign(self, plan: Plan) -> None:
         """What the plan buys is agreed on, and its tasks are bound to it."""
@@ -428,7 +430,10 @@ class Execution:
             )
             self._cut[outcome.task] = max(done, self._cut.get(outcome.task, 0.0))
         if self._just_in_time is not None and self.cause is None:
+            if not final:  # its pilot was for one attempt
+                self.provision.finished(self._of_task.get(outcome.task))
             self._request(self._just_in_time.ended(outcome, final))
+            self._heed(self._just_in_time)
         if self._on_outcome is not None:
             self._on_outcome(outcome, final)
 
@@ -439,6 +444,11 @@ class Execution:
     def _speed_at(self, pilot: str) -> float:
         site = self._site_of.get(pilot)
         return 1.0 if site is None else self._sites[site].facts.speed
+
+    def _heed(self, supply: Supply) -> None:
+        """Ends the run where nothing more can be brought to a site."""
+        if supply.verdict and self.cause is None:
+            self.stop("goal", supply.verdict, grace=0.0)
 
     def _fault(self, error: BursarError) -> None:
         self.stop("budget" if isinstance(error, BudgetStop) else "fault", str(error), grace=0.0)

@@ -20,7 +20,9 @@ from bursar.runs import compiled
 FORMAT = 1
 """Of ``run.json``; a run of a newer format is refused, never guessed at."""
 
-State = Literal["new", "running", "finished", "interrupted", "budget-stopped", "failed"]
+State = Literal[
+    "new", "running", "finished", "interrupted", "budget-stopped", "goal-stopped", "failed"
+]
 
 
 class RunInfo(msgspec.Struct, kw_only=True):

@@ -27,6 +27,7 @@ EXIT_STATUS: dict[State, int] = {
     "finished": 0,
     "failed": 1,
     "budget-stopped": 4,
+    "goal-stopped": 4,
     "interrupted": 130,
 }
 DEADLINE_MISSED = 5

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bursar.broker.forecast import Forecast
-from bursar.broker.justintime import JustInTime
+from bursar.broker.justintime import Supply
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
@@ -46,7 +46,7 @@ class Surroundings:
 
     sites: Mapping[str, Site]
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None
-    just_in_time: JustInTime | None = None
+    just_in_time: Supply | None = None
     delay: Delay | None = None
     replan: Replan | None = None
     prefetch: bool = True
@@ -186,15 +186,18 @@ async def _finish(execution: Execution, watch: Coroutine[Any, Any, None]) -> Non
 
 
 def _state(execution: Execution) -> State:
+    counts = execution.counts
+    done = counts.succeeded == counts.total
     match execution.cause:
         case "user":
             return "interrupted"
-        case "budget":
-            return "budget-stopped"
         case "fault":
             return "failed"
-    counts = execution.counts
-    return "finished" if counts.succeeded == counts.total else "failed"
+        case "budget" if not done:
+            return "budget-stopped"
+        case "goal" if not done:
+            return "goal-stopped"
+    return "finished" if done else "failed"
 
 
 def _heed_signals(execution: Execution) -> Callable[[], None]:

@@ -1,0 +1,204 @@
+"""
+Deadline and budget strategies: how many of the jobs that are left each resource gets.
+
+The three of the Nimrod/G paper (section 3) and cost-time optimisation (Buyya et al.,
+SPE 2005). They are asked anew whenever something has happened, with what has been measured
+by then, so a job counts as given only once it is sent. Functions of data: a resource's
+numbers in, jobs for each resource out.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Strategy = Literal["time", "cost", "none", "cost-time"]
+"""Minimise the time within the budget, the cost within the deadline, neither within both, or
+the cost and, where it is the same, the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """
+    What is known of a resource at a moment.
+
+    Parameters
+    ----------
+    seconds
+        That a job takes there, on average. Positive.
+    cost
+        Of a job there, currency units, on average.
+    free_at
+        When each of its processors has ended what it has been given, seconds from now;
+        one entry for each.
+    """
+
+    seconds: float
+    cost: float
+    free_at: tuple[float, ...]
+
+
+def jobs_for(
+    strategy: Strategy,
+    resources: Sequence[Resource],
+    jobs: int,
+    time_left: float,
+    money_left: float,
+) -> list[int]:
+    """
+    Jobs for each resource, fewer than there are where not all fit.
+
+    Parameters
+    ----------
+    jobs
+        That have not been given to anybody.
+    time_left, money_left
+        To the deadline, seconds, and of the budget, currency units, what has been given
+        out taken off; infinite for no limit.
+    """
+    return _STRATEGIES[strategy](resources, jobs, time_left, money_left)
+
+
+def by_time(
+    resources: Sequence[Resource], jobs: int, time_left: float, money_left: float
+) -> list[int]:
+    """
+    Time minimisation: each job to who completes it first, of those that it can afford.
+
+    A resource is affordable while its cost per job is at most the remaining budget per job.
+    """
+    return _earliest(resources, range(len(resources)), jobs, time_left, money_left)[0]
+
+
+def by_cost(
+    resources: Sequence[Resource], jobs: int, time_left: float, money_left: float
+) -> list[int]:
+    """Cost minimisation: the cheapest gets as many as it completes in time, then the next."""
+    given = [0] * len(resources)
+    for i in sorted(range(len(resources)), key=lambda i: (resources[i].cost, i)):
+        fits = min(jobs, _in_time(resources[i], time_left), _paid(resources[i], money_left))
+        given[i] = fits
+        jobs -= fits
+        money_left -= fits * resources[i].cost
+    return given
+
+
+def by_none(
+    resources: Sequence[Resource], jobs: int, time_left: float, money_left: float
+) -> list[int]:
+    """
+    Neither minimised: those whose cost is at most the budget per job share the jobs.
+
+    In inverse proportion to their completion time. For the dearer ones the same again,
+    with what is left of jobs and money, until all jobs are given or nobody is left.
+    """
+    given = [0] * len(resources)
+    open_to = set(range(len(resources)))
+    while jobs and open_to:
+        limit = money_left / jobs
+        cheap = sorted(i for i in open_to if resources[i].cost <= limit)
+        if not cheap:
+            break
+        share = _in_proportion(
+            [len(resources[i].free_at) / resources[i].seconds for i in cheap], jobs
+        )
+        for i, wanted in zip(cheap, share, strict=True):
+            fits = min(wanted, _in_time(resources[i], time_left), _paid(resources[i], money_left))
+            given[i] = fits
+            jobs -= fits
+            money_left -= fits * resources[i].cost
+        open_to -= set(cheap)
+    return given
+
+
+def by_cost_then_time(
+    resources: Sequence[Resource], jobs: int, time_left: float, money_left: float
+) -> list[int]:
+    """Cost-time: of resources that cost the same, cheapest first, the earliest completion."""
+    given = [0] * len(resources)
+    costs = sorted({round(resource.cost, 9) for resource in resources})
+    for cost in costs:
+        group = [i for i, resource in enumerate(resources) if round(resource.cost, 9) == cost]
+        paid = min((_paid(resources[i], money_left) for i in group), default=0)
+        made, left = _earliest(resources, group, min(jobs, paid), time_left, math.inf)
+        given = [a + b for a, b in zip(given, made, strict=True)]
+        sent = min(jobs, paid) - left
+        jobs -= sent
+        money_left -= sent * cost
+    return given
+
+
+def _earliest(
+    resources: Sequence[Resource],
+    among: Sequence[int],
+    jobs: int,
+    time_left: float,
+    money_left: float,
+) -> tuple[list[int], int]:
+    """Job by job to who ends it first, where its cost is at most the money per job left."""
+    given = [0] * len(resources)
+    ends = [
+        (free + resources[i].seconds, i, p)
+        for i in among
+        for p, free in enumerate(resources[i].free_at)
+    ]
+    heapq.heapify(ends)
+    too_dear: list[tuple[float, int, int]] = []
+    while jobs and ends:
+        end, i, p = heapq.heappop(ends)
+        if end > time_left:
+            break
+        resource = resources[i]
+        if resource.cost > money_left / jobs:
+            too_dear.append((end, i, p))
+            continue
+        given[i] += 1
+        jobs -= 1
+        money_left -= resource.cost
+        heapq.heappush(ends, (end + resource.seconds, i, p))
+        if jobs and too_dear:  # a cheap job leaves more for each of the others
+            limit = money_left / jobs
+            for entry in [e for e in too_dear if resources[e[1]].cost <= limit]:
+                too_dear.remove(entry)
+                heapq.heappush(ends, entry)
+    return given, jobs
+
+
+def _in_time(resource: Resource, time_left: float) -> int:
+    """Jobs that it completes within a time."""
+    if math.isinf(time_left):
+        return _ALL
+    return sum(
+        max(0, math.floor((time_left - free) / resource.seconds + _ROUNDING))
+        for free in resource.free_at
+    )
+
+
+def _paid(resource: Resource, money_left: float) -> int:
+    """Jobs that an amount pays there."""
+    if math.isinf(money_left) or resource.cost <= 0:
+        return _ALL
+    return max(0, math.floor(money_left / resource.cost + _ROUNDING))
+
+
+def _in_proportion(weights: Sequence[float], jobs: int) -> list[int]:
+    """Whole shares by the largest remainders; they sum to the jobs."""
+    total = sum(weights)
+    exact = [jobs * weight / total for weight in weights]
+    share = [math.floor(value) for value in exact]
+    by_rest = sorted(range(len(weights)), key=lambda i: (share[i] - exact[i], i))
+    for i in by_rest[: jobs - sum(share)]:
+        share[i] += 1
+    return share
+
+
+_ALL = 1 << 60
+_ROUNDING = 1e-9
+
+_STRATEGIES: dict[Strategy, Callable[[Sequence[Resource], int, float, float], list[int]]] = {
+    "time": by_time,
+    "cost": by_cost,
+    "none": by_none,
+    "cost-time": by_cost_then_time,
+}

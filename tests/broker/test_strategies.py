@@ -1,0 +1,182 @@
+"""Strategies give out no more than there is, and what their rule says."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bursar
+from bursar.api.simulating import simulate
+from bursar.broker.strategies import Resource, Strategy, jobs_for
+from bursar.model.campaign import Campaign, Retry
+from bursar.model.site import SiteFacts
+from bursar.model.task import Task
+from bursar.model.workflow import Workflow
+from bursar.papers.nimrodg import DEADLINES, campaign, optimum, queues
+from bursar.simulation.world import Chance
+
+NAMES: tuple[Strategy, ...] = ("time", "cost", "none", "cost-time")
+
+resources = st.lists(
+    st.builds(
+        Resource,
+        seconds=st.sampled_from([1.0, 2.0, 3.0, 5.0]),
+        cost=st.sampled_from([0.0, 1.0, 2.0, 4.0]),
+        free_at=st.lists(st.sampled_from([0.0, 0.5, 2.0]), min_size=1, max_size=3).map(tuple),
+    ),
+    min_size=1,
+    max_size=4,
+)
+limits = st.one_of(st.just(math.inf), st.integers(0, 40).map(float))
+
+
+@given(st.sampled_from(NAMES), resources, st.integers(0, 30), limits, limits)
+@settings(max_examples=500, deadline=None)
+def test_no_more_is_given_than_there_is_time_money_and_work_for(
+    name: Strategy, known: list[Resource], jobs: int, time_left: float, money_left: float
+) -> None:
+    given_out = jobs_for(name, known, jobs, time_left, money_left)
+
+    assert len(given_out) == len(known)
+    assert 0 <= sum(given_out) <= jobs
+    cost = sum(n * r.cost for n, r in zip(given_out, known, strict=True) if n)
+    assert cost <= money_left + 1e-9
+    for n, r in zip(given_out, known, strict=True):
+        ends = sorted(f + (k + 1) * r.seconds for f in r.free_at for k in range(n))[:n]
+        assert all(end <= time_left + 1e-6 for end in ends)
+    if time_left == money_left == math.inf:
+        assert sum(given_out) == jobs
+
+
+@given(resources, st.integers(0, 8), st.integers(0, 12), limits)
+@settings(max_examples=200, deadline=None)
+def test_cost_minimisation_costs_least(
+    known: list[Resource], jobs: int, time_left: int, money_left: float
+) -> None:
+    """Of all ways to place as many jobs in time; tried out."""
+    given_out = jobs_for("cost", known, jobs, float(time_left), math.inf)
+
+    room = [sum(max(0, math.floor((time_left - f) / r.seconds)) for f in r.free_at) for r in known]
+    assert sum(given_out) == min(jobs, sum(room))
+    least = min(
+        sum(n * r.cost for n, r in zip(way, known, strict=True))
+        for way in itertools.product(*(range(min(r, jobs) + 1) for r in room))
+        if sum(way) == sum(given_out)
+    )
+    assert sum(n * r.cost for n, r in zip(given_out, known, strict=True)) == pytest.approx(least)
+
+
+@given(resources, st.integers(0, 12))
+@settings(max_examples=200, deadline=None)
+def test_time_minimisation_without_limits_ends_first(known: list[Resource], jobs: int) -> None:
+    """No way to share the jobs among the processors ends earlier."""
+    given_out = jobs_for("time", known, jobs, math.inf, math.inf)
+
+    def end(moment: float) -> int:
+        return sum(
+            max(0, math.floor((moment - f) / r.seconds + 1e-9)) for r in known for f in r.free_at
+        )
+
+    last = max(
+        (
+            sorted(f + (k + 1) * r.seconds for f in r.free_at for k in range(n))[n - 1]
+            for n, r in zip(given_out, known, strict=True)
+            if n
+        ),
+        default=0.0,
+    )
+    assert sum(given_out) == jobs
+    assert end(last - 1e-6) < jobs or not jobs
+
+
+def test_neither_shares_in_inverse_proportion_to_completion_times() -> None:
+    """The paper's own example: 5 seconds gets twice as many as 10."""
+    pair = [Resource(seconds=s, cost=1.0, free_at=(0.0,)) for s in (5.0, 10.0)]
+
+    assert jobs_for("none", pair, 30, 1e6, 1e6) == [20, 10]
+
+
+def test_cost_time_takes_the_time_rule_among_equal_prices() -> None:
+    """Where cost minimisation would fill the first one only."""
+    trio = [Resource(seconds=5.0, cost=c, free_at=(0.0,)) for c in (1.0, 1.0, 2.0)]
+
+    assert jobs_for("cost-time", trio, 8, 100.0, 1e6) == [4, 4, 0]
+    assert jobs_for("cost", trio, 8, 100.0, 1e6) == [8, 0, 0]
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    budget=st.integers(0, 4000),
+    deadline=st.one_of(st.none(), st.integers(1, 200)),
+    spread=st.sampled_from([0.0, 0.5]),
+    failures=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_budget_holds_whatever_happens(
+    name: Strategy,
+    budget: int,
+    deadline: int | None,
+    spread: float,
+    failures: float,
+    seed: int,
+) -> None:
+    """Wrong estimates, failures, hopeless goals: never a unit more, and no job twice."""
+    work = Workflow(tuple(Task(id=str(i), runtime=10.0) for i in range(20)))
+    sites = tuple(
+        SiteFacts(name=f"s{p}", kind="simulated", processors=n, unit_price=float(p), speed=v)
+        for p, n, v in ((5, 1, 1.0), (9, 2, 0.5), (20, 3, 2.0))
+    )
+    goal = bursar.Goal(budget=float(budget), deadline=deadline)
+    wanted = Campaign(name="c", workflow=work, goal=goal, retry=Retry(attempts=3))
+
+    told = simulate(
+        wanted,
+        sites,
+        strategy=name,
+        chance=Chance(spread=spread, failures=failures, seed=seed),
+    ).to_dict()
+
+    assert told["cost"] <= budget
+    assert told["held"] == 0
+    assert told["succeeded"] + told["failed"] + told["not_run"] + told["skipped"] == 20
+
+
+@pytest.mark.parametrize("deadline", DEADLINES)
+def test_what_table_2_says_of_the_strategies(deadline: int) -> None:
+    """With money to spare time ends in 900 s and cost is near the least at any deadline."""
+    fast = simulate(campaign(deadline, 252_000), queues(), strategy="time")
+    cheap = simulate(campaign(deadline, 252_000), queues(), strategy="cost")
+
+    assert (fast.makespan, fast.cost) == (900.0, 171_000.0)
+    assert fast.succeeded
+    assert cheap.succeeded
+    least = optimum("cost", deadline, 252_000)
+    assert least is not None
+    assert cheap.cost is not None
+    # The first job of every queue is the price of knowing nothing: the dear ones' at most.
+    assert least <= cheap.cost <= least + sum((p - 10) * 90 for p in range(10, 30, 2))
+
+
+def test_what_does_not_fit_is_said_and_not_begun() -> None:
+    told = simulate(campaign(990, 126_000), queues(), strategy="time").to_dict()
+
+    assert told["state"] == "goal-stopped"
+    assert told["exit_status"] == 4
+    assert told["succeeded"] == 40
+    nothing = simulate(campaign(10, 126_000), queues(), strategy="cost").to_dict()
+    assert (nothing["succeeded"], nothing["cost"], nothing["state"]) == (0, 0.0, "goal-stopped")
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [({"after": ("a",)}, "waits for others"), ({"processors": 2}, "needs 2 processors")],
+)
+def test_only_bags_of_jobs_have_a_strategy(task: dict[str, Any], words: str) -> None:
+    work = Workflow((Task(id="a", runtime=1.0), Task(id="b", runtime=1.0, **task)))
+
+    with pytest.raises(bursar.InputError, match=words):
+        simulate(Campaign(name="c", workflow=work), queues(), strategy="time")
