@@ -144,24 +144,22 @@ def _earliest(
         for p, free in enumerate(resources[i].free_at)
     ]
     heapq.heapify(ends)
-    too_dear: list[tuple[float, int, int]] = []
+    too_dear: list[tuple[float, float, int, int]] = []  # by cost, and what lies in the other heap
     while jobs and ends:
         end, i, p = heapq.heappop(ends)
         if end > time_left:
             break
         resource = resources[i]
         if resource.cost > money_left / jobs:
-            too_dear.append((end, i, p))
+            heapq.heappush(too_dear, (resource.cost, end, i, p))
             continue
         given[i] += 1
         jobs -= 1
         money_left -= resource.cost
         heapq.heappush(ends, (end + resource.seconds, i, p))
-        if jobs and too_dear:  # a cheap job leaves more for each of the others
-            limit = money_left / jobs
-            for entry in [e for e in too_dear if resources[e[1]].cost <= limit]:
-                too_dear.remove(entry)
-                heapq.heappush(ends, entry)
+        # A cheap job leaves more for each of the others.
+        while jobs and too_dear and too_dear[0][0] <= money_left / jobs:
+            heapq.heappush(ends, heapq.heappop(too_dear)[1:])
     return given, jobs
 
 
