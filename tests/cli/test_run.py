@@ -188,28 +188,28 @@ def test_a_spent_budget_stops_the_run_and_more_lets_it_go_on(folder: Any) -> Non
         "c.toml",
         """\
 [campaign]
-command = "sleep 0.3; echo {x} squared is $(({x} * {x}))"
+command = "sleep 0.5; echo {x} squared is $(({x} * {x}))"
 [parameters]
-x = { from = 1, to = 12, step = 1 }
+x = { from = 1, to = 24, step = 1 }
 [task]
 runtime = 0.05
 [goal]
-budget = "1.9 EUR"
+budget = "7 EUR"
 """,
     )
     folder.write("s.toml", SITES)
 
     first = folder.json("run", "c.toml", "--sites", "s.toml", status=4)
 
-    assert 0 < first["succeeded"] < 12
-    assert first["cost"] <= 1.9
+    assert 0 < first["succeeded"] < 24
+    assert first["cost"] <= 7
     assert first["state"] == "budget-stopped"
     check_money(folder.run, folder.json("bill", first["run"]))
-    again = folder.json("run", "--resume", first["run"], "--budget", "20 EUR")
-    assert again["succeeded"] == 12
+    again = folder.json("run", "--resume", first["run"], "--budget", "60 EUR")
+    assert again["succeeded"] == 24
     assert again["cost"] > first["cost"]
     check_money(folder.run, folder.json("bill", first["run"]))
-    check_results(folder.run, 12)
+    check_results(folder.run, 24)
 
 
 def test_a_missed_deadline_has_its_own_status(folder: Any) -> None:

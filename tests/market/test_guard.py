@@ -256,8 +256,9 @@ TestGuardMachine.settings = settings(max_examples=100, stateful_step_count=30, d
 
 def test_a_lease_to_come_is_covered_and_not_paid_before_it_begins() -> None:
     guard = _guard(100)
-    assert guard.open(_lease(start=10.0, until=20.0)) is None
+    assert guard.open(_lease(start=10.0, until=20.0), 1.0) is None
 
+    assert guard.transfers()[-1].time == 1.0
     assert guard.held == round(20.5 * UNIT)
     assert guard.spent(9.9) == 0
     assert guard.spent(12.0) == round(4.5 * UNIT)

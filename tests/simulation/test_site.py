@@ -217,6 +217,33 @@ def test_a_budget_stops_a_simulated_run_as_a_real_one(tmp_path: Path) -> None:
     assert told["succeeded"] == 4
 
 
+def test_a_plan_that_the_budget_does_not_cover_costs_nothing(tmp_path: Path) -> None:
+    """Half of its slots could be paid, fixed prices and all; none is."""
+    slots = tuple(
+        Slot(
+            site="s",
+            start=0.0,
+            duration=10.0,
+            processors=1,
+            unit_price=1.0,
+            fixed_price=5.0,
+            divisible=False,
+        )
+        for _ in range(2)
+    )
+    site = SiteFacts(name="s", kind="advertised", processors=2, slots=slots)
+    work = Workflow(tuple(Task(id=str(i), runtime=10.0) for i in range(2)))
+    campaign = Campaign(name="c", workflow=work, goal=bursar.Goal(budget=20.0))
+
+    with pytest.raises(bursar.BudgetStop, match="short of the worst case"):
+        simulate(campaign, site, anyway=True, name="r", runs=tmp_path)
+
+    journal = read_journal(tmp_path / "r" / "journal.sqlite")
+    assert Ledger(journal.transfers).spent == 0
+    assert Ledger(journal.transfers).held == 0
+    assert all(math.isfinite(transfer.time) for transfer in journal.transfers)
+
+
 def test_data_take_their_time_between_sites() -> None:
     """The child waits for the link where it is on another site than its parent."""
     link = {"far": Link(latency=7.0, bandwidth=2.0)}

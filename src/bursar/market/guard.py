@@ -119,9 +119,14 @@ class BudgetGuard:
         elif missing < 0:
             self.ledger.withdraw(now, min(-missing, self.ledger.free), "budget lowered")
 
-    def open(self, lease: Lease) -> Refusal | None:
+    def open(self, lease: Lease, now: float | None = None) -> Refusal | None:
         """
         A lease is agreed on: it begins now, or at its start if that is later.
+
+        Parameters
+        ----------
+        now
+            None: its start.
 
         Returns
         -------
@@ -131,7 +136,8 @@ class BudgetGuard:
         """
         entry = _Open(lease)
         if lease.is_priced:
-            refusal = self._cover({lease.id: lease.start}, lease.start, entry)
+            now = lease.start if now is None else now
+            refusal = self._cover({lease.id: lease.start}, now, entry)
             if refusal is not None:
                 return refusal
         self._open[lease.id] = entry

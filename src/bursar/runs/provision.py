@@ -119,8 +119,8 @@ class Provision:
             for pilot in pilots:
                 self._open(pilot, now + (pilot.start or 0.0))
         except BudgetStop:
-            for lease in self._guard.leases:
-                self._write(self._guard.close(lease, -math.inf))
+            for lease in self._guard.leases:  # before it began: nothing of it is owed
+                self._write(self._guard.close(lease, math.nextafter(now, -math.inf)))
             raise
         due = []
         for pilot in pilots:
@@ -293,7 +293,7 @@ class Provision:
             start=start,
             until=None if math.isinf(pilot.duration) else start + pilot.duration,
         )
-        refusal = self._guard.open(lease)
+        refusal = self._guard.open(lease, self._dispatcher.now())
         if refusal is not None:
             raise BudgetStop(f"{pilot.site}: {refusal.reason}")
         self._write(lease)
