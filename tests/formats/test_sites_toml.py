@@ -51,6 +51,7 @@ def refusal(folder: Path, text: str) -> str:
 def test_the_reference_shows_what_is_read(text: str, tmp_path: Path) -> None:
     """Every block of it, and the schema has nothing against them."""
     (tmp_path / "slots.csv").write_text(blocks("csv")[0])
+    (tmp_path / "log.swf").touch()
 
     assert read_sites(written(tmp_path, text))
     assert list(SCHEMA.iter_errors(tomllib.loads(text))) == []
