@@ -49,6 +49,12 @@ class Proposal:
         """What could be had instead of a goal out of reach."""
         return self.choice.counter_offers
 
+    def nearest(self) -> Plan:
+        """The plan that comes nearest to a goal out of reach."""
+        from bursar.planning.choice import best_effort
+
+        return self.front.plan(best_effort(self.front, self.campaign.goal))
+
     def to_dict(self) -> dict[str, Any]:
         """As ``bursar plan --json`` prints it; the keys are in the documentation."""
         from bursar.report.plan_table import plan_to_dict

@@ -99,7 +99,7 @@ def run(
     if chosen is None:
         if not anyway:
             raise GoalOutOfReach(proposal)
-        chosen = _best_effort(proposal)
+        chosen = proposal.nearest()
     created = RunFolder.create(Path(runs), campaign, facts, argv=list(argv), name=name)
     with created as folder:
         write_plan(folder, proposal.to_dict(), chosen)
@@ -213,12 +213,6 @@ def _check_sites(sites: Sequence[SiteFacts]) -> None:
                 where=f"site.{site.name}.kind",
                 hint="see what would happen with bursar simulate",
             )
-
-
-def _best_effort(proposal: Proposal) -> Plan:
-    from bursar.planning.choice import best_effort
-
-    return proposal.front.plan(best_effort(proposal.front, proposal.campaign.goal))
 
 
 def _make_initial_files(folder: RunFolder, campaign: Campaign) -> None:

@@ -19,7 +19,7 @@ from bursar.model.plan import Plan
 from bursar.model.workflow import Workflow
 from bursar.planning.policy import Method, Scheduler
 from bursar.simulation.grid import Grid
-from bursar.simulation.world import Chance
+from bursar.simulation.world import Chance, World
 
 
 class Simulation:
@@ -126,7 +126,7 @@ def simulate(
     campaign = resolve_campaign(campaign)
     grid = Grid(resolve_sites(sites))
     chance = chance or Chance()
-    grid.open(campaign.workflow, chance)  # says what is wrong before anything is searched
+    World(campaign.workflow, grid.sites, chance)  # says what is wrong before any search
     simulator = Simulator(
         campaign,
         grid,
@@ -152,9 +152,7 @@ def simulate(
             if plan is None:
                 if not anyway and provisioning == "planned":
                     raise GoalOutOfReach(proposed)
-                from bursar.planning.choice import best_effort
-
-                plan = proposed.front.plan(best_effort(proposed.front, campaign.goal))
+                plan = proposed.nearest()
             if provisioning == "either":
                 plan = _best(campaign.goal, plan, simulator)
         return simulator.carry_out(plan, proposal, name=name, runs=Path(runs), argv=argv)

@@ -216,11 +216,7 @@ class Simulator:
                 method=self.method,
                 scheduler=self.scheduler,
             )
-            plan = proposed.chosen
-            if plan is None:
-                from bursar.planning.choice import best_effort
-
-                plan = proposed.front.plan(best_effort(proposed.front, goal))
+            plan = proposed.chosen or proposed.nearest()
             return replace(
                 plan,
                 placements=tuple(

@@ -16,7 +16,7 @@ from bursar.model.errors import InputError
 from bursar.model.site import Background, SiteFacts
 from bursar.model.trace import Trace
 from bursar.model.workflow import Workflow
-from bursar.simulation.loaded import ROUNDING, LoadedCluster
+from bursar.simulation.loaded import LoadedCluster
 from bursar.simulation.site import SimulatedSite, advertised
 from bursar.simulation.world import Chance, World
 
@@ -102,12 +102,9 @@ class Grid:
     def holds(self, pilots: Sequence[Pilot]) -> bool:
         """Whether the clusters would reserve these pilots at the begin."""
         for name, cluster in self._clusters.items():
-            machine = cluster.machine.copy()
-            for start, duration, processors in windows(p for p in pilots if p.site == name):
-                if duration > ROUNDING and isinstance(
-                    machine.reserve(machine.now + start, duration - ROUNDING, processors), Refusal
-                ):
-                    return False
+            asked = windows(pilot for pilot in pilots if pilot.site == name)
+            if isinstance(cluster.copy().reserve(asked), Refusal):
+                return False
         return True
 
     def others(self, ran: Mapping[str, SimulatedSite], seconds: float) -> dict[str, Others]:

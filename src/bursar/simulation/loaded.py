@@ -8,6 +8,7 @@ schedule leaves free, takes reservations, and runs a workflow's tasks just in ti
 
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,12 +23,11 @@ from bursar.model.trace import Trace
 from bursar.model.workflow import Workflow
 from bursar.planning.problem import Problem
 from bursar.planning.schedulers import Schedule
+from bursar.simulation.scaling import WEEK
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-WEEK = 7 * 86_400.0
-"""Seconds."""
 SU = 1 / 3600
 """Service units of a processor-second."""
 ROUNDING = 1e-6
@@ -209,16 +209,29 @@ class LoadedCluster:
         InputError
             When something of it is not free; nothing is reserved then.
         """
+        answer = self.reserve(windows(problem, schedule))
+        if isinstance(answer, Refusal):
+            raise InputError(f"the plan cannot be reserved: {answer.reason}")
+        return answer
+
+    def reserve(self, asked: Iterable[tuple[float, float, int]]) -> list[Reservation] | Refusal:
+        """
+        Keeps processors free for windows, all of them or none.
+
+        Parameters
+        ----------
+        asked
+            Start (seconds from now), duration and processors of each.
+        """
         made: list[Reservation] = []
-        for start, duration, processors in windows(problem, schedule):
+        for start, duration, processors in asked:
             if duration <= ROUNDING:
                 continue
-            duration -= ROUNDING
-            answer = self.machine.reserve(self.now + start, duration, processors)
+            answer = self.machine.reserve(self.now + start, duration - ROUNDING, processors)
             if isinstance(answer, Refusal):
                 for reservation in made:
                     self.machine.release(reservation)
-                raise InputError(f"the plan cannot be reserved: {answer.reason}")
+                return answer
             made.append(answer)
         return made
 

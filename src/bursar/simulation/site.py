@@ -14,7 +14,7 @@ from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.simulation.loaded import ROUNDING, LoadedCluster
+from bursar.simulation.loaded import LoadedCluster
 from bursar.simulation.worker import SimulatedWorker
 from bursar.simulation.world import World
 
@@ -95,16 +95,10 @@ class SimulatedSite:
             if reservation in there:
                 machine.release(reservation)
         self._kept = []
-        for start, duration, processors in windows:
-            if duration <= ROUNDING:
-                continue
-            answer = machine.reserve(machine.now + start, duration - ROUNDING, processors)
-            if isinstance(answer, Refusal):
-                for reservation in self._kept:
-                    machine.release(reservation)
-                self._kept = []
-                raise SiteError(f"{self._facts.name}: the offer does not hold: {answer.reason}")
-            self._kept.append(answer)
+        answer = cluster.reserve(windows)
+        if isinstance(answer, Refusal):
+            raise SiteError(f"{self._facts.name}: the offer does not hold: {answer.reason}")
+        self._kept = answer
 
     async def acquire(
         self,
