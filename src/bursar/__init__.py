@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bursar.api.executor import Executor, TaskFailed
+    from bursar.api.matching import match
     from bursar.api.planning import plan
     from bursar.api.proposal import Proposal
     from bursar.api.result import RunResult
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from bursar.api.simulating import Simulation, simulate
     from bursar.formats.campaign_file import read_campaign
     from bursar.formats.sites_toml import read_sites
+    from bursar.model.brokering import Brokering
     from bursar.model.campaign import Campaign, Retry
     from bursar.model.errors import (
         BudgetStop,
@@ -34,12 +36,14 @@ if TYPE_CHECKING:
         SiteError,
     )
     from bursar.model.goal import Goal
+    from bursar.model.matching import Matching
     from bursar.model.site import SiteFacts
     from bursar.model.step import Exec, Shell
     from bursar.model.task import File, Task
     from bursar.model.workflow import Workflow
 
 _HOMES = {
+    "Brokering": "model.brokering",
     "BudgetStop": "model.errors",
     "BursarError": "model.errors",
     "Campaign": "model.campaign",
@@ -51,6 +55,7 @@ _HOMES = {
     "GoalOutOfReach": "api.running",
     "Infeasible": "model.errors",
     "InputError": "model.errors",
+    "Matching": "model.matching",
     "Proposal": "api.proposal",
     "Retry": "model.campaign",
     "RunResult": "api.result",
@@ -61,6 +66,7 @@ _HOMES = {
     "Task": "model.task",
     "TaskFailed": "api.executor",
     "Workflow": "model.workflow",
+    "match": "api.matching",
     "plan": "api.planning",
     "read_campaign": "formats.campaign_file",
     "read_sites": "formats.sites_toml",
@@ -70,6 +76,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Brokering",
     "BudgetStop",
     "BursarError",
     "Campaign",
@@ -81,6 +88,7 @@ __all__ = [
     "GoalOutOfReach",
     "Infeasible",
     "InputError",
+    "Matching",
     "Proposal",
     "Retry",
     "RunResult",
@@ -91,6 +99,7 @@ __all__ = [
     "Task",
     "TaskFailed",
     "Workflow",
+    "match",
     "plan",
     "read_campaign",
     "read_sites",

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 import bursar
 from bursar.api.simulating import simulate
-from bursar.broker.strategies import Resource, Strategy, jobs_for
+from bursar.broker.strategies import Named, Resource, Strategy, jobs_for
 from bursar.model.campaign import Campaign, Retry
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.papers.nimrodg import DEADLINES, campaign, optimum, queues
+from bursar.papers.nimrodg import BUDGETS, DEADLINES, campaign, optimum, queues
 from bursar.simulation.world import Chance
 
-NAMES: tuple[Strategy, ...] = ("time", "cost", "none", "cost-time")
+NAMES: tuple[Strategy, ...] = ("time", "cost", "none", "cost-time", "conservative-time")
 
 resources = st.lists(
     st.builds(
@@ -34,7 +34,7 @@ limits = st.one_of(st.just(math.inf), st.integers(0, 40).map(float))
 
 
 @given(st.sampled_from(NAMES), resources, st.integers(0, 30), limits, limits)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_no_more_is_given_than_there_is_time_money_and_work_for(
     name: Strategy, known: list[Resource], jobs: int, time_left: float, money_left: float
 ) -> None:
@@ -52,7 +52,7 @@ def test_no_more_is_given_than_there_is_time_money_and_work_for(
 
 
 @given(resources, st.integers(0, 8), st.integers(0, 12), limits)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_cost_minimisation_costs_least(
     known: list[Resource], jobs: int, time_left: int, money_left: float
 ) -> None:
@@ -70,7 +70,7 @@ def test_cost_minimisation_costs_least(
 
 
 @given(resources, st.integers(0, 12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_time_minimisation_without_limits_ends_first(known: list[Resource], jobs: int) -> None:
     """No way to share the jobs among the processors ends earlier."""
     given_out = jobs_for("time", known, jobs, math.inf, math.inf)
@@ -108,7 +108,7 @@ def test_cost_time_takes_the_time_rule_among_equal_prices() -> None:
 
 
 @given(
-    name=st.sampled_from(NAMES),
+    name=st.sampled_from([*NAMES, "adaptive"]),
     budget=st.integers(0, 4000),
     deadline=st.one_of(st.none(), st.integers(1, 200)),
     spread=st.sampled_from([0.0, 0.5]),
@@ -117,7 +117,7 @@ def test_cost_time_takes_the_time_rule_among_equal_prices() -> None:
 )
 @settings(max_examples=40, deadline=None)
 def test_the_budget_holds_whatever_happens(
-    name: Strategy,
+    name: Named,
     budget: int,
     deadline: int | None,
     spread: float,
@@ -138,6 +138,7 @@ def test_the_budget_holds_whatever_happens(
         sites,
         strategy=name,
         chance=Chance(spread=spread, failures=failures, seed=seed),
+        anyway=True,
     ).to_dict()
 
     assert told["cost"] <= budget
@@ -162,21 +163,56 @@ def test_what_table_2_says_of_the_strategies(deadline: int) -> None:
 
 
 def test_what_does_not_fit_is_said_and_not_begun() -> None:
-    told = simulate(campaign(990, 126_000), queues(), strategy="time").to_dict()
+    """Refused before the start with what could be had; or begun all the same, within limits."""
+    with pytest.raises(bursar.GoalOutOfReach) as caught:
+        simulate(campaign(990, 126_000), queues(), strategy="time")
+    offers = {offer.kind: offer for offer in caught.value.proposal.counter_offers}
+    assert offers["time"].makespan == pytest.approx(1800, abs=0.1)
+    assert offers["budget"].cost == 162_900
+    assert offers["share"].tasks == 84
 
-    assert told["state"] == "goal-stopped"
-    assert told["exit_status"] == 4
-    assert told["succeeded"] == 40
-    nothing = simulate(campaign(10, 126_000), queues(), strategy="cost").to_dict()
+    told = simulate(campaign(990, 126_000), queues(), strategy="time", anyway=True).to_dict()
+    assert (told["state"], told["exit_status"], told["succeeded"]) == ("goal-stopped", 4, 40)
+    nothing = simulate(campaign(10, 126_000), queues(), strategy="cost", anyway=True).to_dict()
     assert (nothing["succeeded"], nothing["cost"], nothing["state"]) == (0, 0.0, "goal-stopped")
 
 
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [({"after": ("a",)}, "waits for others"), ({"processors": 2}, "needs 2 processors")],
-)
-def test_only_bags_of_jobs_have_a_strategy(task: dict[str, Any], words: str) -> None:
-    work = Workflow((Task(id="a", runtime=1.0), Task(id="b", runtime=1.0, **task)))
+@pytest.mark.parametrize("wish", [0.0, 1.0, None])
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("deadline", DEADLINES)
+def test_our_own_reaches_the_optimum_of_every_feasible_scenario(
+    deadline: int, budget: int, wish: float | None
+) -> None:
+    """All jobs, within both limits, at the least time or cost; it is what runs by default."""
+    wanted = campaign(deadline, budget)
+    wanted = replace(wanted, goal=replace(wanted.goal, trade_off=wish))
+    best = optimum("time" if wish == 0 else "cost", deadline, budget)
 
-    with pytest.raises(bursar.InputError, match=words):
-        simulate(Campaign(name="c", workflow=work), queues(), strategy="time")
+    told = simulate(wanted, queues(), anyway=True).to_dict()
+
+    assert told["provisioning"] == "adaptive"
+    if best is None:
+        assert (told["succeeded"], told["exit_status"]) == (84, 4)
+    else:
+        assert told["succeeded"] == 100
+        assert told["deadline_met"]
+        assert (told["makespan_s"] if wish == 0 else told["cost"]) == pytest.approx(best)
+
+
+def test_a_workflow_is_planned_by_what_a_strategy_stands_for() -> None:
+    """Jobs that wait for others are not brought to sites one by one."""
+    work = Workflow((Task(id="a", runtime=90.0), Task(id="b", runtime=90.0, after=("a",))))
+    wanted = Campaign(name="c", workflow=work, goal=bursar.Goal(deadline=1000))
+
+    fast = simulate(wanted, queues(), strategy="time").to_dict()
+    cheap = simulate(wanted, queues(), strategy="cost").to_dict()
+
+    assert fast["provisioning"] == cheap["provisioning"] == "planned"
+    assert cheap["cost"] == 2 * 90 * 10
+
+
+def test_a_price_that_is_not_known_cannot_be_kept_to() -> None:
+    sites = (*queues(), SiteFacts(name="odd", kind="simulated", unit_price=None))
+
+    with pytest.raises(bursar.InputError, match=r"site\.odd\.unit_price"):
+        simulate(campaign(990, 126_000), sites, strategy="cost")

@@ -168,3 +168,39 @@ def test_workers_share_the_processors() -> None:
     assert shares(3, rigid=False) == [1, 1, 1]
     assert shares(35, rigid=False) == [3] * 3 + [2] * 13
     assert sum(shares(1000, rigid=False)) == 1000
+
+
+def test_what_is_noted_while_the_dispatcher_closes_is_journalled(room: Any) -> None:
+    """Leases end beside it: whenever one is noted, the note is neither lost nor fatal."""
+    noted: list[str] = []
+
+    async def main() -> None:
+        dispatcher = room.dispatcher([])
+        await dispatcher.start()
+        faults: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: faults.append(what))
+
+        async def note(dispatcher: Dispatcher) -> None:
+            while True:
+                dispatcher.note("lease", str(len(noted)))
+                noted.append(str(len(noted)))
+                await asyncio.sleep(0)
+
+        noting = asyncio.create_task(note(dispatcher))
+        dispatcher.beat()
+        await asyncio.sleep(0.005)
+        closing = asyncio.create_task(dispatcher.close())
+        for _ in range(100):  # whoever notes for ever keeps it open for ever
+            await asyncio.sleep(0)
+        while not closing.done():
+            noting.cancel()
+            dispatcher.note("lease", str(len(noted)))
+            noted.append(str(len(noted)))
+            await asyncio.sleep(0.001)
+        dispatcher.note("lease", "after")
+        assert faults == []
+
+    asyncio.run(main())
+
+    told = [event.text for event in room.journal.load().events if event.kind == "lease"]
+    assert told == [*noted, "after"]

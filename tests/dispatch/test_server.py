@@ -1,6 +1,7 @@
 """The dispatcher at its edges: strangers, money, retries, stopping, a journal that fails."""
 
 import asyncio
+import gc
 import itertools
 import math
 import socket
@@ -435,3 +436,19 @@ def test_an_error_in_who_is_told_stops_the_run(room: Any) -> None:
     room.told = Deaf()
     with pytest.raises(BursarError, match="KeyError"):
         room.carry_out(nothing(1))
+
+
+@pytest.mark.parametrize("rounds", range(6))
+def test_who_connects_while_it_closes_is_not_left_open(room: Any, rounds: int) -> None:
+    """However far the loop has come with the connection: its socket is closed with the loop."""
+
+    async def main() -> None:
+        dispatcher = room.dispatcher([])
+        await dispatcher.start()
+        with socket.create_connection(dispatcher.address):
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            await dispatcher.close()
+
+    asyncio.run(main())
+    gc.collect()

@@ -2,6 +2,8 @@
 
 import csv
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,28 @@ def test_the_executor_example_finds_pi(capsys: pytest.CaptureFixture[str]) -> No
     runpy.run_path(str(EXAMPLES / "executor.py"), run_name="__main__")
 
     assert capsys.readouterr().out.startswith("pi = 3.14")
+
+
+def test_histograms_are_made_where_the_runs_lie(tmp_path: Path) -> None:
+    """As the example's README says: nothing large is moved, and the resonance is there."""
+    folder = shutil.copytree(EXAMPLES / "datagrid", tmp_path / "datagrid")
+    sites = folder / "sites.toml"  # smaller runs, slower links
+    sites.write_text(sites.read_text().replace('"8 Mbit/s"', '"500 kbit/s"'))
+    command = Path(sys.executable).parent
+    environment = {"PATH": f"{command}:/usr/bin:/bin"}
+    subprocess.run(
+        ["sh", "prepare.sh", "20000"], cwd=folder, env=environment, check=True, timeout=100
+    )
+
+    result = bursar.run(
+        folder / "analysis.toml",
+        sites,
+        catalogue=folder / "replicas.sqlite",
+        runs=tmp_path / "runs",
+    )
+
+    assert result.succeeded, [outcome.reason for outcome in result.outcomes()]
+    drawn = (result.files / "sum.txt").read_text().splitlines()
+    assert max(drawn, key=lambda line: int(line.split()[1])).startswith("3.05")
+    lying = {path.relative_to(folder) for path in (folder / "storage").rglob("run?")}
+    assert len([path for path in lying if path.parent.name == "events"]) == 6

@@ -14,6 +14,7 @@ from bursar.formats.template import parse_template
 from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import InputError
 from bursar.model.goal import Goal
+from bursar.model.matching import Matching
 from bursar.model.step import Exec, OnError, Shell
 from bursar.model.task import File, Task
 
@@ -123,7 +124,7 @@ def test_a_task_carries_every_setting(tmp_path: Path) -> None:
         wall_limit=7200.0,
         memory=2 * 10**9,
         environment={"A": "x whole", "B": "2", "C": "true"},
-        requirements="Memory > 2",
+        matching=Matching(requirements="Memory > 2"),
         retries=5,
     )
     assert campaign.goal == Goal(

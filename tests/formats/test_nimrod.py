@@ -340,7 +340,11 @@ def test_empty_blocks_are_allowed(tmp_path: Path) -> None:
 BAD = [
     ("", "1:1: ", 'no "task main"'),
     ("parameter p integer 1\n", "2:1: ", 'no "task main"'),
-    ("parm p integer 1\n", "1:1: ", 'found "parm", expected parameter, task or the end'),
+    (
+        "parm p integer 1\n",
+        "1:1: ",
+        'found "parm", expected parameter, rank, requirements, task or the end',
+    ),
     ("parameter\n", "1:10: ", "found the end of the line, expected a name"),
     ("parameter 1x integer 1\n", "1:11: ", 'found "1x", expected a name'),
     ("parameter p\n", "1:12: ", "expected files, float, integer, label or text"),

@@ -59,7 +59,7 @@ def test_the_reference_shows_what_is_read(text: str, tmp_path: Path) -> None:
 
 def test_the_example_with_slots_means_this(tmp_path: Path) -> None:
     """Prices come from the site where the slot has none; the site is as large as need be."""
-    text = next(t for t in blocks("toml") if "[[link]]" in t)
+    text = next(t for t in blocks("toml") if "[site.centre]" in t)
 
     here, centre = read_sites(written(tmp_path, text))
 
@@ -327,3 +327,47 @@ def test_what_is_wrong_is_told_at_its_place(what: str, tmp_path: Path) -> None:
 def test_the_schema_is_one() -> None:
     """Of the dialect that it names."""
     Draft202012Validator.check_schema(sites_schema())
+
+
+def test_attributes_and_storage_are_read(tmp_path: Path) -> None:
+    """A storage is relative to the file, unless it is a URL."""
+    text = """
+    [site.a]
+    processors = 1
+    storage = "store/a"
+    storage_limit = "2 GB"
+    storage_rate = "10 MB/s"
+    [site.a.attributes]
+    OpSys = "LINUX"
+    Cores = 8
+    Load = 0.5
+    Fast = true
+    [site.b]
+    processors = 1
+    storage = "s3://bucket/b"
+    """
+
+    a, b = read_sites(written(tmp_path, text))
+
+    assert a.storage == str(tmp_path / "store/a")
+    assert (a.storage_limit, a.storage_rate) == (2 * 10**9, 1e7)
+    assert a.attributes == {"OpSys": "LINUX", "Cores": 8, "Load": 0.5, "Fast": True}
+    assert b.storage == "s3://bucket/b"
+    assert list(SCHEMA.iter_errors(tomllib.loads(text))) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('attributes = { "Op-Sys" = 1 }', "site.x.attributes.Op-Sys: expected a name of letters"),
+        ("attributes = { Os = 1, OS = 2 }", 'site.x.attributes.OS: is "Os" already'),
+        ("attributes = { a = nan }", "site.x.attributes.a: expected a finite number"),
+        ('storage_limit = "1 GB"', "site.x.storage_limit: speaks of a storage, and there is none"),
+        ('storage = "s"\nstorage_rate = "fast"', "site.x.storage_rate: expected a bandwidth"),
+        ('storage = "s"\nstorage_limit = "-1"', "site.x.storage_limit: "),
+    ],
+)
+def test_attributes_and_storage_that_make_no_sense_are_refused(
+    lines: str, said: str, tmp_path: Path
+) -> None:
+    assert said in refusal(tmp_path, f"[site.x]\nprocessors = 1\n{lines}\n")

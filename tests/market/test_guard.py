@@ -221,9 +221,8 @@ class GuardMachine(RuleBasedStateMachine):
                 self.stopped = self.stopped or isinstance(effect, Stop)
             self.running = {t: r for t, r in self.running.items() if r[1] > self.now}
         if self.stopped:
-            for site in list(self.sites):
+            while self.sites:
                 self.close(0)
-                assert site not in self.sites
 
     @invariant()
     def money_is_conserved(self) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bursar.model.errors import InputError
 from bursar.model.link import Link
+from bursar.model.matching import Matching
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Task
@@ -240,7 +241,9 @@ def test_tasks_that_take_no_time_cost_next_to_nothing() -> None:
 
 
 def test_requirements_are_left_to_the_broker() -> None:
-    workflow = Workflow((Task(id="a", runtime=1, requirements='system == "linux"'),))
+    workflow = Workflow(
+        (Task(id="a", runtime=1, matching=Matching(requirements='system == "linux"')),)
+    )
 
     front = trade_off(workflow, [SiteFacts(name="here")])
 

@@ -1,10 +1,13 @@
 """From a campaign and its sites to a proposal."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bursar.api.brokering import suitable
 from bursar.api.proposal import Proposal
 from bursar.api.sites import Sites, on_offer, resolve_sites
+from bursar.broker.trading import at_prices
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
@@ -53,13 +56,16 @@ def plan(
     Raises
     ------
     InputError
-        When a file is wrong, or no plan holds every task.
+        When a file is wrong, no plan holds every task, or no site meets what all require.
     """
     from bursar.planning.choice import choose
     from bursar.planning.front import trade_off
 
     campaign = resolve_campaign(campaign)
-    facts = on_offer(resolve_sites(sites))
+    facts = suitable(campaign, on_offer(resolve_sites(sites)))
+    if any(site.pricing is not None for site in facts):
+        simulated = any(site.kind == "simulated" for site in facts)
+        facts = at_prices(facts, 0.0 if simulated else time.time())
     if processors is not None:
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)

@@ -9,17 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bursar.api.brokering import choose_brokering, suitable
+from bursar.api.copies import copies_now
+from bursar.api.matched import Matched, look_for_matches
 from bursar.api.planning import plan as make_plan
 from bursar.api.planning import resolve_campaign
 from bursar.api.proposal import Proposal
+from bursar.api.prospect import Prospect, choose_strategy, prospect, unplanned
 from bursar.api.result import RunResult
 from bursar.api.sites import Sites, resolve_sites
+from bursar.broker.strategies import Named, OutOfReach
 from bursar.formats.units import parse_amount
+from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import Infeasible, InputError
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.runs.folder import RunFolder
+from bursar.runs.haulage import check_storages
 from bursar.runs.planned import read_plan, write_plan
 
 T = TypeVar("T")
@@ -30,7 +37,7 @@ RUNS = Path("runs")
 
 class GoalOutOfReach(Infeasible):
     """
-    No plan meets the goal, and nothing was started.
+    The goal cannot be met, and nothing was started.
 
     Attributes
     ----------
@@ -38,7 +45,7 @@ class GoalOutOfReach(Infeasible):
         With the counter-offers.
     """
 
-    def __init__(self, proposal: Proposal) -> None:
+    def __init__(self, proposal: Proposal | Prospect | Matched) -> None:
         super().__init__(proposal.reason)
         self.proposal = proposal
 
@@ -48,6 +55,10 @@ def run(
     sites: Sites = None,
     *,
     processors: int | None = None,
+    strategy: Named | None = None,
+    out_of_reach: OutOfReach = "fit",
+    broker: Brokering | None = None,
+    catalogue: str | Path | None = None,
     anyway: bool = False,
     name: str | None = None,
     runs: str | Path = RUNS,
@@ -65,8 +76,21 @@ def run(
         A sites file or the sites; None: this machine.
     processors
         Lease exactly so many; None: as the goal picks.
+    strategy
+        Brings the jobs of a bag to the sites one by one, by deadline and budget, see
+        :mod:`bursar.broker.strategies`; a workflow is planned by the trade-off it stands
+        for. None: a plan; or ``"adaptive"`` for a bag with a deadline or a budget on
+        several sites.
+    out_of_reach
+        With a strategy, once the goal goes out of reach: do as many jobs as ``"fit"``, or
+        ``"refuse"`` to start any more.
+    broker
+        Match each job to a site by its requirements and rank, and how; None: only where
+        tasks ask for what the broker alone can give, see :mod:`bursar.api.brokering`.
+    catalogue
+        File of the replica catalogue, for tasks that read or register logical files.
     anyway
-        Start even if no plan meets the goal; the budget still holds.
+        Start even if the goal cannot be met; the budget still holds.
     name
         Of the run; None: made of the campaign's name and the time.
     runs
@@ -94,13 +118,43 @@ def run(
             hint="--replay SCALE runs stand-ins that take the recorded times",
         )
     _check_sites(facts)
-    proposal = make_plan(campaign, facts, processors=processors)
-    chosen = proposal.chosen
-    if chosen is None:
-        if not anyway:
+    brokering = choose_brokering(
+        campaign, facts, broker, catalogue=catalogue, strategy=strategy, processors=processors
+    )
+    if brokering is None:
+        facts = suitable(campaign, facts)
+        if processors is None:
+            strategy, campaign = choose_strategy(campaign, facts, strategy)
+        elif strategy is not None:
+            raise InputError("a strategy leases processors as it goes", where="processors")
+    proposal: Proposal | Prospect | Matched
+    if brokering is not None:
+        if any(task.data or task.registers for task in campaign.workflow.tasks):
+            check_storages(facts)
+        proposal = look_for_matches(campaign, facts, brokering, copies_now(brokering, campaign))
+        chosen = unplanned(facts, f"broker, {brokering.choice}")
+        if not proposal.feasible and not anyway:
             raise GoalOutOfReach(proposal)
-        chosen = proposal.nearest()
-    created = RunFolder.create(Path(runs), campaign, facts, argv=list(argv), name=name)
+    elif strategy is not None:
+        proposal = prospect(campaign, facts, strategy)
+        chosen = unplanned(facts, strategy, proposal.makespan, proposal.cost)
+        if not proposal.feasible and not anyway:
+            raise GoalOutOfReach(proposal)
+    else:
+        proposal = make_plan(campaign, facts, processors=processors)
+        if proposal.chosen is None and not anyway:
+            raise GoalOutOfReach(proposal)
+        chosen = proposal.chosen or proposal.nearest()
+    created = RunFolder.create(
+        Path(runs),
+        campaign,
+        facts,
+        argv=list(argv),
+        name=name,
+        strategy=strategy,
+        out_of_reach=out_of_reach,
+        brokering=brokering,
+    )
     with created as folder:
         write_plan(folder, proposal.to_dict(), chosen)
         _make_initial_files(folder, campaign)
@@ -159,9 +213,12 @@ def resume(
 
 
 def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) -> RunResult:
+    from bursar.api.replanning import replanner
     from bursar.runs.running import carry_out
 
-    summary = outside_loops(lambda: carry_out(folder, campaign, plan, **how))
+    facts = tuple(folder.read_info().sites)
+    replan = replanner(campaign, lambda: facts)
+    summary = outside_loops(lambda: carry_out(folder, campaign, plan, replan=replan, **how))
     return RunResult(folder, summary, summary["exit_status"])
 
 

@@ -5,18 +5,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bursar.api.brokering import asked_of_broker, choose_brokering, suitable
+from bursar.api.copies import copies_now
+from bursar.api.matched import look_for_matches
 from bursar.api.planning import plan as make_plan
 from bursar.api.planning import resolve_campaign
+from bursar.api.prospect import choose_strategy, prospect
 from bursar.api.running import RUNS, GoalOutOfReach, outside_loops
 from bursar.api.simulator import Simulator
 from bursar.api.sites import Sites, resolve_sites
 from bursar.broker.provisioning import Provisioning
-from bursar.broker.strategies import Strategy
+from bursar.broker.strategies import Named, OutOfReach
+from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
 from bursar.model.plan import Plan
-from bursar.model.workflow import Workflow
 from bursar.planning.policy import Method, Scheduler
 from bursar.simulation.grid import Grid
 from bursar.simulation.world import Chance, World
@@ -69,7 +73,10 @@ def simulate(
     sites: Sites = None,
     *,
     provisioning: Provisioning = "planned",
-    strategy: Strategy | None = None,
+    strategy: Named | None = None,
+    out_of_reach: OutOfReach = "fit",
+    broker: Brokering | None = None,
+    catalogue: str | Path | None = None,
     processors: int | None = None,
     method: Method = "auto",
     scheduler: Scheduler = "heft",
@@ -98,7 +105,12 @@ def simulate(
     strategy
         Takes the place of all these: the jobs of a bag are brought to the sites one by one
         as a deadline-and-budget strategy says (Nimrod/G), see
-        :mod:`bursar.broker.strategies`.
+        :mod:`bursar.broker.strategies`; a workflow is planned by the trade-off it stands
+        for. None: with ``"planned"``, as :func:`bursar.run` does.
+    out_of_reach
+        With a strategy, once the goal goes out of reach; see :func:`bursar.run`.
+    broker, catalogue
+        See :func:`bursar.run`; what the catalogue says of copies is only read.
     processors, method, scheduler
         Of the plan; see :func:`bursar.plan`.
     chance
@@ -124,9 +136,23 @@ def simulate(
         When the run could not go on.
     """
     campaign = resolve_campaign(campaign)
-    grid = Grid(resolve_sites(sites))
+    facts = resolve_sites(sites)
+    brokering = None
+    if provisioning != "planned":
+        needed = "--choice and its like" if broker is not None else asked_of_broker(campaign)
+        if needed:
+            raise InputError(f"{needed}: the broker sends these jobs", where="provisioning")
+    else:
+        brokering = choose_brokering(
+            campaign, facts, broker, catalogue=catalogue, strategy=strategy, processors=processors
+        )
+    grid = Grid(suitable(campaign, facts) if brokering is None else facts)
     chance = chance or Chance()
     World(campaign.workflow, grid.sites, chance)  # says what is wrong before any search
+    if brokering is None and (
+        strategy is not None or (provisioning == "planned" and processors is None)
+    ):
+        strategy, campaign = choose_strategy(campaign, grid.sites, strategy)
     simulator = Simulator(
         campaign,
         grid,
@@ -134,17 +160,28 @@ def simulate(
         method=method,
         scheduler=scheduler,
         strategy=strategy,
+        out_of_reach=out_of_reach,
+        brokering=brokering,
+        copies=copies_now(brokering, campaign),
         progress=progress,
     )
-    if strategy is not None:
-        _check_bag(campaign.workflow)
 
     def work() -> dict[str, Any]:
         plan: Plan | None = None
         proposal: dict[str, Any] = {}
-        if provisioning == "queued" and strategy is None:
+        if brokering is not None:
+            matched = look_for_matches(campaign, grid.sites, brokering, simulator.copies)
+            proposal = matched.to_dict()
+            if not matched.feasible and not anyway:
+                raise GoalOutOfReach(matched)
+        elif strategy is not None:
+            looked = prospect(campaign, grid.sites, strategy)
+            proposal = looked.to_dict()
+            if not looked.feasible and not anyway:
+                raise GoalOutOfReach(looked)
+        elif provisioning == "queued":
             plan = _queued(simulator)
-        elif provisioning != "best-effort" and strategy is None:
+        elif provisioning != "best-effort":
             proposed = make_plan(
                 campaign, grid.sites, processors=processors, method=method, scheduler=scheduler
             )
@@ -158,22 +195,6 @@ def simulate(
         return simulator.carry_out(plan, proposal, name=name, runs=Path(runs), argv=argv)
 
     return Simulation(outside_loops(work))
-
-
-def _check_bag(workflow: Workflow) -> None:
-    for task, parents in zip(workflow.tasks, workflow.parents, strict=True):
-        if parents:
-            raise InputError(
-                f'task "{task.id}" waits for others: a strategy brings independent jobs to sites',
-                where="strategy",
-                hint="a workflow is planned; leave the strategy out",
-            )
-        if task.processors > 1:
-            raise InputError(
-                f'task "{task.id}" needs {task.processors} processors: a strategy brings jobs of '
-                "one to sites",
-                where="strategy",
-            )
 
 
 def _queued(simulator: Simulator) -> Plan:

@@ -5,32 +5,38 @@ import contextlib
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bursar.api.planning import plan as make_plan
+from bursar.api.prospect import unplanned
+from bursar.api.replanning import replanner
 from bursar.broker.economy import Economy
-from bursar.broker.justintime import JustInTime, Supply
+from bursar.broker.justintime import JustInTime
 from bursar.broker.pilots import pilots_of
-from bursar.broker.strategies import Strategy
+from bursar.broker.strategies import Named, OutOfReach
+from bursar.broker.supply import Supply
 from bursar.dispatch.journal import Record
+from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
 from bursar.model.plan import Placement, Plan, Purchase
+from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
-from bursar.model.workflow import Workflow
 from bursar.planning.policy import Method, Scheduler
-from bursar.runs.execution import Delay, Replan, Standing
+from bursar.runs.brokerage import Brokerage
+from bursar.runs.execution import Delay, Replan
 from bursar.runs.folder import RunFolder
 from bursar.runs.planned import write_plan
 from bursar.runs.reading import read_run
 from bursar.runs.running import Surroundings, carry_out
 from bursar.simulation.clock import VirtualLoop
 from bursar.simulation.grid import Arrivals, Grid
+from bursar.simulation.haulage import SimulatedHaulage
 from bursar.simulation.site import SimulatedSite
 from bursar.simulation.world import Chance
 
@@ -51,6 +57,15 @@ class Simulator:
         Of plans made on the way, see :func:`bursar.plan`.
     strategy
         Brings the jobs of a bag to the sites, where there is no plan; None: best effort.
+    out_of_reach
+        What it does once not all jobs can be done.
+    brokering
+        How the resource broker brings the jobs to the sites, where there is no plan and no
+        strategy; None: best effort.
+    copies
+        Where logical files are at the begin, by name.
+    work
+        Seconds at speed 1 that tasks really take; None: as estimated.
     progress
         Whether to show it on stderr.
     """
@@ -63,10 +78,18 @@ class Simulator:
         *,
         method: Method = "auto",
         scheduler: Scheduler = "heft",
-        strategy: Strategy | None = None,
+        strategy: Named | None = None,
+        out_of_reach: OutOfReach = "fit",
+        brokering: Brokering | None = None,
+        copies: Mapping[str, Sequence[Replica]] | None = None,
+        work: Mapping[int, float] | None = None,
         progress: bool = False,
     ) -> None:
+        self.work = work
         self.strategy = strategy
+        self.out_of_reach: OutOfReach = out_of_reach
+        self.brokering = brokering
+        self.copies = copies or {}
         self.campaign = campaign
         self.grid = grid
         self.chance = chance
@@ -134,22 +157,41 @@ class Simulator:
         argv: Sequence[str] = (),
     ) -> tuple[dict[str, Any], list[Record]]:
         campaign, grid = self.campaign, self.grid
-        sites = grid.open(campaign.workflow, self.chance, arrivals=arrivals)
+        sites = grid.open(campaign.workflow, self.chance, arrivals=arrivals, work=self.work)
+        brokerage = None
+        if plan is None and self.brokering is not None:
+            brokerage = self._brokerage(sites, self.brokering)
         surroundings = Surroundings(
             sites=sites,
             loop=VirtualLoop,
-            just_in_time=None if plan is not None else self._supply(sites),
+            just_in_time=self._supply(sites, plan, brokerage),
+            beside=nullcontext if brokerage is None else brokerage.running,
             delay=self._delay(),
             replan=self._replan(sites),
             prefetch=False,
             look=math.inf,
             durable=False,
             refresh=_refresh(campaign, plan),
+            amendable=False,
         )
-        carried = plan or _nothing(grid.sites)
+        carried = plan or unplanned(
+            grid.sites,
+            self._kind_of(None),
+            proposal.get("expected_finish_s"),
+            proposal.get("expected_cost"),
+        )
         kept = tuple(replace(site, kind="simulated", slots=None) for site in grid.sites)
         with _place(runs, name) as (base, called):
-            made = RunFolder.create(base, campaign, kept, argv=list(argv), name=called)
+            made = RunFolder.create(
+                base,
+                campaign,
+                kept,
+                argv=list(argv),
+                name=called,
+                strategy=None if plan is not None else self.strategy,
+                out_of_reach=self.out_of_reach,
+                brokering=self.brokering if plan is None else None,
+            )
             with made as folder:
                 write_plan(folder, proposal, carried)
             summary = carry_out(
@@ -176,24 +218,46 @@ class Simulator:
             summary["folder"] = None
         return summary, records
 
-    def _supply(self, sites: dict[str, SimulatedSite]) -> Supply:
-        """Job by job as a strategy says, or by best effort."""
+    def _brokerage(self, sites: dict[str, SimulatedSite], settings: Brokering) -> Brokerage:
+        tasks = self.campaign.workflow.tasks
+        haulage = None
+        if any(task.data or task.registers for task in tasks):
+            facts = [site.facts for site in sites.values()]
+            haulage = SimulatedHaulage(tasks, facts, self.copies)
+        return Brokerage(
+            self.campaign,
+            sites,
+            settings,
+            clock=lambda: asyncio.get_running_loop().time(),
+            copies=None if haulage is None else haulage.copies,
+            haulage=haulage,
+        )
+
+    def _supply(
+        self, sites: dict[str, SimulatedSite], plan: Plan | None, brokerage: Brokerage | None
+    ) -> Supply | None:
+        """Job by job as the broker or a strategy says, or by best effort; None by a plan."""
+        if plan is not None:
+            return None
+        if brokerage is not None:
+            return brokerage.supply
         if self.strategy is None:
             return _just_in_time(self.campaign, sites)
-        tasks = self.campaign.workflow.tasks
         facts = [site.facts for site in sites.values()]
         return Economy(
-            tasks,
+            self.campaign.workflow.tasks,
             facts,
             self.campaign.goal,
             self.strategy,
-            clock=lambda: asyncio.get_running_loop().time(),
-            seconds_for=lambda task, site: _seconds(tasks[task], site),
+            out_of_reach=self.out_of_reach,
+            retry=self.campaign.retry,
         )
 
     def _kind_of(self, plan: Plan | None) -> str:
         if plan is not None:
             return "queued" if plan.algorithm == _QUEUED else "planned"
+        if self.brokering is not None:
+            return f"broker, {self.brokering.choice}"
         return "best-effort" if self.strategy is None else self.strategy
 
     def _delay(self) -> Delay | None:
@@ -204,28 +268,12 @@ class Simulator:
         return lambda task, ran, child, runs: facts[ran].delay_to(runs, tasks[task], tasks[child])
 
     def _replan(self, sites: dict[str, SimulatedSite]) -> Replan:
-        async def replan(standing: Standing) -> Plan:
-            tasks = self.campaign.workflow.tasks
-            left = [i for i in range(len(tasks)) if i not in standing.ended]
-            workflow = _what_is_left(tasks, left, standing.cut)
-            facts = [replace(site.facts, slots=site.offers()) for site in sites.values()]
-            goal = _goal_left(self.campaign.goal, standing)
-            proposed = make_plan(
-                replace(self.campaign, workflow=workflow, goal=goal, recording=None),
-                facts,
-                method=self.method,
-                scheduler=self.scheduler,
-            )
-            plan = proposed.chosen or proposed.nearest()
-            return replace(
-                plan,
-                placements=tuple(
-                    Placement(left[p.task], p.site, p.start, p.finish, p.processors)
-                    for p in plan.placements
-                ),
-            )
-
-        return replan
+        return replanner(
+            self.campaign,
+            lambda: [replace(site.facts, slots=site.offers()) for site in sites.values()],
+            method=self.method,
+            scheduler=self.scheduler,
+        )
 
 
 def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustInTime:
@@ -269,53 +317,12 @@ _SHORTEST = 1e-3
 """Seconds that a job asks for at the least."""
 
 
-def _nothing(sites: Sequence[SiteFacts]) -> Plan:
-    return Plan(
-        purchases=(),
-        placements=(),
-        makespan=None,
-        cost=None,
-        currency=sites[0].currency,
-        utilisation=None,
-        algorithm="best-effort",
-    )
-
-
 def _refresh(campaign: Campaign, plan: Plan | None) -> float:
     """Simulated seconds between two looks at the progress: some hundreds in all."""
     makespan = plan.makespan if plan is not None else None
     if makespan is None:
         makespan = max(task.runtime or 0.0 for task in campaign.workflow.tasks)
     return max(1.0, makespan / 200)
-
-
-_LONGER = 2.0
-"""What a task that was stopped is expected to take, over what it had done by then."""
-
-
-def _what_is_left(tasks: Sequence[Task], left: Sequence[int], cut: Mapping[int, float]) -> Workflow:
-    """The tasks that are left; what was stopped will take longer than thought."""
-    ids = {tasks[i].id for i in left}
-    return Workflow(
-        tuple(
-            replace(
-                tasks[i],
-                after=tuple(a for a in tasks[i].after if a in ids),
-                runtime=max(tasks[i].runtime or 0.0, _LONGER * cut.get(i, 0.0)),
-            )
-            for i in left
-        )
-    )
-
-
-def _goal_left(goal: Goal, standing: Standing) -> Goal:
-    deadline, budget = goal.deadline, goal.budget
-    return replace(
-        goal,
-        deadline=None if deadline is None else max(deadline - standing.elapsed, 1e-3),
-        budget=None if budget is None else max(budget - standing.spent, 0.0),
-        on_budget={},
-    )
 
 
 _QUEUED = "queued"

@@ -1,44 +1,66 @@
 """A bag of tasks brought to its sites job by job, by deadline and budget (Nimrod/G)."""
 
+import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
+from bursar.broker.adaptive import AdaptiveAdviser
+from bursar.broker.adviser import (
+    Advice,
+    Adviser,
+    Position,
+    Situation,
+    StatedAdviser,
+)
+from bursar.broker.backlog import Backlog
+from bursar.broker.decisions import DECISION, Decision, Weighed
+from bursar.broker.estimates import Estimates, sizes_of
+from bursar.broker.explorer import GridExplorer
+from bursar.broker.outlook import Outlook, look_ahead
 from bursar.broker.pilots import Pilot
-from bursar.broker.strategies import Resource, Strategy, jobs_for
+from bursar.broker.strategies import Named, OutOfReach
+from bursar.broker.supply import Ended, News, Past
+from bursar.broker.trading import Trading
+from bursar.model.admission import Refusal
+from bursar.model.campaign import Retry
 from bursar.model.goal import Goal
 from bursar.model.outcome import Outcome, Status
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 
+GUESS = 60.0
+"""Seconds that a job is taken to need at first, where nothing says how long; it may have more."""
+
+AHEAD = 0.2
+"""Seconds of work that a processor is given ahead, so that it never waits for the next job."""
+
+MOST_AHEAD = 64
+"""Jobs, at the most."""
+
 
 @dataclass(slots=True)
-class _Measured:
-    """What has been seen of a site, and what it has been given."""
+class _Processor:
+    """A pilot that runs our jobs one after the other."""
 
-    site: SiteFacts
-    ended: int = 0
-    seconds: float = 0.0
-    began: dict[int, float] = field(default_factory=dict)  # tasks it has, and since when
-    probed: bool = False
-
-    @property
-    def mean(self) -> float | None:
-        """Seconds of a job; None before one has ended."""
-        return self.seconds / self.ended if self.ended else None
-
-    def cost(self, seconds: float) -> float:
-        """Of a job that takes so long."""
-        return seconds * (self.site.unit_price or 0.0) + (self.site.fixed_price or 0.0)
+    name: str
+    site: str
+    price: float
+    since: float
+    until: float
+    tasks: list[int] = field(default_factory=list)
+    again: bool = True
+    agreements: dict[int, str] = field(default_factory=dict)  # of tasks that were bought for
 
 
 class Economy:
     """
-    Sends jobs to sites as a strategy says, as fast as their processors come free.
+    Sends jobs to sites as an adviser says, as fast as their processors come free.
 
-    Nothing is known of how long jobs take: one is sent to each site first (the paper's
-    initial spike). Each end of a job is an event at which what is left is given out anew,
-    and as many are sent as processors are free, so that all others may still go elsewhere.
+    Each end of a job is an event at which what is left is given out anew, and only as many
+    are sent as processors are free, so that all others may still go elsewhere.
 
     Parameters
     ----------
@@ -47,13 +69,15 @@ class Economy:
     sites
         That can be used.
     goal
-        Its deadline and budget.
+        Its deadline, budget and trade-off.
     strategy
-        See :mod:`bursar.broker.strategies`.
-    clock
-        Seconds since the begin.
-    seconds_for
-        What to ask of a site for a task.
+        ``"adaptive"``, our own, or one of the papers'.
+    trading
+        What sites ask for, and agreeing with them; None: by their facts, from the begin on.
+    out_of_reach
+        Once not all jobs can be done: do as many as fit, or start nothing more.
+    retry
+        How long a job that failed waits; None: not at all.
     """
 
     def __init__(
@@ -61,116 +85,503 @@ class Economy:
         tasks: Sequence[Task],
         sites: Sequence[SiteFacts],
         goal: Goal,
-        strategy: Strategy,
-        clock: Callable[[], float],
-        seconds_for: Callable[[int, SiteFacts], float],
+        strategy: Named,
+        *,
+        trading: Trading | None = None,
+        out_of_reach: OutOfReach = "fit",
+        retry: Retry | None = None,
     ) -> None:
         self._tasks = tasks
+        self._all = tuple(sites)
         self._goal = goal
-        self._strategy: Strategy = strategy
-        self._clock = clock
-        self._seconds_for = seconds_for
-        self._measured = {site.name: _Measured(site) for site in sites}
-        self._waiting: list[int] = []
-        self._spent = 0.0
-        self._sent = 0
+        self._strategy: Named = strategy
+        self._trading = trading or Trading(sites)
+        self._is_begun = trading is not None  # with the moment that prices count from
+        self._rule: OutOfReach = out_of_reach
+        self._retry = retry or Retry(backoff=0.0)
+        self._failures: dict[int, int] = {}
+        self._later: list[tuple[float, int]] = []  # when jobs that failed are tried again
+        self._adviser = _adviser(strategy, goal)
+        self._sizes, known = sizes_of(task.runtime for task in tasks)
+        self._estimates = Estimates({s.name: s.speed for s in sites}, known)
+        self._explorer = GridExplorer(sites, self._estimates)
+        self._backlog = Backlog(self._sizes, by_size=self._adviser.by_size)
+        self._held: dict[str, _Processor] = {}
+        self._at: dict[str, dict[str, _Processor]] = {site.name: {} for site in sites}
+        self._where: dict[int, str] = {}
+        self._probed: set[str] = set()
+        self._asked: dict[int, float] = {}
+        self._probing: set[int] = set()  # jobs that were sent to learn from them
+        self._pilots = 0
+        self._ended_since = 0
+        self._advice: Advice | None = None
+        self._wake = math.inf
+        self._verdict = ""
+        self._feasible: bool | None = None
+        self._short = False
+        self._news: list[News] = []
+        self._advised: list[str] = []
+        self._weighed: list[Weighed] = []
+        self._used: list[tuple[str, bool, float]] = []
+        self._told_at = math.inf
+        self._limits = (math.inf, math.inf)
 
-    def begin(self, ended: Iterable[int], before: int = 0) -> list[Pilot]:
-        """Pilots for the first jobs; see :class:`bursar.broker.justintime.Supply`."""
-        self._sent = before
-        gone = set(ended)
-        self._waiting = [i for i in range(len(self._tasks)) if i not in gone][::-1]
+    # What the run asks.
+
+    def begin(self, past: Past) -> list[Pilot]:
+        """See :class:`bursar.broker.supply.Supply`."""
+        self._take_up(past)
         return self._decide()
 
-    def ended(self, outcome: Outcome, final: bool) -> list[Pilot]:
-        """Pilots for what is sent after an attempt."""
-        where = next(m for m in self._measured.values() if outcome.task in m.began)
-        del where.began[outcome.task]
-        seconds = outcome.end - outcome.start
-        self._spent += where.cost(seconds)
-        if outcome.status is Status.SUCCEEDED:
-            where.ended += 1
-            where.seconds += seconds
-        elif not final:
-            self._waiting.append(outcome.task)
+    def outlook(self, past: Past) -> Outlook | None:
+        """Takes up a run, without sending anything: what can be had of it."""
+        self._take_up(past)
+        now = past.clock()
+        return look_ahead(self._situation(now), now, past.spent())
+
+    def _take_up(self, past: Past) -> None:
+        self._clock, self._spent = past.clock, past.spent
+        self._pilots = past.pilots
+        if not self._is_begun:
+            self._trading.epoch = past.epoch
+        for outcome, site in past.attempts:
+            if self._explorer.site(site) is not None:
+                self._learn(outcome, site, outcome.end - outcome.start)
+                self._probed.add(site)
+        for task in range(len(self._tasks)):
+            if task not in past.ended:
+                self._backlog.add(task)
+
+    def expected(self) -> tuple[float | None, float | None]:
+        """Seconds from now until all is done, and what it costs; None where that is open."""
+        advice = self._adviser.advise(self._situation(self._clock()))
+        return advice.ends, advice.cost
+
+    def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
+        """Pilots for what is sent after attempts that ended at one moment."""
+        for outcome, final in outcomes:
+            self._take_in(outcome)
+            if not final:
+                self._again(outcome)
+        self._ended_since += len(outcomes)
+        self._short = False
         return self._decide()
+
+    def _again(self, outcome: Outcome) -> None:
+        """A job is tried again, after its wait: until then it needs no processor."""
+        wait = 0.0
+        if outcome.status is not Status.CANCELLED:
+            self._failures[outcome.task] = failures = self._failures.get(outcome.task, 0) + 1
+            wait = self._retry.wait_before(failures + 1)
+        if wait > 0:
+            heapq.heappush(self._later, (self._clock() + wait, outcome.task))
+        else:
+            self._backlog.add(outcome.task)
+
+    def _take_in(self, outcome: Outcome) -> None:
+        processor = self._held.get(self._where.pop(outcome.task, ""))
+        if processor is None:
+            return
+        now = self._clock()
+        self._pay(processor, outcome)
+        self._learn(outcome, processor.site, now - processor.since)
+        processor.since = now
+        self._explorer.worked(processor.site)
+        if outcome.status in (Status.LOST, Status.CANCELLED):
+            processor.again = False
+            ran = outcome.end - outcome.start
+            self._asked[outcome.task] = max(self._asked.get(outcome.task, 0.0), 2 * ran)
+        if outcome.status is not Status.SUCCEEDED:
+            self._unlearned(outcome.task, processor.site)
+
+    def holds(self, lease: str) -> bool:
+        """Whether a job is on it, by what has been told so far."""
+        return lease in self._held
+
+    def lost(self, pilot: Pilot, reason: str) -> list[Pilot] | None:
+        """Its jobs go elsewhere; a site that fails again and again gets no more."""
+        processor = self._forget(pilot.name)
+        if processor is None:
+            return []
+        for task in tuple(processor.tasks):
+            self._take_back(processor, task)
+        if self._explorer.failed(processor.site):
+            self._say(f"{processor.site} is left out: {reason}")
+        if not self._explorer.sites:
+            return None
+        self._advice = None
+        return self._decide()
+
+    def short(self, pilot: Pilot) -> None:
+        """There was no money for a pilot: its jobs wait until another has ended."""
+        processor = self._held.get(pilot.name)
+        if processor is None:
+            return
+        for task in pilot.tasks:
+            self._take_back(processor, task)
+        if not processor.tasks:
+            self._forget(pilot.name)
+        self._short = True
+
+    def amend(self, goal: Goal) -> list[Pilot]:
+        """The goal has changed."""
+        self._goal = goal
+        self._adviser = _adviser(self._strategy, goal)
+        self._verdict, self._advice, self._short = "", None, False
+        return self._decide()
+
+    def look(self) -> list[Pilot]:
+        """A price has changed, or jobs take longer than thought."""
+        now = self._clock()
+        while self._later and self._later[0][0] <= now:
+            self._backlog.add(heapq.heappop(self._later)[1])
+        if self._wake <= now:
+            self._wake = math.inf
+        self._advice, self._short = None, False
+        return self._decide()
+
+    @property
+    def wake(self) -> float:
+        """When to look, seconds since the begin; infinite for never."""
+        return min(self._wake, self._later[0][0]) if self._later else self._wake
 
     def routed(self, pilot: Pilot) -> Pilot:
         """It has its site already."""
         return pilot
 
+    def news(self) -> list[News]:
+        """Decisions, and what is to be told, since last asked."""
+        news, self._news = self._news, []
+        return news
+
     @property
     def verdict(self) -> str:
         """Says so where jobs are left and none is with a site: none fits any more."""
-        if not self._waiting or any(where.began for where in self._measured.values()):
+        if self._verdict:
+            return self._verdict
+        if not self._backlog.jobs or self._where or not math.isinf(self.wake):
             return ""
         return (
-            f"{len(self._waiting)} of {len(self._tasks)} jobs do not fit into what is left of the "
+            f"{self._backlog.jobs} of {len(self._tasks)} jobs do not fit into what is left of the "
             "deadline and the budget"
         )
+
+    # Deciding.
 
     def _decide(self) -> list[Pilot]:
         """What is sent now."""
         now = self._clock()
-        sent = []
-        for where in self._measured.values():
-            if not where.probed and self._waiting and self._affords(where, now):
-                where.probed = True
-                sent.append(self._send(where, now))
-        known = [where for where in self._measured.values() if where.mean is not None]
-        if not known:
-            return sent
-        given = jobs_for(
-            self._strategy,
-            [self._resource(where, now) for where in known],
-            len(self._waiting),
-            self._time_left(now),
-            self._money_left(),
-        )
-        for where, jobs in zip(known, given, strict=True):
-            room = where.site.processors - len(where.began)
-            sent.extend(self._send(where, now) for _ in range(min(room, jobs)))
+        sent: list[Pilot] = []
+        if self._backlog.jobs and not self._verdict and not self._short:
+            if self._advice is None or self._is_stale():
+                self._advise(now)
+            if self._advice is not None and not self._verdict:
+                sent = self._send(self._advice, now)
+        for name in [name for name, held in self._held.items() if not held.tasks]:
+            self._forget(name)  # its processor goes back
         return sent
 
-    def _resource(self, where: _Measured, now: float) -> Resource:
-        mean = where.mean
-        assert mean is not None
-        busy = sorted(max(0.0, began + mean - now) for began in where.began.values())
-        idle = where.site.processors - len(busy)
-        return Resource(
-            seconds=max(mean, 1e-9), cost=where.cost(mean), free_at=(*[0.0] * idle, *busy)
+    def _is_stale(self) -> bool:
+        """Whether so much has happened that what is left is to be given out anew."""
+        return not self._where or self._ended_since >= max(1, self._backlog.jobs // 100)
+
+    def _advise(self, now: float) -> None:
+        situation = self._situation(now)
+        self._ended_since = 0
+        advice = self._adviser.advise(situation)
+        if not (advice.feasible and self._feasible):  # otherwise nothing is crossed
+            self._judge(situation, now)
+        if self._verdict:
+            return
+        self._advice = advice
+        changes = [site.prices[0][1] for site in situation.sites if self._may_wait(situation, site)]
+        self._wake = now + min([advice.wake, *changes])
+        self._advised = [site.name for site in situation.sites]
+        self._note(situation, advice)
+
+    def _judge(self, situation: Situation, now: float) -> None:
+        outlook = look_ahead(situation, now, self._spent() + self._promised(now))
+        if outlook is None or outlook.feasible is self._feasible:
+            return
+        before, self._feasible = self._feasible, outlook.feasible
+        if outlook.feasible and before is None:
+            return
+        self._say(str(outlook))
+        if not outlook.feasible and self._rule == "refuse":
+            self._verdict = f"out of reach: {outlook}"
+
+    def _situation(self, now: float) -> Situation:
+        running: dict[str, list[tuple[float, float]]] = {site.name: [] for site in self._all}
+        for held in self._held.values():
+            if held.tasks:
+                size = sum(self._sizes[task] for task in held.tasks)
+                running[held.site].append((size, now - held.since))
+        mean = self._backlog.mean
+        goal = self._goal
+        return Situation(
+            sites=[
+                Position(
+                    name=site.name,
+                    processors=site.processors,
+                    prices=self._trading.ahead(site, now, self._expected(site.name, mean)),
+                    fixed=site.fixed_price or 0.0,
+                    running=tuple(running[site.name]),
+                    probed=site.name in self._probed,
+                    shared=site.is_shared,
+                )
+                for site in self._explorer.sites
+            ],
+            sizes=self._backlog.sizes,
+            jobs=len(self._tasks),
+            estimates=self._estimates,
+            time_left=math.inf if goal.deadline is None else goal.deadline - now,
+            money_left=self._money_left(now),
+            budget=math.inf if goal.budget is None else goal.budget,
+            probes=len(self._probing),
         )
 
-    def _affords(self, where: _Measured, now: float) -> bool:
-        """Whether a first job may go there, by what it would ask for."""
-        seconds = self._seconds_for(self._waiting[-1], where.site)
-        return where.cost(seconds) <= self._money_left() and seconds <= self._time_left(now)
-
-    def _time_left(self, now: float) -> float:
-        return math.inf if self._goal.deadline is None else self._goal.deadline - now
-
-    def _money_left(self) -> float:
-        if self._goal.budget is None:
-            return math.inf
-        given = sum(
-            where.cost(self._seconds_for(task, where.site))
-            for where in self._measured.values()
-            for task in where.began
+    def _may_wait(self, situation: Situation, site: Position) -> bool:
+        """Whether a job could be had at a price that a site will ask for later."""
+        seconds = self._expected(site.name, situation.mean)
+        return any(
+            begin + seconds <= situation.time_left
+            and price * seconds + site.fixed <= situation.money_left
+            for begin, _, price in site.prices[1:]
         )
-        return self._goal.budget - self._spent - given
 
-    def _send(self, where: _Measured, now: float) -> Pilot:
-        task = self._waiting.pop()
-        where.began[task] = now
-        self._sent += 1
+    def _money_left(self, now: float) -> float:
+        """Of the budget, what is spent and promised taken off; infinite for no budget."""
+        budget = self._goal.budget
+        return math.inf if budget is None else budget - self._spent() - self._promised(now)
+
+    def _promised(self, now: float) -> float:
+        """What running jobs may still come to, currency units."""
+        return sum(
+            held.price * max(0.0, held.until - now) for held in self._held.values() if held.tasks
+        )
+
+    def _expected(self, site: str, size: float) -> float:
+        """Seconds that a job runs; a guess where nothing is known."""
+        if not self._estimates.is_known:
+            return GUESS
+        facts = self._explorer.site(site)
+        shared = facts is not None and facts.is_shared
+        return (self._estimates.runs(site) if shared else self._estimates.takes(site)) * size
+
+    def _learn(self, outcome: Outcome, site: str, took: float) -> None:
+        if outcome.status is Status.SUCCEEDED:
+            ran = outcome.end - outcome.start
+            size = self._sizes[outcome.task]
+            self._estimates.learn(site, size, ran, max(ran, took))
+        elif outcome.status is not Status.CANCELLED:
+            self._estimates.failed(site)
+
+    # Sending.
+
+    def _send(self, advice: Advice, now: float) -> list[Pilot]:
+        batches: dict[str, list[int]] = {}
+        money = self._money_left(now)
+        for name, given, may_now in zip(self._advised, advice.given, advice.now, strict=True):
+            site = self._explorer.site(name)
+            if site is None or not may_now or not self._explorer.is_usable(name):
+                continue
+            while (size_class := self._next_class(given)) is not None and self._has_room(site):
+                task = self._backlog.take(size_class)
+                in_time = self._is_in_time(task, site, now)
+                seconds = self._seconds_for(task, site, money)
+                held = self._placed(task, site, now, seconds, money) if in_time else None
+                if held is None:
+                    self._backlog.add(task)
+                    if not in_time:
+                        self._advice = None  # it has become too old
+                    break
+                given[size_class] -= 1
+                money -= held.price * seconds
+                batches.setdefault(held.name, []).append(task)
+                self._probed.add(name)
+                if advice.probes.get(name, 0) > 0:
+                    advice.probes[name] -= 1
+                    self._probing.add(task)
+        if batches:
+            self._keep(self._decision(now, [(t, n) for n, ts in batches.items() for t in ts]))
+        return [self._pilot(self._held[name], tasks, now) for name, tasks in batches.items()]
+
+    def _next_class(self, given: list[int]) -> int | None:
+        """The first class of which a site is to get jobs that are still there."""
+        for k, count in enumerate(given):
+            if count > 0:
+                if self._backlog.has(k):
+                    return k
+                given[k] = 0
+        return None
+
+    def _forget(self, name: str) -> _Processor | None:
+        """A processor is ours no more."""
+        held = self._held.pop(name, None)
+        if held is not None:
+            del self._at[held.site][name]
+        return held
+
+    def _has_room(self, site: SiteFacts) -> bool:
+        """Whether a site has a processor that could be given a job, now or ahead."""
+        there = self._at[site.name].values()
+        if sum(bool(held.tasks) for held in there) < site.processors:
+            return True
+        depth = self._depth(site)
+        return any(held.again and len(held.tasks) < depth for held in there)
+
+    def _is_in_time(self, task: int, site: SiteFacts, now: float) -> bool:
+        """Whether a job that is sent now should end by the deadline."""
+        deadline = self._goal.deadline
+        if deadline is None or not self._estimates.is_known:
+            return True
+        seconds = self._estimates.takes(site.name) * self._sizes[task]
+        return now + seconds <= deadline * (1 + _CLOSE)
+
+    def _placed(
+        self, task: int, site: SiteFacts, now: float, seconds: float, money: float
+    ) -> _Processor | None:
+        """Buys for a job, and gives it a processor at that price; None where there is none."""
+        bought = self._trading.buy(site, seconds, now, money)
+        if isinstance(bought, Refusal):
+            return None
+        price = (site.unit_price or 0.0) if bought is None else bought.unit_price
+        held = self._processor_at(site, price, now)
+        if held is None:
+            if bought is not None:
+                self._trading.over(site.name, bought.id, 0.0)
+            return None
+        if bought is not None:
+            held.agreements[task] = bought.id
+        if not held.tasks:
+            held.since = held.until = now
+        held.until = max(held.until, now) + seconds
+        held.tasks.append(task)
+        self._where[task] = held.name
+        return held
+
+    def _processor_at(self, site: SiteFacts, price: float, now: float) -> _Processor | None:
+        """One that has room: idle, new, or with the least before it."""
+        there = self._at[site.name].values()
+        usable = [held for held in there if held.again and held.price == price]
+        best = min(usable, key=lambda held: len(held.tasks), default=None)
+        if best is not None and not best.tasks:
+            return best
+        if sum(bool(held.tasks) for held in there) < site.processors:
+            self._pilots += 1
+            made = _Processor(f"lease-{self._pilots}", site.name, price, now, now)
+            made.again = not site.is_shared
+            self._held[made.name] = self._at[site.name][made.name] = made
+            return made
+        return best if best is not None and len(best.tasks) < self._depth(site) else None
+
+    def _unlearned(self, task: int, site: str) -> None:
+        """A job told nothing of how long jobs take: where it was the first, another may go."""
+        self._probing.discard(task)
+        if not self._estimates.count(site):
+            self._probed.discard(site)
+
+    def _pay(self, held: _Processor, outcome: Outcome) -> None:
+        """A job is no more on a processor; its owner is paid for what it used."""
+        held.tasks.remove(outcome.task)
+        agreement = held.agreements.pop(outcome.task, None)
+        if agreement is not None:
+            used = max(0.0, outcome.end - outcome.start)
+            self._trading.over(held.site, agreement, used * held.price)
+
+    def _take_back(self, held: _Processor, task: int) -> None:
+        """A job that was not begun is to be sent again."""
+        self._unlearned(task, held.site)
+        self._where.pop(task, None)
+        held.tasks.remove(task)
+        agreement = held.agreements.pop(task, None)
+        if agreement is not None:
+            self._trading.over(held.site, agreement, 0.0)
+        self._backlog.add(task)
+
+    def _depth(self, site: SiteFacts) -> int:
+        """Jobs that a processor is given ahead, the one it runs included."""
+        if site.is_shared or not self._estimates.is_known:
+            return 1
+        seconds = self._estimates.takes(site.name) * self._backlog.mean
+        return max(1, min(MOST_AHEAD, math.ceil(AHEAD / seconds - _CLOSE)))
+
+    def _seconds_for(self, task: int, site: SiteFacts, money: float) -> float:
+        """What to ask of a site for a job; where it is not shared, more can be had later."""
+        limit = self._tasks[task].wall_limit
+        if site.is_shared and limit is not None:
+            return limit
+        seconds = self._expected(site.name, self._sizes[task])
+        if site.is_shared:
+            seconds *= 1.0 + self._estimates.quantile * self._estimates.spread
+        seconds = max(_SHORTEST, seconds, self._asked.get(task, 0.0))
+        if not self._estimates.is_known:  # what the money pays, and some for others
+            rate = site.unit_price or 0.0
+            affordable = money / 2 / rate if rate > 0 else math.inf
+            seconds = max(_SHORTEST, min(seconds, affordable))
+        return seconds if limit is None else min(seconds, limit)
+
+    def _pilot(self, held: _Processor, tasks: Sequence[int], now: float) -> Pilot:
+        site = self._explorer.site(held.site)
+        assert site is not None
         return Pilot(
-            name=f"lease-{self._sent}",
-            site=where.site.name,
+            name=held.name,
+            site=held.site,
             processors=1,
             own=1,
             start=None,
-            duration=self._seconds_for(task, where.site),
-            unit_price=where.site.unit_price,
-            fixed_price=where.site.fixed_price,
-            tasks=(task,),
+            duration=held.until - now,
+            unit_price=None if site.unit_price is None else held.price,
+            fixed_price=site.fixed_price,
+            extensible=not site.is_shared,
+            tasks=tuple(tasks),
         )
+
+    # What is kept of it.
+
+    def _note(self, situation: Situation, advice: Advice) -> None:
+        """Keeps why each site gets what it gets, where that has changed."""
+        weighed = [
+            Weighed(
+                site.name,
+                site.price,
+                len(site.running),
+                site.processors,
+                sum(given),
+                advice.reasons.get(site.name, ""),
+            )
+            for site, given in zip(situation.sites, advice.given, strict=True)
+        ]
+        used = [(w.site, w.given > 0, w.price) for w in weighed]
+        self._limits = (situation.time_left, situation.money_left)
+        if used != self._used or self._told_at - self._backlog.jobs >= len(self._tasks) / 100:
+            self._used, self._told_at = used, self._backlog.jobs
+            self._weighed = weighed
+
+    def _decision(self, now: float, sent: Sequence[tuple[int, str]]) -> Decision:
+        weighed, self._weighed = self._weighed, []
+        time_left, money_left = self._limits
+        return Decision(
+            at=now,
+            strategy=self._strategy,
+            left=self._backlog.jobs,
+            time_left=None if math.isinf(time_left) else time_left,
+            money_left=None if math.isinf(money_left) else money_left,
+            sites=weighed,
+            sent=[(task, self._held[name].site, name) for task, name in sent],
+        )
+
+    def _keep(self, decision: Decision) -> None:
+        self._news.append((DECISION, msgspec.json.encode(decision).decode()))
+
+    def _say(self, text: str) -> None:
+        self._news.append(("message", text))
+
+
+def _adviser(strategy: Named, goal: Goal) -> Adviser:
+    return AdaptiveAdviser(goal) if strategy == "adaptive" else StatedAdviser(strategy)
+
+
+_CLOSE = 1e-6
+_SHORTEST = 1e-3
+"""Seconds that a job asks for at the least."""

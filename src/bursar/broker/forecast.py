@@ -71,6 +71,10 @@ class Forecast:
         else:
             self._left_known -= task.runtime * task.processors
 
+    def follow(self, plan: Plan) -> None:
+        """What is left goes by another plan from now on."""
+        self._plan = plan
+
     @property
     def stretch(self) -> float:
         """Seconds taken for each second estimated; 1 before anything is known."""
@@ -85,7 +89,7 @@ class Forecast:
             left += self._left_unknown * self._unknown_actual / self._unknown_width
         return left
 
-    def finish(self, elapsed: float) -> float | None:
+    def finish(self, elapsed: float, held: int = 0) -> float | None:
         """
         Seconds from the begin at which the last task will end; None when unknown.
 
@@ -93,12 +97,14 @@ class Forecast:
         ----------
         elapsed
             Seconds since the begin.
+        held
+            Processors that are held now, for where the plan bought none.
         """
         if self._left <= 0:
             return elapsed
         left = self.left()
         if left is None:
             return None
-        processors = max(1, self._plan.processors)
+        processors = max(1, self._plan.processors or held)
         used = self._plan.utilisation or 1.0
         return elapsed + left / (processors * used)

@@ -1,43 +1,19 @@
 """Best effort: each task goes to a queue when those before it have ended (HPDC'07 section 5)."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from bursar.broker.pilots import Pilot
-from bursar.model.outcome import Outcome, Status
+from bursar.broker.supply import Ended, News, Past
+from bursar.model.errors import BudgetStop
+from bursar.model.goal import Goal
+from bursar.model.outcome import Status
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
 
 Choose = Callable[[int], tuple[SiteFacts, float]]
 """Where a task goes if it is sent now, and seconds to ask for there."""
-
-
-class Supply(Protocol):
-    """Asks for pilots as tasks come to their ends."""
-
-    def begin(self, ended: Iterable[int], before: int = 0) -> list[Pilot]:
-        """
-        Pilots for what can start at once.
-
-        Parameters
-        ----------
-        ended
-            Tasks that have succeeded already.
-        before
-            Pilots there were before: names go on from there.
-        """
-
-    def ended(self, outcome: Outcome, final: bool) -> list[Pilot]:
-        """Pilots for what can start after an attempt."""
-
-    def routed(self, pilot: Pilot) -> Pilot:
-        """The pilot with its site: asked when it is sent, since each changes the queues."""
-
-    @property
-    def verdict(self) -> str:
-        """Why nothing will be asked for any more though tasks are left; empty while more will."""
 
 
 class JustInTime:
@@ -58,26 +34,59 @@ class JustInTime:
         self._children = workflow.children
         self._missing = [len(parents) for parents in workflow.parents]
         self._sent = 0
+        self._cuts: dict[int, int] = {}  # how often the time of a task was over before it ended
 
-    def begin(self, ended: Iterable[int], before: int = 0) -> list[Pilot]:
-        """See :class:`Supply`."""
-        self._sent = before
-        gone = set(ended)
+    def begin(self, past: Past) -> list[Pilot]:
+        """See :class:`bursar.broker.supply.Supply`."""
+        self._sent = past.pilots
+        gone = past.succeeded
         for task in gone:
             self._release(task)
         return [
             self._pilot(task)
-            for task in self._workflow.order
-            if not self._missing[task] and task not in gone
+            for task, missing in enumerate(self._missing)
+            if not missing and task not in gone
         ]
 
-    def ended(self, outcome: Outcome, final: bool) -> list[Pilot]:
-        """Pilots for what can start after an attempt."""
-        if not final:
-            return [self._pilot(outcome.task)]
-        if outcome.status is not Status.SUCCEEDED:
-            return []
-        return [self._pilot(task) for task in self._release(outcome.task)]
+    def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
+        """Pilots for what can start after attempts, by the tasks' numbers."""
+        ready: list[int] = []
+        for outcome, final in outcomes:
+            if not final:
+                if outcome.status is Status.CANCELLED:  # its time was over
+                    self._cuts[outcome.task] = self._cuts.get(outcome.task, 0) + 1
+                ready.append(outcome.task)
+            elif outcome.status is Status.SUCCEEDED:
+                ready.extend(self._release(outcome.task))
+        return [self._pilot(task) for task in sorted(ready)]
+
+    def holds(self, lease: str) -> bool:
+        """Each pilot is for one attempt."""
+        return False
+
+    def lost(self, pilot: Pilot, reason: str) -> None:
+        """Best effort has no other place for a task."""
+
+    def short(self, pilot: Pilot) -> None:
+        """It does not look at the money: the run ends."""
+        raise BudgetStop(f"{pilot.site}: there is no money for {pilot.name}")
+
+    def amend(self, goal: Goal) -> list[Pilot]:
+        """It has no goal."""
+        return []
+
+    def look(self) -> list[Pilot]:
+        """Nothing depends on the time alone."""
+        return []
+
+    @property
+    def wake(self) -> float:
+        """Never."""
+        return math.inf
+
+    def news(self) -> list[News]:
+        """None."""
+        return []
 
     @property
     def verdict(self) -> str:
@@ -99,7 +108,7 @@ class JustInTime:
         return replace(
             pilot,
             site=site.name,
-            duration=seconds,
+            duration=seconds * 2.0 ** self._cuts.get(task, 0),
             unit_price=site.unit_price,
             fixed_price=site.fixed_price,
         )

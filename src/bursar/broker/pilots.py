@@ -41,6 +41,8 @@ class Pilot:
         Paid to its end, used or not.
     works
         Whether workers are started on it; otherwise it only pays for those of others.
+    extensible
+        Whether it lasts on past its duration while a task runs, as far as the money goes.
     tasks
         Whom it runs, in order; by their numbers.
     """
@@ -55,6 +57,7 @@ class Pilot:
     fixed_price: float | None
     whole: bool = False
     works: bool = True
+    extensible: bool = False
     tasks: tuple[int, ...] = ()
 
     @property

@@ -1,21 +1,33 @@
 """
 Deadline and budget strategies: how many of the jobs that are left each resource gets.
 
-The three of the Nimrod/G paper (section 3) and cost-time optimisation (Buyya et al.,
-SPE 2005). They are asked anew whenever something has happened, with what has been measured
-by then, so a job counts as given only once it is sent. Functions of data: a resource's
-numbers in, jobs for each resource out.
+The three of the Nimrod/G paper (section 3), cost-time optimisation (Buyya et al., SPE 2005)
+and conservative time optimisation (Buyya's thesis, Monash 2002). They are asked anew whenever
+something has happened, with what has been measured by then, so a job counts as given only
+once it is sent. Functions of data: a resource's numbers in, jobs for each resource out.
 """
 
 import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-Strategy = Literal["time", "cost", "none", "cost-time"]
-"""Minimise the time within the budget, the cost within the deadline, neither within both, or
-the cost and, where it is the same, the time."""
+Strategy = Literal["time", "cost", "none", "cost-time", "conservative-time"]
+"""Minimise the time within the budget, the cost within the deadline, neither within both, the
+cost and, where it is the same, the time; or the time, with each waiting job's share of the budget
+kept for it."""
+
+Named = Literal["adaptive", "time", "cost", "none", "cost-time", "conservative-time"]
+"""Our own (:mod:`bursar.broker.adaptive`), or one of the papers'."""
+
+Policy = Literal["planned", Named]
+"""A plan made at the begin, or a strategy."""
+
+POLICIES: tuple[Policy, ...] = ("planned", *get_args(Named))
+
+OutOfReach = Literal["fit", "refuse"]
+"""What happens once not all jobs can be done: as many as fit, or none more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +129,42 @@ def by_cost_then_time(
 ) -> list[int]:
     """Cost-time: of resources that cost the same, cheapest first, the earliest completion."""
     given = [0] * len(resources)
-    costs = sorted({round(resource.cost, 9) for resource in resources})
-    for cost in costs:
-        group = [i for i, resource in enumerate(resources) if round(resource.cost, 9) == cost]
+    groups: dict[float, list[int]] = {}
+    for i, resource in enumerate(resources):
+        groups.setdefault(round(resource.cost, 9), []).append(i)
+    for cost, group in sorted(groups.items()):
+        if not jobs:
+            break
         paid = min((_paid(resources[i], money_left) for i in group), default=0)
         made, left = _earliest(resources, group, min(jobs, paid), time_left, math.inf)
-        given = [a + b for a, b in zip(given, made, strict=True)]
+        for i in group:
+            given[i] = made[i]
         sent = min(jobs, paid) - left
         jobs -= sent
         money_left -= sent * cost
+    return given
+
+
+def by_conservative_time(
+    resources: Sequence[Resource], jobs: int, time_left: float, money_left: float
+) -> list[int]:
+    """
+    Conservative time: the time rule, with every waiting job's even share kept for it.
+
+    Those whose cost is at most the budget per job get all that they complete in time, each
+    job who ends it first. For the dearer ones the same again with what is left.
+    """
+    given = [0] * len(resources)
+    open_to = set(range(len(resources)))
+    while jobs and open_to:
+        limit = money_left / jobs
+        cheap = sorted(i for i in open_to if resources[i].cost <= limit)
+        if not cheap:
+            break
+        made, jobs = _earliest(resources, cheap, jobs, time_left, math.inf)
+        given = [a + b for a, b in zip(given, made, strict=True)]
+        money_left -= sum(n * resource.cost for n, resource in zip(made, resources, strict=True))
+        open_to -= set(cheap)
     return given
 
 
@@ -199,4 +238,5 @@ _STRATEGIES: dict[Strategy, Callable[[Sequence[Resource], int, float, float], li
     "cost": by_cost,
     "none": by_none,
     "cost-time": by_cost_then_time,
+    "conservative-time": by_conservative_time,
 }

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
+from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.goal import Goal
@@ -54,6 +55,77 @@ def load_sites(path: Path | None) -> tuple[SiteFacts, ...]:
     from bursar.formats.sites_toml import read_sites
 
     return read_sites(path)
+
+
+def brokering(
+    *,
+    choice: str | None,
+    alpha: float | None,
+    beta: float | None,
+    weights: Path | None,
+    refresh: str | None,
+    rank_by: Literal["site", "index"] | None = None,
+    seed: int = 0,
+) -> Brokering | None:
+    """
+    How the command line wants jobs matched to sites; None: it does not say.
+
+    Raises
+    ------
+    InputError
+        Naming the option that is wrong, or the place in the file of weights.
+    """
+    if all(option is None for option in (choice, alpha, beta, weights, refresh, rank_by)):
+        return None
+    given: dict[str, object] = {"seed": seed}
+    if weights is not None:
+        if alpha is not None or beta is not None:
+            raise InputError("goes without --alpha and --beta", where="--weights")
+        from bursar.formats.weights_toml import read_weights
+
+        found = read_weights(weights)
+        given |= {"alpha": found.alpha, "beta": found.beta}
+    if refresh is not None:
+        from bursar.formats.units import parse_duration
+
+        given["refresh"] = _parsed(parse_duration, refresh, "--refresh")
+    named = {"choice": choice, "alpha": alpha, "beta": beta, "rank_by": rank_by}
+    given |= {option: value for option, value in named.items() if value is not None}
+    for option, value in given.items():
+        try:
+            Brokering(**{option: value})  # type: ignore[arg-type]
+        except ValueError as error:
+            raise InputError(str(error), where=f"--{option}") from None
+    return Brokering(**given)  # type: ignore[arg-type]
+
+
+def by_factors(
+    campaign: Campaign,
+    sites: tuple[SiteFacts, ...],
+    deadline_factor: float | None,
+    budget_factor: float | None,
+    *,
+    given: tuple[str | None, str | None],
+) -> Campaign:
+    """
+    The campaign with the limits that ``--deadline-factor`` and ``--budget-factor`` stand for.
+
+    Raises
+    ------
+    InputError
+        When a limit is given both ways, or a factor makes no sense.
+    """
+    if deadline_factor is None and budget_factor is None:
+        return campaign
+    factors = (deadline_factor, budget_factor)
+    for name, limit, factor in zip(("deadline", "budget"), given, factors, strict=True):
+        if limit is not None and factor is not None:
+            raise InputError(f"goes without --{name}", where=f"--{name}-factor")
+    from bursar.api.factors import with_factors
+
+    return with_factors(
+        campaign, sites, deadline_factor=deadline_factor, budget_factor=budget_factor
+    )
 
 
 def with_options(

@@ -13,7 +13,22 @@ from typing import Annotated
 import typer
 
 import bursar
-from bursar.cli import plan, reproduce, run, runs, schema, simulate, sites, trace
+from bursar.cli import (
+    amend,
+    ledger,
+    match,
+    plan,
+    replicas,
+    reproduce,
+    run,
+    runs,
+    schema,
+    simulate,
+    sites,
+    trace,
+    tune,
+    why,
+)
 from bursar.model.errors import BursarError
 
 INTERRUPTED = 130
@@ -27,7 +42,22 @@ app = typer.Typer(
     epilog="Exit status: 0 done, 1 tasks failed, 2 bad input, 3 infeasible goal, "
     "4 stopped by budget, 5 deadline missed, 130 interrupted.",
 )
-for module in (plan, run, simulate, runs, sites, trace, reproduce, schema):
+for module in (
+    plan,
+    match,
+    run,
+    amend,
+    simulate,
+    runs,
+    why,
+    ledger,
+    sites,
+    replicas,
+    tune,
+    trace,
+    reproduce,
+    schema,
+):
     module.register(app)
 
 

@@ -40,6 +40,10 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option(help="Processes; all processors unless given.")
     ] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="What runs real tasks, in real time, where there is some."),
+    ] = False,
     seeing: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -67,7 +71,7 @@ def reproduce(
         figure = f"table-{table}"
     folder = out / paper
     documents = []
-    experiments = find(paper, figure)
+    experiments = find(paper, figure, live=live)
     with processes(jobs or len(os.sched_getaffinity(0))) as pool:
         for experiment in experiments:
             began = time.monotonic()

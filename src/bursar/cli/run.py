@@ -6,19 +6,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bursar.cli.answer import answer
 from bursar.cli.options import (
     RUNS,
+    Alpha,
     AsJson,
+    Beta,
     Budget,
+    BudgetFactor,
+    ByStrategy,
     CampaignPath,
+    CatalogueFile,
+    Choice,
     Deadline,
+    DeadlineFactor,
+    IfOutOfReach,
     Processors,
+    RankBy,
+    Refresh,
     Replay,
     RunsFolder,
     Runtime,
     SitesPath,
     SizeScale,
     TradeOff,
+    WeightsFile,
 )
 from bursar.model.errors import InputError
 
@@ -39,6 +51,17 @@ def run_campaign(
     trade_off: TradeOff = None,
     runtime: Runtime = None,
     processors: Processors = None,
+    strategy: ByStrategy = None,
+    out_of_reach: IfOutOfReach = "fit",
+    deadline_factor: DeadlineFactor = None,
+    budget_factor: BudgetFactor = None,
+    choice: Choice = None,
+    alpha: Alpha = None,
+    beta: Beta = None,
+    weights: WeightsFile = None,
+    refresh: Refresh = None,
+    rank_by: RankBy = None,
+    catalogue: CatalogueFile = None,
     replay: Replay = None,
     size_scale: SizeScale = 1.0,
     resume: Annotated[
@@ -56,26 +79,25 @@ def run_campaign(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Plan, buy, run, watch and bill a campaign. Ctrl-C leaves a run that can be resumed."""
-    from bursar.cli.output import print_json
-    from bursar.report.tables import print_summary
-
     if resume is not None:
         if campaign is not None:
             raise InputError("takes no CAMPAIGN: the run has its own", where="--resume")
-        if any((sites, deadline, trade_off, runtime, processors, replay, anyway, name)):
+        given = (sites, deadline, trade_off, runtime, processors, replay, name, strategy)
+        factors = (deadline_factor, budget_factor, choice, alpha, beta, weights, refresh, rank_by)
+        others = anyway or out_of_reach != "fit" or size_scale != 1.0
+        if others or any(option is not None for option in (*given, *factors)):
             raise InputError(
                 "goes with --budget, --retry-failed, --runs, --json and --quiet only",
                 where="--resume",
             )
-        result = _go_on(resume, runs, budget, retry_failed, not quiet)
+        answer(lambda: _go_on(resume, runs, budget, retry_failed, not quiet), as_json=as_json)
     elif campaign is None:
         raise InputError("give a CAMPAIGN, or --resume RUN")
     elif retry_failed:
         raise InputError("goes with --resume only", where="--retry-failed")
     else:
-        from bursar.api.running import GoalOutOfReach
         from bursar.api.running import run as start
-        from bursar.cli.load import load_campaign, load_sites
+        from bursar.cli.load import brokering, by_factors, load_campaign, load_sites
 
         what = load_campaign(
             campaign,
@@ -86,28 +108,28 @@ def run_campaign(
             replay_scale=replay,
             size_scale=size_scale,
         )
-        try:
-            result = start(
+        where = load_sites(sites)
+        broker = brokering(
+            choice=choice, alpha=alpha, beta=beta, weights=weights, refresh=refresh, rank_by=rank_by
+        )
+        what = by_factors(what, where, deadline_factor, budget_factor, given=(deadline, budget))
+        answer(
+            lambda: start(
                 what,
-                load_sites(sites),
+                where,
                 processors=processors,
+                strategy=strategy,
+                out_of_reach=out_of_reach,
+                broker=broker,
+                catalogue=catalogue,
                 anyway=anyway,
                 name=name,
                 runs=runs,
                 progress=not quiet,
                 argv=sys.argv,
-            )
-        except GoalOutOfReach as out_of_reach:
-            if as_json:
-                print_json(out_of_reach.proposal.to_dict())
-            else:
-                out_of_reach.proposal.print()
-            raise typer.Exit(out_of_reach.exit_status) from None
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        print_summary(result.to_dict())
-    raise typer.Exit(result.exit_status)
+            ),
+            as_json=as_json,
+        )
 
 
 def _go_on(

@@ -7,18 +7,31 @@ from typing import Annotated
 import typer
 
 from bursar.broker.provisioning import Provisioning
-from bursar.broker.strategies import Strategy
+from bursar.broker.strategies import POLICIES
+from bursar.cli.answer import answer
 from bursar.cli.options import (
     RUNS,
+    Alpha,
     AsJson,
+    Beta,
     Budget,
+    BudgetFactor,
+    ByStrategy,
     CampaignPath,
+    CatalogueFile,
+    Choice,
     Deadline,
+    DeadlineFactor,
+    IfOutOfReach,
     Processors,
+    RankBy,
+    Refresh,
     RunsFolder,
     Runtime,
     TradeOff,
+    WeightsFile,
 )
+from bursar.model.errors import InputError
 from bursar.planning.policy import Method, Scheduler
 
 CHANCE = "What differs from the estimates"
@@ -30,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate_campaign(
-    campaign: CampaignPath,
+    campaign: Annotated[Path | None, *CampaignPath.__metadata__] = None,
     sites: Annotated[
         Path | None,
         typer.Option(
@@ -52,13 +65,17 @@ def simulate_campaign(
             "parents have ended; queued at once; or by whichever promises most."
         ),
     ] = "planned",
-    strategy: Annotated[
-        Strategy | None,
-        typer.Option(
-            help="Bring the jobs of a bag to the sites one by one, by deadline and budget "
-            "(Nimrod/G); takes the place of a plan."
-        ),
-    ] = None,
+    strategy: ByStrategy = None,
+    out_of_reach: IfOutOfReach = "fit",
+    deadline_factor: DeadlineFactor = None,
+    budget_factor: BudgetFactor = None,
+    choice: Choice = None,
+    alpha: Alpha = None,
+    beta: Beta = None,
+    weights: WeightsFile = None,
+    refresh: Refresh = None,
+    rank_by: RankBy = None,
+    catalogue: CatalogueFile = None,
     method: Annotated[Method, typer.Option(help="How to search for what to buy.")] = "auto",
     scheduler: Annotated[
         Scheduler, typer.Option(help="How tasks are placed on what is bought.")
@@ -87,6 +104,16 @@ def simulate_campaign(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Start even if the goal cannot be met.")
     ] = False,
+    replay: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Instead of a CAMPAIGN: a run, as its tasks really went."),
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|all", help=f"With --replay: under which, of {', '.join(POLICIES)}."
+        ),
+    ] = "all",
     name: Annotated[
         str | None,
         typer.Option(help="Keep the simulated run under this name: report, bill and results."),
@@ -96,11 +123,13 @@ def simulate_campaign(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Plan, buy, run and bill a campaign in simulated time: nothing is started or spent."""
-    from bursar.api.running import GoalOutOfReach
+    if replay is not None:
+        _replay(replay, policy, campaign, runs, as_json)
+        return
+    if campaign is None:
+        raise InputError("give a CAMPAIGN, or --replay RUN")
     from bursar.api.simulating import simulate
-    from bursar.cli.load import load_campaign, load_sites
-    from bursar.cli.output import print_json
-    from bursar.report.tables import print_summary
+    from bursar.cli.load import brokering, by_factors, load_campaign, load_sites
     from bursar.simulation.world import Chance
 
     what = load_campaign(
@@ -112,12 +141,26 @@ def simulate_campaign(
         replay_scale=None,
         size_scale=1.0,
     )
-    try:
-        result = simulate(
+    where = load_sites(sites)
+    broker = brokering(
+        choice=choice,
+        alpha=alpha,
+        beta=beta,
+        weights=weights,
+        refresh=refresh,
+        rank_by=rank_by,
+        seed=seed,
+    )
+    what = by_factors(what, where, deadline_factor, budget_factor, given=(deadline, budget))
+    answer(
+        lambda: simulate(
             what,
-            load_sites(sites),
+            where,
             provisioning=provisioning,
             strategy=strategy,
+            out_of_reach=out_of_reach,
+            broker=broker,
+            catalogue=catalogue,
             processors=processors,
             method=method,
             scheduler=scheduler,
@@ -127,15 +170,23 @@ def simulate_campaign(
             runs=runs,
             progress=not quiet,
             argv=sys.argv,
-        )
-    except GoalOutOfReach as out_of_reach:
-        if as_json:
-            print_json(out_of_reach.proposal.to_dict())
-        else:
-            out_of_reach.proposal.print()
-        raise typer.Exit(out_of_reach.exit_status) from None
+        ),
+        as_json=as_json,
+    )
+
+
+def _replay(run: str, policy: str, campaign: Path | None, runs: Path, as_json: bool) -> None:
+    if campaign is not None:
+        raise InputError("takes no CAMPAIGN: the run has its own", where="--replay")
+    if policy != "all" and policy not in POLICIES:
+        known = ", ".join(POLICIES)
+        raise InputError(f'expected all or one of {known}, got "{policy}"', where="--policy")
+    from bursar.api.replaying import replay
+    from bursar.cli.output import print_json
+
+    wanted = POLICIES if policy == "all" else [p for p in POLICIES if p == policy]
+    told = replay(run, wanted, runs=runs)
     if as_json:
-        print_json(result.to_dict())
+        print_json(told.to_dict())
     else:
-        print_summary(result.to_dict())
-    raise typer.Exit(result.exit_status)
+        told.print()

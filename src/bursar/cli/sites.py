@@ -1,11 +1,14 @@
 """``bursar sites``: what one may use."""
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 
 from bursar.cli.options import AsJson, SitesPath
 from bursar.model.site import SiteFacts
+from bursar.model.status import SiteStatus
 
 
 def register(app: typer.Typer) -> None:
@@ -14,18 +17,27 @@ def register(app: typer.Typer) -> None:
 
 
 def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
-    """Show the sites with their processors and prices."""
+    """Show the sites with their processors and prices, and how local ones are."""
     from bursar.cli.load import load_sites
     from bursar.cli.output import print_json
 
     facts = load_sites(sites)
+    now = _prices_now(facts)
+    said = {site.name: _status(site) for site in facts}
     if as_json:
-        print_json({"sites": [_as_dict(site) for site in facts]})
+        print_json(
+            {
+                "sites": [
+                    _as_dict(site) | {"price_now": now[site.name]} | _told(said[site.name])
+                    for site in facts
+                ]
+            }
+        )
         return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("site", "kind", "processors", "speed", "price", "fixed", box=None)
+    table = Table("site", "kind", "processors", "free", "wait", "speed", "price", "fixed", box=None)
     for column in table.columns[2:]:
         column.justify = "right"
     for site in facts:
@@ -33,11 +45,48 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
             site.name,
             site.kind,
             str(site.processors),
+            *_shown(said[site.name]),
             f"{site.speed:g}",
-            _price(site.unit_price, 3600, f"{site.currency}/processor-hour"),
+            _price(now[site.name], 3600, f"{site.currency}/processor-hour")
+            + ("" if site.pricing is None else " now"),
             _price(site.fixed_price, 1, f"{site.currency}/slot"),
         )
     Console().print(table)
+
+
+def _prices_now(sites: Sequence[SiteFacts]) -> dict[str, float | None]:
+    """What each site asks for at this moment, by its name."""
+    if all(site.pricing is None for site in sites):
+        return {site.name: site.unit_price for site in sites}
+    from bursar.broker.trading import at_prices
+
+    return {site.name: site.unit_price for site in at_prices(sites, time.time())}
+
+
+def _status(site: SiteFacts) -> SiteStatus | None:
+    """What a site says of itself, where it can be asked at once."""
+    if site.kind != "local":
+        return None
+    from bursar.sites.local import LocalSite
+
+    return LocalSite(site).status()
+
+
+def _shown(status: SiteStatus | None) -> tuple[str, str]:
+    """Free processors and traversal time, for the table."""
+    if status is None:
+        return "unknown", "unknown"
+    wait = status.traversal_time
+    return str(status.free_processors), "unknown" if wait is None else f"{wait:g} s"
+
+
+def _told(status: SiteStatus | None) -> dict[str, Any]:
+    """The same and more, for scripts."""
+    return {
+        "free_processors": None if status is None else status.free_processors,
+        "traversal_time_s": None if status is None else status.traversal_time,
+        "free_memory": None if status is None else status.free_memory,
+    }
 
 
 def _price(price: float | None, times: float, unit: str) -> str:

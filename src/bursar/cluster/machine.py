@@ -227,14 +227,7 @@ class Machine:
         """
         at = self.now if at is None else at
         runtime = estimate if runtime is None else runtime
-        if not 1 <= processors <= self.processors:
-            raise InputError(
-                f"a job needs between 1 and {self.processors} processors, got {processors}"
-            )
-        if not (0 < estimate < math.inf and 0 < runtime < math.inf):
-            raise InputError(
-                f"estimate and runtime must be positive, got {estimate:g} and {runtime:g}"
-            )
+        self._check(processors, estimate, runtime)
         last = self.submitted[-1] if self._jobs else -math.inf
         if not max(self.now, last) <= at < math.inf:
             raise InputError(
@@ -502,6 +495,11 @@ class Machine:
         return self._submit[: self._jobs]
 
     @property
+    def estimates(self) -> FloatArray:
+        """Seconds that each job asks for; a view."""
+        return self._estimate[: self._jobs]
+
+    @property
     def free(self) -> int:
         """Processors that no running job and no reservation holds now."""
         return int(self.profile()[1][0])
@@ -540,6 +538,27 @@ class Machine:
         future.run()
         starts: FloatArray = future._start[len(self.running) : future._jobs]
         return starts
+
+    def expected_start(self, processors: int, estimate: float) -> float:
+        """
+        When a job that is submitted now will start if every job runs as long as estimated.
+
+        Nothing changes. It costs what runs and waits, whatever has ended before.
+
+        Raises
+        ------
+        InputError
+            When it can never run.
+        """
+        self._check(processors, estimate, estimate)
+        if self.policy == "conservative":
+            return kernels.earliest(
+                self._k, self._times, self._free, processors, estimate, self.now, math.inf
+            )
+        future = self._future()
+        job = future.submit(processors, estimate)
+        future.run()
+        return float(future._start[job])
 
     def slot_horizon(self) -> float:
         """The first multiple of 24 hours from now strictly after the last reservation's end."""
@@ -597,6 +616,17 @@ class Machine:
         return twin
 
     # Inside.
+
+    def _check(self, processors: int, estimate: float, runtime: float) -> None:
+        """That there can be such a job."""
+        if not 1 <= processors <= self.processors:
+            raise InputError(
+                f"a job needs between 1 and {self.processors} processors, got {processors}"
+            )
+        if not (0 < estimate < math.inf and 0 < runtime < math.inf):
+            raise InputError(
+                f"estimate and runtime must be positive, got {estimate:g} and {runtime:g}"
+            )
 
     def _allocate(self, capacity: int) -> None:
         """Room for so many jobs; what is there is kept."""

@@ -15,7 +15,7 @@ from bursar.dispatch.callee import Callees
 from bursar.dispatch.capture import Capture, Captures
 from bursar.dispatch.orphans import RUN, TASK, WORKER
 from bursar.dispatch.spawning import Spawner, Usage
-from bursar.dispatch.staging import Root, StagingError, copy, publish, stage_in, substitute
+from bursar.dispatch.staging import Root, StagingError, copy, link_in, publish, stage_in, substitute
 from bursar.dispatch.wire import MAX_PIECE, Job, Welcome
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute
@@ -183,7 +183,7 @@ class Attempt:
         self._value = b""
         self._captures: list[Capture | None] = [None, None]
         self._streams = [-1, -1]
-        self._scratch = not job.inputs and not job.outputs
+        self._scratch = not (job.inputs or job.outputs or job.data)
         self._folder = ""
         self._changed = 0
         self._callee: Any = None
@@ -305,6 +305,8 @@ class Attempt:
         os.mkdir(self._folder)
         for name in job.inputs:
             stage_in(place.root, self._folder, name)
+        for name, path in job.data.items():
+            link_in(path, self._folder, name)
         for name in job.outputs:
             if "/" in name:
                 os.makedirs(os.path.join(self._folder, os.path.dirname(name)), exist_ok=True)

@@ -118,7 +118,7 @@ class Counts:
     refused: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Lane:
     """
     Ready tasks of one place and one width; how many of all its tasks are not at an end.
@@ -316,12 +316,7 @@ class TaskQueue:
                 continue
             if place in sequences:
                 sequences[place].append(task)
-            lane = self._lanes[self._lane[task]]
-            lane.left -= 1
-            key = self._priority[task] << _BITS | task
-            if key in lane.heap:
-                lane.heap.remove(key)
-                heapq.heapify(lane.heap)
+            self._lanes[self._lane[task]].left -= 1  # its key there is stale from now on
             self._lane[task] = self._lane_number(place, self._processors[task])
             self._lanes[self._lane[task]].left += 1
             self._had_turn.discard(task)
@@ -404,19 +399,20 @@ class TaskQueue:
         who = self._workers[worker]
         if who.place in self._sequences:
             return self._claim_in_order(who, room, now, admit)
-        heaps = self._heaps_for(who)
+        lanes = self._lanes_for(who)
         put_back: list[tuple[list[int], int]] = []
         shadow = -math.inf
         spare = 0
         try:
-            while room > 0 and heaps and len(put_back) < BACKFILL_DEPTH:
-                heap = min(heaps, key=_first) if len(heaps) > 1 else heaps[0]
+            while room > 0 and lanes and len(put_back) < BACKFILL_DEPTH:
+                lane = min(lanes, key=_first) if len(lanes) > 1 else lanes[0]
+                heap = lane.heap
                 key = heapq.heappop(heap)
                 if not heap:
-                    heaps.remove(heap)
+                    lanes.remove(lane)
                 task = key & _MASK
-                if self._state[task] != State.READY:
-                    continue  # cancelled while it was in the heap
+                if self._state[task] != State.READY or self._key_of(task) != (lane, key):
+                    continue  # cancelled, or assigned elsewhere, while it was in the heap
                 processors = self._processors[task]
                 end = now + self._estimate[task]
                 blocked = bool(put_back)
@@ -633,10 +629,14 @@ class TaskQueue:
             self._lanes_at[lane.place].append(lane)
         return number
 
-    def _heaps_for(self, worker: Worker) -> list[list[int]]:
+    def _key_of(self, task: int) -> tuple[_Lane, int]:
+        """Where a task that is ready belongs, and its key there."""
+        return self._lanes[self._lane[task]], self._priority[task] << _BITS | task
+
+    def _lanes_for(self, worker: Worker) -> list[_Lane]:
         """Of what is ready, all that a worker could run if it were idle."""
         return [
-            lane.heap
+            lane
             for place in (_ANYWHERE, worker.place)
             for lane in self._lanes_at[place]
             if lane.heap and lane.processors <= worker.processors
@@ -701,7 +701,8 @@ class TaskQueue:
                 self._had_turn.discard(task)
                 sequence.appendleft(task)
             return
-        heapq.heappush(self._lanes[self._lane[task]].heap, self._priority[task] << _BITS | task)
+        lane, key = self._key_of(task)
+        heapq.heappush(lane.heap, key)
 
     def _release(self, worker: str, task: int, attempt: int) -> bool:
         who = self._workers.get(worker)
@@ -728,5 +729,5 @@ _BITS = 32
 _MASK = (1 << _BITS) - 1
 
 
-def _first(heap: list[int]) -> int:
-    return heap[0]
+def _first(lane: _Lane) -> int:
+    return lane.heap[0]

@@ -57,6 +57,9 @@ SPILL = 64 * 1024
 _STRANGER_FRAME = 4096  # bytes; nobody unknown may make us buffer more
 _STRANGER_PATIENCE = 10.0  # seconds in which a connection must have said who it is
 _BATCH = 2048  # tasks at most claimed at a time
+_ROUNDS = 3
+"""Of the loop, more than it takes until a connection that was just accepted is made."""
+
 _PARTING = 1.0  # seconds for what was written last to be read
 _ASK_AGAIN = 0.2  # seconds until the guard is asked again that refused for now
 
@@ -93,6 +96,10 @@ class _Pending:
         return bool(self.records or self.transfers or self.events or self.sends)
 
 
+DataAt = Callable[[int, str], Mapping[str, str]]
+"""Of a task and a site: paths of the files there that it reads, by name."""
+
+
 class Dispatcher:
     """
     Carries out tasks on whatever workers connect.
@@ -124,6 +131,9 @@ class Dispatcher:
     delay
         Of a task and one that follows: seconds until the second has what it needs of the
         first; None: no time.
+    data
+        Of a task and the site where it will run: paths of the files there that it reads, by
+        name; None: no task reads any.
     prefetch
         Whether workers get tasks ahead of time, which hides how far away they are, and may
         let one start before another that comes first.
@@ -153,6 +163,7 @@ class Dispatcher:
         placed: Sequence[str] | None = None,
         again_at: str | None = None,
         delay: Callable[[int, int], float] | None = None,
+        data: DataAt | None = None,
         prefetch: bool = True,
         past: Sequence[Outcome] = (),
         retry_failed: bool = False,
@@ -166,6 +177,7 @@ class Dispatcher:
         self._folders = folders
         self._run = run
         self._delay = delay
+        self._data = data
         self._on_outcome = on_outcome
         self._on_start = on_start
         self._on_event = on_event
@@ -187,6 +199,7 @@ class Dispatcher:
         self._hurried = False
         self._vacated: set[str] = set()  # leases that take nothing more
         self._closed = False
+        self._is_written_out = False
         self._waker: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._encoder = msgspec.msgpack.Encoder()
@@ -253,7 +266,8 @@ class Dispatcher:
 
     def beat(self) -> None:
         """Leaves a sign of life in the journal."""
-        self._loop.run_in_executor(self._writer, self._journal.beat, self.now())
+        if not self._closed:
+            self._loop.run_in_executor(self._writer, self._journal.beat, self.now())
 
     async def change(self) -> None:
         """Returns when something may have changed."""
@@ -353,16 +367,36 @@ class Dispatcher:
             self._send(connection, Leave())
         if self._waker is not None:
             self._waker.cancel()
-        if self._server is not None:
-            self._server.close()
-        while self._pending or self._committing:
-            if self._fault is not None:
-                break
-            await self.change()
+        await self._stop_listening()
+        await self._write_out()
         await self._hang_up()
         if self._server is not None:
             await self._server.wait_closed()
-        await self._loop.run_in_executor(None, self._writer.shutdown)
+        await self._loop.run_in_executor(self._writer, lambda: None)  # a beat may be under way
+        await self._write_out()
+        self._is_written_out = True
+        self._writer.shutdown()  # has nothing to do any more: returns at once
+
+    async def _stop_listening(self) -> None:
+        """
+        Nobody is accepted any more.
+
+        A server that closes between accepting a connection and making it leaves its socket open
+        (CPython 3.11), so it closes when those that were accepted are made.
+        """
+        if self._server is None:
+            return
+        for listening in self._server.sockets:
+            if hasattr(listening, "fileno"):  # none, of a network in memory
+                self._loop.remove_reader(listening.fileno())
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+        self._server.close()
+
+    async def _write_out(self) -> None:
+        """Returns when nothing is left to be journalled, or nothing more can be."""
+        while (self._pending or self._committing) and self._fault is None:
+            await self.change()
 
     async def _hang_up(self) -> None:
         """Ends every connection, also one that is just being made, and sees them gone."""
@@ -436,6 +470,8 @@ class Dispatcher:
                 SPILL,
             ),
         )
+        if hello.lease in self._vacated:  # it came too late
+            self._send(connection, Leave())
         self._hurry()
         return True
 
@@ -591,7 +627,7 @@ class Dispatcher:
         jobs: list[msgspec.Raw] = []
         size = 0
         for claim in claims:
-            job = self._encode(claim)
+            job = self._encode(claim, connection.site)
             if len(job) > MAX_PIECE:
                 self._refuse_job(connection, claim, len(job))
                 continue
@@ -615,7 +651,7 @@ class Dispatcher:
         )
         self._take_outcomes(connection, [outcome])
 
-    def _encode(self, claim: Claim) -> bytes:
+    def _encode(self, claim: Claim, site: str) -> bytes:
         task = self._known(claim.task)
         return self._encoder.encode(
             Job(
@@ -628,6 +664,7 @@ class Dispatcher:
                 tuple([file.name for file in task.inputs]) if task.inputs else (),
                 tuple([file.name for file in task.outputs]) if task.outputs else (),
                 dict(task.environment) if task.environment else {},
+                dict(self._data(claim.task, site)) if self._data and task.data else {},
             )
         )
 
@@ -656,9 +693,14 @@ class Dispatcher:
     # The journal.
 
     def _commit_soon(self) -> None:
-        if not self._committing and self._fault is None:
-            self._committing = True
-            self._loop.call_soon(self._commit)
+        if self._committing or self._fault is not None:
+            return
+        if self._is_written_out:  # what is noted of the end of what outlives the dispatcher
+            pending, self._pending = self._pending, _Pending()
+            self._journal.commit(pending.records, pending.transfers, pending.events)
+            return
+        self._committing = True
+        self._loop.call_soon(self._commit)
 
     def _commit(self) -> None:
         pending, self._pending = self._pending, _Pending()

@@ -81,6 +81,22 @@ def stage_in(root: Root, folder: str, name: str) -> None:
         os.symlink(os.path.join(root.files, name), target)
 
 
+def link_in(path: str, folder: str, name: str) -> None:
+    """
+    Puts a file of a site's storage, which other tasks read too, into a working directory.
+
+    Raises
+    ------
+    StagingError
+        When it is not there.
+    """
+    if not os.path.exists(path):
+        raise StagingError(f'"{name}" is not in the storage any more')
+    target = os.path.join(folder, name)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.symlink(os.path.abspath(path), target)
+
+
 def publish(root: Root, folder: str, name: str) -> None:
     """
     Puts an output into the run's files, whole or not at all.

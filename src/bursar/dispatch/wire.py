@@ -82,6 +82,8 @@ class Job(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         Files by name.
     environment
         Variables added to the worker's.
+    data
+        Files of its site's storage: their paths there, by name.
     """
 
     task: int
@@ -93,6 +95,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     environment: dict[str, str] = {}
+    data: dict[str, str] = {}
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):

@@ -15,9 +15,9 @@ def read_campaign(path: Path) -> Campaign:
     """
     The campaign in a file, read as the end of its name says.
 
-    ``.toml`` is Bursar's own form, ``.pln`` a Nimrod plan, ``.json`` WfFormat,
-    ``.xml`` and ``.dax`` Pegasus DAX; the last three also compressed (``.gz``,
-    ``.xz``).
+    ``.toml`` is Bursar's own form, ``.pln`` a Nimrod plan, ``.jdl`` jobs as the
+    European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax``
+    Pegasus DAX; the last three also compressed (``.gz``, ``.xz``).
 
     Raises
     ------
@@ -54,6 +54,10 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
         from bursar.formats.nimrod import read_plan_file
 
         return read_plan_file
+    if kind == ".jdl":
+        from bursar.formats.jdl import read_jdl
+
+        return read_jdl
     if kind == ".json":
         from bursar.formats.wfformat import read_wfformat
 
@@ -63,6 +67,6 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
 
         return read_dax
     raise InputError(
-        "is no campaign file: expected a name that ends in .toml, .pln, .json, .xml or .dax",
+        "is no campaign file: expected a name that ends in .toml, .pln, .jdl, .json, .xml or .dax",
         where=str(path),
     )

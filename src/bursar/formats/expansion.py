@@ -10,7 +10,7 @@ from bursar.formats.points import sweep_of
 from bursar.formats.reading import joined
 from bursar.formats.sweep import Sweep
 from bursar.formats.task_set import Compiled, FilePattern, Source, TaskSet, Values, compile_set
-from bursar.formats.template import Template
+from bursar.formats.template import Template, rendered_at
 from bursar.model.errors import InputError, nearest
 from bursar.model.step import Exec, OnError, Shell, Step
 from bursar.model.task import File, Task, Value
@@ -98,7 +98,7 @@ def _drafts(compiled: Compiled, points: Sweep) -> list[_Draft]:
 def _id(compiled: Compiled, values: Values, *, alone: bool) -> str:
     template = compiled.id
     if template is not None and template.names:
-        return _rendered(template, values, compiled.source.at("id"))
+        return rendered_at(template, values, compiled.source.at("id"))
     name = compiled.source.name if template is None else template.render(values)
     return name if alone else f"{name}-{values['index']}"
 
@@ -111,7 +111,7 @@ def _constant_files(patterns: Sequence[FilePattern]) -> tuple[File, ...] | None:
 
 
 def _file(pattern: FilePattern, values: Values) -> File:
-    name = _rendered(pattern.name, values, pattern.place)
+    name = rendered_at(pattern.name, values, pattern.place)
     try:
         return File(_normal(name), pattern.size.value(values))
     except ValueError as error:
@@ -126,13 +126,6 @@ def _normal(name: str) -> str:
         return name
     start = "/" if name.startswith("/") else ""
     return start + "/".join(part for part in name.split("/") if part not in ("", "."))
-
-
-def _rendered(template: Template, values: Values, place: str) -> str:
-    try:
-        return template.render(values)
-    except InputError as error:
-        raise error.within(place) from None
 
 
 def _task(part: _Expanded, draft: _Draft, links: "_Links") -> Task:
@@ -159,7 +152,9 @@ def _task(part: _Expanded, draft: _Draft, links: "_Links") -> Task:
         wall_limit=compiled.wall_limit.value(values),
         memory=compiled.memory.value(values),
         environment=_environment(compiled, late),
-        requirements=table.requirements,
+        matching=compiled.matching.at(values),
+        data=_data(compiled, values),
+        registers=_registers(compiled, draft, values),
         retries=table.retries,
         parameters=draft.values,
     )
@@ -169,7 +164,7 @@ def _steps(compiled: Compiled, values: Values) -> tuple[Step, ...]:
     place = compiled.source.at("command")
     program: Step
     if compiled.line is not None:
-        line = _rendered(compiled.line, values, place)
+        line = rendered_at(compiled.line, values, place)
         _check_length(line, place)
         program = Shell(line)
     else:
@@ -179,7 +174,7 @@ def _steps(compiled: Compiled, values: Values) -> tuple[Step, ...]:
             if isinstance(whole, tuple):
                 argv += whole
             else:
-                argv.append(_rendered(template, values, place))
+                argv.append(rendered_at(template, values, place))
                 _check_length(argv[-1], place)
         if not argv[0]:
             raise InputError("expected a program, got an empty text", where=place)
@@ -202,9 +197,39 @@ def _environment(compiled: Compiled, values: Values) -> dict[str, str]:
     place = compiled.source.at("environment")
     found = {}
     for key, template in compiled.environment:
-        found[key] = _rendered(template, values, joined(place, key))
+        found[key] = rendered_at(template, values, joined(place, key))
         _check_length(key + "=" + found[key], joined(place, key))
     return found
+
+
+def _data(compiled: Compiled, values: Values) -> tuple[str, ...]:
+    place = compiled.source.at("data")
+    found = [_logical(t, values, joined(place, i)) for i, t in enumerate(compiled.data)]
+    return tuple(dict.fromkeys(found))
+
+
+def _registers(compiled: Compiled, draft: _Draft, values: Values) -> dict[str, str]:
+    found: dict[str, str] = {}
+    made = [file.name for file in draft.outputs]
+    for output, logical in compiled.register:
+        place = joined(compiled.source.at("register"), output.text)
+        name = _normal(rendered_at(output, values, place))
+        if name not in made:
+            raise InputError(
+                f'"{name}" is no output of the task', where=place, hint=nearest(name, made)
+            )
+        found[name] = _logical(logical, values, place)
+    return found
+
+
+def _logical(template: Template, values: Values, place: str) -> str:
+    """A logical name: a relative path, as the name of any file."""
+    try:
+        return File(rendered_at(template, values, place)).name
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(str(error), where=place) from None
 
 
 class _Links:
@@ -252,7 +277,7 @@ class _Links:
                     self._after[key] = tuple(d.id for d in drafts)
                 single = self._after[key]
             else:
-                name = _rendered(template, values, place)
+                name = rendered_at(template, values, place)
                 if name not in self._ids:
                     raise self._unknown(name, place)
                 single = (name,)
@@ -308,7 +333,7 @@ class _Links:
                 where=place,
                 hint=nearest(source.task_set, self._sets),
             )
-        pattern = None if source.files is None else _rendered(source.files, values, source.place)
+        pattern = None if source.files is None else rendered_at(source.files, values, source.place)
         key = (part.name, other.name, pattern, *self._shared(part, other, draft))
         if key not in self._answers:
             drafts = self._agreeing(part, other, draft, place)
@@ -326,7 +351,7 @@ class _Links:
     def _by_pattern(self, part: _Expanded, source: Source, values: Values) -> tuple[File, ...]:
         assert source.files is not None
         place = joined(source.place, "files")
-        pattern = _rendered(source.files, values, place)
+        pattern = rendered_at(source.files, values, place)
         key = (part.name, pattern)
         if key not in self._answers:
             made = [

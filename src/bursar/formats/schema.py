@@ -7,7 +7,7 @@ a parameter may be, what excludes what. What no schema can say (that a file
 exists, that names refer to something) is left to the readers.
 """
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -20,6 +20,7 @@ from bursar.formats.axes import (
     RangeTable,
 )
 from bursar.formats.link_table import LinkTable
+from bursar.formats.pricing_table import PriceTable
 from bursar.formats.sites_toml import SitesFile, SiteTable
 from bursar.formats.slot_table import SlotTable
 from bursar.formats.tables import (
@@ -32,6 +33,7 @@ from bursar.formats.tables import (
     TaskTable,
 )
 from bursar.formats.units import DEAREST, LARGEST, LONGEST
+from bursar.model.matching import CHOICES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -126,12 +128,15 @@ def sites_schema() -> Schema:
     dict
         Describes the document a TOML file holds, as JSON.
     """
-    defs = _definitions([SitesFile, SiteTable, SlotTable, LinkTable])
+    rules = get_args(PriceTable)
+    defs = _definitions([SitesFile, SiteTable, SlotTable, LinkTable, *rules])
     quantities = _quantities()
     for name, key, target in (
         ("SiteTable", "unit_price", "Price"),
         ("SiteTable", "fixed_price", "Amount"),
         ("SiteTable", "memory", "Size"),
+        ("SiteTable", "storage_limit", "Size"),
+        ("SiteTable", "storage_rate", "Bandwidth"),
         ("SlotTable", "start", "Duration"),
         ("SlotTable", "duration", "Duration"),
         ("SlotTable", "unit_price", "Price"),
@@ -151,6 +156,9 @@ def sites_schema() -> Schema:
         "if": {"required": ["kind"], "properties": {"kind": {"const": "advertised"}}},
         "then": {"oneOf": [{"required": ["slot"]}, {"required": ["slots"]}]},
         "else": {"properties": {"slot": False, "slots": False}},
+    }
+    defs["SiteTable"]["properties"]["price"]["items"] = {
+        "oneOf": [_ref(rule.__name__) for rule in rules]
     }
     defs["SitesFile"]["properties"]["link"]["items"] = _ref("LinkTable")
     sites = defs["SitesFile"]["properties"]["site"]
@@ -322,6 +330,7 @@ def _narrow_choices(defs: dict[str, Schema]) -> None:
             "properties": {"name": False, "size": False},
         },
     ]
+    defs["TaskTable"]["properties"]["choice"]["enum"] = list(CHOICES)
     defs["TaskTable"]["not"] = {"required": ["over", "parameters"]}
     for table, key in (("TaskTable", "inputs"), ("TaskTable", "outputs")):
         first, *others = defs[table]["properties"][key]["items"]["anyOf"]

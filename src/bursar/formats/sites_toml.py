@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.link_table import LinkTable, link_of
+from bursar.formats.link_table import Bandwidth, LinkTable, link_of, parse_bandwidth
+from bursar.formats.pricing_table import pricing_of
 from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
 from bursar.formats.slot_table import (
     MOST_PROCESSORS,
@@ -27,8 +29,10 @@ from bursar.formats.units import parse_duration, parse_size
 from bursar.model.errors import InputError, nearest
 from bursar.model.link import Link
 from bursar.model.overlap import most_offered, overcrowded
+from bursar.model.pricing import Pricing
 from bursar.model.site import Background, SiteFacts
 from bursar.model.slot import Slot
+from bursar.model.status import Fact
 
 CURRENCY = "SU"
 """Of prices that name none."""
@@ -68,7 +72,28 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="Of all its prices, where they name none; SU."),
     ] = None
+    price: Annotated[
+        list[Any] | None,
+        Meta(description="What changes its unit price, a rule for each; factors on it."),
+    ] = None
     memory: Annotated[Size | None, Meta(description="What it has.")] = None
+    attributes: Annotated[
+        dict[str, str | int | float | bool] | None,
+        Meta(description="Further ones that it publishes, for requirements and ranks."),
+    ] = None
+    storage: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="Where files that many tasks share are kept: a folder, relative to this "
+            "file, or a URL."
+        ),
+    ] = None
+    storage_limit: Annotated[
+        Size | None, Meta(description="What files that are brought there may take; no limit.")
+    ] = None
+    storage_rate: Annotated[
+        Bandwidth | None, Meta(description="At which tasks read from there; it takes no time.")
+    ] = None
     slot: Annotated[
         list[Any] | None, Meta(description="What an advertised site offers, a table for each.")
     ] = None
@@ -107,10 +132,19 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+class CustomerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who buys."""
+
+    groups: Annotated[list[str], Meta(description="That the owners count the buyer among.")] = []
+
+
 class SitesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sites file: [site.NAME] tables, or [[site]] tables with names."""
 
     site: Annotated[dict[str, Any] | list[Any] | None, Meta(description="The sites.")] = None
+    customer: Annotated[
+        CustomerTable | None, Meta(description="Who buys, for the owners' prices.")
+    ] = None
     link: Annotated[
         list[Any] | None,
         Meta(description="Between which sites data take time; all others share their files."),
@@ -152,7 +186,8 @@ def _sites(document: dict[str, Any], folder: Path) -> tuple[SiteFacts, ...]:
             )
         sites.append(facts)
     links = _links(file.link or [], [site.name for site in sites])
-    return tuple(replace(site, links=links[site.name]) for site in sites)
+    groups = frozenset(file.customer.groups if file.customer else ())
+    return tuple(replace(site, links=links[site.name], groups=groups) for site in sites)
 
 
 def _tables(raw: dict[str, Any] | list[Any]) -> Iterator[tuple[str, str | None, object]]:
@@ -179,6 +214,9 @@ def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> Site
         raise _at(place, error) from None
     named = dict.fromkeys(c for c in (table.currency, *prices.currencies) if c)
     slots = None
+    pricing = None
+    if table.price is not None:
+        pricing = _pricing(table, prices, place)
     if table.kind == "advertised":
         slots, processors, currencies = _advertised(name, table, prices, place, folder)
         named |= dict.fromkeys(currencies)
@@ -207,7 +245,58 @@ def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> Site
         memory=memory,
         slots=slots,
         background=_background(table, place, folder),
+        pricing=pricing,
+        attributes=_attributes(table, place),
+        **_storage(table, place, folder),
     )
+
+
+_ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def _attributes(table: SiteTable, place: str) -> dict[str, Fact]:
+    here = joined(place, "attributes")
+    seen: dict[str, str] = {}
+    for name, value in (table.attributes or {}).items():
+        if not _ATTRIBUTE.fullmatch(name):
+            raise InputError("expected a name of letters, digits and _", where=joined(here, name))
+        if name.lower() in seen:
+            raise InputError(
+                f'is "{seen[name.lower()]}" already: upper and lower case are one',
+                where=joined(here, name),
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"expected a finite number, got {value}", where=joined(here, name))
+        seen[name.lower()] = name
+    return dict(table.attributes or {})
+
+
+def _storage(table: SiteTable, place: str, folder: Path) -> dict[str, Any]:
+    if table.storage is None:
+        for key in ("storage_limit", "storage_rate"):
+            if getattr(table, key) is not None:
+                raise InputError("speaks of a storage, and there is none", where=f"{place}.{key}")
+        return {}
+    read: dict[str, Any] = {
+        "storage": table.storage if "://" in table.storage else str(folder / table.storage)
+    }
+    try:
+        if table.storage_limit is not None:
+            read["storage_limit"] = at_field("storage_limit", parse_size, table.storage_limit)
+        if table.storage_rate is not None:
+            read["storage_rate"] = at_field("storage_rate", parse_bandwidth, table.storage_rate)
+    except InputError as error:
+        raise _at(place, error) from None
+    return read
+
+
+def _pricing(table: SiteTable, prices: Prices, place: str) -> Pricing:
+    here = joined(place, "price")
+    if table.kind == "advertised":
+        raise InputError("slots have their own prices", where=here)
+    if prices.unit is None:
+        raise InputError("changes a unit_price, and none is given", where=here)
+    return pricing_of(table.price or [], prices.unit, here)
 
 
 def _processors(table: SiteTable, place: str) -> int:

@@ -79,6 +79,35 @@ class TaskTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requirements: Annotated[
         str | None, Meta(description="Expression that a site must satisfy.")
     ] = None
+    rank: Annotated[
+        str | None, Meta(description="Expression that orders the sites; greater is better.")
+    ] = None
+    site: Annotated[
+        str | None, Meta(description="The site where it must run, without matchmaking.")
+    ] = None
+    alpha: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Weight of the rank against the time that files take."),
+    ] = None
+    beta: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Weight of access to files against their transfer."),
+    ] = None
+    choice: Annotated[
+        str | None, Meta(description="How one of the sites that match is chosen.")
+    ] = None
+    data: Annotated[
+        list[str] | None,
+        Meta(description="Logical files it reads, found by the replica catalogue."),
+    ] = None
+    register: Annotated[
+        dict[str, str] | None,
+        Meta(description="Outputs put into the replica catalogue: their logical names, by name."),
+    ] = None
+    attributes: Annotated[
+        dict[str, str | int | float | bool] | None,
+        Meta(description="Further attributes of the job, for requirements of sites."),
+    ] = None
     environment: Annotated[
         dict[str, str | int | float | bool] | None, Meta(description="Variables it gets.")
     ] = None

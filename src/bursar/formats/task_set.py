@@ -5,9 +5,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from bursar.formats.matching_keys import MatchingKeys, matching_keys
 from bursar.formats.reading import joined
 from bursar.formats.tables import FileTable, InputTable, TaskTable
-from bursar.formats.template import Template, as_text, parse_template
+from bursar.formats.template import Template, as_text, template_at
 from bursar.formats.units import parse_duration, parse_size
 from bursar.model.errors import InputError
 from bursar.model.task import Value
@@ -101,6 +102,9 @@ class Compiled:
     runtime: Setting[float]
     wall_limit: Setting[float]
     memory: Setting[int]
+    matching: MatchingKeys
+    data: tuple[Template, ...]
+    register: tuple[tuple[Template, Template], ...]
 
     def mentioned(self) -> set[str]:
         """Every name that stands in braces somewhere."""
@@ -114,6 +118,10 @@ class Compiled:
         found += [(joined(at("command"), i), t) for i, t in enumerate(self.argv)]
         found += [(joined(at("after"), i), t) for i, t in enumerate(self.after)]
         found += [(joined(at("environment"), key), t) for key, t in self.environment]
+        found += self.matching.templates()
+        found += [(joined(at("data"), i), t) for i, t in enumerate(self.data)]
+        for output, logical in self.register:
+            found += [(joined(at("register"), output.text), t) for t in (output, logical)]
         for file in (*self.inputs, *self.outputs):
             if isinstance(file, Source):
                 found.append((file.place, file.files))
@@ -187,15 +195,16 @@ def compile_set(source: TaskSet) -> Compiled:
         runtime=_setting(table.runtime, parse_duration, at("runtime")),
         wall_limit=_setting(table.wall_limit, _positive_duration, at("wall_limit")),
         memory=_setting(table.memory, parse_size, at("memory")),
+        matching=matching_keys(table, at),
+        data=tuple(
+            template_at(name, joined(at("data"), i)) for i, name in enumerate(table.data or ())
+        ),
+        register=tuple(
+            (template_at(output, place), template_at(logical, place))
+            for output, logical in (table.register or {}).items()
+            for place in (joined(at("register"), output),)
+        ),
     )
-
-
-def template_at(text: str, place: str, *, shell: bool = False) -> Template:
-    """The template in a text, errors at its place."""
-    try:
-        return parse_template(text, shell=shell)
-    except InputError as error:
-        raise error.within(place) from None
 
 
 def _setting(raw: Any, parse: Callable[[object], T], place: str) -> Setting[T]:

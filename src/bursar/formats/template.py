@@ -148,6 +148,24 @@ def parse_template(text: str, *, shell: bool = False) -> Template:
     return Template(text, tuple(pieces))
 
 
+def template_at(text: str, place: str, *, shell: bool = False) -> Template:
+    """The template in a text, errors at its place."""
+    try:
+        return parse_template(text, shell=shell)
+    except InputError as error:
+        raise error.within(place) from None
+
+
+def rendered_at(
+    template: Template, values: Mapping[str, Value | tuple[str, ...]], place: str
+) -> str:
+    """The text with its values in place, errors at its place."""
+    try:
+        return template.render(values)
+    except InputError as error:
+        raise error.within(place) from None
+
+
 def _next_brace(text: str, start: int) -> int:
     ends = [at for at in (text.find("{", start), text.find("}", start)) if at >= 0]
     return min(ends, default=len(text))

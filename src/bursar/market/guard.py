@@ -145,6 +145,58 @@ class BudgetGuard:
             self._endless[lease.id] = entry
         return None
 
+    def end_at(self, lease: str, until: float, now: float) -> Lease | Refusal:
+        """
+        A lease with an agreed end gets another one, later or earlier, but not before now.
+
+        Returns
+        -------
+        Lease or Refusal
+            As it is now; or why there is no money for it.
+        """
+        entry = self._open[lease]
+        if entry.lease.until is None:
+            return entry.lease
+        until = max(until, now)
+        changed = msgspec.structs.replace(entry.lease, until=until)
+        if changed.is_priced:
+            needed = _Open(changed).owed(until) - self.ledger.balance(f"held:{lease}")
+            if self._budget is None and needed > self.ledger.free:
+                self.ledger.fund(now, needed - self.ledger.free)
+            if needed > self.ledger.free:
+                short = format_amount(needed - self.ledger.free, self._currency)
+                return Refusal(f"the budget is {short} short of a longer lease", final=False)
+            if needed > 0:
+                self.ledger.hold(now, lease, needed)
+            elif needed < 0:
+                self.ledger.release(now, lease, -needed)
+        entry.lease = changed
+        return changed
+
+    def affordable(self, lease: str) -> float:
+        """Seconds by which what is free could make a lease longer; infinite for any."""
+        rate = self._open[lease].lease.rate * MICROS
+        if self._budget is None or rate <= 0:
+            return math.inf
+        return self.ledger.free / rate
+
+    def amend(self, budget: Micros | None, now: float) -> Refusal | None:
+        """
+        The budget changes while leases are open.
+
+        Returns
+        -------
+        Refusal or None
+            When more than that is spent or promised already; nothing is changed then.
+        """
+        if budget is not None and budget < self.ledger.spent + self.ledger.held:
+            promised = format_amount(self.ledger.spent + self.ledger.held, self._currency)
+            return Refusal(f"{promised} are spent or promised already", final=True)
+        self._budget = budget
+        self._thresholds.amend(budget)
+        self.begin(now)
+        return None
+
     def close(self, lease: str, now: float) -> Lease:
         """
         A lease ends: its site is paid, what is left of the hold is free again.
@@ -259,6 +311,10 @@ class BudgetGuard:
             if total:
                 moments.append(now + (due - self.spent(now)) / total)
         return max(now + _LEAST, min(moments, default=math.inf))
+
+    def rate(self, now: float) -> float:
+        """Currency units per second that the open leases cost."""
+        return sum(entry.rate(now) for entry in self._open.values()) / MICROS
 
     def spent(self, now: float) -> Micros:
         """Paid, and accrued by the open leases."""

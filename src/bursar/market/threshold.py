@@ -77,6 +77,12 @@ class Thresholds:
         actions: dict[float, BudgetAction] = {1.0: "stop", **on_budget}
         self._waiting = sorted(actions.items()) if budget else []
 
+    def amend(self, budget: Micros | None) -> None:
+        """The budget has changed: what was due stays done."""
+        self._budget = budget
+        if not budget:
+            self._waiting = []
+
     @property
     def next_due(self) -> float | None:
         """Micro-units spent at which the next action is due; None for never."""

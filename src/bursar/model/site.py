@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bursar.model.link import Link
+from bursar.model.pricing import Pricing
 from bursar.model.slot import Slot
+from bursar.model.status import Fact
 from bursar.model.task import Task
 
 
@@ -67,6 +69,18 @@ class SiteFacts:
     links
         How data pass from here to other sites, by their names. Sites without a
         link between them share their files.
+    pricing
+        The owner's policy, where prices change; the unit price is then its base.
+    groups
+        That the owner counts the buyer among.
+    attributes
+        Further ones that it publishes, by name, for requirements and ranks.
+    storage
+        Folder or URL where files that many tasks share are kept; None: it has none.
+    storage_limit
+        Bytes that files brought there may take; None: as many as there are.
+    storage_rate
+        Bytes per second at which tasks read from there; None: it takes no time.
     """
 
     name: str
@@ -80,6 +94,12 @@ class SiteFacts:
     slots: tuple[Slot, ...] | None = None
     background: Background | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
+    pricing: Pricing | None = None
+    groups: frozenset[str] = frozenset()
+    attributes: Mapping[str, Fact] = field(default_factory=dict)
+    storage: str | None = None
+    storage_limit: int | None = None
+    storage_rate: float | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -94,6 +114,11 @@ class SiteFacts:
         for slot in self.slots or ():
             if slot.site != self.name:
                 raise ValueError(f'a slot of "{slot.site}" is not one of "{self.name}"')
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others' jobs run there: processors then come through a queue, for a time."""
+        return self.background is not None and self.background.trace is not None
 
     def delay_to(self, target: str, parent: Task, child: Task) -> float:
         """

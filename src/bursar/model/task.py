@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bursar.model.matching import Matching
 from bursar.model.step import Step
 
 Value = str | int | float | bool
@@ -66,8 +67,14 @@ class Task:
         Bytes it needs; None when unknown.
     environment
         Variables added to the worker's.
-    requirements
-        Expression that a site must satisfy, or None. Kept as text here.
+    matching
+        What it asks of the broker that finds its site.
+    data
+        Logical names of files that it reads, to be found by the replica catalogue; put
+        into its working directory under these names.
+    registers
+        Outputs that are registered in the replica catalogue when it succeeds: their
+        logical names, by name.
     retries
         How often it is tried again after a failure; None for the campaign's default.
     parameters
@@ -90,7 +97,9 @@ class Task:
     wall_limit: float | None = None
     memory: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    requirements: str | None = None
+    matching: Matching = field(default_factory=Matching)
+    data: tuple[str, ...] = ()
+    registers: Mapping[str, str] = field(default_factory=dict)
     retries: int | None = None
     parameters: Mapping[str, Value] = field(default_factory=dict)
 

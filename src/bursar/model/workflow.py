@@ -20,7 +20,8 @@ class Workflow:
     Attributes
     ----------
     parents
-        Indices of the tasks that must succeed before each task, ascending,
+        Indices of the tasks that must succeed before each task, those that register its
+        data included, ascending,
         one tuple per task, in the order of ``tasks``.
     order
         Task indices such that parents come before children; among those free
@@ -41,10 +42,17 @@ class Workflow:
         if not self.tasks:
             raise InputError("a workflow needs at least one task")
         index = _index_by_id(self.tasks)
-        makers = _makers(self.tasks)
-        parents = tuple(_parents_of(i, t, index, makers) for i, t in enumerate(self.tasks))
+        makers, registrars = _makers(self.tasks), _registrars(self.tasks)
+        parents = tuple(
+            _parents_of(i, t, index, makers, registrars) for i, t in enumerate(self.tasks)
+        )
         object.__setattr__(self, "parents", parents)
         object.__setattr__(self, "order", _topological_order(self.tasks, parents))
+
+    @property
+    def is_bag(self) -> bool:
+        """Whether its tasks are independent, of one processor each."""
+        return not any(self.parents) and all(task.processors == 1 for task in self.tasks)
 
     @property
     def children(self) -> list[list[int]]:
@@ -89,8 +97,26 @@ def _makers(tasks: Sequence[Task]) -> dict[str, int]:
     return makers
 
 
+def _registrars(tasks: Sequence[Task]) -> dict[str, int]:
+    """Who registers each logical file."""
+    registrars: dict[str, int] = {}
+    for i, task in enumerate(tasks):
+        for name in task.registers.values():
+            other = registrars.setdefault(name, i)
+            if other != i:
+                raise InputError(
+                    f'"{name}" is already registered by task "{tasks[other].id}"',
+                    where=f"tasks.{task.id}.register",
+                )
+    return registrars
+
+
 def _parents_of(
-    i: int, task: Task, index: dict[str, int], makers: dict[str, int]
+    i: int,
+    task: Task,
+    index: dict[str, int],
+    makers: dict[str, int],
+    registrars: dict[str, int],
 ) -> tuple[int, ...]:
     found: set[int] = set()
     for name in task.after:
@@ -106,6 +132,10 @@ def _parents_of(
         # A recorded task may list a file it updates as both input and output.
         if maker is not None and maker != i:
             found.add(maker)
+    for name in task.data:
+        registrar = registrars.get(name)
+        if registrar is not None:
+            found.add(registrar)
     return tuple(sorted(found))
 
 

@@ -1,24 +1,33 @@
 """The experiments there are."""
 
 from bursar.model.errors import InputError, nearest
-from bursar.papers import escience06, hpdc07, nimrodg
+from bursar.papers import datagrid, escience06, hpdc07, market, nimrodg
 from bursar.papers.experiment import Experiment
 
 TITLES = {
+    "datagrid": "Cavalieri, Monforte, Scibilia 2003: where jobs go, by the files they read",
     "escience06": "Singh, Kesselman, Deelman, e-Science 2006: total cost by GA and Min-Min",
     "hpdc07": "Singh, Kesselman, Deelman, HPDC 2007: provisioned against best effort",
+    "market": "the market: protocols and pricing policies among competing users",
     "nimrodg": "Buyya, Giddy, Abramson 2000: deadline and budget strategies",
 }
 EXPERIMENTS: tuple[Experiment, ...] = (
+    *datagrid.EXPERIMENTS,
     *escience06.EXPERIMENTS,
     *hpdc07.EXPERIMENTS,
+    *market.EXPERIMENTS,
     *nimrodg.EXPERIMENTS,
 )
 
 
-def find(paper: str, figure: str | None) -> list[Experiment]:
+def find(paper: str, figure: str | None, *, live: bool = False) -> list[Experiment]:
     """
     Those of a paper; one of them where a figure is named.
+
+    Parameters
+    ----------
+    live
+        Those that run real tasks, in place of the others.
 
     Raises
     ------
@@ -31,11 +40,14 @@ def find(paper: str, figure: str | None) -> list[Experiment]:
             f'unknown paper "{paper}", expected one of {", ".join(TITLES)}',
             hint=nearest(paper, TITLES),
         )
+    of_kind = [e for e in of_paper if e.live is live]
+    if not of_kind:
+        raise InputError(f"nothing of {paper} runs live", where="--live")
     if figure is None:
-        return of_paper
-    named = [e for e in of_paper if e.figure == figure]
+        return of_kind
+    named = [e for e in of_kind if e.figure == (f"{figure}-live" if live else figure)]
     if not named:
-        figures = [e.figure for e in of_paper]
+        figures = [e.figure.removesuffix("-live") for e in of_kind]
         raise InputError(
             f'{paper} has no figure "{figure}" here, expected one of {", ".join(figures)}',
             hint=nearest(figure, figures),

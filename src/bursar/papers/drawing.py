@@ -1,10 +1,10 @@
 """The few kinds of chart that the papers' figures are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bursar.papers.experiment import Row
-from bursar.papers.summary import grouped
+from bursar.papers.summary import Summary, grouped
 
 if TYPE_CHECKING:
     import altair
@@ -20,9 +20,10 @@ def curves(
     by: str,
     titles: tuple[str, str],
     zero: bool = False,
+    spread: Callable[[Summary], float] = lambda sample: sample.deviation,
 ) -> "altair.TopLevelMixin":
     """
-    The mean of ``y`` against ``x``, a line for each ``by``, with standard deviations as bars.
+    The mean of ``y`` against ``x``, a line for each ``by``, with its spread as bars.
 
     Parameters
     ----------
@@ -30,11 +31,13 @@ def curves(
         Of the axes, with units.
     zero
         Whether the vertical axis begins at 0.
+    spread
+        Of a sample, to either side of its mean; the standard deviation, unless said otherwise.
     """
     import altair as alt
 
     values = [
-        {x: at, by: kind, "mean": s.mean, "low": s.mean - s.deviation, "high": s.mean + s.deviation}
+        {x: at, by: kind, "mean": s.mean, "low": s.mean - spread(s), "high": s.mean + spread(s)}
         for (at, kind), s in grouped(rows, (x, by), y).items()
     ]
     base = alt.Chart(_inline(values)).encode(

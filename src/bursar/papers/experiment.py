@@ -74,6 +74,8 @@ class Experiment:
         What the rows show.
     charts
         Charts of the rows, by a short name.
+    live
+        Whether it runs real tasks, in real time; it is then left out unless asked for.
     """
 
     paper: str
@@ -84,6 +86,7 @@ class Experiment:
     measure: Callable[[Cell, Path], list[Row]]
     findings: Callable[[Sequence[Row]], list[Finding]]
     charts: "Callable[[Sequence[Row]], dict[str, altair.TopLevelMixin]]"
+    live: bool = False
 
     @property
     def name(self) -> str:

@@ -302,11 +302,11 @@ def _notes(workflow: Workflow, problem: Problem) -> Iterator[str]:
     if unpriced:
         names = ", ".join(unpriced)
         yield f"the price of {names} is unknown: so is the cost of what is bought there"
-    choosy = sum(task.requirements is not None for task in workflow.tasks)
+    choosy = sum(task.matching.requirements is not None for task in workflow.tasks)
     if choosy:
         yield (
-            f"{choosy} of {problem.n_tasks} tasks have requirements, "
-            "which are checked when they start, not here"
+            f"{choosy} of {problem.n_tasks} tasks have requirements: a plan heeds them where all "
+            "have the same, as far as they can be told; the broker heeds all of them"
         )
 
 

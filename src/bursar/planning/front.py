@@ -155,7 +155,7 @@ def trade_off(
     Makespan against allocation cost, over what the sites offer.
 
     A task goes only where there are the processors and the memory it needs. Its
-    requirements, an expression, are left to the broker; ``notes`` says so.
+    requirements, an expression, are not looked at; ``notes`` says who does.
 
     Parameters
     ----------

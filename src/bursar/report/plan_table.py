@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bursar.model.campaign import Campaign
@@ -50,7 +51,7 @@ def plan_to_dict(campaign: Campaign, front: Front, choice: Choice) -> dict[str, 
         "feasible": not choice.infeasible,
         "chosen": chosen,
         "reason": choice.reason,
-        "counter_offers": [_offer_to_dict(offer) for offer in choice.counter_offers],
+        "counter_offers": [offer_to_dict(offer) for offer in choice.counter_offers],
     }
 
 
@@ -95,7 +96,8 @@ def _bounds_to_dict(bounds: Bounds) -> dict[str, Any]:
     }
 
 
-def _offer_to_dict(offer: CounterOffer) -> dict[str, Any]:
+def offer_to_dict(offer: CounterOffer) -> dict[str, Any]:
+    """A counter-offer as JSON: seconds and currency units."""
     return {
         "kind": offer.kind,
         "makespan_s": offer.makespan,
@@ -149,13 +151,29 @@ def print_plan(
     console.print(_bounds(front.bounds), highlight=False)
     for note in front.notes:
         console.print(f"note: {note}", highlight=False)
-    if choice.option is not None:
-        console.print(f"→ {choice.reason}", style="bold", highlight=False)
+    print_choice(
+        choice.option is not None, choice.reason, choice.counter_offers, front.currency, console
+    )
+
+
+def print_choice(
+    feasible: bool,
+    reason: str,
+    offers: Sequence[CounterOffer],
+    currency: str,
+    console: "Console | None" = None,
+) -> None:
+    """Why it is so, and what could be had instead of a goal out of reach."""
+    from rich.console import Console
+
+    console = console or Console()
+    if feasible:
+        console.print(f"→ {reason}", style="bold", highlight=False)
         return
-    console.print(f"{choice.reason}. Instead:", style="bold red", highlight=False)
-    for offer in choice.counter_offers:
-        console.print(f"  {describe(offer, front.currency)}", highlight=False)
-    if not choice.counter_offers:
+    console.print(f"{reason}. Instead:", style="bold red", highlight=False)
+    for offer in offers:
+        console.print(f"  {describe(offer, currency)}", highlight=False)
+    if not offers:
         console.print("  nothing: not even one task fits", highlight=False)
 
 

@@ -105,7 +105,7 @@ class Progress:
     """
 
     def __init__(self, *, enabled: bool = True, console: "Console | None" = None) -> None:
-        self._enabled = enabled
+        self.enabled = enabled
         self._console = console
         self._live: Any = None
         self._wait = FIRST_LINE
@@ -141,12 +141,12 @@ class Progress:
         """A line that stays."""
         if self._live is not None:
             self._live.console.print(message, markup=False, highlight=False)
-        elif self._enabled:
+        elif self.enabled:
             self._line(message)
 
     def update(self, snapshot: ProgressSnapshot) -> None:
         """The latest state."""
-        if not self._enabled:
+        if not self.enabled:
             return
         self._measure(snapshot)
         if self._live is not None:

@@ -15,7 +15,7 @@ from bursar.model.goal import BudgetAction, Goal
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 
-FORMAT = 1
+FORMAT = 2
 
 
 class _Goal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

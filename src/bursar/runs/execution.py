@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -10,16 +11,17 @@ from typing import Literal
 
 import msgspec
 
-from bursar.broker.justintime import Supply
 from bursar.broker.pilots import Pilot, pilots_of
-from bursar.dispatch.journal import Event, Journal, JournalState
+from bursar.broker.supply import Ended, Past, Supply
+from bursar.dispatch.journal import Journal, JournalState
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.queue import Counts
-from bursar.dispatch.server import Dispatcher, Folders
+from bursar.dispatch.server import DataAt, Dispatcher, Folders
 from bursar.market.guard import BudgetGuard, budget_of
 from bursar.market.threshold import Drain, Effect, Stop
+from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
-from bursar.model.errors import BudgetStop, BursarError
+from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.goal import Goal
 from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
@@ -58,12 +60,18 @@ class Standing:
         all their attempts: they need more.
     elapsed, spent
         Seconds, currency units.
+    goal
+        As it is now.
+    stretch
+        Seconds that tasks take for each that was estimated.
     """
 
     ended: frozenset[int]
     cut: Mapping[int, float]
     elapsed: float
     spent: float
+    goal: Goal
+    stretch: float = 1.0
 
 
 Delay = Callable[[int, str, int, str], float]
@@ -100,6 +108,8 @@ class Execution:
     delay
         Of a task, where it ran, one that follows and where that will run: seconds until its
         data have arrived there; None: they are there at once.
+    data
+        See :class:`bursar.dispatch.server.Dispatcher`.
     replan
         Makes another plan when processors went back before their tasks were done; None:
         the run then stops.
@@ -148,6 +158,7 @@ class Execution:
         sites: Mapping[str, Site],
         just_in_time: Supply | None = None,
         delay: Delay | None = None,
+        data: DataAt | None = None,
         replan: Replan | None = None,
         rigid: bool | None = None,
         prefetch: bool = True,
@@ -173,17 +184,20 @@ class Execution:
         self._on_event = on_event
         self._just_in_time = just_in_time
         self._delay = delay
+        self._data = data
         self._replan = replan
         self._replanning: asyncio.Task[None] | None = None
         self._prefetch = prefetch
         self._look = look
         self._durable = durable
-        self._closing = False
+        self._leaving = False
         self._pilots = 0
         self._of_task: dict[int, str] = {}
         self._site_of: dict[str, str] = {}
         self._cut: dict[int, float] = {}
         self._last_beat = 0.0
+        self._stretch = 1.0
+        self._ended: list[Ended] = []
         self.past: list[Outcome] = []
         self._first = 0.0
         self._woken = asyncio.Event()
@@ -233,7 +247,7 @@ class Execution:
                     self._woken.clear()
                     woken = asyncio.ensure_future(self._woken.wait())
                 now = self.dispatcher.now()
-                pause = min(self._look, self.guard.next_look(now) - now)
+                pause = min(self._look, self.guard.next_look(now) - now, self._until_wake)
                 await asyncio.wait(
                     {waiting, woken},
                     timeout=None if math.isinf(pause) else max(pause, 0.0),
@@ -262,6 +276,9 @@ class Execution:
             self.dispatcher.beat()
         if self.cause is None and self.provision.is_dead:
             self.stop("fault", "no worker is left", grace=0.0)
+        supply = self._just_in_time
+        if supply is not None and self.cause is None and supply.wake <= self.elapsed:
+            self._supply(supply, supply.look())
 
     def stop(self, cause: Cause, reason: str, *, grace: float = 5.0) -> None:
         """Starts nothing more, and stops what runs; a second call with less grace hurries it."""
@@ -271,6 +288,86 @@ class Execution:
         stopping = asyncio.ensure_future(self.dispatcher.stop(reason, grace=grace))
         if self._stopping is None:
             self._stopping = stopping
+
+    @property
+    def goal(self) -> Goal:
+        """As it is now."""
+        return self._goal
+
+    def amend(self, goal: Goal, keep: Callable[[], None]) -> Refusal | None:
+        """
+        The goal changes while the run goes on.
+
+        Parameters
+        ----------
+        keep
+            Makes it durable, before anything follows from it.
+
+        Returns
+        -------
+        Refusal or None
+            When more than the new budget is spent or promised already.
+        """
+        refusal = self.guard.amend(budget_of(goal.budget), self.dispatcher.now())
+        if refusal is not None:
+            return refusal
+        keep()
+        self._goal = goal
+        self.dispatcher.post(self.guard.transfers())
+        supply = self._just_in_time
+        if supply is not None and self.cause is None:
+            self._supply(supply, supply.amend(goal))
+        self._woken.set()
+        return None
+
+    @property
+    def plan(self) -> Plan:
+        """That is carried out now."""
+        return self._plan
+
+    @property
+    def is_planning(self) -> bool:
+        """Whether what is left is being planned again."""
+        return self._replanning is not None
+
+    @property
+    def spent(self) -> float:
+        """Currency units, what open leases have accrued included."""
+        return from_micros(self.guard.spent(self.dispatcher.now()))
+
+    @property
+    def rate(self) -> float:
+        """Currency units per second that open leases cost."""
+        return self.guard.rate(self.dispatcher.now())
+
+    async def sketch(self, stretch: float) -> Plan | None:
+        """What would be planned now; None where nothing can be."""
+        if self._replan is None:
+            return None
+        return await self._replan(self._standing_now(stretch))
+
+    def plan_again(self, reason: str, stretch: float) -> None:
+        """
+        Lets what runs end, and has what is left planned anew.
+
+        Parameters
+        ----------
+        reason
+            Told to people.
+        stretch
+            See :class:`Standing`.
+        """
+        if self._replan is None or self._replanning is not None or self.cause is not None:
+            return
+        self.say(reason)
+        self._stretch = stretch
+        left = [i for i in range(len(self._tasks)) if i not in self.dispatcher.ended]
+        self._bind(dict.fromkeys(left, _UNSENT), {task: task for task in left})
+        self._replanning = asyncio.ensure_future(self._plan_again(self._replan))
+
+    def note(self, kind: str, text: str) -> None:
+        """Journals an event."""
+        self.dispatcher.note(kind, text)
 
     def submit(self, task: Task) -> int:
         """Adds a task without parents; its number."""
@@ -292,6 +389,12 @@ class Execution:
     def counts(self) -> Counts:
         """Tasks by where they stand."""
         return self.dispatcher.counts
+
+    @property
+    def _until_wake(self) -> float:
+        """Seconds until the supply wants to be asked; infinite for never."""
+        supply = self._just_in_time
+        return math.inf if supply is None else max(0.0, supply.wake - self.elapsed)
 
     # Begin and end.
 
@@ -320,6 +423,7 @@ class Execution:
             placed=None if self._just_in_time is None else [_UNSENT] * len(self._tasks),
             again_at=None if self._just_in_time is None else _UNSENT,
             delay=None if self._delay is None else self._delay_between,
+            data=self._data,
             prefetch=self._prefetch,
             past=past.attempts,
             retry_failed=self._retry_failed,
@@ -344,7 +448,8 @@ class Execution:
                 text = msgspec.json.encode(ended).decode()
                 self.dispatcher.note("lease", text, self.guard.transfers())
         self.dispatcher.post(self.guard.transfers())
-        self._pilots = len(leases)
+        # Such as were asked for and never begun have numbers, too.
+        self._pilots = max((int(name.rpartition("-")[2]) for name in leases), default=0)
         self.provision = Provision(
             sites=self._sites,
             guard=self.guard,
@@ -363,9 +468,7 @@ class Execution:
         if self._just_in_time is None:
             await self._sign(self._plan)
         else:
-            done = (o.task for o in self.past if o.status is Status.SUCCEEDED)
-            self._request(self._just_in_time.begin(done, self._pilots))
-            self._heed(self._just_in_time)
+            self._supply(self._just_in_time, self._just_in_time.begin(self._standing(past)))
 
     async def _sign(self, plan: Plan) -> None:
         """What the plan buys is agreed on, and its tasks are bound to it."""
@@ -385,11 +488,41 @@ class Execution:
         left = self.dispatcher.left
         await self.provision.sign([p for p in pilots if p.whole or not p.tasks or left(p.name)])
 
-    def _request(self, pilots: Sequence[Pilot]) -> None:
-        """Tasks go to their sites' queues."""
+    def _standing(self, journal: JournalState) -> Past:
+        return Past(
+            ended=self.dispatcher.ended,
+            succeeded=frozenset(o.task for o in self.past if o.status is Status.SUCCEEDED),
+            attempts=[(record.outcome, record.site) for record in journal.records],
+            pilots=self._pilots,
+            clock=lambda: self.elapsed,
+            epoch=self._first,
+            spent=lambda: self.spent,
+            alert=self._woken.set,
+        )
+
+    def _supply(self, supply: Supply, pilots: Sequence[Pilot]) -> None:
+        """Tasks go to their sites' queues, or to processors that are there already."""
+        for kind, text in supply.news():
+            if kind == "message":
+                self.say(text)
+            else:
+                self.dispatcher.note(kind, text)
         for pilot in pilots:
+            there = self.provision.carries(pilot.name)
+            if not there and self.provision.is_leaving(pilot.name):
+                self._fault(SiteError(f"{pilot.site}: {pilot.name} has ended"), pilot)
+                continue
+            refused = self.provision.prolong(pilot) if there else None
+            if refused is not None:
+                supply.short(pilot)
+                continue
+            if pilot.site:  # otherwise it is found when the pilot is sent
+                self._site_of[pilot.name] = pilot.site
             self._bind(dict.fromkeys(pilot.tasks, pilot.name), {task: task for task in pilot.tasks})
-            self.provision.request(pilot)
+            if not there:
+                self.provision.request(pilot)
+        if supply.verdict and self.cause is None:
+            self.stop("goal", supply.verdict, grace=0.0)
 
     def _bind(
         self, placed: dict[int, str], order: dict[int, int], in_order: Sequence[str] = ()
@@ -399,19 +532,16 @@ class Execution:
 
     def _note(self, kind: str, text: str, transfers: Sequence[Transfer]) -> None:
         self._woken.set()
-        if self._closing:  # the dispatcher is
-            self._journal.commit((), transfers, [Event(self.dispatcher.now(), kind, text)])
-        else:
-            self.dispatcher.note(kind, text, transfers)
+        self.dispatcher.note(kind, text, transfers)
 
     async def _end(self) -> None:
         """Gives everything back; every step is tried, whatever became of the others."""
+        self._leaving = True
         try:
             if self._replanning is not None:
                 self._replanning.cancel()
             if hasattr(self, "dispatcher"):
                 await self.dispatcher.close()
-            self._closing = True
             if hasattr(self, "provision"):
                 await self.provision.end()
                 self._note(END, "", self.guard.transfers())
@@ -421,21 +551,32 @@ class Execution:
     # What happens in between.
 
     def _took_in(self, outcome: Outcome, final: bool) -> None:
-        if final:
-            succeeded = outcome.status is Status.SUCCEEDED
-            self.provision.finished(self._of_task.get(outcome.task) if succeeded else None)
-        elif outcome.status is Status.CANCELLED:
-            done = (outcome.end - outcome.start) * self._speed_at(
-                self._of_task.get(outcome.task, "")
-            )
+        ran_on = self._of_task.get(outcome.task)
+        if not final and outcome.status is Status.CANCELLED:
+            done = (outcome.end - outcome.start) * self._speed_at(ran_on or "")
             self._cut[outcome.task] = max(done, self._cut.get(outcome.task, 0.0))
-        if self._just_in_time is not None and self.cause is None:
-            if not final:  # its pilot was for one attempt
-                self.provision.finished(self._of_task.get(outcome.task))
-            self._request(self._just_in_time.ended(outcome, final))
-            self._heed(self._just_in_time)
+        if self._just_in_time is not None:
+            if not self._ended:
+                asyncio.get_running_loop().call_soon(self._follow_up, self._just_in_time)
+            self._ended.append((outcome, final))
+        elif final:
+            succeeded = outcome.status is Status.SUCCEEDED
+            self.provision.finished(ran_on if succeeded else None)
         if self._on_outcome is not None:
             self._on_outcome(outcome, final)
+
+    def _follow_up(self, supply: Supply) -> None:
+        """What follows attempts that ended at one moment, all of them together."""
+        ended, self._ended = self._ended, []
+        if self._leaving:
+            return
+        ran_on = [self._of_task.get(outcome.task) for outcome, _ in ended]
+        if self.cause is None:
+            with self._heard():
+                self._supply(supply, supply.ended(ended))
+        for lease in ran_on:
+            if lease is not None and not supply.holds(lease):
+                self.provision.finished(lease)
 
     def _delay_between(self, task: int, child: int) -> float:
         ran, runs = (self._site_of.get(self._of_task.get(t, "")) for t in (task, child))
@@ -445,16 +586,44 @@ class Execution:
         site = self._site_of.get(pilot)
         return 1.0 if site is None else self._sites[site].facts.speed
 
-    def _heed(self, supply: Supply) -> None:
-        """Ends the run where nothing more can be brought to a site."""
-        if supply.verdict and self.cause is None:
-            self.stop("goal", supply.verdict, grace=0.0)
-
-    def _fault(self, error: BursarError) -> None:
+    def _fault(self, error: BursarError, pilot: Pilot | None = None) -> None:
+        supply = self._just_in_time
+        if supply is not None and pilot is not None and self.cause is None:
+            if isinstance(error, BudgetStop):
+                with self._heard():
+                    supply.short(pilot)
+                    self._supply(supply, ())
+                return
+            if isinstance(error, SiteError) and self._is_replaced(supply, pilot, str(error)):
+                return
         self.stop("budget" if isinstance(error, BudgetStop) else "fault", str(error), grace=0.0)
 
+    def _is_replaced(self, supply: Supply, pilot: Pilot, reason: str) -> bool:
+        """Whether the tasks of a pilot that came to nothing go elsewhere."""
+        instead = None
+        with self._heard():
+            instead = supply.lost(pilot, reason)
+            if instead is not None:
+                self.say(reason)
+                self._supply(supply, instead)
+        return instead is not None
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """What fails here ends the run: it is in a callback, where nobody else hears of it."""
+        try:
+            yield
+        except BursarError as error:
+            self._fault(error)
+        except Exception as error:
+            self._fault(BursarError(f"{type(error).__name__}: {error}"))
+            raise
+
     def _left_over(self, pilot: Pilot) -> None:
-        if self.cause is not None or self._just_in_time is not None or self._replanning is not None:
+        if self.cause is not None or self._replanning is not None:
+            return
+        if self._just_in_time is not None:
+            self._is_replaced(self._just_in_time, pilot, f"{pilot.site}: {pilot.name} has ended")
             return
         if self._replan is None:
             self.stop("fault", f"the time of {pilot.name} is over before its tasks", grace=0.0)
@@ -467,20 +636,25 @@ class Execution:
             while not await self.provision.give_back():
                 await self.dispatcher.change()
             self.say("what is left is planned again")
-            standing = Standing(
-                ended=self.dispatcher.ended,
-                cut=self._cut,
-                elapsed=self.elapsed,
-                spent=from_micros(self.guard.spent(self.dispatcher.now())),
-            )
-            plan = await replan(standing)
+            plan = await replan(self._standing_now())
             self._replanning = None
+            self._plan = plan
             await self._sign(plan)
         except BursarError as error:
             self._fault(error)
         except Exception as error:
             self._fault(BursarError(f"planning again failed: {type(error).__name__}: {error}"))
             raise
+
+    def _standing_now(self, stretch: float | None = None) -> Standing:
+        return Standing(
+            ended=self.dispatcher.ended,
+            cut=self._cut,
+            elapsed=self.elapsed,
+            spent=self.spent,
+            goal=self._goal,
+            stretch=self._stretch if stretch is None else stretch,
+        )
 
     def _apply(self, effect: Effect) -> None:
         match effect:

@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from bursar.broker.strategies import Named, OutOfReach
+from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError, nearest
 from bursar.model.site import SiteFacts
@@ -45,6 +47,12 @@ class RunInfo(msgspec.Struct, kw_only=True):
         Facts of the sites it was planned over.
     argv
         The command line that made it.
+    strategy
+        That brings its jobs to sites; None: a plan.
+    out_of_reach
+        With a strategy: what happens once not all jobs can be done.
+    brokering
+        How the resource broker brings its jobs to sites; None: it does not.
     """
 
     format: int
@@ -54,6 +62,9 @@ class RunInfo(msgspec.Struct, kw_only=True):
     tasks: int
     sites: list[SiteFacts]
     argv: list[str] = []
+    strategy: Named | None = None
+    out_of_reach: OutOfReach = "fit"
+    brokering: Brokering | None = None
     finished: float | None = None
 
 
@@ -73,6 +84,7 @@ class RunFolder:
         self.compiled_file = path / "tasks.msgpack"
         self.plan_file = path / "plan.json"
         self.journal_file = path / "journal.sqlite"
+        self.amendments_file = path / "amendments.jsonl"
         self.files = path / "files"
         self.work = path / "work"
         self.logs = path / "logs"
@@ -96,6 +108,9 @@ class RunFolder:
         *,
         argv: list[str],
         name: str | None = None,
+        strategy: Named | None = None,
+        out_of_reach: OutOfReach = "fit",
+        brokering: Brokering | None = None,
     ) -> "Iterator[RunFolder]":
         """
         Makes the folder of a new run under ``base``; a context to fill it in.
@@ -133,6 +148,9 @@ class RunFolder:
                     tasks=len(campaign.workflow.tasks),
                     sites=list(sites),
                     argv=argv,
+                    strategy=strategy,
+                    out_of_reach=out_of_reach,
+                    brokering=brokering,
                 )
             )
         except BaseException:
@@ -230,6 +248,25 @@ def write_atomically(path: Path, data: bytes) -> None:
         fresh.replace(path)
     except OSError as error:
         fresh.unlink(missing_ok=True)
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def append_durably(path: Path, data: bytes) -> None:
+    """
+    Adds to a file that only its owner may read; what it returned from is on disk.
+
+    Raises
+    ------
+    BursarError
+        When it cannot be written.
+    """
+    try:
+        target = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with open(target, "ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
         raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
 
 

@@ -15,12 +15,17 @@ from bursar.dispatch.launch import Endpoint
 from bursar.dispatch.server import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease
+from bursar.model.admission import Refusal
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.transfer import Transfer
 from bursar.sites.protocol import Held, Site
 
 GRACE = 1e-3
 """Seconds past its end that a pilot is left, for what ends with it."""
+
+_CLOSE = 1e-9
+_NEXT = 0.05
+"""Seconds for which processors wait to hear what they run next."""
 
 Note = Callable[[str, str, Sequence[Transfer]], None]
 """Journals an event and the movements of money that belong to it."""
@@ -36,7 +41,15 @@ class _Carried:
     awaited: bool = False
     held: Held | None = None
     since: float = 0.0
+    until: float = math.inf
+    more: float = 0.0  # seconds that what runs longer than thought gets on top
     task: asyncio.Task[None] | None = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def finish(self) -> None:
+        """It is not wanted any more."""
+        self.over.set()
+        self.news.set()
 
 
 class Provision:
@@ -62,7 +75,7 @@ class Provision:
     say
         Told, in one line for people, of what is worth saying.
     on_fault
-        Told of what went wrong with a pilot after it was agreed on.
+        Told of what went wrong with a pilot after it was agreed on, and with which.
     on_left_over
         Told of a pilot that ended before its tasks did.
     route
@@ -80,7 +93,7 @@ class Provision:
         rigid: bool,
         note: Note,
         say: Callable[[str], None],
-        on_fault: Callable[[BursarError], None],
+        on_fault: Callable[[BursarError, Pilot], None],
         on_left_over: Callable[[Pilot], None],
         route: Callable[[Pilot], Pilot] | None = None,
     ) -> None:
@@ -135,13 +148,34 @@ class Provision:
         """Asks for a pilot that begins when its site lets it."""
         self._carry(pilot, self._dispatcher.now())
 
+    def carries(self, name: str) -> bool:
+        """Whether a pilot is there, or on its way."""
+        return name in self._carried and not self._carried[name].over.is_set()
+
+    def is_leaving(self, name: str) -> bool:
+        """Whether a pilot is on its way out."""
+        return name in self._carried and self._carried[name].over.is_set()
+
+    def prolong(self, pilot: Pilot) -> Refusal | None:
+        """
+        A pilot that is there is to last for its duration from now.
+
+        Returns
+        -------
+        Refusal or None
+            Why there is no money for it.
+        """
+        carried = self._carried[pilot.name]
+        carried.more = pilot.duration
+        return self._end_at(carried, self._dispatcher.now() + pilot.duration)
+
     def finished(self, lease: str | None = None) -> None:
         """Tasks are at their end: a pilot, or any, that has none left goes back."""
         names = list(self._carried) if lease is None else [lease]
         for name in names:
             carried = self._carried.get(name)
             if carried is not None and carried.pilot.tasks and not self._dispatcher.left(name):
-                carried.over.set()
+                carried.finish()
 
     async def give_back(self) -> bool:
         """
@@ -195,6 +229,7 @@ class Provision:
 
     async def _carry_through(self, carried: _Carried, origin: float) -> None:
         pilot = carried.pilot
+        failed = False
         try:
             if pilot.start is not None:
                 await self._over_by(carried, origin + pilot.start)
@@ -204,16 +239,17 @@ class Provision:
             if carried.awaited and not carried.begun.done():
                 carried.begun.set_exception(error)
             else:
-                self._on_fault(error)
+                failed = True
+                self._on_fault(error, pilot)
         except Exception as error:  # ours, or a site's
-            self._on_fault(BursarError(f"{pilot.site}: {type(error).__name__}: {error}"))
+            self._on_fault(BursarError(f"{pilot.site}: {type(error).__name__}: {error}"), pilot)
             raise
         finally:
             if not carried.begun.done():
                 carried.begun.set_result(None)
             del self._carried[pilot.name]
             self._close(carried, origin)
-        if not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
+        if not failed and not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
             self._on_left_over(pilot)
 
     async def _hold(self, carried: _Carried, origin: float) -> None:
@@ -236,13 +272,46 @@ class Provision:
             carried.begun.set_result(None)
         try:
             since = carried.since if pilot.start is None else origin + pilot.start
-            await self._over_by(carried, since + carried.pilot.duration + GRACE)
-            if not carried.over.is_set():
-                await self._dispatcher.vacate(pilot.name, "its processors' time is over")
+            carried.more = carried.pilot.duration
+            carried.until = since + carried.pilot.duration
+            while not carried.over.is_set():
+                await self._over_by(carried, carried.until + GRACE)
+                if carried.over.is_set() or self._dispatcher.now() < carried.until:
+                    continue
+                if not await self._goes_on(carried):
+                    await self._dispatcher.vacate(pilot.name, "its processors' time is over")
+                    break
         finally:
             if carried.held is not None:
                 self._dispatcher.dismiss(pilot.name)
                 await carried.held.release()
+
+    async def _goes_on(self, carried: _Carried) -> bool:
+        """Whether an extensible pilot has something to do beyond its end, and the money for it."""
+        name, now = carried.pilot.name, self._dispatcher.now()
+        if not carried.pilot.extensible:
+            return False
+        if not self._dispatcher.left(name):
+            # What it ran has ended, and is about to be told of; it may get something else.
+            await self._over_by(carried, now + _NEXT)
+            return True
+        carried.more *= 2
+        if self._end_at(carried, now + carried.more / 2) is None:
+            return True
+        # Not as long again, but as far as the money goes.
+        seconds = self._guard.affordable(name) * (1 - _CLOSE) if name in self._guard.leases else 0.0
+        return seconds > _NEXT and self._end_at(carried, now + seconds) is None
+
+    def _end_at(self, carried: _Carried, until: float) -> Refusal | None:
+        """A pilot's lease, and the pilot, are to end at another moment."""
+        if carried.pilot.name in self._guard.leases:
+            lease = self._guard.end_at(carried.pilot.name, until, self._dispatcher.now())
+            if isinstance(lease, Refusal):
+                return lease
+            self._write(lease)
+        carried.until = until
+        carried.news.set()
+        return None
 
     async def _ask(self, carried: _Carried) -> Held:
         if self._route is not None and not carried.pilot.site:
@@ -263,16 +332,18 @@ class Provision:
             self._open(carried.pilot, carried.since)
 
     async def _over_by(self, carried: _Carried, moment: float) -> None:
-        """Waits until a pilot is not wanted any more, at most to a moment."""
+        """Waits until a pilot has another end, or is not wanted any more; at most to a moment."""
+        if not carried.over.is_set():
+            carried.news.clear()
         if math.isinf(moment):
-            await carried.over.wait()
+            await carried.news.wait()
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(carried.over.wait(), moment - self._dispatcher.now())
+            await asyncio.wait_for(carried.news.wait(), moment - self._dispatcher.now())
 
     async def _end(self, carried: Sequence[_Carried]) -> None:
         for one in carried:
-            one.over.set()
+            one.finish()
         tasks = [one.task for one in carried if one.task is not None]
         for problem in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(problem, SiteError):

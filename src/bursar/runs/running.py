@@ -1,23 +1,39 @@
 """A campaign as a run: made or resumed, carried out, written up."""
 
 import asyncio
+import math
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import msgspec
+
+from bursar.broker.economy import Economy
 from bursar.broker.forecast import Forecast
-from bursar.broker.justintime import Supply
+from bursar.broker.supply import Supply
+from bursar.dispatch.server import DataAt
+from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
-from bursar.model.site import SiteFacts
 from bursar.report.progress import Progress, ProgressSnapshot, SiteProgress
+from bursar.runs.amendments import AMENDED, Amendment, Answer, heed
+from bursar.runs.brokerage import Brokerage
 from bursar.runs.execution import TICK, Delay, Execution, Replan
 from bursar.runs.folder import RunFolder, RunInfo, State
+from bursar.runs.foresight import Foresight, may_change
+from bursar.runs.haulage import StagedHaulage
 from bursar.runs.reading import read_run, summarise
 from bursar.runs.writing import write_up
 from bursar.sites.local import LocalSite
@@ -25,6 +41,12 @@ from bursar.sites.protocol import Site
 
 REFRESH = 0.25
 """Seconds between two looks at the progress."""
+
+LOOK = 1.0
+"""Seconds between two looks whether the goal will be met, at the least."""
+
+_LEAST = 1e-3
+"""Seconds between two looks at the deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +60,28 @@ class Surroundings:
         By name.
     loop
         Makes the loop; None: the usual one.
-    just_in_time, delay, replan, prefetch, look, durable
+    just_in_time, delay, data, replan, prefetch, look, durable
         See :class:`bursar.runs.execution.Execution`.
+    beside
+        What is ready before the run begins, and goes on beside it until it ends.
     refresh
         Seconds between two looks at the progress.
+    amendable
+        Whether the goal may be changed from outside while it goes on.
     """
 
     sites: Mapping[str, Site]
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None
     just_in_time: Supply | None = None
     delay: Delay | None = None
+    data: DataAt | None = None
+    beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     replan: Replan | None = None
     prefetch: bool = True
     look: float = TICK
     durable: bool = True
     refresh: float = REFRESH
+    amendable: bool = True
 
 
 def carry_out(
@@ -61,6 +90,7 @@ def carry_out(
     plan: Plan,
     *,
     surroundings: Surroundings | None = None,
+    replan: Replan | None = None,
     changed: bool = False,
     retry_failed: bool = False,
     written_up: bool = True,
@@ -77,6 +107,8 @@ def carry_out(
         As kept there.
     surroundings
         Where; None: on the sites that the run was planned over.
+    replan
+        There, plans what is left again, when the goal would be missed; None: nobody does.
     changed
         The campaign's goal is not the one that is kept, and takes its place.
     retry_failed
@@ -98,7 +130,7 @@ def carry_out(
     """
     info = folder.read_info()
     if surroundings is None:
-        surroundings = _real(info.sites, folder.name)
+        surroundings = _real(info, campaign, folder, replan)
     with asyncio.Runner(loop_factory=surroundings.loop) as runner:
         runner.run(
             _carry_out(folder, campaign, plan, info, surroundings, changed, retry_failed, progress)
@@ -140,6 +172,7 @@ async def _carry_out(
             sites=surroundings.sites,
             just_in_time=surroundings.just_in_time,
             delay=surroundings.delay,
+            data=surroundings.data,
             replan=surroundings.replan,
             prefetch=surroundings.prefetch,
             look=surroundings.look,
@@ -151,7 +184,7 @@ async def _carry_out(
         owned = False
         state: State = "failed"
         try:
-            async with execution:
+            async with surroundings.beside(), execution:
                 owned = True  # the journal is ours: nobody else carries the run out
                 info.state, info.finished = "running", None
                 folder.write_info(info)
@@ -159,8 +192,13 @@ async def _carry_out(
                     folder.write_campaign(campaign)
                 for outcome in execution.past:
                     forecast.learn(outcome, True)
-                watching = _watch(execution, campaign, plan, forecast, shown, surroundings.refresh)
-                await _finish(execution, watching)
+                watches = [_watch(execution, campaign, plan, forecast, shown, surroundings.refresh)]
+                if surroundings.replan is not None and may_change(plan):
+                    every = max(LOOK, (plan.makespan or 0.0) / 100)
+                    watches.append(Foresight(execution, forecast, every).watch())
+                if surroundings.amendable:
+                    watches.append(heed(folder, partial(_amend, execution, folder, campaign)))
+                await _finish(execution, watches)
                 state = _state(execution)
             shown.update(_snapshot(execution, campaign, plan, forecast))
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -174,14 +212,31 @@ async def _carry_out(
         raise BursarError(execution.reason)
 
 
-async def _finish(execution: Execution, watch: Coroutine[Any, Any, None]) -> None:
+def _amend(
+    execution: Execution, folder: RunFolder, campaign: Campaign, amendment: Amendment
+) -> None:
+    """Changes the goal of a run, and says so in its journal."""
+    goal = amendment.of(execution.goal)
+    refused = execution.amend(goal, lambda: folder.write_campaign(replace(campaign, goal=goal)))
+    now = execution.goal
+    answer = Answer(
+        id=amendment.id,
+        deadline=now.deadline,
+        budget=now.budget,
+        refused="" if refused is None else refused.reason,
+    )
+    execution.note(AMENDED, msgspec.json.encode(answer).decode())
+
+
+async def _finish(execution: Execution, watches: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Waits for the end, with signals heeded and progress shown."""
     forget = _heed_signals(execution)
-    watching = asyncio.ensure_future(watch)
+    watching = [asyncio.ensure_future(watch) for watch in watches]
     try:
         await execution.finish()
     finally:
-        watching.cancel()
+        for watch in watching:
+            watch.cancel()
         forget()
 
 
@@ -235,14 +290,21 @@ async def _watch(
     shown: Progress,
     refresh: float,
 ) -> None:
-    warned = False
+    told: float | None = None
     while True:
-        shown.update(_snapshot(execution, campaign, plan, forecast))
-        deadline = campaign.goal.deadline
-        if deadline is not None and not warned and execution.elapsed > deadline:
-            warned = True
-            execution.say("the deadline has passed; the run goes on")
-        await asyncio.sleep(refresh)
+        pause, deadline = math.inf, execution.goal.deadline
+        if shown.enabled:
+            shown.update(_snapshot(execution, campaign, plan, forecast))
+            pause = refresh
+        if deadline is not None and deadline != told:
+            if execution.elapsed > deadline:
+                execution.say("the deadline has passed; the run goes on")
+                told = deadline
+            else:
+                pause = min(pause, max(deadline - execution.elapsed, _LEAST))
+        if math.isinf(pause):
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(pause)
 
 
 def _snapshot(
@@ -251,6 +313,7 @@ def _snapshot(
     counts = execution.counts
     now = execution.dispatcher.now()
     busy, running = execution.dispatcher.busy(), execution.dispatcher.running()
+    held = execution.provision.processors()
     return ProgressSnapshot(
         campaign=campaign.name,
         elapsed=execution.elapsed,
@@ -262,11 +325,11 @@ def _snapshot(
         skipped=counts.skipped,
         spent=from_micros(execution.guard.spent(now)),
         held=from_micros(execution.guard.held),
-        budget=campaign.goal.budget,
+        budget=execution.goal.budget,
         currency=plan.currency,
         predicted_finish=plan.makespan,
-        current_finish=forecast.finish(execution.elapsed),
-        deadline=campaign.goal.deadline,
+        current_finish=forecast.finish(execution.elapsed, sum(held.values())),
+        deadline=execution.goal.deadline,
         sites=tuple(
             SiteProgress(
                 name=site,
@@ -274,15 +337,73 @@ def _snapshot(
                 busy=busy.get(site, 0),
                 running=running.get(site, 0),
             )
-            for site, processors in execution.provision.processors().items()
+            for site, processors in held.items()
         ),
     )
 
 
-def _real(sites: list[SiteFacts], where: str) -> Surroundings:
-    for site in sites:
+def _real(
+    info: RunInfo, campaign: Campaign, folder: RunFolder, replan: Replan | None
+) -> Surroundings:
+    for site in info.sites:
         if site.kind != "local":
             raise InputError(
-                f'site "{site.name}" is {site.kind}, which cannot run tasks', where=where
+                f'site "{site.name}" is {site.kind}, which cannot run tasks', where=folder.name
             )
-    return Surroundings(sites={facts.name: LocalSite(facts) for facts in sites})
+    sites = {facts.name: LocalSite(facts) for facts in info.sites}
+    if info.brokering is not None:
+        return _matched(folder, campaign, sites, info.brokering)
+    return Surroundings(sites=sites, just_in_time=economy_of(info, campaign), replan=replan)
+
+
+def _matched(
+    folder: RunFolder, campaign: Campaign, sites: Mapping[str, Site], settings: Brokering
+) -> Surroundings:
+    """Sites to which the resource broker brings the jobs."""
+    tasks = campaign.workflow.tasks
+    haulage = None
+    if settings.catalogue is not None and any(task.data or task.registers for task in tasks):
+        facts = [site.facts for site in sites.values()]
+        haulage = StagedHaulage(tasks, facts, settings.catalogue, folder.name, folder.files)
+    try:
+        brokerage = Brokerage(
+            campaign,
+            sites,
+            settings,
+            clock=time.monotonic,
+            copies=None if haulage is None else haulage.copies,
+            haulage=haulage,
+        )
+    except BaseException:
+        if haulage is not None:
+            haulage.close()
+        raise
+
+    @asynccontextmanager
+    async def beside() -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            if haulage is not None:
+                await stack.enter_async_context(haulage.open())
+            await stack.enter_async_context(brokerage.running())
+            yield
+
+    return Surroundings(
+        sites=sites,
+        just_in_time=brokerage.supply,
+        data=None if haulage is None else haulage.paths,
+        beside=beside,
+    )
+
+
+def economy_of(info: RunInfo, campaign: Campaign) -> Economy | None:
+    """What brings a run's jobs to its sites; None: its plan does."""
+    if info.strategy is None:
+        return None
+    return Economy(
+        campaign.workflow.tasks,
+        info.sites,
+        campaign.goal,
+        info.strategy,
+        out_of_reach=info.out_of_reach,
+        retry=campaign.retry,
+    )

@@ -73,7 +73,12 @@ class Grid:
         return replace(site, slots=advertised(site, self._clusters[site.name]))
 
     def open(
-        self, workflow: Workflow, chance: Chance, *, arrivals: Arrivals = "log"
+        self,
+        workflow: Workflow,
+        chance: Chance,
+        *,
+        arrivals: Arrivals = "log",
+        work: Mapping[int, float] | None = None,
     ) -> dict[str, SimulatedSite]:
         """
         The sites of one simulation, by name.
@@ -82,13 +87,15 @@ class Grid:
         ----------
         arrivals
             Which jobs of the clusters' own are still to come.
+        work
+            See :class:`bursar.simulation.world.World`.
 
         Raises
         ------
         InputError
             When a runtime is unknown.
         """
-        world = World(workflow, self.sites, chance)
+        world = World(workflow, self.sites, chance, work)
         opened = {}
         for site in self.sites:
             cluster = self._clusters.get(site.name)
@@ -98,6 +105,10 @@ class Grid:
                 )
             opened[site.name] = SimulatedSite(site, world, cluster)
         return opened
+
+    def clusters(self) -> dict[str, LoadedCluster]:
+        """Copies of the machines that have a queue, by site."""
+        return {name: cluster.copy() for name, cluster in self._clusters.items()}
 
     def holds(self, pilots: Sequence[Pilot]) -> bool:
         """Whether the clusters would reserve these pilots at the begin."""
@@ -147,7 +158,8 @@ def _cluster(site: SiteFacts) -> LoadedCluster | None:
         site.processors,
         at=at,
         policy=cast(Policy, background.policy),
-        early=cast(Early, background.early),
+        # Nobody else's: what is given back before its time is there for the next at once.
+        early="compress" if background.trace is None else cast(Early, background.early),
         looseness=background.looseness,
     )
 

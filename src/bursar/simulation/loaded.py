@@ -6,6 +6,7 @@ schedule leaves free, takes reservations, and runs a workflow's tasks just in ti
 (*best effort*): each is submitted to the queue when its parents have ended.
 """
 
+import heapq
 import itertools
 import math
 from collections.abc import Iterable
@@ -32,6 +33,8 @@ SU = 1 / 3600
 """Service units of a processor-second."""
 ROUNDING = 1e-6
 """Seconds by which windows that follow one another are kept apart."""
+USUAL = 3600.0
+"""Seconds that a job is taken to ask for where there is no other to go by."""
 SHORTEST = 1e-3
 """Seconds. A free slot shorter than this is not worth a line in an advertisement."""
 
@@ -170,6 +173,34 @@ class LoadedCluster:
         coming = float(self._submit[self._next]) if self._next < len(self._submit) else math.inf
         return min(self.machine.next_event, coming)
 
+    def traversal_time(self, processors: int = 1, seconds: float | None = None) -> float:
+        """
+        Seconds that a job submitted now would wait if all ran as long as estimated.
+
+        The *estimated traversal time* of the queue (Cavalieri et al. 2003, section 2.1), under
+        any policy.
+
+        Parameters
+        ----------
+        processors
+            Of the job.
+        seconds
+            That it asks for; None: as long as the jobs that are here do in the mean.
+
+        Raises
+        ------
+        InputError
+            When no such job can run.
+        """
+        seconds = self._usual() if seconds is None else seconds
+        return self.machine.expected_start(processors, seconds) - self.now
+
+    def _usual(self) -> float:
+        """Seconds that the jobs that run and wait ask for in the mean."""
+        here = np.concatenate((self.machine.running, self.machine.waiting))
+        asked = self.machine.estimates[here]
+        return float(asked.mean()) if len(asked) else USUAL
+
     # Provisioned.
 
     def facts(self, name: str = "cluster", *, unit_price: float = SU) -> SiteFacts:
@@ -241,6 +272,8 @@ class LoadedCluster:
         """
         Runs a workflow just in time; the clock is at its end then.
 
+        Tasks that become free at one moment are sent by their numbers.
+
         Raises
         ------
         InputError
@@ -255,12 +288,12 @@ class LoadedCluster:
         children = workflow.children
         began = self.now
         jobs, tasks = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        ready = [i for i in workflow.order if not waits_for[i]]
+        ready = [i for i in range(n) if not waits_for[i]]
         left = n
         while True:
             submitted: list[tuple[int, int]] = []
             while ready:
-                task = ready.pop(0)
+                task = heapq.heappop(ready)
                 submit[task] = self.now
                 if runtimes[task] > 0:
                     width = workflow.tasks[task].processors
@@ -269,7 +302,7 @@ class LoadedCluster:
                 else:
                     finish[task] = self.now
                     left -= 1
-                    ready.extend(_released(task, children, waits_for))
+                    _release(task, children, waits_for, ready)
             if submitted:
                 added = np.array(submitted, dtype=np.int64)
                 jobs = np.concatenate((jobs, added[:, 0]))
@@ -282,7 +315,7 @@ class LoadedCluster:
             for task in tasks[over].tolist():
                 finish[task] = self.now
                 left -= 1
-                ready.extend(_released(task, children, waits_for))
+                _release(task, children, waits_for, ready)
             jobs, tasks = jobs[~over], tasks[~over]
         return Execution(
             submit=submit - began, start=finish - runtimes - began, finish=finish - began
@@ -306,14 +339,12 @@ class LoadedCluster:
             self.advance(self.now + 86_400.0)
 
 
-def _released(task: int, children: list[list[int]], waits_for: list[int]) -> list[int]:
-    """Children that wait for nothing else."""
-    ready = []
+def _release(task: int, children: list[list[int]], waits_for: list[int], ready: list[int]) -> None:
+    """Adds the children that wait for nothing else to a heap."""
     for child in children[task]:
         waits_for[child] -= 1
         if not waits_for[child]:
-            ready.append(child)
-    return ready
+            heapq.heappush(ready, child)
 
 
 def windows(problem: Problem, schedule: Schedule) -> list[tuple[float, float, int]]:

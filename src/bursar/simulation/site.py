@@ -14,6 +14,7 @@ from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
+from bursar.model.status import SiteStatus
 from bursar.simulation.loaded import LoadedCluster
 from bursar.simulation.worker import SimulatedWorker
 from bursar.simulation.world import World
@@ -45,6 +46,8 @@ class SimulatedSite:
         self._queued: dict[int, asyncio.Future[None]] = {}
         self._waiting = np.zeros(0, dtype=np.int64)  # jobs of these
         self._timer: asyncio.TimerHandle | None = None
+        self._pilots = 0  # that did not come through the queue
+        self._bought = 0  # processors of these
 
     @property
     def facts(self) -> SiteFacts:
@@ -79,10 +82,42 @@ class SimulatedSite:
         SiteError
             When it has no queue, or the job is wider than the machine.
         """
-        machine = self._queue().machine.copy()
-        job = _submitted(machine, processors, seconds, self._facts.name)
-        (at,) = np.nonzero(machine.waiting == job)
-        return float(machine.expected_starts()[at[0]]) - machine.now if len(at) else 0.0
+        try:
+            return self._queue().traversal_time(processors, seconds)
+        except InputError as error:
+            raise SiteError(f"{self._facts.name}: {error.message}") from None
+
+    def status(self, seconds: float | None = None) -> SiteStatus:
+        """
+        What its machine says of itself, and at least what pilots hold that are not its jobs.
+
+        Without a machine it has no queue: a job waits for nothing while one of the processors
+        that its slots offer is free, and otherwise nobody knows how long.
+        """
+        now = asyncio.get_running_loop().time()
+        cluster = self.cluster
+        if cluster is None:
+            offered = sum(s.processors for s in _from(self._facts.offers, now) if s.start <= 0)
+            free = max(0, offered - self._bought)
+            return SiteStatus(
+                site=self._facts.name,
+                at=now,
+                free_processors=free,
+                running=self._pilots,
+                traversal_time=0.0 if free else None,
+            )
+        machine = cluster.machine
+        kept = sum(r.processors for r in machine.reservations if r.start <= machine.now)
+        free = max(0, machine.free - max(0, self._bought - kept))
+        is_known = free or machine.free == 0
+        return SiteStatus(
+            site=self._facts.name,
+            at=now,
+            free_processors=free,
+            running=len(machine.running) + self._pilots,
+            waiting=len(machine.waiting),
+            traversal_time=cluster.traversal_time(1, seconds) if is_known else None,
+        )
 
     async def reserve(self, windows: Sequence[tuple[float, float, int]]) -> None:
         """Keeps processors of the machine; see :class:`bursar.sites.protocol.Site`."""
@@ -111,7 +146,7 @@ class SimulatedSite:
     ) -> "HeldProcessors":
         """One worker, at once or when the queue lets it; see the Site protocol."""
         job = await self._wait_in_queue(pilot) if pilot.start is None else None
-        held = HeldProcessors(self, job)
+        held = HeldProcessors(self, job, pilot.processors)
         try:
             begin()
             await held.start(
@@ -134,7 +169,8 @@ class SimulatedSite:
 
     async def _wait_in_queue(self, pilot: Pilot) -> int:
         machine = self._queue().machine
-        job = _submitted(machine, pilot.processors, pilot.duration, pilot.site)
+        seconds = _LONG if pilot.extensible else pilot.duration
+        job = _submitted(machine, pilot.processors, seconds, pilot.site)
         self._queued[job] = begun = asyncio.get_running_loop().create_future()
         self._waiting = np.append(self._waiting, job)
         try:
@@ -171,6 +207,11 @@ class SimulatedSite:
         if len(self._waiting):
             self._look()
 
+    def _hold(self, processors: int) -> None:
+        """A pilot that did not come through the queue gets its processors, or gives them back."""
+        self._bought += processors
+        self._pilots += (processors > 0) - (processors < 0)
+
     def _queue(self) -> LoadedCluster:
         cluster = self.cluster
         if cluster is None:
@@ -189,9 +230,11 @@ class SimulatedSite:
 class HeldProcessors:
     """A pilot on a simulated site."""
 
-    def __init__(self, site: SimulatedSite, job: int | None) -> None:
+    def __init__(self, site: SimulatedSite, job: int | None, processors: int) -> None:
         self._site = site
         self._job = job
+        self._bought = 0 if job is not None else processors
+        site._hold(self._bought)
         self._worker: SimulatedWorker | None = None
 
     async def start(self, worker: SimulatedWorker, endpoint: Endpoint) -> None:
@@ -212,6 +255,12 @@ class HeldProcessors:
         if self._job is not None:
             self._site._cancel(self._job)
             self._job = None
+        self._site._hold(-self._bought)
+        self._bought = 0
+
+
+_LONG = 1e9
+"""Seconds for which processors are kept that are given back when there is no more work."""
 
 
 def advertised(facts: SiteFacts, cluster: LoadedCluster) -> tuple[Slot, ...]:

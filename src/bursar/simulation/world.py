@@ -54,6 +54,9 @@ class World:
         Whose tasks run. Every runtime must be known.
     sites
         Their speeds and links.
+    work
+        Seconds at speed 1 that tasks really take, where that is known; else what was
+        estimated.
 
     Raises
     ------
@@ -62,9 +65,18 @@ class World:
     """
 
     def __init__(
-        self, workflow: Workflow, sites: Sequence[SiteFacts], chance: Chance | None = None
+        self,
+        workflow: Workflow,
+        sites: Sequence[SiteFacts],
+        chance: Chance | None = None,
+        work: Mapping[int, float] | None = None,
     ) -> None:
-        unknown = [task.id for task in workflow.tasks if task.runtime is None]
+        self._work = work or {}
+        unknown = [
+            task.id
+            for number, task in enumerate(workflow.tasks)
+            if task.runtime is None and number not in self._work
+        ]
         if unknown:
             raise InputError(
                 f'the runtime of task "{unknown[0]}"'
@@ -80,7 +92,8 @@ class World:
 
     def attempt(self, task: int, number: int, site: str) -> tuple[float, bool]:
         """Seconds that an attempt takes at a site, and whether it succeeds."""
-        seconds = (self._workflow.tasks[task].runtime or 0.0) / self._sites[site].speed
+        work = self._work.get(task, self._workflow.tasks[task].runtime or 0.0)
+        seconds = work / self._sites[site].speed
         chance = self._chance
         if not chance.spread and not chance.failures:
             return seconds, True

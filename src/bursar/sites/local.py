@@ -1,12 +1,18 @@
 """This machine as a site."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from bursar.broker.pilots import Pilot
 from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
+from bursar.model.status import SiteStatus
+
+MEMORY = Path("/proc/meminfo")
+"""Where the system says what memory there is."""
 
 
 def this_machine() -> SiteFacts:
@@ -36,10 +42,14 @@ class LocalSite:
     ----------
     facts
         Of the site.
+    clock
+        The present time, seconds: that of asyncio's loops.
     """
 
-    def __init__(self, facts: SiteFacts) -> None:
+    def __init__(self, facts: SiteFacts, clock: Callable[[], float] = time.monotonic) -> None:
         self._facts = facts
+        self._clock = clock
+        self._held: list[HeldWorkers] = []
 
     @property
     def facts(self) -> SiteFacts:
@@ -49,6 +59,27 @@ class LocalSite:
     def offers(self) -> tuple[Slot, ...]:
         """All its processors, from now on, without end."""
         return self._facts.offers
+
+    def status(self, seconds: float | None = None) -> SiteStatus:
+        """
+        How many processors no pilot of this process holds, and the memory that is available.
+
+        It has no queue: a job waits for nothing while there is one, and otherwise nobody
+        knows how long.
+        """
+        held = sum(held.processors for held in self._held)
+        free = max(0, self._facts.processors - held)
+        memory = available_memory()
+        if memory is not None and self._facts.memory is not None:
+            memory = min(memory, self._facts.memory)
+        return SiteStatus(
+            site=self._facts.name,
+            at=self._clock(),
+            free_processors=free,
+            running=len(self._held),
+            traversal_time=0.0 if free else None,
+            free_memory=memory,
+        )
 
     async def reserve(self, windows: Sequence[tuple[float, float, int]]) -> None:
         """Nothing to do: nobody else sells its processors."""
@@ -61,15 +92,64 @@ class LocalSite:
         rigid: bool,
         begin: Callable[[], None],
         on_event: Callable[[str], None],
-    ) -> "LocalWorkers":
+    ) -> "HeldWorkers":
         """Starts worker processes; see :class:`bursar.sites.protocol.Site`."""
         begin()
         workers = LocalWorkers(
             self._facts.name, pilot.name, pilot.processors, rigid=rigid, on_event=on_event
         )
+        held = HeldWorkers(workers, pilot.processors, self._held)
         try:
             await workers.start(endpoint)
         except BaseException:
-            await workers.release()
+            await held.release()
             raise
-        return workers
+        return held
+
+
+class HeldWorkers:
+    """
+    A pilot on this machine.
+
+    Parameters
+    ----------
+    workers
+        Its processes.
+    processors
+        That it holds.
+    among
+        All pilots of the site; it is one of them until it is released.
+    """
+
+    def __init__(self, workers: LocalWorkers, processors: int, among: "list[HeldWorkers]") -> None:
+        self.processors = processors
+        self._workers = workers
+        self._among = among
+        among.append(self)
+
+    @property
+    def workers(self) -> int:
+        """Workers that are there or will be again."""
+        return self._workers.workers
+
+    async def release(self) -> None:
+        """Its workers leave, or are killed; then its processors are free."""
+        try:
+            await self._workers.release()
+        finally:
+            if self in self._among:
+                self._among.remove(self)
+
+
+def available_memory(meminfo: Path = MEMORY) -> int | None:
+    """Bytes that programs may still take, as the system estimates it; None where it does not."""
+    try:
+        text = meminfo.read_text()
+    except OSError:
+        return None
+    for line in text.splitlines():
+        name, _, amount = line.partition(":")
+        number, _, unit = amount.strip().partition(" ")
+        if name == "MemAvailable" and number.isdecimal() and unit == "kB":
+            return int(number) * 1024
+    return None

@@ -7,6 +7,7 @@ from bursar.broker.pilots import Pilot
 from bursar.dispatch.launch import Endpoint
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
+from bursar.model.status import SiteStatus
 
 
 class Held(Protocol):
@@ -29,6 +30,22 @@ class Site(Protocol):
 
     def offers(self) -> tuple[Slot, ...]:
         """What can be bought of it now; starts are seconds from now."""
+
+    def status(self, seconds: float | None = None) -> SiteStatus:
+        """
+        What it says of itself now, at once; its moment is on the running loop's clock.
+
+        Parameters
+        ----------
+        seconds
+            That jobs run for which its traversal time is asked, where that matters to its
+            scheduler; None: as long as those that are there.
+
+        Raises
+        ------
+        SiteError
+            When it cannot say.
+        """
 
     async def reserve(self, windows: Sequence[tuple[float, float, int]]) -> None:
         """

@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from bursar.formats.nimrod.domains import MOST_VALUES, as_text, check_type, valu
 from bursar.formats.nimrod.syntax import Command, Parameter, Plan, at, parse_expression
 from bursar.formats.nimrod.template import Name, Template, parse_string, parse_text, parse_word
 from bursar.model.errors import InputError, nearest
+from bursar.model.matching import Matching
 from bursar.model.step import Copy, Exec, OnError, Redirect, Shell, Step, Substitute
 from bursar.model.task import Task, Value
 
@@ -47,17 +49,53 @@ def tasks_of(plan: Plan, folder: Path) -> tuple[Task, ...]:
     steps = _steps_maker(_job(plan, space))
     before, after = [_root_task(block, plan, space) for block in ("rootstart", "rootfinish")]
     first = (before.id,) if before else ()
+    matching = _matching(plan)
     jobs = []
     for index, point in enumerate(space.points(), 1):
         name = f"job{index}"
         texts = {key: as_text(value) for key, value in point.items()}
         texts |= {"jobindex": str(index), "nimrod_jobindex": str(index), "jobname": name}
-        jobs.append(Task(id=name, name="main", steps=steps(texts), after=first, parameters=point))
+        jobs.append(
+            Task(
+                id=name,
+                name="main",
+                steps=steps(texts),
+                after=first,
+                matching=matching,
+                parameters=point,
+            )
+        )
     tasks = [before] if before else []
     tasks += jobs
     if after:
         tasks.append(_after_all(after, jobs))
     return tuple(tasks)
+
+
+def _matching(plan: Plan) -> Matching:
+    """What every job asks of a site; the expressions are parsed here."""
+    from bursar.classad.parsing import parse
+
+    texts: dict[str, str] = {}
+    for word, token in plan.asked.items():
+        template = _placed(token, partial(parse_string, str(token)))
+        if template.names:
+            raise at(token, f"holds the parameter ${template.names[0]}, expected none")
+        texts[word] = template.fill({})
+        try:
+            parse(texts[word])
+        except InputError as error:
+            raise _within_string(error, token) from None
+    return Matching(requirements=texts.get("requirements"), rank=texts.get("rank"))
+
+
+def _within_string(error: InputError, token: "Token") -> InputError:
+    """An error of an expression, where its string stands in the plan."""
+    line, _, column = error.where.partition(":")
+    if "\\" in token or line != "1":  # escapes: what is written is longer than what it means
+        return at(token, f"column {column} of the expression: {error.message}", hint=error.hint)
+    where = f"{token.line}:{(token.column or 1) + int(column)}"
+    return InputError(error.message, where=where, hint=error.hint)
 
 
 def _job(plan: Plan, space: "_Space") -> list[Maker]:

@@ -16,6 +16,7 @@ TASKS = ("main", "nodestart", "nodefinish", "rootstart", "rootfinish")
 # What people call the tokens of the grammar; those left out are never the point.
 _WORDS = {
     "_PARAMETER": "parameter",
+    "ASKED": "requirements, rank",
     "_LABEL": "label",
     "TYPE": "integer, float, text, files",
     "_DEFAULT": "default",
@@ -100,10 +101,15 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Statements of a plan file, in order."""
+    """
+    Statements of a plan file, in order.
+
+    ``asked`` are the strings after ``requirements`` and ``rank``.
+    """
 
     parameters: list[Parameter] = field(default_factory=list)
     tasks: dict[str, list[Command]] = field(default_factory=dict)
+    asked: "dict[str, Token]" = field(default_factory=dict)
 
 
 def parse_plan(text: str) -> Plan:
@@ -124,7 +130,7 @@ def parse_plan(text: str) -> Plan:
     tree = _parse(text if text.endswith("\n") else text + "\n", "start", 1, 1)
     plan = Plan()
     seen: dict[str, Any] = {}
-    for statement in tree.find_pred(lambda node: node.data in ("parameter", "task")):
+    for statement in tree.find_pred(lambda node: node.data in ("parameter", "asked", "task")):
         children: list[Any] = list(statement.children)
         if statement.data == "parameter":
             name, _label, kind, domain = children[:4]
@@ -132,6 +138,12 @@ def parse_plan(text: str) -> Plan:
                 raise at(name, f'parameter "{name}" is already defined in line {seen[name].line}')
             seen[name] = name
             plan.parameters.append(Parameter(name, str(kind), domain))
+        elif statement.data == "asked":
+            word, string = children[:2]
+            if word in plan.asked:
+                line = plan.asked[word].line
+                raise at(word, f'"{word}" is already stated in line {line}')
+            plan.asked[str(word)] = string
         else:
             block, *commands = children
             if block in plan.tasks:

@@ -49,7 +49,7 @@ addEventListener("error", (e) => {
 
   // Head.
   $("title").textContent = `${S.campaign} · ${S.run}`;
-  $("lead").textContent = `${count(S.tasks, "task")}, ${count(S.processors, "processor")}` + (D.sites.length > 1 ? ` at ${D.sites.length} sites` : "") + (S.deadline_s ? `, deadline ${time(S.deadline_s)}` : "");
+  $("lead").textContent = `${count(S.tasks, "task")}${S.processors ? `, ${count(S.processors, "processor")}` : ""}` + (D.sites.length > 1 ? ` at ${D.sites.length} sites` : "") + (S.deadline_s ? `, deadline ${time(S.deadline_s)}` : "");
   const figure = (name, value, small, cls) => {
     const box = el("div");
     box.append(el("dt", name));
@@ -144,7 +144,7 @@ addEventListener("error", (e) => {
   const drawFront = () => {
     const host = $("front");
     const known = (P.front || []).map((o, i) => ({ ...o, i })).filter((o) => o.makespan_s !== null && o.cost !== null);
-    if (!known.length) { host.style.height = "auto"; host.textContent = "Runtimes or prices are unknown: there is no curve."; return; }
+    if (!known.length) { host.style.height = "auto"; host.textContent = "There is no curve: runtimes or prices are unknown, or jobs were sent one by one."; return; }
     const xs = known.map((o) => o.makespan_s), ys = known.map((o) => o.cost);
     if (S.makespan_s !== null) xs.push(S.makespan_s);
     if (S.cost !== null) ys.push(S.cost);

@@ -1,0 +1,205 @@
+"""
+What matching costs: one expression against many sites, and many kinds of job.
+
+The peer is HTCondor's own library (``classad2``, Linux only), in the same process and in
+turns with ours, so that whatever else the machine does meets both alike; the ratio is the
+figure to trust, the times are this machine's. The peer is asked as its users ask it: the
+requirement or the rank evaluated for a job and a site. Both must say the same.
+
+    python benchmarks/classad.py [--quick] [--json FILE]
+"""
+
+import argparse
+import json
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bursar.classad import Ad, Expression, Table, compiled, parse, parse_ad
+
+SITES = 10_000
+KINDS = 100
+
+REQUIREMENTS = (
+    'other.GlueCEStateStatus == "Production" && other.FreeCPUs >= need '
+    '&& other.OpSys == "Linux" && member("EXP-3", other.Software)'
+)
+Kind = tuple[Expression, Expression, Ad]
+"""Of a job: requirements, rank, its own attributes."""
+
+RANK = "-other.EstimatedTraversalTime + 10 * other.FreeCPUs"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """
+    One measured number, and what it should be.
+
+    Parameters
+    ----------
+    met
+        Whether it is; None where there is no aim.
+    """
+
+    name: str
+    value: float
+    unit: str
+    aim: str = ""
+    met: bool | None = None
+
+
+def at_most(name: str, value: float, aim: float, unit: str) -> Figure:
+    """A figure that should not be larger."""
+    return Figure(name, value, unit, f"<= {aim:g}", value <= aim)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Of the processor, for one go: others may be busy on the machine."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def made_sites(count: int) -> list[Ad]:
+    """Sites as a grid of the time published them; a tenth says less than the others."""
+    rng = random.Random(7)
+    software = [[f"EXP-{rng.randrange(30)}" for _ in range(8)] for _ in range(200)]
+    sites = []
+    for number in range(count):
+        site: dict[str, object] = {
+            "Name": f"ce{number:05d}.example.org",
+            "GlueCEStateStatus": rng.choice(["Production", "Production", "Closed"]),
+            "FreeCPUs": rng.randrange(100),
+            "OpSys": rng.choice(["LINUX", "Linux", "SOLARIS"]),
+            "Software": rng.choice(software),
+            "Memory": rng.randrange(1, 64) * 2**30,
+        }
+        if rng.random() < 0.9:
+            site["EstimatedTraversalTime"] = rng.expovariate(1 / 600)
+        sites.append(Ad(site))
+    return sites
+
+
+def kinds_of_job(count: int) -> list[Kind]:
+    """Jobs whose requirements, ranks and own attributes all differ."""
+    kinds = []
+    for number in range(count):
+        clauses = [
+            'other.GlueCEStateStatus == "Production"',
+            "other.FreeCPUs >= need",
+            f"other.Memory > {number % 32} * 1073741824",
+            f'member("EXP-{number % 30}", other.Software)',
+            f'regexp("{number % 10}\\\\.", other.Name)',
+        ]
+        requirements = " && ".join(clauses[:3] + clauses[3 + number % 2 : 4 + number % 2])
+        rank = f"-other.EstimatedTraversalTime + {number} * other.FreeCPUs"
+        kinds.append((parse(requirements), parse(rank), parse_ad(f"need = {number % 16}")))
+    return kinds
+
+
+def ours(
+    sites: list[Ad], kinds: list[tuple[Expression, Expression, Ad]], turns: int
+) -> list[Figure]:
+    """The compiled function and the table."""
+    requirements, rank, my = parse(REQUIREMENTS), parse(RANK), parse_ad("need = 4")
+    run = compiled(requirements, my)
+    table = Table(sites)
+    first = seconds(lambda: table.holds(requirements, my))
+    loop = min(seconds(lambda: [run(site) for site in sites]) for _ in range(turns))
+    columns = [seconds(lambda: table.holds(requirements, my)) for _ in range(turns)]
+    ranks = [seconds(lambda: table.values(rank, my)) for _ in range(turns)]
+
+    def all_kinds() -> None:
+        for wanted, order, own in kinds:
+            table.holds(wanted, own)
+            table.values(order, own)
+
+    text = [f"{REQUIREMENTS} && {n} < {n + 1}" for n in range(200)]
+    scale = SITES / len(sites)
+    return [
+        Figure("parsing one requirement", seconds(lambda: [parse(t) for t in text]) * 5, "ms"),
+        Figure("compiled, each site", loop / len(sites) * 1e6, "us"),
+        at_most("compiled, one requirement x 10,000 sites", loop * scale * 1e3, 10, "ms"),
+        Figure("table, the same for the first time", first * scale * 1e3, "ms"),
+        at_most("table, the same", min(columns) * scale * 1e3, 10, "ms"),
+        at_most("table, one rank x 10,000 sites", min(ranks) * scale * 1e3, 10, "ms"),
+        at_most(
+            "table, 100 kinds x 10,000 sites, requirements and rank",
+            seconds(all_kinds) * scale * KINDS / len(kinds), 1, "s",
+        ),
+        Figure(
+            "the same again",
+            seconds(all_kinds) * scale * KINDS / len(kinds), "s",
+        ),
+    ]  # fmt: skip
+
+
+def beside_htcondor(sites: list[Ad], turns: int) -> list[Figure]:
+    """The same requirement and rank by HTCondor's library, in turns; the answers compared."""
+    try:
+        import classad2  # type: ignore[import-not-found]
+    except ImportError:
+        return []
+    theirs = [classad2.ClassAd(str(site)) for site in sites]
+    figures = []
+    for name, text in (("requirement", REQUIREMENTS), ("rank", RANK)):
+        figures += in_turns(name, text, classad2, theirs, sites, turns)
+    return figures
+
+
+def in_turns(
+    name: str, text: str, classad2: Any, theirs: list[Any], sites: list[Ad], turns: int
+) -> list[Figure]:
+    """One expression: theirs, our function, our table, and again."""
+    job, my = classad2.ClassAd("[ need = 4 ]"), parse_ad("need = 4")
+    tree, expression = classad2.ExprTree(text), parse(text)
+    run = compiled(expression, my)
+    table = Table(sites)
+    table.values(expression, my)
+    peers, by_call, by_column = [], [], []
+    for _ in range(turns):
+        peers.append(seconds(lambda: [tree.eval(job, site) for site in theirs]))
+        by_call.append(peers[-1] / seconds(lambda: [run(site) for site in sites]))
+        by_column.append(peers[-1] / seconds(lambda: table.values(expression, my)))
+    check([tree.eval(job, site) for site in theirs], [run(site) for site in sites], classad2)
+    return [
+        Figure(f"HTCondor, one {name}, each site", min(peers) / len(sites) * 1e6, "us"),
+        Figure(f"HTCondor / compiled, one {name}", statistics.median(by_call), "x"),
+        Figure(f"HTCondor / table, one {name}", statistics.median(by_column), "x"),
+    ]
+
+
+def check(theirs: list[Any], mine: list[Any], classad2: Any) -> None:
+    """Both must have said the same."""
+    for one, other in zip(theirs, mine, strict=True):
+        if isinstance(one, classad2.Value):
+            one = repr(one.name).strip("'").upper()
+            other = repr(other)
+        same = math.isclose(one, other) if isinstance(one, float) else one == other
+        assert same, (one, other)
+
+
+def main() -> None:
+    """Measures, prints, and writes what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the sites")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    sites = made_sites(SITES // 10 if options.quick else SITES)
+    kinds = kinds_of_job(KINDS // 10 if options.quick else KINDS)
+    turns = 3 if options.quick else 9
+    figures = ours(sites, kinds, turns) + beside_htcondor(sites, 3)
+    for figure in figures:
+        verdict = {None: "", True: "met", False: "MISSED"}[figure.met]
+        print(f"{figure.name:58} {figure.value:10.3f} {figure.unit:3} {figure.aim:8} {verdict}")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2))
+
+
+if __name__ == "__main__":
+    main()

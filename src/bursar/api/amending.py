@@ -1,0 +1,245 @@
+"""A run's goal, negotiated anew: the verdict first, then the change."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bursar.api.prospect import Prospect
+from bursar.api.running import RUNS
+from bursar.broker.forecast import Forecast
+from bursar.broker.strategies import Named
+from bursar.broker.supply import Past
+from bursar.market.lease import Lease
+from bursar.model.errors import BursarError, InputError
+from bursar.model.goal import Goal
+from bursar.model.money import from_micros
+from bursar.model.outcome import Status
+from bursar.runs.amendments import ask, checked
+from bursar.runs.folder import RunFolder
+from bursar.runs.reading import RunRecord, read_run
+from bursar.runs.running import economy_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """
+    What a run can be expected to come to under a goal.
+
+    Parameters
+    ----------
+    run, folder
+        Its name, and where it lies.
+    goal
+        As it would be.
+    elapsed, spent
+        So far: seconds, currency units.
+    prospect
+        What its strategy can be expected to do; of a run by a plan, None.
+    finish, cost
+        Of a run by a plan: when it should end, seconds from its begin, and what it should
+        have cost by then; None when unknown.
+    currency
+        Of every amount.
+    """
+
+    run: str
+    folder: Path
+    goal: Goal
+    elapsed: float
+    spent: float
+    currency: str
+    prospect: Prospect | None = None
+    finish: float | None = None
+    cost: float | None = None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the goal should be met."""
+        if self.prospect is not None:
+            return self.prospect.feasible
+        late = _over(self.finish, self.goal.deadline)
+        return not late and not _over(self.cost, self.goal.budget)
+
+    @property
+    def reason(self) -> str:
+        """In one line."""
+        if self.prospect is not None:
+            return self.prospect.reason
+        parts = []
+        if self.finish is not None:
+            parts.append(f"should end {self.finish:.4g} s from its begin")
+        if self.cost is not None:
+            parts.append(f"should cost {self.cost:.4g} {self.currency}")
+        met = "meets" if self.feasible else "misses"
+        return f"the plan {met} the goal: {', '.join(parts) or 'nothing is known yet'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``bursar amend --json`` prints it; the keys are in the documentation."""
+        offers = [] if self.prospect is None else self.prospect.to_dict()["counter_offers"]
+        return {
+            "run": self.run,
+            "deadline_s": self.goal.deadline,
+            "budget": self.goal.budget,
+            "currency": self.currency,
+            "elapsed_s": self.elapsed,
+            "spent": self.spent,
+            "feasible": self.feasible,
+            "reason": self.reason,
+            "expected_finish_s": self.finish,
+            "expected_cost": self.cost,
+            "counter_offers": offers,
+        }
+
+    def print(self) -> None:
+        """The reason, and the counter-offers."""
+        from bursar.report.plan_table import print_choice
+
+        offers = () if self.prospect is None else self.prospect.counter_offers
+        print_choice(self.feasible, self.reason, offers, self.currency)
+
+
+def consider(
+    name: str | Path,
+    *,
+    deadline: float | None = None,
+    later: float | None = None,
+    budget: float | None = None,
+    more: float | None = None,
+    runs: str | Path = RUNS,
+) -> Verdict:
+    """
+    What a run would come to under another goal; nothing changes.
+
+    Parameters
+    ----------
+    name
+        Of the run, or its folder.
+    deadline, later
+        Seconds from the run's begin; or so many more than it has.
+    budget, more
+        Currency units; or so many more than it has.
+    runs
+        Folder that holds the runs.
+
+    Raises
+    ------
+    InputError
+        When there is no such run, the deadline has passed, the budget is spent already, or
+        more is asked of a limit that is not there.
+    """
+    folder = RunFolder.open(Path(runs), str(name))
+    record = read_run(folder)
+    goal = record.campaign.goal
+    if later is not None:
+        if goal.deadline is None:
+            raise InputError("the run has no deadline to move", where="deadline")
+        deadline = goal.deadline + later
+    if more is not None:
+        if goal.budget is None:
+            raise InputError("the run has no budget to add to", where="budget")
+        budget = goal.budget + more
+    if deadline is None and budget is None:
+        raise InputError("give a deadline, a budget, or both")
+    try:
+        goal = replace(
+            goal,
+            deadline=goal.deadline if deadline is None else deadline,
+            budget=goal.budget if budget is None else budget,
+        )
+    except ValueError as error:
+        raise InputError(
+            str(error), where="deadline" if deadline is not None else "budget"
+        ) from None
+    if record.info.state == "finished":
+        raise InputError(f"run {folder.name} has ended: there is nothing left to change")
+    elapsed, spent = _standing(record)
+    goal = checked(goal, elapsed)
+    if goal.budget is not None and goal.budget < spent:
+        raise InputError(
+            f"{spent:.6g} {record.planned[1].currency} are spent already", where="budget"
+        )
+    return _verdict(record, goal, elapsed, spent)
+
+
+def amend(verdict: Verdict) -> None:
+    """
+    Gives a run the goal that was considered.
+
+    Raises
+    ------
+    BursarError
+        When the run refuses it, or does not answer.
+    """
+    answer = ask(RunFolder(verdict.folder), verdict.goal)
+    if answer.refused:
+        raise BursarError(f"run {verdict.run} keeps its goal: {answer.refused}")
+
+
+def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Verdict:
+    campaign = replace(record.campaign, goal=goal)
+    plan = record.planned[1]
+    economy = economy_of(record.info, campaign)
+    name = record.folder.name
+    if economy is not None:
+        ended = frozenset(record.final)
+        outlook = economy.outlook(
+            Past(
+                ended=ended,
+                succeeded=frozenset(
+                    task for task, r in record.final.items() if r.outcome.status is Status.SUCCEEDED
+                ),
+                attempts=[(r.outcome, r.site) for r in record.journal.records],
+                pilots=0,
+                clock=lambda: elapsed,
+                spent=lambda: spent,
+                epoch=record.lives[0][0] if record.lives else time.time(),
+            )
+        )
+        strategy: Named = record.info.strategy or "adaptive"
+        prospect = Prospect(campaign, strategy, plan.currency, outlook)
+        return Verdict(
+            run=name,
+            folder=record.folder.path,
+            goal=goal,
+            elapsed=elapsed,
+            spent=spent,
+            currency=plan.currency,
+            prospect=prospect,
+        )
+    forecast = Forecast(campaign.workflow, plan)
+    for outcome in record.outcomes:
+        forecast.learn(outcome, True)
+    finish = forecast.finish(elapsed)
+    rate = sum(lease.rate for lease in record.leases if lease.end is None)
+    cost = None if finish is None else spent + rate * max(0.0, finish - elapsed)
+    return Verdict(
+        run=name,
+        folder=record.folder.path,
+        goal=goal,
+        elapsed=elapsed,
+        spent=spent,
+        currency=plan.currency,
+        finish=finish,
+        cost=cost,
+    )
+
+
+def _standing(record: RunRecord) -> tuple[float, float]:
+    """Seconds since the begin, and currency units spent, what open leases have accrued added."""
+    if not record.lives:
+        return 0.0, 0.0
+    first, last = record.lives[0][0], record.lives[-1][1]
+    now = time.time()  # the time counts on, also while nobody carries it out
+    seen = now if record.info.state == "running" else min(last, record.journal.last_seen)
+    accrued = sum(_accrued(lease, seen) for lease in record.leases if lease.end is None)
+    return max(0.0, now - first), from_micros(record.ledger.spent) + accrued
+
+
+def _accrued(lease: Lease, now: float) -> float:
+    end = now if lease.until is None else min(now, lease.until)
+    return from_micros(lease.charge(lease.processors * max(0.0, end - lease.start)))
+
+
+def _over(value: float | None, limit: float | None) -> bool:
+    return value is not None and limit is not None and value > limit

@@ -1,0 +1,259 @@
+"""Which sites match the jobs of a campaign, and how they rank, before anything starts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bursar.api.copies import copies_now
+from bursar.api.planning import resolve_campaign
+from bursar.api.sites import Sites, resolve_sites
+from bursar.broker.directory.directory import Directory
+from bursar.broker.matchmaking.broker import ResourceBroker, Weights
+from bursar.broker.matchmaking.explaining import Explanation
+from bursar.broker.matchmaking.files import LinkedFiles
+from bursar.broker.matchmaking.views import job_of
+from bursar.model.brokering import Brokering
+from bursar.model.campaign import Campaign
+from bursar.model.errors import InputError, nearest
+from bursar.model.replica import Replica
+from bursar.model.site import SiteFacts
+from bursar.model.status import SiteStatus
+from bursar.model.task import Task
+
+OUT_OF_REACH = 3
+"""Exit status where some job has no site, as where no plan meets a goal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindMatched:
+    """
+    Tasks that ask for the same, and how the sites fare with them.
+
+    Parameters
+    ----------
+    tasks
+        At least one.
+    explanation
+        Of any of them.
+    """
+
+    tasks: tuple[Task, ...]
+    explanation: Explanation
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; the keys are in the documentation."""
+        first = self.tasks[0]
+        return {
+            "tasks": [task.id for task in self.tasks],
+            "processors": first.processors,
+            "memory": first.memory,
+            "runtime_s": first.runtime,
+            "data": list(first.data),
+            **self.explanation.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    """
+    How the sites fare with all kinds of task of a campaign.
+
+    Parameters
+    ----------
+    campaign
+        Its name.
+    kinds
+        In the order of their first tasks.
+    """
+
+    campaign: str
+    kinds: tuple[KindMatched, ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether each task has a site."""
+        return all(kind.explanation.refusal is None for kind in self.kinds)
+
+    @property
+    def exit_status(self) -> int:
+        """Of the command."""
+        return 0 if self.feasible else OUT_OF_REACH
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``bursar match --json`` prints it; the keys are in the documentation."""
+        return {
+            "campaign": self.campaign,
+            "feasible": self.feasible,
+            "kinds": [kind.to_dict() for kind in self.kinds],
+        }
+
+    def print(self) -> None:
+        """A table of sites for each kind of task, and what is against the others."""
+        from bursar.report.match_table import print_matches
+
+        print_matches(self.to_dict())
+
+
+def match(
+    campaign: Campaign | str | Path,
+    sites: Sites = None,
+    *,
+    broker: Brokering | None = None,
+    catalogue: str | Path | None = None,
+    task: str | None = None,
+) -> Matches:
+    """
+    How the sites fare with the tasks of a campaign, as they are now. Nothing is started.
+
+    Parameters
+    ----------
+    campaign
+        A campaign, or the path of a file that holds one.
+    sites
+        A sites file or the sites; None: this machine.
+    broker
+        What holds for tasks that do not say otherwise; None: the usual.
+    catalogue
+        File of the replica catalogue; None: that of the broker, or nothing is known of copies,
+        and logical files take no time.
+    task
+        Id of the only task to look at; None: all.
+
+    Raises
+    ------
+    InputError
+        When a file or an expression is wrong, or there is no such task.
+    """
+    campaign = resolve_campaign(campaign)
+    facts = resolve_sites(sites)
+    settings = broker or Brokering()
+    if catalogue is not None:
+        settings = replace(settings, catalogue=str(catalogue))
+    copies = copies_now(settings, campaign)
+    resource_broker = broker_now(facts, settings, copies)
+    kinds = tuple(
+        KindMatched(tasks=tuple(tasks), explanation=_explained(resource_broker, tasks[0]))
+        for tasks in alike(_asked_for(campaign, task))
+    )
+    return Matches(campaign=campaign.name, kinds=kinds)
+
+
+def broker_now(
+    sites: Sequence[SiteFacts], settings: Brokering, copies: Mapping[str, Sequence[Replica]]
+) -> ResourceBroker:
+    """The resource broker, with what can be known before anything starts."""
+    files = LinkedFiles(sites, lambda name: copies.get(name, ())) if settings.catalogue else None
+    return ResourceBroker(
+        sites,
+        index=index_now(sites),
+        files=files,
+        weights=Weights(alpha=settings.alpha, beta=settings.beta),
+        choice=settings.choice,
+        rng=np.random.default_rng(settings.seed),
+        clock=_no_time_passes,
+    )
+
+
+def index_now(sites: Sequence[SiteFacts]) -> Directory:
+    """An information index that knows what can be known of sites before anything starts."""
+    index = Directory(clock=_no_time_passes)
+    for status in statuses_now(sites).values():
+        index.publish(status)
+    return index
+
+
+def statuses_now(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus]:
+    """
+    How sites are at the moment 0, which is now: this machine as it says of itself, a simulated
+    cluster as its log has it, one that is only advertised by its slots.
+
+    Raises
+    ------
+    InputError
+        When a log cannot be read.
+    """
+    simulated = [site for site in sites if site.kind == "simulated"]
+    found = _of_clusters(simulated) if simulated else {}
+    for site in sites:
+        if site.kind == "local":
+            from bursar.sites.local import LocalSite
+
+            found[site.name] = LocalSite(site, _no_time_passes).status()
+        elif site.name not in found:
+            found[site.name] = _of_slots(site)
+    return found
+
+
+def _of_clusters(sites: Sequence[SiteFacts]) -> dict[str, SiteStatus]:
+    from bursar.simulation.grid import Grid
+
+    return {
+        name: SiteStatus(
+            site=name,
+            at=0.0,
+            free_processors=cluster.machine.free,
+            running=len(cluster.machine.running),
+            waiting=len(cluster.machine.waiting),
+            traversal_time=cluster.traversal_time(),
+        )
+        for name, cluster in Grid(sites).clusters().items()
+    }
+
+
+def _of_slots(site: SiteFacts) -> SiteStatus:
+    """Until the first slot begins a job waits; nothing else is known."""
+    starts = [max(0.0, slot.start) for slot in site.offers]
+    free = sum(slot.processors for slot in site.offers if slot.start <= 0)
+    return SiteStatus(
+        site=site.name,
+        at=0.0,
+        free_processors=min(free, site.processors),
+        traversal_time=min(starts, default=None),
+    )
+
+
+def _explained(broker: ResourceBroker, task: Task) -> Explanation:
+    try:
+        return broker.explain(job_of(0, task))
+    except InputError as error:
+        raise error.within(f'task "{task.id}"') from None
+
+
+def _asked_for(campaign: Campaign, task: str | None) -> Sequence[Task]:
+    tasks = campaign.workflow.tasks
+    if task is None:
+        return tasks
+    found = [one for one in tasks if one.id == task]
+    if not found:
+        ids = [one.id for one in tasks]
+        raise InputError(f'there is no task "{task}"', where="task", hint=nearest(task, ids))
+    return found
+
+
+def alike(tasks: Sequence[Task]) -> list[list[Task]]:
+    """Tasks that ask for the same, in the order of the first of each."""
+    groups: dict[tuple[object, ...], list[Task]] = {}
+    for task in tasks:
+        asked = task.matching
+        key = (
+            asked.requirements,
+            asked.rank,
+            asked.site,
+            asked.alpha,
+            asked.beta,
+            asked.choice,
+            tuple(sorted(asked.attributes.items())),
+            task.processors,
+            task.memory,
+            task.runtime,
+            task.data,
+        )
+        groups.setdefault(key, []).append(task)
+    return list(groups.values())
+
+
+def _no_time_passes() -> float:
+    return 0.0

@@ -1,0 +1,92 @@
+"""Planning again what is left of a run."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from bursar.api.planning import plan as make_plan
+from bursar.model.campaign import Campaign
+from bursar.model.goal import Goal
+from bursar.model.plan import Placement, Plan
+from bursar.model.site import SiteFacts
+from bursar.model.task import Task
+from bursar.model.workflow import Workflow
+from bursar.planning.policy import Method, Scheduler
+from bursar.runs.execution import Replan, Standing
+
+_LONGER = 2.0
+"""What a task that was stopped is expected to take, over what it had done by then."""
+
+
+def replanner(
+    campaign: Campaign,
+    offers: Callable[[], Sequence[SiteFacts]],
+    *,
+    method: Method = "auto",
+    scheduler: Scheduler = "heft",
+) -> Replan:
+    """
+    Plans what is left over what sites offer then, by the goal as far as it is left.
+
+    Parameters
+    ----------
+    campaign
+        The whole of it.
+    offers
+        The sites as they are when asked; starts are seconds from then.
+    method, scheduler
+        See :func:`bursar.plan`.
+    """
+
+    async def replan(standing: Standing) -> Plan:
+        tasks = campaign.workflow.tasks
+        left = [i for i in range(len(tasks)) if i not in standing.ended]
+        workflow = _what_is_left(tasks, left, standing.cut, standing.stretch)
+        rest = replace(campaign, workflow=workflow, goal=_goal_left(standing), recording=None)
+        proposed = await asyncio.to_thread(
+            make_plan, rest, tuple(offers()), method=method, scheduler=scheduler
+        )
+        plan = proposed.chosen or proposed.nearest()
+        return replace(
+            plan,
+            placements=tuple(
+                Placement(left[p.task], p.site, p.start, p.finish, p.processors)
+                for p in plan.placements
+            ),
+        )
+
+    return replan
+
+
+def _what_is_left(
+    tasks: Sequence[Task], left: Sequence[int], cut: Mapping[int, float], stretch: float
+) -> Workflow:
+    """The tasks that are left; what was stopped will take longer than thought."""
+    ids = {tasks[i].id for i in left}
+    return Workflow(
+        tuple(
+            replace(
+                tasks[i],
+                after=tuple(a for a in tasks[i].after if a in ids),
+                runtime=_expected(tasks[i].runtime, cut.get(i, 0.0), stretch),
+            )
+            for i in left
+        )
+    )
+
+
+def _expected(runtime: float | None, cut: float, stretch: float) -> float | None:
+    if runtime is None:
+        return _LONGER * cut if cut else None
+    return max(runtime * stretch, _LONGER * cut)
+
+
+def _goal_left(standing: Standing) -> Goal:
+    goal = standing.goal
+    deadline, budget = goal.deadline, goal.budget
+    return replace(
+        goal,
+        deadline=None if deadline is None else max(deadline - standing.elapsed, 1e-3),
+        budget=None if budget is None else max(budget - standing.spent, 0.0),
+        on_budget={},
+    )

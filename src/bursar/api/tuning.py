@@ -1,0 +1,258 @@
+"""Weights of the broker's rank for somebody's own sites and load, found by simulation."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bursar.api.sites import Sites, resolve_sites
+from bursar.broker.directory.hierarchy import Level
+from bursar.model.campaign import Campaign
+from bursar.model.errors import InputError
+from bursar.model.replica import Replica
+from bursar.model.site import Background, SiteFacts
+from bursar.model.topology import Topology
+from bursar.model.weights import Weights
+from bursar.simulation.datagrid.confidence import Interval
+from bursar.simulation.datagrid.grid import Grid, Policy, Services
+from bursar.simulation.datagrid.load import Kind, poisson
+from bursar.simulation.datagrid.tuning import Search, Tuned
+from bursar.simulation.datagrid.world import simulate
+from bursar.simulation.grid import Grid as Clusters
+
+OnProgress = Callable[[int, int], None]
+"""Told how many simulations there were, and how many there will be at most."""
+
+RUNTIME, SIZE, FILES = 600.0, 10**9, 10
+"""Where no campaign says what jobs are like: seconds at speed 1, and bytes of the one file that
+each reads; so many such files, at one site after the other."""
+JOBS = 300
+"""In a simulation; the first fifth counts for nothing."""
+WARM_UP = 0.2
+EVERY = 60.0
+"""Seconds between two refreshes of the information index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """
+    What a search for weights came to.
+
+    Parameters
+    ----------
+    found
+        The weights, with lifetimes and what was tried.
+    choice
+        The rule by which sites were chosen.
+    gap
+        Mean seconds between two submissions.
+    jobs
+        In each simulation.
+    sites
+        Names.
+    """
+
+    found: Tuned
+    choice: str
+    gap: float
+    jobs: int
+    sites: tuple[str, ...]
+
+    @property
+    def weights(self) -> Weights:
+        """The best found."""
+        return self.found.best
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the best is shorter than the default beyond doubt."""
+        return self.found.gain.low > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        found = self.found
+        return {
+            "alpha": found.best.alpha,
+            "beta": found.best.beta,
+            "choice": self.choice,
+            "load_s": self.gap,
+            "jobs": self.jobs,
+            "sites": list(self.sites),
+            "lifetime_s": _ends(found.best_lifetime),
+            "default": {
+                "alpha": found.default.alpha,
+                "beta": found.default.beta,
+                "lifetime_s": _ends(found.default_lifetime),
+            },
+            "gain_s": _ends(found.gain),
+            "is_better": self.is_better,
+            "tried": [
+                {"alpha": w.alpha, "beta": w.beta, "mean_lifetime_s": mean, "simulations": count}
+                for w, mean, count in found.tried
+            ],
+        }
+
+    def write(self, path: Path | str) -> None:
+        """
+        Writes the file of weights that the broker reads.
+
+        Raises
+        ------
+        BursarError
+            When it cannot be written.
+        """
+        from bursar.formats.weights_toml import write_weights
+
+        write_weights(
+            Path(path),
+            self.weights,
+            {
+                "by": "simulation",
+                "choice": self.choice,
+                "load_s": self.gap,
+                "jobs": self.jobs,
+                "sites": ", ".join(self.sites),
+                "lifetime_s": round(self.found.best_lifetime.mean, 3),
+                "default_lifetime_s": round(self.found.default_lifetime.mean, 3),
+                "gain_s": round(self.found.gain.mean, 3),
+                "gain_half_interval_s": round(self.found.gain.half, 3),
+            },
+        )
+
+
+def tune_rank(
+    sites: Sites,
+    load: float,
+    *,
+    campaign: Campaign | None = None,
+    topology: Topology | None = None,
+    replicas: Sequence[Replica] = (),
+    choice: str = "best",
+    every: float = EVERY,
+    jobs: int = JOBS,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> Tuning:
+    """
+    Alpha and beta under which jobs live shortest on these sites (Cavalieri et al., section 2.2).
+
+    Parameters
+    ----------
+    sites
+        A sites file or the sites. Those with a log of their own are simulated with it.
+    load
+        Mean seconds between two submissions.
+    campaign
+        Jobs are like its tasks: each of them is as likely. None: jobs of ten minutes that read
+        a file of 1 GB, of which there is one copy.
+    topology
+        The network, with a node for each site; None: by the links of the sites.
+    replicas
+        Copies of the files that the campaign's tasks read; those elsewhere do not count.
+    choice
+        Rule by which sites are chosen; those that do not go by the rank are refused.
+    every
+        Seconds between two refreshes of the information index.
+    jobs
+        In each simulation.
+    seed
+        Of all that is drawn.
+    on_progress
+        Told how far it is.
+
+    Raises
+    ------
+    InputError
+        When an argument is wrong, a runtime or the size of a file is unknown, or no job can
+        finish.
+    """
+    facts = resolve_sites(sites)
+    if len(facts) < 2:
+        raise InputError("with a single site there is nothing to choose")
+    if jobs < 10:
+        raise InputError(f"jobs: at least 10 are needed to tell a mean, got {jobs}")
+    if choice == "random":
+        raise InputError('choice: "random" does not go by the rank')
+    names = {site.name for site in facts}
+    here = tuple(replica for replica in replicas if replica.site in names)
+    kinds, copies = _usual(facts) if campaign is None else (_kinds(campaign, here), here)
+    grid = Grid(sites=facts, replicas=copies, topology=topology)
+    queues = Clusters([site for site in facts if _has_queue(site)])
+    services = Services(levels=(Level(every=every),))
+
+    def measure(weights: Weights, replication: int) -> float:
+        outcome = simulate(
+            grid,
+            poisson(np.random.default_rng([seed, replication]), kinds, gap=load, jobs=jobs),
+            policy=Policy(choice=choice, weights=weights),
+            services=services,
+            clusters=queues.clusters(),
+            seed=replication,
+        )
+        if not outcome.finished:
+            reason, _ = outcome.reasons.most_common(1)[0]
+            raise InputError(f"no job can finish: {reason}")
+        return outcome.mean_lifetime(WARM_UP)
+
+    tell = on_progress or (lambda done, total: None)
+    found = Search(measure, tell).run(Weights())
+    return Tuning(
+        found=found,
+        choice=choice,
+        gap=load,
+        jobs=jobs,
+        sites=tuple(site.name for site in facts),
+    )
+
+
+def _has_queue(site: SiteFacts) -> bool:
+    background = site.background or Background(policy="fcfs")
+    return background.trace is not None or background.policy != "fcfs"
+
+
+def _usual(sites: Sequence[SiteFacts]) -> tuple[tuple[Kind, ...], tuple[Replica, ...]]:
+    names = [f"file-{i}" for i in range(FILES)]
+    kinds = tuple(Kind(name=name, runtime=RUNTIME, data=(name,)) for name in names)
+    holders = [sites[i % len(sites)].name for i in range(FILES)]
+    copies = tuple(
+        Replica(name=name, site=site, url=f"/{site}/{name}", size=SIZE)
+        for name, site in zip(names, holders, strict=True)
+    )
+    return kinds, copies
+
+
+def _kinds(campaign: Campaign, replicas: Sequence[Replica]) -> tuple[Kind, ...]:
+    known = {replica.name for replica in replicas}
+    kinds = []
+    for task in campaign.workflow.tasks:
+        if task.runtime is None:
+            raise InputError(
+                "has no runtime to simulate",
+                where=f"tasks.{task.id}",
+                hint="state runtimes, or give one for all that state none",
+            )
+        for name in task.data:
+            if name not in known:
+                raise InputError(
+                    f'reads "{name}", of which there is no copy at any of the sites',
+                    where=f"tasks.{task.id}.data",
+                )
+        kinds.append(
+            Kind(
+                name=task.id,
+                runtime=task.runtime,
+                processors=task.processors,
+                memory=task.memory,
+                data=task.data,
+                matching=task.matching,
+            )
+        )
+    if not kinds:
+        raise InputError("the campaign has no task")
+    return tuple(kinds)
+
+
+def _ends(of: Interval) -> dict[str, float]:
+    return {"mean": of.mean, "low": of.low, "high": of.high}

@@ -1,0 +1,265 @@
+"""
+Our own strategy: the goal met by a small optimisation, solved anew as estimates sharpen.
+
+It begins with what is believed: estimated runtimes and the sites' speeds. Where there is
+nothing to believe, a few real jobs are sent first, counted as part of the plan. What it keeps
+free before the deadline and of the budget follows from the spread that was observed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bursar.broker.adviser import Advice, Position, Situation, parts_of
+from bursar.broker.filling import Filled, Filling
+from bursar.model.goal import Goal
+
+POINTS = 12
+"""Moments tried between the fastest and the cheapest way, for a trade-off between them."""
+
+DIFFERENT = 0.1
+"""Relative spread of the sites' means over what was expected, from which unknown ones are
+worth a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probing:
+    """
+    Jobs that may be sent to learn from them where the plan would not send them.
+
+    Parameters
+    ----------
+    tasks
+        Share of the jobs, at the most; one in any case.
+    budget
+        Share of the budget, at the most, where a job takes its even share of it.
+    """
+
+    tasks: float = 0.05
+    budget: float = 0.02
+
+    def allowed(self, situation: Situation) -> float:
+        """Jobs that may still be sent so."""
+        share = self.tasks if math.isinf(situation.budget) else min(self.tasks, self.budget)
+        return max(1.0, math.floor(share * situation.jobs)) - situation.probes
+
+
+class AdaptiveAdviser:
+    """
+    Sends jobs where the best way to the goal has them.
+
+    Which way is best follows from the goal as for plans (:mod:`bursar.planning.choice`): by
+    its trade-off between cost and time; without one, a deadline asks for the cheapest way,
+    and anything else for the fastest.
+
+    Parameters
+    ----------
+    goal
+        Its preference; its limits come with each situation.
+    probing
+        How much may be spent to learn.
+    """
+
+    by_size = True
+
+    def __init__(self, goal: Goal, probing: Probing | None = None) -> None:
+        self._weight = goal.trade_off
+        if self._weight is None:
+            self._weight = 0.0 if goal.deadline is None else 1.0
+        self._probing = probing or Probing()
+
+    def advise(self, situation: Situation) -> Advice:
+        """What the best way to the goal gives each site, as far as anything is known."""
+        if not situation.estimates.is_known:
+            return self._first(situation)
+        spread = situation.estimates.spread
+        situation = _with_failures(situation)
+        parts = parts_of(situation, overdue=spread)
+        filling = Filling([part.bay for part in parts], situation.sizes)
+        time, money = self._margins(situation)
+        filled = self._best(filling, situation.time_left - time, situation.money_left - money)
+        cut = filled is None
+        if filled is None and (time or money):
+            filled = self._best(filling, situation.time_left, situation.money_left)
+        if filled is None:
+            filled = filling.within(situation.time_left, max(0.0, situation.money_left))
+        given = [[0] * len(situation.sizes.size) for _ in situation.sites]
+        begins = [math.inf] * len(situation.sites)
+        for part, column in zip(parts, filled.given.T, strict=True):
+            if column.any():
+                begins[part.site] = min(begins[part.site], part.begin)
+                if part.begin <= 0:
+                    given[part.site] = column.tolist()
+        advice = Advice(
+            given=given,
+            now=[begin <= 0 for begin in begins],
+            wake=min((b for b in begins if 0 < b < math.inf), default=math.inf),
+            reasons={
+                site.name: self._reason(situation, site, sum(given[i]), begins[i], filled)
+                for i, site in enumerate(situation.sites)
+            },
+            feasible=not cut,
+        )
+        if not cut:
+            advice.ends, advice.cost = filling.ends(filled), filled.cost
+        if not cut:
+            left = situation.money_left - money - filled.cost
+            self._explore(situation, advice, situation.time_left - time, left)
+        return advice
+
+    def _best(self, filling: Filling, time: float, money: float) -> Filled | None:
+        """The way to do all jobs that the goal prefers; None where there is none."""
+        weight = self._weight
+        assert weight is not None
+        if weight == 0:
+            moment = filling.earliest(money, time)
+            return None if moment is None else filling.by(moment)
+        cheapest = filling.by(time)
+        if not cheapest.is_whole or cheapest.cost > money * (1 + _CLOSE) + _CLOSE:
+            return None
+        # Of the ways that cost as little, the fastest.
+        last = filling.earliest(cheapest.cost, time)
+        if last is None:
+            return cheapest
+        if weight == 1:
+            return filling.by(last)
+        first = filling.earliest(money, last)
+        if first is None or last - first <= _CLOSE * last:
+            return filling.by(last)
+        dearest = filling.by(first).cost
+        range_of_cost = max(dearest - cheapest.cost, _CLOSE)
+        ways = []
+        for i in range(POINTS + 1):
+            moment = first + (last - first) * i / POINTS
+            filled = filling.by(moment)
+            value = weight * (filled.cost - cheapest.cost) / range_of_cost
+            value += (1 - weight) * (moment - first) / (last - first)
+            ways.append((value, i, filled))
+        return min(ways, key=lambda way: way[:2])[2]
+
+    def _margins(self, situation: Situation) -> tuple[float, float]:
+        """
+        Seconds and currency units to keep free, by the spread that was observed.
+
+        The end of a processor's last job is as uncertain as a job is; that of all work, shared
+        by the processors, as the sum of all jobs. Jobs of a class differ by what is known.
+        """
+        estimates, jobs = situation.estimates, situation.sizes.jobs
+        away = estimates.quantile * estimates.spread
+        processors = sum(site.processors for site in situation.sites)
+        if not jobs or not processors:
+            return 0.0, 0.0
+        takes = [estimates.takes(site.name) for site in situation.sites]
+        within = situation.sizes.within * max(takes)  # jobs count as their class's mean
+        costs = [situation.paid(site) * site.price for site in situation.sites]
+        mean = situation.mean
+        jobs += sum(len(site.running) for site in situation.sites)  # which may overrun, too
+        time = away * mean * (sum(takes) / len(takes)) * (1 + math.sqrt(jobs) / processors)
+        money = away * mean * (sum(costs) / len(costs)) * math.sqrt(jobs)
+        return time + within, money
+
+    def _first(self, situation: Situation) -> Advice:
+        """A few jobs, to learn how long they take, the cheapest sites first."""
+        ages = [age for site in situation.sites for _, age in site.running]
+        processors = sum(site.processors for site in situation.sites)
+        rounds = math.ceil(situation.sizes.jobs / max(1, processors))
+        # They may all be needed, if jobs take so long.
+        late = bool(ages) and max(ages) * (rounds + 1) > situation.time_left / 2
+        speeds = situation.estimates.speeds
+        rates = [site.price / speeds[site.name] for site in situation.sites]
+        allowed = self._probing.allowed(situation)
+        given = [[0] * len(situation.sizes.size) for _ in situation.sites]
+        reasons = {
+            site.name: "nothing is known yet of how long jobs take" for site in situation.sites
+        }
+        probes: dict[str, int] = {}
+        left = situation.sizes.jobs
+        least = min(rates, default=0.0)
+        for i in sorted(range(len(rates)), key=lambda i: (rates[i], i)):
+            site = situation.sites[i]
+            idle = site.processors - len(site.running)
+            dearer = rates[i] / least if least > 0 else 1.0  # in jobs at the cheapest
+            if late:
+                jobs = min(idle, left)
+            else:
+                affordable = 0 < dearer <= 2 * allowed or not ages
+                jobs = int(affordable and left > 0 and not site.running)
+            if not jobs:
+                continue
+            allowed -= dearer
+            ages.append(0.0)
+            left -= jobs
+            probes[site.name] = jobs
+            given[i][_middle(situation)] = jobs
+            reasons[site.name] = "a first job, to learn how long they take"
+        wake = situation.time_left / (2 * (rounds + 1)) - max(ages, default=0.0)
+        return Advice(
+            given=given,
+            now=[True] * len(given),
+            wake=wake if ages and wake > 0 else math.inf,
+            reasons=reasons,
+            probes=probes,
+        )
+
+    def _explore(self, situation: Situation, advice: Advice, time: float, money: float) -> None:
+        """
+        A job to a site nobody has tried, where sites turn out other than expected.
+
+        Only where time and money are left over for it.
+        """
+        estimates = situation.estimates
+        if estimates.between <= DIFFERENT or self._probing.allowed(situation) < 1:
+            return
+        for i, site in enumerate(situation.sites):
+            seconds = estimates.takes(site.name) * situation.mean
+            cost = situation.paid(site) * situation.mean * site.price + site.fixed
+            if site.probed or any(advice.given[i]) or seconds > time or cost > money:
+                continue
+            advice.given[i][_middle(situation)] = 1
+            advice.now[i] = True
+            advice.probes = {site.name: 1}
+            advice.reasons[site.name] = "a job to learn from: sites are not as expected"
+            return
+
+    def _reason(
+        self, situation: Situation, site: Position, count: int, begin: float, filled: Filled
+    ) -> str:
+        estimates, mean = situation.estimates, situation.mean
+        seconds = estimates.takes(site.name) * mean
+        cost = situation.paid(site) * mean * site.price + site.fixed
+        each = f"{cost:.6g} and {seconds:.4g} s each"
+        if count and begin <= 0:
+            return f"{count} jobs of the {self._way}: {each}"
+        if 0 < begin < math.inf:
+            return f"jobs wait {begin:.4g} s for a lower price: {each} now"
+        if seconds > situation.time_left:
+            return f"a job takes {seconds:.4g} s, {max(0.0, situation.time_left):.4g} s are left"
+        if cost > situation.money_left:
+            return f"a job costs {cost:.6g}, {max(0.0, situation.money_left):.6g} are left"
+        if not filled.is_whole:
+            return f"the money that is left does more jobs elsewhere: {each} here"
+        return f"not needed: others are in the {self._way}; {each} here"
+
+    @property
+    def _way(self) -> str:
+        return {0.0: "fastest way", 1.0: "cheapest way"}.get(self._weight or 0.0, "best trade-off")
+
+
+def _with_failures(situation: Situation) -> Situation:
+    """Jobs take as much longer as their attempts fail."""
+    share = situation.estimates.failures
+    if not share:
+        return situation
+    sizes = situation.sizes
+    more = min(1.0 / (1.0 - share), _MOST) if share < 1 else _MOST
+    return replace(situation, sizes=replace(sizes, size=sizes.size * more))
+
+
+def _middle(situation: Situation) -> int:
+    """The class of a typical job among those there are."""
+    there: Sequence[int] = [k for k, n in enumerate(situation.sizes.count) if n]
+    return there[len(there) // 2]
+
+
+_MOST = 10.0
+_CLOSE = 1e-9

@@ -1,0 +1,303 @@
+"""
+The schedule adviser: where jobs go, by what is known at a moment (Nimrod/G section 2).
+
+It is asked anew whenever something has happened. The rules of the papers and our own
+optimisation answer the same question in the same form.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bursar.broker.estimates import Estimates
+from bursar.broker.filling import Bay, Sizes
+from bursar.broker.strategies import Resource, Strategy, jobs_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """
+    A site at a moment.
+
+    Parameters
+    ----------
+    name
+        Of the site.
+    processors
+        That may be used.
+    prices
+        Begin (seconds from now), end and currency units per processor-second, from now on;
+        the first holds now, the last for ever.
+    fixed
+        Currency units that each job pays besides.
+    running
+        Size of each job there, and seconds since it was sent.
+    probed
+        Whether a job has been sent there before.
+    shared
+        Whether a job waits there for its processor, and pays from its start; otherwise the
+        processor is held, and paid, from when the job is sent.
+    """
+
+    name: str
+    processors: int
+    prices: tuple[tuple[float, float, float], ...]
+    fixed: float = 0.0
+    running: tuple[tuple[float, float], ...] = ()
+    probed: bool = False
+    shared: bool = False
+
+    @property
+    def price(self) -> float:
+        """That holds now."""
+        return self.prices[0][2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """
+    What a decision is made on.
+
+    Parameters
+    ----------
+    sites
+        That can be used.
+    sizes
+        Of the jobs that have not been sent.
+    jobs
+        Of the campaign, whatever became of them.
+    estimates
+        Of how long they take.
+    time_left, money_left
+        To the deadline, seconds; of the budget, what running jobs may come to taken off.
+    budget
+        Of the campaign; infinite for none.
+    probes
+        Jobs sent to learn from them, so far.
+    """
+
+    sites: Sequence[Position]
+    sizes: Sizes
+    jobs: int
+    estimates: Estimates
+    time_left: float
+    money_left: float
+    budget: float = math.inf
+    probes: int = 0
+
+    def paid(self, site: Position) -> float:
+        """
+        Seconds that are paid for a job of size 1 at a site.
+
+        Raises
+        ------
+        ValueError
+            When nothing is known of how long jobs take.
+        """
+        return self.estimates.runs(site.name) if site.shared else self.estimates.takes(site.name)
+
+    @property
+    def mean(self) -> float:
+        """Size of a job that has not been sent."""
+        return self.sizes.work / self.sizes.jobs if self.sizes.jobs else 1.0
+
+    def free_at(self, site: Position, seconds: float, overdue: float = 0.0) -> tuple[float, ...]:
+        """
+        When each processor of a site is free, seconds from now.
+
+        Parameters
+        ----------
+        seconds
+            That a job of size 1 takes there.
+        overdue
+            What a job that should have ended is still given, over its time.
+        """
+        busy = []
+        for size, age in site.running:
+            whole = size * seconds
+            busy.append(whole - age if age < whole else overdue * whole)
+        idle = max(0, site.processors - len(busy))
+        return (*[0.0] * idle, *sorted(busy))
+
+
+@dataclass(slots=True, kw_only=True)
+class Advice:
+    """
+    Parameters
+    ----------
+    given
+        Jobs of each class to each site, in the order in which they are best sent there.
+    now
+        Whether jobs may be sent to each site now; otherwise they wait for its price.
+    wake
+        Seconds from now at which to ask again though nothing has happened; infinite: never.
+    reasons
+        Why each site gets what it gets, by its name.
+    feasible
+        Whether it gives all jobs, within the limits.
+    ends, cost
+        When all would be done, seconds from now, and what that would cost; None where it
+        does not say.
+    probes
+        How many of a site's jobs are sent there to learn from them, by its name.
+    """
+
+    given: list[list[int]]
+    now: list[bool]
+    wake: float = math.inf
+    reasons: dict[str, str] = field(default_factory=dict)
+    feasible: bool = False
+    ends: float | None = None
+    cost: float | None = None
+    probes: dict[str, int] = field(default_factory=dict)
+
+
+class Adviser(Protocol):
+    """Says where jobs go."""
+
+    by_size: bool
+    """Whether it tells jobs of different sizes apart."""
+
+    def advise(self, situation: Situation) -> Advice:
+        """What each site gets of the jobs that have not been sent, as things stand."""
+
+
+class StatedAdviser:
+    """
+    The rules of the papers, which know a site by the jobs that have ended there: what they
+    took until they were completed, and what they cost by the time they ran.
+
+    Each site gets one job first (the paper's initial spike).
+
+    Parameters
+    ----------
+    strategy
+        See :mod:`bursar.broker.strategies`.
+    """
+
+    by_size = False
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy: Strategy = strategy
+
+    def advise(self, situation: Situation) -> Advice:
+        """By what has been measured; a site that nothing is known of gets one job."""
+        estimates, mean = situation.estimates, situation.mean
+        given = [0] * len(situation.sites)
+        reasons: dict[str, str] = {}
+        jobs = situation.sizes.jobs
+        money = situation.money_left
+        known: list[int] = []
+        for i, site in enumerate(situation.sites):
+            seconds = estimates.mean(site.name)
+            if seconds is not None:
+                known.append(i)
+            elif site.probed:
+                reasons[site.name] = "its first job has not ended"
+            elif jobs:
+                seconds = estimates.runs(site.name) * mean if estimates.known else 0.0
+                cost = seconds * site.price + site.fixed
+                if cost > money or seconds > situation.time_left:
+                    reasons[site.name] = "a first job does not fit into what is left"
+                else:
+                    given[i] = 1
+                    jobs -= 1
+                    money -= cost
+                    reasons[site.name] = "a first job, to learn how long they take there"
+        for i, count in zip(known, self._shares(situation, known, jobs), strict=True):
+            site = situation.sites[i]
+            given[i] = count
+            reasons[site.name] = self._reason(situation, site, count)
+        return Advice(given=[[count] for count in given], now=[True] * len(given), reasons=reasons)
+
+    def _shares(self, situation: Situation, known: Sequence[int], jobs: int) -> list[int]:
+        if not known or not jobs:
+            return [0] * len(known)
+        resources = []
+        for i in known:
+            site = situation.sites[i]
+            seconds, runs = _measured(situation, site)
+            resources.append(
+                Resource(
+                    seconds=seconds * situation.mean,
+                    cost=runs * situation.mean * site.price + site.fixed,
+                    free_at=situation.free_at(site, seconds),
+                )
+            )
+        return jobs_for(self._strategy, resources, jobs, situation.time_left, situation.money_left)
+
+    def _reason(self, situation: Situation, site: Position, count: int) -> str:
+        seconds, runs = (value * situation.mean for value in _measured(situation, site))
+        cost = runs * site.price + site.fixed
+        if count:
+            return f"{count} jobs by the {self._strategy} rule: {cost:.6g} and {seconds:.4g} s each"
+        if seconds > situation.time_left:
+            return f"a job takes {seconds:.4g} s, {max(0.0, situation.time_left):.4g} s are left"
+        per_job = situation.money_left / max(1, situation.sizes.jobs)
+        if cost > per_job and self._strategy != "cost":
+            return f"a job costs {cost:.6g}, the budget leaves {per_job:.6g} for each"
+        if cost > situation.money_left:
+            return f"a job costs {cost:.6g}, {max(0.0, situation.money_left):.6g} are left"
+        return f"others come first by the {self._strategy} rule: {cost:.6g} for each job here"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """
+    A site for as long as one of its prices holds.
+
+    Parameters
+    ----------
+    site
+        Its number.
+    begin
+        When the price begins, seconds from now; not positive: it holds.
+    bay
+        For the optimisation.
+    """
+
+    site: int
+    begin: float
+    bay: Bay
+
+
+def parts_of(situation: Situation, *, overdue: float = 0.0) -> list[Part]:
+    """
+    The sites, price by price.
+
+    Parameters
+    ----------
+    overdue
+        See :meth:`Situation.free_at`.
+
+    Raises
+    ------
+    ValueError
+        When nothing is known of how long jobs take.
+    """
+    parts = []
+    for i, site in enumerate(situation.sites):
+        takes = situation.estimates.takes(site.name)
+        paid = situation.paid(site)
+        free = situation.free_at(site, takes, overdue)
+        for begin, end, price in site.prices:
+            if free and begin < situation.time_left:
+                bay = Bay(
+                    seconds=takes,
+                    cost=paid * price,
+                    fixed=site.fixed,
+                    free_at=free if begin <= 0 else tuple(max(begin, at) for at in free),
+                    until=end,
+                )
+                parts.append(Part(i, begin, bay))
+    return parts
+
+
+def _measured(situation: Situation, site: Position) -> tuple[float, float]:
+    """Seconds until a job of size 1 is completed there, and that it runs of these: means."""
+    seconds = situation.estimates.mean(site.name)
+    runs = situation.estimates.mean_run(site.name)
+    assert seconds is not None
+    assert runs is not None
+    return max(seconds, 1e-9), runs

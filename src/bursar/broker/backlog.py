@@ -1,0 +1,66 @@
+"""Jobs that have not been sent, by size."""
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from bursar.broker.filling import Sizes
+
+
+class Backlog:
+    """
+    Jobs in classes of like size; the first of a class is found and put back in log n.
+
+    Parameters
+    ----------
+    sizes
+        Of every job of the campaign.
+    by_size
+        Whether jobs of different sizes are told apart; otherwise they come as they are
+        listed.
+    """
+
+    def __init__(self, sizes: Sequence[float], *, by_size: bool) -> None:
+        self._sizes = sizes
+        self._by_size = by_size
+        classes = Sizes.of(sizes)
+        self._size, self._within = classes.size, classes.within
+        self._class = np.zeros(len(sizes), dtype=np.int64)
+        order = np.argsort(-np.asarray(sizes, dtype=np.float64), kind="stable")
+        self._class[order] = np.repeat(np.arange(len(classes.size)), classes.count)
+        self._count = np.zeros(len(classes.size), dtype=np.int64)
+        self._heaps: list[list[int]] = [[] for _ in (self._size if by_size else (0,))]
+        self._work = 0.0
+        self.jobs = 0
+
+    def add(self, task: int) -> None:
+        """A job is to be sent, or sent again."""
+        heapq.heappush(self._heaps[self._class[task] if self._by_size else 0], task)
+        self._count[self._class[task]] += 1
+        self._work += self._sizes[task]
+        self.jobs += 1
+
+    def take(self, size_class: int = 0) -> int:
+        """The first job of a class; where sizes are not told apart, of all."""
+        task = heapq.heappop(self._heaps[size_class])
+        self._count[self._class[task]] -= 1
+        self._work -= self._sizes[task]
+        self.jobs -= 1
+        return task
+
+    def has(self, size_class: int) -> bool:
+        """Whether a job of a class is left."""
+        return bool(self._heaps[size_class])
+
+    @property
+    def mean(self) -> float:
+        """Of the sizes; of all jobs where none is left."""
+        if self.jobs:
+            return max(self._work / self.jobs, 1e-9)
+        return float(np.mean(self._sizes)) if len(self._sizes) else 1.0
+
+    @property
+    def sizes(self) -> Sizes:
+        """As the optimisation has them; classes without a job included."""
+        return Sizes(self._size, self._count.copy(), self._within)

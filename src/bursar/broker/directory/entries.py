@@ -1,0 +1,74 @@
+"""The latest status of each site, until it is too old."""
+
+import math
+from collections.abc import Iterable
+
+from bursar.broker.directory.readings import Knowledge
+from bursar.model.status import SiteStatus
+
+
+class Entries:
+    """
+    What is known of sites; of each, what was said last.
+
+    Who has been handed it keeps it: it is copied before it changes, once for all changes
+    until somebody looks again.
+
+    Parameters
+    ----------
+    expiry
+        Seconds after which what a site said counts no more.
+    """
+
+    def __init__(self, expiry: float) -> None:
+        self._expiry = expiry
+        self._statuses: dict[str, SiteStatus] = {}
+        self._knowledge: Knowledge | None = None
+        self._oldest = math.inf  # nothing is older; a lower bound, so that it costs nothing
+        self.version = 0
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """All of it; the same object until something changes."""
+        if self._knowledge is None:
+            self._knowledge = Knowledge(self._statuses)
+        return self._knowledge
+
+    def put(self, status: SiteStatus) -> None:
+        """A site said something; what it said later stays."""
+        self.merge((status,))
+
+    def merge(self, statuses: Iterable[SiteStatus]) -> None:
+        """Several said something; it is one change, if any."""
+        known = self._statuses
+        changed = False
+        for status in statuses:
+            old = known.get(status.site)
+            if old is not None and (
+                status is old or status.at < old.at or (status.at == old.at and status == old)
+            ):
+                continue
+            if not changed:
+                changed = True
+                known = self._changing()
+            known[status.site] = status
+            self._oldest = min(self._oldest, status.at)
+
+    def drop_expired(self, now: float) -> None:
+        """What is older than it may be is not there any more."""
+        if now - self._oldest <= self._expiry:
+            return
+        gone = [s.site for s in self._statuses.values() if now - s.at > self._expiry]
+        if gone:
+            known = self._changing()
+            for site in gone:
+                del known[site]
+        self._oldest = min((s.at for s in self._statuses.values()), default=math.inf)
+
+    def _changing(self) -> dict[str, SiteStatus]:
+        """The statuses, in a form that nobody else holds."""
+        if self._knowledge is not None:
+            self._statuses = dict(self._statuses)
+            self._knowledge = None
+        self.version += 1
+        return self._statuses

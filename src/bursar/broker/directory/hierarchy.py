@@ -1,0 +1,138 @@
+"""Indexes over indexes: from the resources up to the one that all consumers may read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bursar.broker.directory.directory import EXPIRY, Directory, Source
+from bursar.model.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """
+    How the indexes on one level of a hierarchy are kept.
+
+    Parameters
+    ----------
+    every
+        Seconds between two rounds of asking the level below: what values live for.
+    delay
+        Seconds from when something is said below to when it can be read.
+    first
+        When the first round is, seconds.
+    """
+
+    every: float
+    delay: float = 0.0
+    first: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hierarchy:
+    """
+    Indexes by level, from the lowest up, and by name.
+
+    Parameters
+    ----------
+    levels
+        The last holds one, which knows of all.
+    """
+
+    levels: tuple[Mapping[str, Directory], ...]
+
+    @property
+    def top(self) -> Directory:
+        """The one that knows of all."""
+        return next(iter(self.levels[-1].values()))
+
+
+def hierarchy(
+    levels: Sequence[Level],
+    sources: Mapping[str, Source],
+    *,
+    clock: Callable[[], float],
+    places: Mapping[str, Sequence[str]] | None = None,
+    expiry: float = EXPIRY,
+    on_fault: Callable[[str, str], None] | None = None,
+) -> Hierarchy:
+    """
+    A tree of indexes: resource, site, country or organisation, and so on up to the top.
+
+    To keep it, refresh the top whenever it is due: it sees to all below.
+
+    Parameters
+    ----------
+    levels
+        From the lowest up. On the last there is one index, which has no name.
+    sources
+        Sites that are asked, by name.
+    clock
+        The present time, seconds.
+    places
+        Of each site, the index that it belongs to on each level but the last, from the
+        lowest up; None: there is one on every level.
+    expiry, on_fault
+        See :class:`bursar.broker.directory.directory.Directory`.
+
+    Raises
+    ------
+    InputError
+        When there is no level, a site has no place or one of another depth, an index would
+        belong to two, or what answers all the time would expire on a level.
+    """
+    if not levels or not sources:
+        raise InputError("a hierarchy has at least one level, and one site")
+    paths = {site: _path(site, places, len(levels) - 1) for site in sources}
+    below: dict[str, list[Directory]] = {}
+    made: list[dict[str, Directory]] = []
+    for height, level in enumerate(levels):
+        asked: dict[str, dict[str, Source]] = {}
+        if not height:
+            for site, path in paths.items():
+                asked.setdefault(path[0], {})[site] = sources[site]
+        made.append(
+            {
+                name: Directory(
+                    clock=clock,
+                    expiry=expiry,
+                    sources=asked.get(name),
+                    below=below.get(name, ()),
+                    every=level.every,
+                    delay=level.delay,
+                    first=level.first,
+                    on_fault=on_fault,
+                )
+                for name in asked or below
+            }
+        )
+        below = _by_parent(made[-1], paths, height)
+    return Hierarchy(levels=tuple(made))
+
+
+def _path(site: str, places: Mapping[str, Sequence[str]] | None, depth: int) -> tuple[str, ...]:
+    """Names of the indexes over a site, from the lowest to the top."""
+    if places is None:
+        return ("",) * (depth + 1)
+    if site not in places:
+        raise InputError("has no place in the hierarchy", where=site)
+    place = tuple(places[site])
+    if len(place) != depth:
+        raise InputError(f"expected a place on {depth} levels, got {len(place)}", where=site)
+    return (*place, "")
+
+
+def _by_parent(
+    indexes: Mapping[str, Directory], paths: Mapping[str, tuple[str, ...]], height: int
+) -> dict[str, list[Directory]]:
+    """Indexes of one level by the name of the one above."""
+    parents: dict[str, str] = {}
+    for site, path in paths.items():
+        if height + 1 == len(path):
+            return {}
+        name, above = path[height], path[height + 1]
+        if parents.setdefault(name, above) != above:
+            raise InputError(f'"{name}" belongs to "{parents[name]}" and "{above}"', where=site)
+    found: dict[str, list[Directory]] = {}
+    for name, above in parents.items():
+        found.setdefault(above, []).append(indexes[name])
+    return found

@@ -1,0 +1,203 @@
+"""What is known of how long jobs take: what was estimated, and what has been seen since."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scipy.special import stdtrit
+
+TRUST = 1.0
+"""Jobs seen at a site that count as much as what is expected of it."""
+
+CONFIDENCE = 0.95
+"""That a margin suffices."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """At one site, in seconds for size 1."""
+
+    expected: float
+    count: int = 0
+    ran: float = 0.0
+    took: float = 0.0
+    mean: float = 0.0  # of what they took
+    squares: float = 0.0  # of what they took off that mean, summed
+    attempts: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class Estimates:
+    """
+    Seconds that a job of size 1 takes at each site, and how sure that is.
+
+    A site's own jobs say most of it; until there are some, what sites elsewhere show of how
+    far the estimates are off.
+
+    Parameters
+    ----------
+    speeds
+        Of each site by its name: work per second.
+    known
+        Whether sizes are estimated seconds at speed 1; otherwise all jobs count 1, and
+        nothing is known of how long that is.
+    """
+
+    speeds: dict[str, float]
+    known: bool
+    _seen: dict[str, _Seen] = field(init=False)
+    _count: int = 0
+    _ran: float = 0.0  # over what was expected, summed
+    _took: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._seen = {name: _Seen(1.0 / speed) for name, speed in self.speeds.items()}
+
+    def learn(self, site: str, size: float, ran: float, took: float) -> None:
+        """
+        A job has succeeded.
+
+        Parameters
+        ----------
+        size
+            Of the job. Positive.
+        ran, took
+            Seconds that it ran, and from when it was sent until its end was known.
+        """
+        seen = self._seen[site]
+        seen.attempts += 1
+        seen.count += 1
+        seen.ran += ran / size
+        each = max(took / size, _LEAST)  # what takes no time has no relative spread
+        seen.took += each
+        # Welford's updating: jobs that all take the same have no spread, not that of rounding.
+        off = each - seen.mean
+        seen.mean += off / seen.count
+        seen.squares += off * (each - seen.mean)
+        self._count += 1
+        self._ran += ran / size / seen.expected
+        self._took += each / seen.expected
+
+    def failed(self, site: str) -> None:
+        """An attempt has failed."""
+        self._seen[site].attempts += 1
+        self._seen[site].failures += 1
+
+    def count(self, site: str) -> int:
+        """Jobs that have succeeded there."""
+        return self._seen[site].count
+
+    def mean(self, site: str) -> float | None:
+        """
+        Seconds from sending a job to knowing its end, of what was seen there alone.
+
+        None before a job has ended there.
+        """
+        seen = self._seen[site]
+        return seen.took / seen.count if seen.count else None
+
+    def mean_run(self, site: str) -> float | None:
+        """The same from a job's start to its end."""
+        seen = self._seen[site]
+        return seen.ran / seen.count if seen.count else None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything can be said of a job's length."""
+        return self.known or self._count > 0
+
+    def runs(self, site: str) -> float:
+        """
+        Seconds that a job runs there.
+
+        Raises
+        ------
+        ValueError
+            When nothing is known.
+        """
+        seen = self._seen[site]
+        return self._blend(seen, seen.ran, self._ran)
+
+    def takes(self, site: str) -> float:
+        """
+        Seconds from sending it to knowing its end.
+
+        Raises
+        ------
+        ValueError
+            When nothing is known.
+        """
+        seen = self._seen[site]
+        return max(self._blend(seen, seen.took, self._took), self.runs(site), _LEAST)
+
+    @property
+    def failures(self) -> float:
+        """Share of the attempts that failed."""
+        attempts = sum(seen.attempts for seen in self._seen.values())
+        return sum(seen.failures for seen in self._seen.values()) / attempts if attempts else 0.0
+
+    def is_broken(self, site: str) -> bool:
+        """Whether many attempts failed there, none succeeded, and there is a better place."""
+        seen = self._seen[site]
+        if seen.count or seen.failures < _BROKEN:
+            return False
+        return any(other.count or other.failures < _BROKEN for other in self._seen.values())
+
+    @property
+    def spread(self) -> float:
+        """
+        Standard deviation of a job's time over its mean at its site, as observed.
+
+        0 while no site has had two jobs.
+        """
+        squares, degrees = self._deviations()
+        return math.sqrt(squares / degrees) if degrees else 0.0
+
+    @property
+    def between(self) -> float:
+        """The same of the sites' means over what was expected of them; 0 with less than two."""
+        ratios = [s.took / s.count / s.expected for s in self._seen.values() if s.count]
+        if len(ratios) < 2:
+            return 0.0
+        mean = sum(ratios) / len(ratios)
+        return math.sqrt(sum((r - mean) ** 2 for r in ratios) / (len(ratios) - 1)) / mean
+
+    @property
+    def quantile(self) -> float:
+        """Spreads that a job stays within, of Student's distribution for what was seen."""
+        degrees = self._deviations()[1]
+        return float(stdtrit(degrees, CONFIDENCE)) if degrees else 0.0
+
+    def _blend(self, seen: _Seen, total: float, over: float) -> float:
+        """A site's own mean, drawn towards what is expected there by what was seen anywhere."""
+        if not self.is_known:
+            raise ValueError("nothing is known of how long jobs take")
+        stretch = over / self._count if self._count else 1.0
+        return (TRUST * stretch * seen.expected + total) / (TRUST + seen.count)
+
+    def _deviations(self) -> tuple[float, int]:
+        """Sum of squares over the means' squares, and degrees of freedom."""
+        squares, degrees = 0.0, 0
+        for seen in self._seen.values():
+            if seen.count > 1:
+                squares += seen.squares / seen.mean**2
+                degrees += seen.count - 1
+        return squares, degrees
+
+
+def sizes_of(runtimes: Iterable[float | None]) -> tuple[list[float], bool]:
+    """
+    Sizes of jobs, and whether they are seconds.
+
+    Where only some have an estimate, the others count as their mean; where none has, all
+    count 1.
+    """
+    estimates = list(runtimes)
+    known = [e for e in estimates if e is not None]
+    mean = sum(known) / len(known) if known else 1.0
+    return [max(mean if e is None else e, _LEAST) for e in estimates], bool(known)
+
+
+_LEAST = 1e-6
+_BROKEN = 3

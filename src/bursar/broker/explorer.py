@@ -1,0 +1,49 @@
+"""The grid explorer: which sites there are for a campaign (Nimrod/G section 2)."""
+
+from collections.abc import Sequence
+
+from bursar.broker.estimates import Estimates
+from bursar.model.site import SiteFacts
+
+PATIENCE = 3
+"""Times that a site may fail to give a processor before nothing more is asked of it."""
+
+
+class GridExplorer:
+    """
+    Finds the sites that can be used, and leaves out what does not work.
+
+    Parameters
+    ----------
+    sites
+        That are known.
+    estimates
+        What has been seen of jobs there.
+    """
+
+    def __init__(self, sites: Sequence[SiteFacts], estimates: Estimates) -> None:
+        self._sites = {site.name: site for site in sites}
+        self._estimates = estimates
+        self._faults: dict[str, int] = {}
+
+    @property
+    def sites(self) -> list[SiteFacts]:
+        """That can be used now."""
+        return [site for name, site in self._sites.items() if self.is_usable(name)]
+
+    def site(self, name: str) -> SiteFacts | None:
+        """The site of that name, usable or not."""
+        return self._sites.get(name)
+
+    def is_usable(self, name: str) -> bool:
+        """Whether it gives processors, and jobs do not all fail there alone."""
+        return self._faults.get(name, 0) < PATIENCE and not self._estimates.is_broken(name)
+
+    def failed(self, name: str) -> bool:
+        """A site gave no processor; whether it is left out from now on."""
+        self._faults[name] = self._faults.get(name, 0) + 1
+        return self._faults[name] == PATIENCE
+
+    def worked(self, name: str) -> None:
+        """A site did what it was asked."""
+        self._faults.pop(name, None)

@@ -1,0 +1,165 @@
+"""
+What sites publish and jobs ask, as ads of the ClassAd language.
+
+Each attribute has a plain name, and the names it went by in the European DataGrid of 2001 and
+in the GLUE schema of its successors, so that requirements and ranks written for these hold.
+What is not known is not there, so that it is undefined: never 0.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bursar.broker.matchmaking.views import Job
+from bursar.classad import Ad, parse
+from bursar.classad.values import lower
+from bursar.model.site import SiteFacts
+from bursar.model.status import Fact, SiteStatus
+
+MEGABYTE = 2**20
+"""Bytes; memory is so counted in the GLUE schema."""
+
+CONSTANT = {
+    "Name": ("CEId", "GlueCEUniqueID"),
+    "Kind": (),
+    "Processors": ("TotalCPUs", "GlueCEInfoTotalCPUs"),
+    "Memory": (),
+    "Speed": (),
+    "UnitPrice": (),
+    "Currency": (),
+}
+"""Names of what does not change at a site, with their other names."""
+
+CHANGING = {
+    "State": ("Status", "GlueCEStateStatus"),
+    "FreeProcessors": ("FreeCPUs", "GlueCEStateFreeCPUs"),
+    "Running": ("RunningJobs", "GlueCEStateRunningJobs"),
+    "Waiting": ("IdleJobs", "WaitingJobs", "GlueCEStateWaitingJobs"),
+    "EstimatedTraversalTime": ("GlueCEStateEstimatedResponseTime",),
+    "FreeMemory": (),
+}
+"""The same of what changes."""
+
+MEMORY_IN_MEGABYTES = ("GlueHostMainMemoryRAMSize",)
+FREE_MEMORY_IN_MEGABYTES = ("GlueHostMainMemoryRAMAvailable",)
+
+CHANGING_KEYS = frozenset(
+    lower(name) for plain, others in CHANGING.items() for name in (plain, *others)
+) | {lower(name) for name in FREE_MEMORY_IN_MEGABYTES}
+"""All names of what changes, in lower case."""
+
+TWINS = (
+    ("OpSys", "GlueHostOperatingSystemName"),
+    ("Arch", "GlueHostArchitecturePlatformType"),
+)
+"""Names of one thing; a site's own attributes may have either, and then it has both."""
+
+REQUIREMENTS = "requirements"
+"""The attribute of a site that says which jobs it takes."""
+
+JOB_ATTRIBUTES = frozenset({"processors", "cpunumber", "memory", "runtime", "inputdata"})
+"""What a job's ad has by itself, names in lower case."""
+
+OF_QUEUE = frozenset(
+    lower(name)
+    for plain in ("FreeProcessors", "Running", "Waiting", "EstimatedTraversalTime")
+    for name in (plain, *CHANGING[plain])
+)
+"""Attributes that jobs of ours which are on their way to a site will change."""
+
+Attributes = dict[str, Any]
+"""Values by name in lower case."""
+
+
+def constant_attributes(site: SiteFacts) -> Attributes:
+    """
+    What does not change at a site.
+
+    Its own attributes stand in for the other names of its facts, never for their plain ones.
+    Its requirements are left out, since they are an expression.
+    """
+    own = {lower(name): value for name, value in site.attributes.items()}
+    own.pop(REQUIREMENTS, None)
+    for one, other in TWINS:
+        for given, lacking in ((lower(one), lower(other)), (lower(other), lower(one))):
+            if given in own:
+                own.setdefault(lacking, own[given])
+    values: dict[str, Fact | None] = {
+        "Name": site.name,
+        "Kind": site.kind,
+        "Processors": site.processors,
+        "Memory": site.memory,
+        "Speed": site.speed,
+        "UnitPrice": site.unit_price,
+        "Currency": site.currency,
+    }
+    plain = {lower(name): value for name, value in values.items() if value is not None}
+    return _named(values) | _megabytes(MEMORY_IN_MEGABYTES, site.memory) | own | plain
+
+
+def changing_attributes(status: SiteStatus) -> Attributes:
+    """What a site says of itself at a moment."""
+    wait = status.traversal_time
+    values: dict[str, Fact | None] = {
+        "State": status.state,
+        "FreeProcessors": status.free_processors,
+        "Running": status.running,
+        "Waiting": status.waiting,
+        "EstimatedTraversalTime": wait if is_wait(wait) else None,
+        "FreeMemory": status.free_memory,
+    }
+    found = {lower(name): value for name, value in status.attributes.items()}
+    found |= _named(values)
+    return found | _megabytes(FREE_MEMORY_IN_MEGABYTES, status.free_memory)
+
+
+def is_wait(wait: object) -> bool:
+    """Whether an estimated traversal time can be one: a number, and not below 0."""
+    return isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0
+
+
+def job_ad(job: Job, attributes: Mapping[str, Fact]) -> Ad:
+    """
+    What a job asks.
+
+    Parameters
+    ----------
+    job
+        As the broker sees it.
+    attributes
+        Of all jobs of the broker, as who owns them; the job's own come before these.
+
+    Raises
+    ------
+    InputError
+        Where an attribute is no expression.
+    """
+    found: dict[str, object] = dict(attributes)
+    for name, value in (
+        ("Processors", job.processors),
+        ("CpuNumber", job.processors),
+        ("Memory", job.memory),
+        ("Runtime", job.runtime),
+        ("InputData", list(job.data) or None),
+    ):
+        if value is not None:
+            found[name] = value
+    for name, text in job.matching.attributes.items():
+        found[name] = parse(text, where=f"attributes.{name}")
+    return Ad(found)
+
+
+def _named(values: Mapping[str, Fact | None]) -> Attributes:
+    """Each value that is known, by all its names."""
+    return {
+        key: value for plain, value in values.items() if value is not None for key in _KEYS[plain]
+    }
+
+
+def _megabytes(names: tuple[str, ...], size: int | None) -> Attributes:
+    return {} if size is None else {lower(name): size // MEGABYTE for name in names}
+
+
+_KEYS = {
+    plain: tuple(lower(name) for name in (plain, *others))
+    for plain, others in (CONSTANT | CHANGING).items()
+}

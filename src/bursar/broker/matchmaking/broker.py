@@ -1,0 +1,314 @@
+"""The resource broker: it chooses the site of each job."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bursar.broker.matchmaking.choice import pick, rule_of
+from bursar.broker.matchmaking.explaining import Explanation, explain
+from bursar.broker.matchmaking.inflight import InFlight
+from bursar.broker.matchmaking.matchmaker import Matched, Matchmaker
+from bursar.broker.matchmaking.refusing import refusal
+from bursar.broker.matchmaking.roster import Roster
+from bursar.broker.matchmaking.views import Direct, Files, Index, Job
+from bursar.broker.matchmaking.weighing import COMPLETION, Scales, Terms, Weighing
+from bursar.model.admission import Refusal
+from bursar.model.errors import nearest
+from bursar.model.matching import CHOICES
+from bursar.model.site import SiteFacts
+from bursar.model.status import Fact
+from bursar.model.weights import Weights
+
+__all__ = ["Match", "ResourceBroker", "Terms", "Weights"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """
+    The site that was chosen for a job.
+
+    Parameters
+    ----------
+    site
+        Its name.
+    rank
+        By equation 1; None where it is undefined, and for a job that named its site.
+    terms
+        What the rank is made of; None for a job that named its site.
+    matched
+        Sites that were to be chosen from.
+    notes
+        What was odd: sites that did not answer, a rank that is undefined.
+    """
+
+    site: str
+    rank: float | None
+    terms: Terms | None
+    matched: int
+    notes: tuple[str, ...] = ()
+    _weighed: "_Weighed | None" = field(default=None, repr=False, compare=False)
+
+    def reason_of(self, site: str) -> str:
+        """How a site was weighed, in one line."""
+        if self._weighed is None:
+            return "the job names it" if site == self.site else "the job names another"
+        return self._weighed.reason_of(site)
+
+    def best(self, many: int) -> list[str]:
+        """The sites that scored best, the best first; for a job that named its site, that one."""
+        return [self.site] if self._weighed is None else self._weighed.best(many)
+
+
+class ResourceBroker:
+    """
+    Matches jobs to sites (Cavalieri et al. 2003), and knows what it has sent where.
+
+    Nothing here waits or reads a clock: jobs are asked about one by one, and whoever runs them
+    tells what becomes of them.
+
+    Parameters
+    ----------
+    sites
+        Where jobs can go.
+    index
+        What is known of them; it may be old.
+    files
+        What the files of jobs take; None: nothing.
+    direct
+        Asks the sites that match for their state now; None: the index serves for that, too.
+    weights
+        Of ranks, for jobs that state none.
+    choice
+        Name of the rule by which a site is chosen, for jobs that name none.
+    rng
+        For choices by chance.
+    clock
+        The present time, seconds; the index and the sites count by it.
+    attributes
+        Of all jobs, for expressions of jobs and sites: who owns them, say.
+
+    Raises
+    ------
+    InputError
+        When there is no such choice; when two sites have one name, or one's requirements are
+        no expression.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[SiteFacts],
+        *,
+        index: Index,
+        files: Files | None = None,
+        direct: Direct | None = None,
+        weights: Weights | None = None,
+        choice: str = CHOICES[0],
+        rng: np.random.Generator,
+        clock: Callable[[], float],
+        attributes: Mapping[str, Fact] | None = None,
+    ) -> None:
+        rule_of(choice)  # says what is wrong
+        self._roster = Roster(sites)
+        self._maker = Matchmaker(
+            self._roster,
+            index,
+            files=files,
+            direct=direct,
+            attributes=attributes or {},
+            clock=clock,
+        )
+        self._flying = InFlight(sites)
+        self._scales = Scales(self._maker, self._flying)
+        self._files = files
+        self._weights = weights or Weights()
+        self._choice = choice
+        self._rng = rng
+        self._clock = clock
+        self._seen = -1  # tick of the index at which jobs that it counts were forgotten
+
+    @property
+    def in_flight(self) -> int:
+        """Jobs that were sent and have not ended."""
+        return len(self._flying)
+
+    @property
+    def evaluations(self) -> int:
+        """How often an expression has been held against the sites: once for jobs alike."""
+        return self._maker.evaluations
+
+    def choose(self, job: Job) -> Match | Refusal:
+        """
+        The site for a job.
+
+        It is not sent: :meth:`sent` says that it was.
+
+        Returns
+        -------
+        Match or Refusal
+            A refusal says in one line why no site matches. It is final where no site will,
+            as long as the sites are what they are.
+
+        Raises
+        ------
+        InputError
+            When an expression of the job is wrong.
+        """
+        if job.matching.site is not None:
+            return self._named(job, job.matching.site)
+        rule = self._rule(job)
+        matched = self._match(job)
+        if not len(matched.sites):
+            return refusal(self._maker, job, matched)
+        weighing = self._weigh(job, matched, rule)
+        place = pick(rule, weighing.scores, self._rng)
+        terms = weighing.terms(place)
+        return Match(
+            site=self._roster.names[weighing.sites[place]],
+            rank=terms.rank,
+            terms=terms,
+            matched=len(matched.sites),
+            notes=self._notes(matched, terms),
+            _weighed=_Weighed(self._roster, rule, matched, weighing),
+        )
+
+    def explain(self, job: Job) -> Explanation:
+        """
+        How every site fares with a job, and the chance of each.
+
+        Raises
+        ------
+        InputError
+            When an expression of the job is wrong.
+        """
+        rule, matched = self._rule(job), self._match(job)
+        weighing = self._weigh(job, matched, rule)
+        usual, now = self._flying.usual, self._clock()
+        found = explain(self._maker, job, matched, weighing, rule, usual, now)
+        if job.matching.site is None:
+            return found
+        named = self._named(job, job.matching.site)
+        return found.of_named(named if isinstance(named, Refusal) else None)
+
+    # What becomes of jobs.
+
+    def sent(self, job: Job, site: str) -> None:
+        """
+        A job is on its way to a site.
+
+        Raises
+        ------
+        KeyError
+            When there is no such site.
+        """
+        now = self._clock()
+        due = now
+        if job.data and self._files is not None:
+            seconds = float(self._files.transfer_times(job.data, (site,))[0])
+            due = now + seconds if seconds > 0 else now
+        self._flying.send(
+            job.number,
+            self._roster.number[site],
+            processors=job.processors,
+            runtime=job.runtime,
+            now=now,
+            due=due,
+        )
+
+    def arrived(self, number: int) -> None:
+        """A job is in the queue of its site. Of a job that was not sent nothing is noted."""
+        self._flying.arrive(number, self._clock())
+
+    def began(self, number: int) -> None:
+        """A job runs."""
+        self._flying.begin(number, self._clock())
+
+    def ended(self, number: int, *, well: bool = True) -> None:
+        """
+        A job is with its site no more.
+
+        Parameters
+        ----------
+        number
+            Of the job; one that was not sent, or has ended, changes nothing.
+        well
+            Whether it has done its work, so that it shows how long jobs take. One that never
+            began does not, in any case.
+        """
+        if well:
+            self._flying.end(number, self._clock())
+        else:
+            self._flying.drop(number)
+
+    def _rule(self, job: Job) -> str:
+        return job.matching.choice or self._choice
+
+    def _match(self, job: Job) -> Matched:
+        matched = self._maker.match(job)
+        known = self._maker.known
+        if known.tick != self._seen:
+            self._seen = known.tick
+            self._flying.forget_counted(known.said.at)
+        return matched
+
+    def _weigh(self, job: Job, matched: Matched, rule: str) -> Weighing:
+        asked, weights = job.matching, self._weights
+        if asked.alpha is not None or asked.beta is not None:
+            weights = Weights(
+                alpha=weights.alpha if asked.alpha is None else asked.alpha,
+                beta=weights.beta if asked.beta is None else asked.beta,
+            )
+        return self._scales.weigh(job, matched, weights, rule, self._clock())
+
+    def _named(self, job: Job, name: str) -> Match | Refusal:
+        """A job that names its site is not matched; but it must be there, and hold the job."""
+        i = self._roster.number.get(name)
+        if i is None:
+            hint = nearest(name, self._roster.names)
+            return Refusal(f'there is no site "{name}"' + (f"; {hint}" if hint else ""), final=True)
+        has = int(self._roster.processors[i])
+        if has < job.processors:
+            what = f'the site "{name}" has {has} processors, the job holds {job.processors}'
+            return Refusal(what, final=True)
+        return Match(site=name, rank=None, terms=None, matched=1)
+
+    def _notes(self, matched: Matched, terms: Terms) -> tuple[str, ...]:
+        if not matched.mute and terms.rank is not None:
+            return ()
+        notes = [f"{self._roster.names[i]} {why}" for i, why in matched.mute.items()]
+        if matched.mute and not matched.fresh:
+            notes.append("no site answers: the index has to do")
+        if terms.rank is None:
+            notes.append("its rank is undefined")
+        return tuple(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """How a choice came about, kept as it was; told when somebody asks."""
+
+    roster: Roster
+    rule: str
+    matched: Matched
+    weighing: Weighing
+
+    def best(self, many: int) -> list[str]:
+        weighing = self.weighing
+        order = np.argsort(-weighing.scores, kind="stable")[:many]  # nan comes last
+        return [self.roster.names[i] for i in weighing.sites[order]]
+
+    def reason_of(self, site: str) -> str:
+        i = self.roster.number.get(site)
+        if i is None:
+            return "is no site of this broker"
+        places = np.flatnonzero(self.weighing.sites == i)
+        if not len(places):
+            return self.matched.mute.get(i, "does not match")
+        terms = self.weighing.terms(int(places[0]))
+        if self.rule == COMPLETION and self.matched.kind.rank is None:
+            return (
+                f"done in {terms.completion:.4g} s: files {terms.transfer + terms.access:.4g}, "
+                f"wait {terms.wait:.4g}, run {terms.execution:.4g}"
+                + (f"; costs jobs to come {terms.toll:.4g} s" if terms.toll else "")
+            )
+        return "rank undefined" if terms.rank is None else f"rank {terms.rank:.4g}"

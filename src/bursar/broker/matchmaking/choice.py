@@ -1,0 +1,206 @@
+"""
+Rules by which one of the sites that match is chosen.
+
+A rule turns ranks into the probability of each site; one draw then decides. Greater ranks are
+better. Sites of undefined rank (nan) come last: they have a chance only where no rank is
+defined, and then all have the same. So it is with minus infinity; sites of infinite rank share
+all the probability.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from bursar.broker.matchmaking.ranking import FloatArray
+from bursar.model.errors import InputError, nearest
+
+CANDIDATES = 2
+"""Sites that ``best-of-d`` looks at."""
+
+TEMPERATURE = 0.5
+"""Of ``softmax``, as a share of the mean of what ranks are in size."""
+
+FUZZY_FACTOR = 1.0
+"""Of ``glite-2012``, as it was set by default."""
+
+
+def probabilities(rule: str, ranks: FloatArray) -> FloatArray:
+    """
+    Probability of each site.
+
+    Parameters
+    ----------
+    rule
+        Name of one.
+    ranks
+        Of the sites; greater is better, nan where it is undefined.
+
+    Returns
+    -------
+    ndarray
+        They add up to 1; empty when there is no site.
+
+    Raises
+    ------
+    InputError
+        When there is no such rule.
+    """
+    follow = rule_of(rule)
+    ranks = np.asarray(ranks, dtype=np.float64)
+    chances = np.zeros(len(ranks))
+    if not len(ranks):
+        return chances
+    best = np.fmax.reduce(ranks)
+    if math.isnan(best) or best == -math.inf:
+        among = np.isnan(ranks) if math.isnan(best) else ranks == best
+    elif best == math.inf:
+        among = ranks == best
+    else:
+        among = np.isfinite(ranks)
+        weights = follow(ranks[among])
+        chances[among] = weights / weights.sum()
+        return chances
+    chances[among] = 1 / np.count_nonzero(among)
+    return chances
+
+
+def pick(rule: str, ranks: FloatArray, rng: np.random.Generator) -> int:
+    """
+    Number of the site that is chosen, with one draw.
+
+    Raises
+    ------
+    InputError
+        When there is no such rule.
+    ValueError
+        When there is no site.
+    """
+    if not len(ranks):
+        raise ValueError("there is no site to choose")
+    if rule_of(rule) is best:  # the same, without the detour: most choices are such
+        greatest = np.fmax.reduce(ranks)
+        among = np.flatnonzero(np.isnan(ranks) if math.isnan(greatest) else ranks == greatest)
+        return int(among[int(rng.random() * len(among))])
+    reached = np.cumsum(probabilities(rule, ranks))
+    # Of the sum itself, which may be a little off 1; a site of no chance is never met.
+    return int(np.searchsorted(reached, rng.random() * reached[-1], side="right"))
+
+
+def rule_of(name: str) -> Callable[[FloatArray], FloatArray]:
+    """
+    The weights that a rule gives finite ranks.
+
+    Raises
+    ------
+    InputError
+        When there is no such rule.
+    """
+    follow = RULES.get(name)
+    if follow is None:
+        known = ", ".join(RULES)
+        raise InputError(
+            f'expected one of {known}, got "{name}"', where="choice", hint=nearest(name, RULES)
+        )
+    return follow
+
+
+def best(ranks: FloatArray) -> FloatArray:
+    """The best, by chance among equals: no site is favoured for its name or place."""
+    return np.where(ranks == ranks.max(), 1.0, 0.0)
+
+
+def stochastic(ranks: FloatArray) -> FloatArray:
+    """
+    ``P_i = K_i / K_tot`` with ``K_i = 1 / |R_i|`` (Cavalieri et al. 2003, section 2.2).
+
+    Sites of rank 0, where a job would begin at once, share all the probability.
+    """
+    sizes = np.abs(ranks)
+    least = sizes.min()
+    if least == 0:
+        return np.where(sizes == 0, 1.0, 0.0)
+    weights: FloatArray = least / sizes  # which neither overflows nor vanishes everywhere
+    return weights
+
+
+def softmax(ranks: FloatArray) -> FloatArray:
+    """``exp(R_i / T)``, where T is a share of the mean size of ranks: no matter their unit."""
+    largest = np.abs(ranks).max()
+    if largest == 0:
+        return np.ones(len(ranks))
+    scaled = ranks / largest
+    chances: FloatArray = np.exp((scaled - scaled.max()) / (TEMPERATURE * np.mean(np.abs(scaled))))
+    return chances
+
+
+def best_of_some(ranks: FloatArray) -> FloatArray:
+    """
+    The best of d sites drawn at random.
+
+    Of n sites, one that k others do not beat is it where it is drawn, with d - 1 of these k:
+    C(k, d - 1) of C(n, d) cases. Equals share what they have together.
+    """
+    sites = len(ranks)
+    _, group, sizes = np.unique(ranks, return_inverse=True, return_counts=True)
+    cases = _cases(sites, min(CANDIDATES, sites))
+    shared: FloatArray = np.add.reduceat(cases, np.cumsum(sizes) - sizes) / sizes
+    return shared[group]
+
+
+@lru_cache(maxsize=16)
+def _cases(sites: int, drawn: int) -> FloatArray:
+    """Of each number of sites that one is not beaten by, how often it is the best drawn."""
+    return np.array([math.comb(k, drawn - 1) for k in range(sites)], dtype=np.float64)
+
+
+def edg_2001(ranks: FloatArray) -> FloatArray:
+    """The first release of the European DataGrid: ``R_i - 2 min(0, R_min)``."""
+    largest = np.abs(ranks).max()
+    if largest == 0:
+        return np.ones(len(ranks))
+    scaled = ranks / largest
+    weights: FloatArray = scaled - 2 * min(0.0, float(scaled.min()))
+    return weights
+
+
+def glite_mid(ranks: FloatArray) -> FloatArray:
+    """gLite in between: ``atan(pi (R_i - mean) / deviation) + pi``."""
+    scaled = ranks / (np.abs(ranks).max() or 1.0)
+    spread = scaled.std()
+    if spread == 0:
+        return np.ones(len(ranks))
+    weights: FloatArray = np.arctan(np.pi * (scaled - scaled.mean()) / spread) + np.pi
+    return weights
+
+
+def glite_2012(ranks: FloatArray) -> FloatArray:
+    """gLite's last: ``atan(f (R_i - mean)) + pi / 2``; it hangs on the unit of ranks."""
+    largest = np.abs(ranks).max() or 1.0
+    mean = np.mean(ranks / largest) * largest
+    with np.errstate(over="ignore"):  # the arc tangent of what is too large is known
+        above = FUZZY_FACTOR * (ranks - mean)
+    # It is at least pi / 2 for the best site; far below the mean, rounding may pass 0.
+    weights: FloatArray = np.maximum(np.arctan(above) + np.pi / 2, 0.0)
+    return weights
+
+
+def uniform(ranks: FloatArray) -> FloatArray:
+    """Any."""
+    return np.ones(len(ranks))
+
+
+RULES: dict[str, Callable[[FloatArray], FloatArray]] = {
+    # Ours: the best, where the rank is minus the expected completion; see inflight.
+    "completion": best,
+    "best": best,
+    "stochastic": stochastic,
+    "softmax": softmax,
+    "best-of-d": best_of_some,
+    "edg-2001": edg_2001,
+    "glite-mid": glite_mid,
+    "glite-2012": glite_2012,
+    "random": uniform,
+}
+"""Each takes finite ranks, at least one, and gives weights that are not all 0."""

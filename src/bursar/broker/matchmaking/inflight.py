@@ -1,0 +1,233 @@
+"""The broker's own jobs that what sites say cannot have counted yet."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bursar.broker.matchmaking.crowding import Crowding
+from bursar.broker.matchmaking.waiting import FloatArray, Own, Said, expected_waits
+from bursar.model.site import SiteFacts
+
+ASSUMED_RUNTIME = 3600.0
+"""Seconds at speed 1 that a job is taken to run, of which nothing is known, until one has ended."""
+
+_ROOM = 64
+"""Jobs that there is room for at first; doubled when there are more."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A job that has not ended."""
+
+    site: int
+    place: int | None
+    """In the columns; None once all that can be read of the site counts it."""
+    began: float | None = None
+
+
+class InFlight:
+    """
+    What was sent to sites and has not ended.
+
+    The columns hold only jobs that some reading may not count, so that what a question costs
+    depends on how many were sent since the sites were asked last, and neither on those that
+    wait or run there nor on those that have ended.
+
+    Parameters
+    ----------
+    sites
+        In the order of all answers.
+    """
+
+    def __init__(self, sites: Sequence[SiteFacts]) -> None:
+        self.width = np.array([site.processors for site in sites], dtype=np.float64)
+        self.speed = np.array([site.speed for site in sites], dtype=np.float64)
+        self._jobs: dict[int, _Sent] = {}
+        self._numbers: list[int] = []  # of the jobs in the columns
+        self._columns = _columns(_ROOM)
+        self._crowding = Crowding(float(self.width @ self.speed))
+        self._mean_speed = float(self.width @ self.speed / self.width.sum()) if len(sites) else 1.0
+        self._lengths = 0  # jobs that were sent
+        self._length = 0.0  # seconds at speed 1 that they are taken to run, on the mean
+        self._ended = 0
+        self._ran = 0.0  # seconds at speed 1, in all
+
+    def __len__(self) -> int:
+        """Jobs that have not ended."""
+        return len(self._jobs)
+
+    @property
+    def usual(self) -> float:
+        """Seconds at speed 1 that jobs have taken on the mean."""
+        return self._ran / self._ended if self._ended else ASSUMED_RUNTIME
+
+    # What happens to jobs.
+
+    def send(
+        self,
+        number: int,
+        site: int,
+        *,
+        processors: int,
+        runtime: float | None,
+        now: float,
+        due: float,
+    ) -> None:
+        """
+        A job has been sent.
+
+        Parameters
+        ----------
+        number
+            Of the job; one that was sent before is taken to have gone from there.
+        site
+            Number of the site.
+        processors
+            That it holds.
+        runtime
+            Seconds at speed 1; None when unknown.
+        now
+            Seconds.
+        due
+            When its files should be there, seconds.
+        """
+        self.drop(number)
+        place = len(self._numbers)
+        if place == len(self._columns.site):
+            self._columns = _doubled(self._columns)
+        columns = self._columns
+        columns.site[place] = site
+        columns.processors[place] = processors
+        columns.runtime[place] = math.nan if runtime is None else runtime
+        columns.due[place] = due
+        columns.arrived[place] = columns.began[place] = math.inf
+        self._numbers.append(number)
+        self._jobs[number] = _Sent(site, place)
+        seconds = self.usual if runtime is None else runtime
+        self._lengths += 1
+        self._length += (seconds - self._length) / self._lengths
+        self._crowding.sent(now, processors * seconds, self._length / self._mean_speed)
+
+    def arrive(self, number: int, now: float) -> None:
+        """A job is in the queue of its site. Of a job that is not ours nothing is noted."""
+        job = self._jobs.get(number)
+        if job is not None and job.place is not None:
+            arrived = self._columns.arrived
+            arrived[job.place] = min(arrived[job.place], now)
+
+    def begin(self, number: int, now: float) -> None:
+        """A job runs."""
+        self.arrive(number, now)
+        job = self._jobs.get(number)
+        if job is not None:
+            job.began = now
+            if job.place is not None:
+                self._columns.began[job.place] = now
+
+    def end(self, number: int, now: float) -> None:
+        """A job has run to its end, which tells how long jobs take."""
+        job = self._jobs.get(number)
+        if job is not None and job.began is not None:
+            self._ended += 1
+            self._ran += max(0.0, now - job.began) * float(self.speed[job.site])
+        self.drop(number)
+
+    def drop(self, number: int) -> None:
+        """A job is with its site no more."""
+        job = self._jobs.pop(number, None)
+        if job is not None and job.place is not None:
+            self._leave(job.place)
+
+    # What is asked.
+
+    def forget_counted(self, at: FloatArray) -> None:
+        """
+        Leaves out of the columns what every reading from now on counts.
+
+        Parameters
+        ----------
+        at
+            Moment of the oldest reading of each site that may still be used, seconds.
+        """
+        columns = self._columns
+        many = len(self._numbers)
+        counted = columns.arrived[:many] < at[columns.site[:many]]
+        for place in np.flatnonzero(counted)[::-1]:
+            self._jobs[self._numbers[place]].place = None
+            self._leave(int(place))
+
+    def waits(
+        self,
+        now: float,
+        said: Said,
+        *,
+        processors: int,
+        runtime: float | None,
+        arrival: FloatArray | None = None,
+    ) -> tuple[FloatArray, FloatArray]:
+        """
+        Seconds until a job would begin at each site, and what of ours that counts.
+
+        Parameters
+        ----------
+        now
+            Seconds.
+        said
+            By each site.
+        processors, runtime
+            Of the job; seconds at speed 1, None when unknown.
+        arrival
+            When its files would be at each site, seconds; None: now.
+
+        Returns
+        -------
+        waits
+            As :func:`bursar.broker.matchmaking.waiting.expected_waits` has them.
+        ours
+            Processors of our jobs that the reading does not count and that come first.
+        """
+        many = len(self._numbers)
+        waits, ours = expected_waits(
+            now,
+            _first(self._columns, many),
+            said,
+            self.width,
+            self.speed,
+            self.usual,
+            float(processors),
+            self.usual if runtime is None else runtime,
+            np.full(len(self.width), now) if arrival is None else arrival,
+        )
+        return waits, ours
+
+    def toll(self, now: float) -> float:
+        """Seconds that jobs to come lose for each second that one waits."""
+        return self._crowding.toll(now)
+
+    def execution(self, runtime: float | None) -> FloatArray:
+        """Seconds that a job would run at each site."""
+        return (self.usual if runtime is None else runtime) / self.speed
+
+    def _leave(self, place: int) -> None:
+        """The last of the columns takes a place that has become free."""
+        last = self._numbers.pop()
+        end = len(self._numbers)
+        if place != end:
+            for column in self._columns:
+                column[place] = column[end]
+            self._numbers[place] = last
+            self._jobs[last].place = place
+
+
+def _columns(room: int) -> Own:
+    return Own(np.empty(room, dtype=np.int64), *(np.empty(room) for _ in Own._fields[1:]))
+
+
+def _doubled(columns: Own) -> Own:
+    return Own._make(np.concatenate((column, np.empty_like(column))) for column in columns)
+
+
+def _first(columns: Own, many: int) -> Own:
+    return Own._make(column[:many] for column in columns)

@@ -1,0 +1,265 @@
+"""
+Which sites match a job, and how they rank (Cavalieri et al. 2003, section 2.1).
+
+Matchmaking has two phases. In the first a job's requirements are held against what the
+information index knows, which may be old, for they are about what changes little. In the second
+each site that is left is asked itself, since what ranks are made of changes fast.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.broker.directory.garbage import sound
+from bursar.broker.matchmaking.board import Board
+from bursar.broker.matchmaking.kinds import Kind, Kinds
+from bursar.broker.matchmaking.ranking import FloatArray
+from bursar.broker.matchmaking.roster import Mask, Roster
+from bursar.broker.matchmaking.views import Direct, Files, Index, Job, Seconds
+from bursar.classad import compiled
+from bursar.model.admission import Refusal
+from bursar.model.errors import SiteError
+from bursar.model.status import Fact, SiteStatus
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Matched:
+    """
+    Sites that satisfy a job, and what it is to be ranked by.
+
+    Parameters
+    ----------
+    kind
+        Of the job.
+    sites
+        Numbers of the sites that are left.
+    access, transfer
+        Seconds that its files take at each of these; None: it has none, or nobody knows.
+    board
+        What these sites said, the index or themselves.
+    fresh
+        Whether they said it themselves.
+    mute
+        Why sites were left out in the second phase, by their number.
+    """
+
+    kind: Kind
+    sites: Numbers
+    access: FloatArray | None
+    transfer: FloatArray | None
+    board: Board
+    fresh: bool
+    mute: Mapping[int, str]
+
+
+class Matchmaker:
+    """
+    Matches jobs to sites.
+
+    Parameters
+    ----------
+    roster
+        The sites.
+    index
+        What is known of them.
+    files
+        What the files of jobs take; None: nothing.
+    direct
+        Asks sites in the second phase; None: the index serves for that, too.
+    attributes
+        Of all jobs.
+    clock
+        The present time, seconds.
+
+    Attributes
+    ----------
+    evaluations
+        How often an expression has been held against the sites.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        index: Index,
+        *,
+        files: Files | None,
+        direct: Direct | None,
+        attributes: Mapping[str, Fact],
+        clock: Callable[[], float],
+    ) -> None:
+        self.roster = roster
+        self.kinds = Kinds(roster, attributes)
+        self.known = Board(roster)
+        self.evaluations = 0
+        self._asked = Board(roster)
+        self._index = index
+        self._files = files
+        self._direct = direct
+        self._clock = clock
+        self._version: int | None = None
+
+    def look(self) -> None:
+        """Takes in what the index knows now."""
+        version = self._index.version
+        if version != self._version:
+            self.known.learn(self._index.read())
+            self._version = version
+
+    def match(self, job: Job) -> Matched:
+        """
+        The sites that satisfy a job, in both phases.
+
+        Raises
+        ------
+        InputError
+            When an expression is wrong.
+        """
+        self.look()
+        kind = self.kinds.of(job)
+        sites, names = self._satisfying(kind)
+        access = transfer = None
+        if job.data and self._files is not None and len(sites):
+            transfer = _seconds(self._files.transfer_times(job.data, names))
+            reached = np.isfinite(transfer)
+            if not reached.all():
+                sites, transfer = sites[reached], transfer[reached]
+                names = tuple(self.roster.names[i] for i in sites)
+            if len(sites):
+                access = _seconds(self._files.access_times(job.data, names))
+        matched = Matched(kind, sites, access, transfer, self.known, False, {})
+        if self._direct is not None and len(sites):
+            self._ask(self._direct, matched)
+        return matched
+
+    def expressed(self, matched: Matched) -> FloatArray:
+        """Value of the rank expression at the sites that match; nan where it is undefined."""
+        kind, board = matched.kind, matched.board
+        if kind.rank is None:
+            return 0.0 - board.said.wait[matched.sites]  # no -0
+        values = self._kept(
+            kind,
+            "values asked" if matched.fresh else "values",
+            board.stamp(kind.rank_read),
+            lambda: self._values(kind, board),
+        )
+        ranks: FloatArray = values[matched.sites]
+        return ranks
+
+    def holding(self, kind: Kind) -> Mask:
+        """Sites that satisfy what a kind of job requires, and whose own requirements it does."""
+        requirements, roster, known = kind.requirements, self.roster, self.known
+        holds = np.ones(len(roster), dtype=np.bool_)
+        if requirements is not None:
+            stamp = known.stamp(kind.requirements_read)
+            holds = self._kept(kind, "holds", stamp, lambda: self._holds(kind))
+        return holds & self.taken(kind) if roster.requirements else holds
+
+    def taken(self, kind: Kind) -> Mask:
+        """Sites that take a kind of job by their own requirements."""
+        stamp = self.known.tick if self.roster.asks_by_status else 0
+        taken: Mask = self._kept(kind, "taken", stamp, lambda: self._taken(kind))
+        return taken
+
+    def unreached(self, job: Job, sites: Sequence[int]) -> str | None:
+        """The first file of a job that cannot be brought to any of some sites; None: each can."""
+        if self._files is None:
+            return None
+        names = tuple(self.roster.names[i] for i in sites)
+        for name in job.data:
+            if not np.isfinite(_seconds(self._files.transfer_times((name,), names))).any():
+                return name
+        return None
+
+    # The first phase.
+
+    def _satisfying(self, kind: Kind) -> tuple[Numbers, tuple[str, ...]]:
+        """Sites that satisfy a kind of job by what the index knows, and their names."""
+        known = self.known
+        depends = (
+            known.openings,
+            known.stamp(kind.requirements_read) if kind.requirements is not None else 0,
+            known.tick if self.roster.asks_by_status else 0,
+        )
+        found: tuple[Numbers, tuple[str, ...]] = self._kept(
+            kind, "satisfying", depends, lambda: self._satisfying_now(kind)
+        )
+        return found
+
+    def _satisfying_now(self, kind: Kind) -> tuple[Numbers, tuple[str, ...]]:
+        sites = np.flatnonzero(self.known.is_open & kind.fits & self.holding(kind))
+        return sites, tuple(self.roster.names[i] for i in sites)
+
+    def _holds(self, kind: Kind) -> Mask:
+        assert kind.requirements is not None
+        self.evaluations += 1
+        table = self.known.table(kind.requirements_read)
+        holds: Mask = table.holds(kind.requirements, kind.my)
+        return holds
+
+    def _taken(self, kind: Kind) -> Mask:
+        taken = np.ones(len(self.roster), dtype=np.bool_)
+        for i, expression in self.roster.requirements.items():
+            taken[i] = compiled(expression, self.known.ad(i))(kind.my) is True
+        return taken
+
+    # The second phase.
+
+    def _ask(self, direct: Direct, matched: Matched) -> None:
+        """Asks each site that is left; where none answers sensibly the index has to do."""
+        mute: dict[int, str] = {}
+        heard = False
+        for i in matched.sites.tolist():
+            status = self._answer(direct, i)
+            if isinstance(status, str):
+                mute[i] = status
+                continue
+            heard = True
+            self._asked.put(i, status)
+            if not self._asked.is_open[i]:
+                mute[i] = f"says that it is in state {status.state}"
+        matched.mute = mute
+        if not heard:
+            return
+        matched.board, matched.fresh = self._asked, True
+        left = np.array([i not in mute for i in matched.sites.tolist()], dtype=np.bool_)
+        matched.sites = matched.sites[left]
+        if matched.transfer is not None and matched.access is not None:
+            matched.transfer, matched.access = matched.transfer[left], matched.access[left]
+
+    def _answer(self, direct: Direct, site: int) -> SiteStatus | str:
+        """What a site says of itself now, or why that is no answer."""
+        name = self.roster.names[site]
+        try:
+            said = direct.status(name)
+        except SiteError as error:
+            return str(error)
+        if said is None:
+            return "does not answer"
+        processors = int(self.roster.processors[site])
+        status = sound(said, site=name, now=self._clock(), processors=processors)
+        return f"answers garbage: {status.reason}" if isinstance(status, Refusal) else status
+
+    def _values(self, kind: Kind, board: Board) -> FloatArray:
+        assert kind.rank is not None
+        self.evaluations += 1
+        values: FloatArray = board.table(kind.rank_read).values(kind.rank, kind.my)
+        return values
+
+    def _kept(self, kind: Kind, what: str, depends: object, make: Callable[[], Any]) -> Any:
+        """An answer that holds as long as what it depends on does not change."""
+        kept = kind.kept.get(what)
+        if kept is None or kept[0] != depends:
+            kept = kind.kept[what] = (depends, make())
+        return kept[1]
+
+
+def _seconds(times: Seconds) -> FloatArray:
+    """As an array; what is no number cannot be had."""
+    seconds = np.asarray(times, dtype=np.float64)
+    return np.where(np.isnan(seconds), math.inf, seconds)

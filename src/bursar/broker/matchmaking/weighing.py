@@ -1,0 +1,241 @@
+"""The sites that match a job, weighed."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bursar.broker.matchmaking.ads import OF_QUEUE, changing_attributes
+from bursar.broker.matchmaking.inflight import InFlight
+from bursar.broker.matchmaking.matchmaker import Matched, Matchmaker, Numbers
+from bursar.broker.matchmaking.ranking import FloatArray, file_rank, rank
+from bursar.broker.matchmaking.views import Job
+from bursar.broker.matchmaking.waiting import Said
+from bursar.classad import Ad, compiled
+from bursar.model.weights import Weights
+
+COMPLETION = "completion"
+"""The rule by which expected completions are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """
+    What the rank of a site is made of. What is undefined is None.
+
+    Parameters
+    ----------
+    rank
+        By equation 1; greater is better.
+    expression
+        Value of the rank expression.
+    access, transfer
+        Seconds that the job's files take there, to read and to bring.
+    alpha, beta
+        Weights of the expression and of access.
+    wait
+        Seconds until it would begin if its files were there, our own jobs counted.
+    ours
+        Processors of our own jobs that the site does not count yet.
+    execution
+        Seconds that it would run.
+    completion
+        Seconds until it would end.
+    toll
+        Seconds that jobs to come would lose by it.
+    """
+
+    rank: float | None
+    expression: float | None
+    access: float
+    transfer: float
+    alpha: float
+    beta: float
+    wait: float
+    ours: float
+    execution: float
+    completion: float
+    toll: float
+
+
+@dataclass(slots=True)
+class Weighing:
+    """
+    The same of all sites that match, in columns.
+
+    Parameters
+    ----------
+    sites
+        Their numbers.
+    ranks, expressions, access, transfer, waits, ours, executions, completions, tolls
+        Of each; nan where that is undefined.
+    scores
+        What the choice is made by; greater is better.
+    weights
+        Of the ranks.
+    """
+
+    sites: Numbers
+    ranks: FloatArray
+    expressions: FloatArray
+    access: FloatArray
+    transfer: FloatArray
+    waits: FloatArray
+    ours: FloatArray
+    executions: FloatArray
+    completions: FloatArray
+    tolls: FloatArray
+    scores: FloatArray
+    weights: Weights
+
+    def terms(self, place: int) -> Terms:
+        """Of one of the sites."""
+        return Terms(
+            rank=_known(self.ranks[place]),
+            expression=_known(self.expressions[place]),
+            access=float(self.access[place]),
+            transfer=float(self.transfer[place]),
+            alpha=self.weights.alpha,
+            beta=self.weights.beta,
+            wait=float(self.waits[place]),
+            ours=float(self.ours[place]),
+            execution=float(self.executions[place]),
+            completion=float(self.completions[place]),
+            toll=float(self.tolls[place]),
+        )
+
+
+class Scales:
+    """
+    Weighs the sites that match a job.
+
+    Parameters
+    ----------
+    maker
+        Knows the sites.
+    flying
+        Our own jobs.
+    """
+
+    def __init__(self, maker: Matchmaker, flying: InFlight) -> None:
+        self._maker = maker
+        self._flying = flying
+
+    def weigh(
+        self, job: Job, matched: Matched, weights: Weights, rule: str, now: float
+    ) -> Weighing:
+        """
+        All that speaks for and against each site.
+
+        A job ends at a site after its files have come and been read, after its wait, and after
+        it has run::
+
+            completion = max(transfer, wait) + access + execution
+
+        since the queue goes on while files are on their way. To this comes a toll for what is
+        left of the queue when the job joins it: what jobs to come lose by it, see
+        :mod:`bursar.broker.matchmaking.crowding`. The rule ``completion`` takes the least sum.
+        A job that has a rank expression of its own is taken at its word: then
+        that rule compares ranks, with the expression held against sites that count our own
+        jobs, and these sums decide among equals.
+
+        Parameters
+        ----------
+        job
+            To be sent.
+        matched
+            The sites.
+        weights
+            Of its rank.
+        rule
+            Of the choice.
+        now
+            Seconds.
+        """
+        sites = matched.sites
+        nothing = np.zeros(len(sites))
+        access = nothing if matched.access is None else matched.access
+        transfer = nothing if matched.transfer is None else matched.transfer
+        said = matched.board.said
+        if matched.fresh:
+            # They were asked just now: what has arrived by this moment they know.
+            said = said._replace(at=np.nextafter(said.at, np.inf))
+        arrival = None
+        if matched.transfer is not None:
+            arrival = np.full(len(self._maker.roster), now)
+            arrival[sites] += transfer
+        waits, ours = self._flying.waits(
+            now, said, processors=job.processors, runtime=job.runtime, arrival=arrival
+        )
+        executions = self._flying.execution(job.runtime)[sites]
+        completions = np.maximum(transfer, waits[sites]) + access + executions
+        tolls = np.maximum(waits[sites] - transfer, 0.0) * self._flying.toll(now)
+        expressions = self._maker.expressed(matched)
+        if rule == COMPLETION and matched.kind.rank is not None:
+            expressions = self._corrected(job, matched, expressions, said, ours, now)
+        ranks = rank(expressions, file_rank(access, transfer, weights.beta), weights.alpha)
+        if rule != COMPLETION:
+            scores = ranks
+        elif matched.kind.rank is None:
+            scores = -(completions + tolls)
+        else:
+            scores = _best_and_soonest(ranks, completions + tolls)
+        return Weighing(
+            sites, ranks, expressions, access, transfer, waits[sites], ours[sites],
+            executions, completions, tolls, scores, weights,
+        )  # fmt: skip
+
+    def _corrected(
+        self,
+        job: Job,
+        matched: Matched,
+        expressions: FloatArray,
+        said: Said,
+        ours: FloatArray,
+        now: float,
+    ) -> FloatArray:
+        """The rank expression against sites that count our own jobs."""
+        kind = matched.kind
+        if kind.rank is None or OF_QUEUE.isdisjoint(kind.rank_read):
+            return expressions
+        alone, _ = self._flying.waits(now, said, processors=1, runtime=job.runtime)
+        found = expressions.copy()
+        rank_of = compiled(kind.rank, kind.my)
+        for place, i in enumerate(matched.sites.tolist()):
+            status = matched.board.statuses[i]
+            if not ours[i] or status is None:
+                continue
+            found[place] = _number(rank_of(self._counting(matched, i, ours[i], alone[i])))
+        return found
+
+    def _counting(self, matched: Matched, site: int, ours: float, wait: float) -> Ad:
+        """A site that counts our own jobs on their way to it."""
+        status = matched.board.statuses[site]
+        assert status is not None
+        taken = min(int(ours), status.free_processors)
+        changed = replace(
+            status,
+            free_processors=status.free_processors - taken,
+            running=status.running + taken,
+            waiting=status.waiting + int(ours) - taken,
+            traversal_time=max(float(wait), status.traversal_time or 0.0),
+        )
+        ad = matched.board.ad(site)
+        for name, value in changing_attributes(changed).items():
+            if name in OF_QUEUE:
+                ad = ad.with_attribute(name, value)
+        return ad
+
+
+def _best_and_soonest(ranks: FloatArray, seconds: FloatArray) -> FloatArray:
+    """Scores by which only those of the best rank can be chosen, the soonest of them first."""
+    best = np.fmax.reduce(ranks) if len(ranks) else np.nan
+    among = np.isnan(ranks) if np.isnan(best) else ranks == best
+    return np.where(among, -seconds, np.nan)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, bool | int | float) else np.nan
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

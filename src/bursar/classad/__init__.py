@@ -1,0 +1,58 @@
+"""
+The ClassAd language: a documented subset, parsed, evaluated, and compiled.
+
+Requirements and ranks of jobs are written in it, and are held against what sites publish.
+The language is described in ``docs/reference/classad.md``; where it could be in doubt it
+is what HTCondor's own library answers, and the tests hold it against that.
+
+Names are imported when first used, since parsing takes Lark and tables take NumPy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bursar.classad.ad import Ad, Expression
+    from bursar.classad.analysis import clauses, references
+    from bursar.classad.compiling import compiled
+    from bursar.classad.evaluation import evaluate
+    from bursar.classad.parsing import parse, parse_ad
+    from bursar.classad.table import Table
+    from bursar.classad.values import ERROR, UNDEFINED
+
+_HOMES = {
+    "Ad": "ad",
+    "ERROR": "values",
+    "Expression": "ad",
+    "Table": "table",
+    "UNDEFINED": "values",
+    "clauses": "analysis",
+    "compiled": "compiling",
+    "evaluate": "evaluation",
+    "parse": "parsing",
+    "parse_ad": "parsing",
+    "references": "analysis",
+}
+
+__all__ = [
+    "ERROR",
+    "UNDEFINED",
+    "Ad",
+    "Expression",
+    "Table",
+    "clauses",
+    "compiled",
+    "evaluate",
+    "parse",
+    "parse_ad",
+    "references",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'bursar.classad' has no attribute {name!r}")
+    value = getattr(import_module(f"bursar.classad.{home}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,101 @@
+"""What an expression asks for, without evaluating it."""
+
+from bursar.classad.ad import Ad, Expression, as_node
+from bursar.classad.tree import Chain, Name, Node
+from bursar.classad.values import lower
+
+EVERYTHING = "*"
+"""Stands for all attributes, where an expression takes the other ad as a whole."""
+
+OTHER = ("target", "other")
+"""Names of the other ad of a match."""
+
+OWN = ("my", "self", "parent")
+"""Names of the own ad, or of one within it or around it."""
+
+SCOPES = (*OWN, *OTHER)
+
+
+def references(expression: Expression, my: Ad) -> frozenset[str]:
+    """
+    Attributes of the other ad that an expression may read.
+
+    Parameters
+    ----------
+    expression
+        As parsed.
+    my
+        The ad it belongs to; its attributes are followed.
+
+    Returns
+    -------
+    frozenset of str
+        Names in lower case; ``"*"`` among them where the other ad is taken as a whole
+        (``other``, ``other["name"]``). What the other ad's own expressions read is not
+        among them.
+    """
+    reading = _Reading(my)
+    reading.look_at(expression.root)
+    return frozenset(reading.found)
+
+
+def followed(expression: Expression, my: Ad) -> frozenset[str]:
+    """Attributes of the own ad that an expression may read, names in lower case."""
+    reading = _Reading(my)
+    reading.look_at(expression.root)
+    return frozenset(reading.followed)
+
+
+def clauses(expression: Expression) -> tuple[Expression, ...]:
+    """The operands of ``&&`` at the top, as deep as they are grouped; else the whole."""
+    return tuple(Expression(part) for part in _conjuncts(expression.root))
+
+
+def _conjuncts(node: Node) -> list[Node]:
+    if not (isinstance(node, Chain) and node.sign == "&&"):
+        return [node]
+    return [part for operand in node.operands for part in _conjuncts(operand)]
+
+
+class _Reading:
+    """Goes through an expression and the own attributes it names, each of them once."""
+
+    def __init__(self, my: Ad) -> None:
+        self._mine = my.values_by_key
+        self.followed: set[str] = set()
+        self.found: set[str] = set()
+
+    def look_at(self, node: Node) -> None:
+        """Looks at a part and all that it leads to; a loop, for attributes lead far."""
+        waiting = [node]
+        while waiting:
+            part = waiting.pop()
+            waiting += self._bare_or_of(part) if isinstance(part, Name) else part.parts
+
+    def _bare_or_of(self, node: Name) -> list[Node]:
+        """What is to be looked at after a name."""
+        key = lower(node.name)
+        if node.of is None:
+            if key in self._mine:
+                return self._follow(key)
+            if key in OWN:  # all that can then be selected from it
+                return [part for own in self._mine for part in self._follow(own)]
+            self.found.add(EVERYTHING if key in OTHER else key)
+            return []
+        of = node.of
+        if isinstance(of, Name) and of.of is None and key not in SCOPES:
+            word = lower(of.name)
+            if word not in self._mine and word in OTHER:
+                self.found.add(key)
+                return []
+            if word not in self._mine and word in ("my", "self") and key in self._mine:
+                return self._follow(key)
+        # Of an ad within one of the two, which looks in what is around it as well.
+        self.found.add(EVERYTHING if key in SCOPES else key)
+        return [of, *(self._follow(key) if key in self._mine else [])]
+
+    def _follow(self, key: str) -> list[Node]:
+        if key in self.followed:
+            return []
+        self.followed.add(key)
+        return [as_node(self._mine[key])]

@@ -1,0 +1,339 @@
+"""
+An expression as a function of the other ad, for one that is held against many.
+
+What depends on one's own ad alone is worked out once; what is left becomes closures, with
+short ways for a plain attribute against a constant. Anything else is handed to
+:mod:`bursar.classad.evaluation`, so that the language is defined in one place.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from bursar.classad.ad import PLAIN, Ad, Expression
+from bursar.classad.analysis import OTHER, SCOPES, references
+from bursar.classad.evaluation import State, given, matched_scope, value_of
+from bursar.classad.functions import FUNCTIONS, folded
+from bursar.classad.operators import BINARY, COMPARISONS, UNARY, Value, truth
+from bursar.classad.tree import (
+    Binary,
+    Call,
+    Chain,
+    Choice,
+    ListOf,
+    Literal,
+    Name,
+    Node,
+    Unary,
+)
+from bursar.classad.values import ERROR, UNDEFINED, lower
+
+Run = Callable[[Ad], Value]
+
+_DEEPEST_INLINED = 100
+_MOST_INLINED = 100
+
+_SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+
+
+def compiled(expression: Expression, my: Ad) -> Callable[[Ad], Any]:
+    """
+    The expression with its own ad bound, to be called with each other ad.
+
+    Parameters
+    ----------
+    expression
+        To be evaluated.
+    my
+        The ad it belongs to.
+
+    Returns
+    -------
+    callable
+        Gives what :func:`bursar.classad.evaluation.evaluate` gives.
+    """
+    part = Compiler(my).compile(expression.root)
+    if part.is_constant:
+        value = given(part.value)
+        # A list is the caller's, to do with as he likes.
+        return (lambda target: list(value)) if type(value) is list else (lambda target: value)
+    run = part.run
+
+    def apply(target: Ad) -> Any:
+        value = run(target)
+        return value if type(value) in _AS_IT_IS else given(value)
+
+    return apply
+
+
+_AS_IT_IS = PLAIN - {tuple}
+
+
+class Part:
+    """
+    A compiled part: a constant, or a function of the other ad.
+
+    Parameters
+    ----------
+    run
+        The function.
+    value
+        The constant, where ``is_constant``.
+    reads
+        Key of the attribute of the other ad that it is and nothing else; None otherwise.
+    """
+
+    __slots__ = ("is_constant", "reads", "run", "value")
+
+    def __init__(self, run: Run, *, reads: str | None = None) -> None:
+        self.run = run
+        self.is_constant = False
+        self.value: Value = None
+        self.reads = reads
+
+
+def _constant(value: Value) -> Part:
+    part = Part(lambda target: value)
+    part.is_constant = True
+    part.value = value
+    return part
+
+
+class Compiler:
+    """
+    Parameters
+    ----------
+    my
+        The ad that the expression belongs to.
+    """
+
+    def __init__(self, my: Ad) -> None:
+        self._my = my
+        self._within: tuple[str, ...] = ()  # attributes whose expressions we are in
+        self._depth = 0
+        self._inlined = 0
+
+    def compile(self, node: Node) -> Part:
+        """A part of an expression that stands in the own ad itself, in none within it."""
+        match node:
+            case Literal(value):
+                return _constant(value)
+            case Name():
+                return self._name(node)
+            case Unary(sign, operand):
+                return self._applied(UNARY[sign], [self.compile(operand)])
+            case Binary(sign, left, right):
+                return self._binary(sign, self.compile(left), self.compile(right))
+            case Chain(sign, operands):
+                return self._chain(sign == "||", [self.compile(part) for part in operands])
+            case Choice(test, then, otherwise):
+                return self._choice(test, then, otherwise)
+            case Call(name, arguments):
+                return self._call(lower(name), arguments)
+            case ListOf(items):
+                return self._applied(lambda *values: values, [self.compile(i) for i in items])
+        return self._interpreted(node)
+
+    def _interpreted(self, node: Node) -> Part:
+        my = self._my
+        busy = frozenset((id(my), key) for key in self._within)
+        if not references(Expression(node), my):
+            return _constant(value_of(node, matched_scope(my, None), State(busy)))
+        return Part(lambda target: value_of(node, matched_scope(my, target), State(busy)))
+
+    def _name(self, node: Name) -> Part:
+        key = lower(node.name)
+        mine = self._my.values_by_key
+        if node.of is None:
+            if key in mine:
+                return self._own(node, key)
+            if key in SCOPES:
+                return self._interpreted(node)
+            return self._read(node, key)
+        of = node.of
+        if isinstance(of, Name) and of.of is None and lower(of.name) not in mine:
+            word = lower(of.name)
+            if word in ("my", "self") and key in mine:
+                return self._own(node, key)
+            if word in OTHER and key not in SCOPES:
+                return self._read(node, key)
+        return self._interpreted(node)
+
+    def _own(self, node: Name, key: str) -> Part:
+        """An attribute of the own ad, in place of its name."""
+        stored = self._my.values_by_key[key]
+        if type(stored) in PLAIN:
+            return _constant(stored)
+        if not isinstance(stored, Expression):
+            return self._interpreted(node)
+        if key in self._within:
+            return _constant(UNDEFINED)
+        depth = stored.root.depth
+        self._inlined += 1
+        if self._depth + depth > _DEEPEST_INLINED or self._inlined > _MOST_INLINED:
+            return self._interpreted(node)
+        outside = self._within
+        self._within = (*outside, key)
+        self._depth += depth
+        try:
+            return self.compile(stored.root)
+        finally:
+            self._within = outside
+            self._depth -= depth
+
+    def _read(self, node: Name, key: str) -> Part:
+        """A plain attribute of the other ad as it is; one that is an expression, evaluated."""
+        evaluated = self._evaluated(node)
+
+        def run(target: Ad) -> Value:
+            value = target.values_by_key.get(key, UNDEFINED)
+            return value if type(value) in PLAIN else evaluated(target)
+
+        return Part(run, reads=key)
+
+    def _evaluated(self, node: Node) -> Run:
+        my = self._my
+        busy = frozenset((id(my), key) for key in self._within)
+        return lambda target: value_of(node, matched_scope(my, target), State(busy))
+
+    def _applied(self, function: Callable[..., Value], parts: list[Part]) -> Part:
+        """A function of parts that are all evaluated; worked out now if they are constant."""
+        if all(part.is_constant for part in parts):
+            return _constant(function(*(part.value for part in parts)))
+        runs = [part.run for part in parts]
+        if len(runs) == 1:
+            (only,) = runs
+            return Part(lambda target: function(only(target)))
+        if len(runs) == 2:
+            one, other = runs
+            return Part(lambda target: function(one(target), other(target)))
+        return Part(lambda target: function(*[run(target) for run in runs]))
+
+    def _binary(self, sign: str, left: Part, right: Part) -> Part:
+        if sign in COMPARISONS:
+            if right.is_constant and left.reads:
+                return _compared(sign, left, right.value)
+            if left.is_constant and right.reads:
+                return _compared(_SWAPPED[sign], right, left.value)
+        return self._applied(BINARY[sign], [left, right])
+
+    def _chain(self, decisive: bool, parts: list[Part]) -> Part:
+        # An operand that decides nothing may go, as long as one is left to be judged.
+        kept = [p for p in parts if not (p.is_constant and truth(p.value) is not decisive
+                                         and truth(p.value) in (True, False))]  # fmt: skip
+        if not kept:
+            return _constant(not decisive)
+        if all(part.is_constant for part in kept):
+            return _constant(_judged(decisive, (part.value for part in kept)))
+        runs = tuple(part.run for part in kept)
+        usual = not decisive
+
+        def run(target: Ad) -> Value:
+            result: Value = usual
+            for operand in runs:
+                found = operand(target)
+                if found is usual:
+                    continue
+                if found is decisive:
+                    return decisive
+                found = truth(found)
+                if found is decisive or found is ERROR:
+                    return found
+                if found is UNDEFINED:
+                    result = UNDEFINED
+            return result
+
+        return Part(run)
+
+    def _choice(self, test: Node, then: Node | None, otherwise: Node) -> Part:
+        judged = self.compile(test)
+        default = self.compile(otherwise)
+        if then is None:
+            if judged.is_constant:
+                return default if judged.value is UNDEFINED else judged
+            found_of, default_of = judged.run, default.run
+
+            def elvis(target: Ad) -> Value:
+                found = found_of(target)
+                return default_of(target) if found is UNDEFINED else found
+
+            return Part(elvis)
+        chosen = self.compile(then)
+        if judged.is_constant:
+            found = truth(judged.value)
+            return chosen if found is True else default if found is False else _constant(found)
+        test_of, chosen_of, other_of = judged.run, chosen.run, default.run
+
+        def run(target: Ad) -> Value:
+            found = truth(test_of(target))
+            if found is True:
+                return chosen_of(target)
+            return other_of(target) if found is False else found
+
+        return Part(run)
+
+    def _call(self, key: str, arguments: tuple[Node, ...]) -> Part:
+        if key == "ifthenelse":
+            test, then, otherwise = arguments
+            return self._choice(test, then, otherwise)
+        parts = [self.compile(part) for part in arguments]
+        if key == "member" and parts[0].is_constant and type(parts[0].value) is str:
+            return _membership(parts[0].value, parts[1])
+        return self._applied(FUNCTIONS[key], parts)
+
+
+def _judged(decisive: bool, values: Any) -> Value:
+    result: Value = not decisive
+    for value in values:
+        found = truth(value)
+        if found is decisive or found is ERROR:
+            return found
+        if found is UNDEFINED:
+            result = UNDEFINED
+    return result
+
+
+def _compared(sign: str, part: Part, constant: Value) -> Part:
+    """An attribute of the other ad against a constant of the usual kinds."""
+    compare, slow, read = COMPARISONS[sign], BINARY[sign], part.run
+    assert part.reads is not None
+    key = part.reads
+    kind = type(constant)
+    if kind is str and sign == "==":
+        wanted, length = lower(constant), len(constant)
+
+        def run(target: Ad) -> Value:
+            value = target.values_by_key.get(key, UNDEFINED)
+            if type(value) is str:
+                return value == constant or (len(value) == length and lower(value) == wanted)
+            return slow(read(target), constant)
+
+    elif kind is int or kind is float:
+        as_real = float(constant)
+
+        def run(target: Ad) -> Value:
+            value = target.values_by_key.get(key, UNDEFINED)
+            if type(value) is kind:
+                return compare(value, constant)
+            if type(value) is float:
+                return compare(value, as_real)
+            return slow(read(target), constant)
+
+    else:
+
+        def run(target: Ad) -> Value:
+            return slow(read(target), constant)
+
+    return Part(run)
+
+
+def _membership(text: str, items: Part) -> Part:
+    """Whether a constant string is in a list."""
+    if items.is_constant:
+        return _constant(FUNCTIONS["member"](text, items.value))
+    wanted, slow, run_items = lower(text), FUNCTIONS["member"], items.run
+
+    def run(target: Ad) -> Value:
+        found = run_items(target)
+        return wanted in folded(found) if type(found) is tuple else slow(text, found)
+
+    return Part(run)

@@ -1,0 +1,262 @@
+"""
+What an expression comes to, between one ad and another.
+
+This is the plain interpreter. It knows every part of the language, and says what
+:mod:`bursar.classad.compiling` and :mod:`bursar.classad.table` must agree with.
+
+A name is looked up in the ad that the expression stands in, then in those around it; a
+bare one that is in none of them, in the other ad of the match. ``MY``, ``TARGET``
+(``other`` to EDG), ``SELF`` and ``PARENT`` are ads, unless there is an attribute of that
+name. An attribute that is needed for its own value is undefined.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from bursar.classad.ad import PLAIN, Ad, Expression
+from bursar.classad.analysis import OTHER
+from bursar.classad.functions import FUNCTIONS
+from bursar.classad.operators import BINARY, UNARY, Value, misfit, truth
+from bursar.classad.tree import (
+    AdOf,
+    Binary,
+    Call,
+    Chain,
+    Choice,
+    Element,
+    ListOf,
+    Literal,
+    Name,
+    Node,
+    Unary,
+)
+from bursar.classad.values import ERROR, UNDEFINED, lower
+
+MOST_FOLLOWED = 1000
+"""Attributes that one evaluation follows into their expressions; then they are errors."""
+
+DEEPEST_FOLLOWED = 120
+"""
+Levels of expressions within expressions while following; then they are errors.
+
+Each takes up to four of Python's calls, of which there are a thousand.
+"""
+
+
+class Scope:
+    """
+    An ad in its place: a value of the language.
+
+    Parameters
+    ----------
+    ad
+        Its attributes.
+    parent
+        The ad it stands in; None for one of the two that are matched.
+    other
+        The other of the two; None within an ad, or where there is none.
+    """
+
+    __slots__ = ("ad", "other", "parent")
+
+    def __init__(self, ad: Ad, parent: "Scope | None" = None) -> None:
+        self.ad = ad
+        self.parent = parent
+        self.other: Scope | None = None
+
+
+class State:
+    """
+    One evaluation under way.
+
+    Parameters
+    ----------
+    busy
+        Attributes whose values are being worked out: the identity of their ad, their key.
+    """
+
+    __slots__ = ("busy", "depth", "followed")
+
+    def __init__(self, busy: frozenset[tuple[int, str]] = frozenset()) -> None:
+        self.busy = set(busy)
+        self.depth = 0
+        self.followed = 0
+
+
+def evaluate(expression: Expression, my: Ad, target: Ad | None = None) -> Any:
+    """
+    The value of an expression.
+
+    Parameters
+    ----------
+    expression
+        To be evaluated.
+    my
+        The ad it belongs to.
+    target
+        The ad it is held against; None: there is none, and what is asked of it is undefined.
+
+    Returns
+    -------
+    bool, int, float, str, list, Ad, UNDEFINED or ERROR
+        A list holds such values. An ad comes as it is written.
+    """
+    return given(value_of(expression.root, matched_scope(my, target), State()))
+
+
+def matched_scope(my: Ad, target: Ad | None) -> Scope:
+    """The scope of an expression in one ad, held against another."""
+    scope = Scope(my)
+    if target is not None:
+        scope.other = Scope(target)
+        scope.other.other = scope
+    return scope
+
+
+def given(value: Value) -> Any:
+    """A value as callers get it."""
+    if type(value) is tuple:
+        return [given(item) for item in value]
+    return value.ad if isinstance(value, Scope) else value
+
+
+def value_of(node: Node, scope: Scope, state: State) -> Value:
+    """The value of a part of an expression."""
+    return _EVALUATORS[type(node)](node, scope, state)
+
+
+def _literal(node: Literal, scope: Scope, state: State) -> Value:
+    return node.value
+
+
+def _name(node: Name, scope: Scope, state: State) -> Value:
+    key = lower(node.name)
+    if node.of is not None:
+        return _selected(value_of(node.of, scope, state), key, state)
+    found = _find(scope, key, state)
+    if found is None and scope.parent is None and scope.other is not None:
+        found = _find(scope.other, key, state)
+    return UNDEFINED if found is None else found[0]
+
+
+def _selected(of: Value, key: str, state: State) -> Value:
+    if isinstance(of, Scope):
+        found = _find(of, key, state)
+        return UNDEFINED if found is None else found[0]
+    if type(of) is tuple:
+        return tuple(_selected(item, key, state) for item in of)
+    return misfit(of, of)
+
+
+def _find(scope: Scope, key: str, state: State) -> tuple[Value] | None:
+    """The value of a name in an ad or those around it; None when it is in none of them."""
+    current = scope
+    while True:
+        if key in current.ad.values_by_key:
+            return (_followed(current, key, state),)
+        if key == "self":
+            return (scope,)
+        if key == "parent":
+            return (UNDEFINED if scope.parent is None else scope.parent,)
+        if current.parent is None:
+            break
+        current = current.parent
+    if key == "my":
+        return (current,)
+    if key in OTHER:
+        return (UNDEFINED if current.other is None else current.other,)
+    return None
+
+
+def _followed(scope: Scope, key: str, state: State) -> Value:
+    """The value of an attribute that is there."""
+    stored = scope.ad.values_by_key[key]
+    if type(stored) in PLAIN:
+        return stored
+    if isinstance(stored, Ad):
+        return Scope(stored, scope)
+    mark = (id(scope.ad), key)
+    if mark in state.busy:
+        return UNDEFINED
+    depth = stored.root.depth
+    state.followed += 1
+    if state.followed > MOST_FOLLOWED or state.depth + depth > DEEPEST_FOLLOWED:
+        return ERROR
+    state.busy.add(mark)
+    state.depth += depth
+    try:
+        return value_of(stored.root, scope, state)
+    finally:
+        state.depth -= depth
+        state.busy.discard(mark)
+
+
+def _unary(node: Unary, scope: Scope, state: State) -> Value:
+    return UNARY[node.sign](value_of(node.operand, scope, state))
+
+
+def _binary(node: Binary, scope: Scope, state: State) -> Value:
+    left = value_of(node.left, scope, state)
+    return BINARY[node.sign](left, value_of(node.right, scope, state))
+
+
+def _chain(node: Chain, scope: Scope, state: State) -> Value:
+    decisive = node.sign == "||"
+    result: Value = not decisive
+    for operand in node.operands:
+        found = truth(value_of(operand, scope, state))
+        if found is decisive or found is ERROR:
+            return found
+        if found is UNDEFINED:
+            result = UNDEFINED
+    return result
+
+
+def _choice(node: Choice, scope: Scope, state: State) -> Value:
+    test = value_of(node.test, scope, state)
+    if node.then is None:
+        return value_of(node.otherwise, scope, state) if test is UNDEFINED else test
+    chosen = truth(test)
+    if chosen is True:
+        return value_of(node.then, scope, state)
+    return value_of(node.otherwise, scope, state) if chosen is False else chosen
+
+
+def _call(node: Call, scope: Scope, state: State) -> Value:
+    key = lower(node.name)
+    if key == "ifthenelse":
+        return _choice(Choice(*node.arguments), scope, state)
+    return FUNCTIONS[key](*[value_of(part, scope, state) for part in node.arguments])
+
+
+def _list(node: ListOf, scope: Scope, state: State) -> Value:
+    return tuple([value_of(item, scope, state) for item in node.items])
+
+
+def _ad(node: AdOf, scope: Scope, state: State) -> Value:
+    return Scope(Ad.of(node), scope)
+
+
+def _element(node: Element, scope: Scope, state: State) -> Value:
+    of = value_of(node.of, scope, state)
+    index = value_of(node.index, scope, state)
+    if type(of) is tuple and type(index) is int:
+        return of[index] if 0 <= index < len(of) else ERROR
+    if isinstance(of, Scope) and type(index) is str:
+        key = lower(index)
+        return _followed(of, key, state) if key in of.ad.values_by_key else UNDEFINED
+    return misfit(of, index)
+
+
+_EVALUATORS: dict[type[Node], Callable[..., Value]] = {
+    Literal: _literal,
+    Name: _name,
+    Unary: _unary,
+    Binary: _binary,
+    Chain: _chain,
+    Choice: _choice,
+    Call: _call,
+    ListOf: _list,
+    AdOf: _ad,
+    Element: _element,
+}

@@ -1,0 +1,347 @@
+"""
+The functions of the language, on values that have been evaluated.
+
+Differences from HTCondor are in ``docs/reference/classad.md``; mostly they are places
+where HTCondor returns an integer that has overflowed, and these return an error.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from bursar.classad.operators import BINARY, Value, is_same, misfit, real, truth
+from bursar.classad.string_lists import STRING_LISTS
+from bursar.classad.text import matched, text_of
+from bursar.classad.values import ERROR, UNDEFINED, fits, lower, upper
+
+Function = Callable[..., Value]
+
+_equal = BINARY["=="]
+_NUMBERS = (bool, int, float)
+
+
+def _is(*kinds: type) -> Function:
+    return lambda value: type(value) in kinds
+
+
+def _if_then_else(test: Value, then: Value, otherwise: Value) -> Value:
+    chosen = truth(test)
+    return then if chosen is True else otherwise if chosen is False else chosen
+
+
+def member(value: Value, items: Value) -> Value:
+    """Whether ``==`` holds between the value and one of the items."""
+    if value is UNDEFINED or items is UNDEFINED:
+        return UNDEFINED
+    if type(items) is not tuple or type(value) not in (bool, int, float, str):
+        return ERROR
+    if type(value) is str:
+        return lower(value) in folded(items)
+    return any(_equal(value, item) is True for item in items)
+
+
+@functools.lru_cache(maxsize=65_536)
+def folded(items: tuple[Value, ...]) -> frozenset[str]:
+    """The strings of a list in lower case. Remembered: sites publish the same lists."""
+    return frozenset(lower(item) for item in items if type(item) is str)
+
+
+def _identical_member(value: Value, items: Value) -> Value:
+    if items is UNDEFINED:
+        return UNDEFINED
+    if type(items) is not tuple or type(value) is tuple or _is_ad(value):
+        return ERROR
+    return any(is_same(value, item) is True for item in items)
+
+
+def _compared(decided: bool) -> Function:
+    """Goes through a list until one item decides."""
+
+    def apply(sign: Value, items: Value, value: Value) -> Value:
+        if type(sign) is not str or type(items) is not tuple:
+            return misfit(sign, items)
+        compare = BINARY.get({"is": "=?=", "isnt": "=!="}.get(sign, sign))
+        if compare is None or sign not in _COMPARING:
+            return ERROR
+        for item in items:
+            found = compare(item, value)
+            if found is ERROR:
+                return ERROR
+            if (found is True) is decided:
+                return decided
+        return not decided
+
+    return apply
+
+
+_COMPARING = ("<", "<=", "==", "!=", ">=", ">", "is", "isnt")
+
+
+def _size(value: Value) -> Value:
+    if type(value) in (tuple, str):
+        return len(value)
+    return len(value.ad) if _is_ad(value) else misfit(value, value)
+
+
+def _is_ad(value: Value) -> bool:
+    return hasattr(value, "ad")
+
+
+def _of_numbers(reduce: Callable[[list[Any]], Value]) -> Function:
+    """A function of a list's numbers; undefined items are left out."""
+
+    def apply(items: Value) -> Value:
+        if type(items) is not tuple:
+            return misfit(items, items)
+        numbers = [item for item in items if item is not UNDEFINED]
+        return reduce(numbers) if all(type(x) in _NUMBERS for x in numbers) else ERROR
+
+    return apply
+
+
+def _sum(numbers: list[Any]) -> Value:
+    return functools.reduce(BINARY["+"], numbers) if numbers else 0
+
+
+def _average(numbers: list[Any]) -> Value:
+    return BINARY["/"](float(sum(numbers)), len(numbers)) if numbers else 0
+
+
+def _extreme(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Value]:
+    def reduce(numbers: list[Any]) -> Value:
+        if not numbers:
+            return UNDEFINED
+        chosen = choose(numbers)
+        if float in map(type, numbers):
+            return float(chosen)
+        return int(chosen) if len(numbers) > 1 else chosen
+
+    return reduce
+
+
+def _concatenated(*values: Value) -> Value:
+    for value in values:
+        if value is UNDEFINED or value is ERROR:
+            return value
+    return "".join(text_of(value) for value in values)
+
+
+def _in_text(change: Callable[[str], str]) -> Function:
+    def apply(value: Value) -> Value:
+        return value if value is UNDEFINED or value is ERROR else change(text_of(value))
+
+    return apply
+
+
+def _ordered(change: Callable[[str], str]) -> Function:
+    def apply(left: Value, right: Value) -> Value:
+        if left is UNDEFINED or right is UNDEFINED:
+            return UNDEFINED
+        if left is ERROR or right is ERROR:
+            return ERROR
+        one, other = change(text_of(left)), change(text_of(right))
+        return (one > other) - (one < other)
+
+    return apply
+
+
+def _part(text: Value, start: Value, length: Value = None) -> Value:
+    """A negative start counts from the end; a negative length leaves so many at the end."""
+    given = (text, start) if length is None else (text, start, length)
+    if UNDEFINED in given:
+        return UNDEFINED
+    if type(text) is not str or any(type(number) is not int for number in given[1:]):
+        return ERROR
+    first = max(0, len(text) + start) if start < 0 else min(start, len(text))
+    rest = len(text) - first
+    if length is None:
+        length = rest
+    elif length < 0:
+        length = max(0, rest + length)
+    return text[first : first + length]
+
+
+def _matches(pattern: Value, text: Value, options: Value = "") -> Value:
+    if UNDEFINED in (pattern, text, options):
+        return ERROR if ERROR in (pattern, text, options) else UNDEFINED
+    if not all(type(part) is str for part in (pattern, text, options)):
+        return ERROR
+    found = matched(pattern, text, options)
+    return ERROR if found is None else found
+
+
+def _matches_any(pattern: Value, items: Value, options: Value = "") -> Value:
+    if UNDEFINED in (pattern, items, options):
+        return UNDEFINED
+    if type(items) is not tuple:
+        return ERROR
+    result: Value = False
+    for item in items:
+        found = _matches(pattern, item, options)
+        if found is True or found is ERROR:
+            return found
+        result = UNDEFINED if found is UNDEFINED else result
+    return result
+
+
+_NUMBER_AT_START = re.compile(
+    r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf(?:inity)?|nan))",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+def _number(value: Value) -> int | float | None:
+    """A number, or the one a string begins with; None for anything else."""
+    if type(value) is str:
+        match = _NUMBER_AT_START.match(value)
+        if match is None:
+            return None
+        text = match[1].lower()
+        return _hexadecimal(text) if "0x" in text else float(text)
+    if type(value) is bool:
+        return int(value)
+    return value if type(value) in (int, float) else None
+
+
+def _hexadecimal(text: str) -> float:
+    try:
+        return float.fromhex(text)
+    except OverflowError:
+        return -math.inf if text.startswith("-") else math.inf
+
+
+def _whole(number: float) -> Value:
+    if not math.isfinite(number):
+        return ERROR
+    return int(number) if fits(int(number)) else ERROR
+
+
+def _as_integer(value: Value) -> Value:
+    if type(value) is str and re.fullmatch(r"\s*[+-]?\d{1,18}", value, re.ASCII):
+        return int(value)  # without the detour over a real, which has 53 bits
+    number = _number(value)
+    return misfit(value, value) if number is None else _whole(number)
+
+
+def _as_real(value: Value) -> Value:
+    number = _number(value)
+    return misfit(value, value) if number is None else float(number)
+
+
+def _as_text(value: Value) -> Value:
+    return value if value is UNDEFINED or value is ERROR else text_of(value)
+
+
+def _as_boolean(value: Value) -> Value:
+    if type(value) is str:
+        return {"true": True, "false": False}.get(lower(value), UNDEFINED)
+    return truth(value)
+
+
+def _rounded(change: Callable[[float], float]) -> Function:
+    """To an integer. Of what is no number, undefined included, an error."""
+
+    def apply(value: Value) -> Value:
+        number = _number(value)
+        if number is None:
+            return ERROR
+        return number if type(number) is int else _finite(change, number)
+
+    return apply
+
+
+def _finite(change: Callable[[float], float], number: float) -> Value:
+    return _whole(change(number)) if math.isfinite(number) else ERROR
+
+
+def _power(base: Value, exponent: Value) -> Value:
+    if type(base) is int and type(exponent) is int and exponent >= 0:
+        # More than 64 doublings leave 64 bits; Python would go on for ever.
+        if abs(base) > 1 and exponent > 64:
+            return ERROR
+        power = int(base**exponent)
+        return power if fits(power) else ERROR
+    x, y = _number(base), _number(exponent)
+    if x is None or y is None:
+        return ERROR
+    try:
+        return math.pow(x, y)
+    except OverflowError:
+        return -math.inf if x < 0 and y % 2 == 1 else math.inf
+    except ValueError:
+        return math.inf if x == 0 else math.nan
+
+
+def _quantized(value: Value, step: Value) -> Value:
+    """The next multiple of the step; of a list, its first item that is large enough."""
+    least = _number(value)
+    if least is None:
+        return ERROR
+    if type(step) is tuple:
+        last: Value = None
+        for item in step:
+            size = _number(item)
+            if size is None:
+                return ERROR
+            if size >= least:
+                return item
+            last = item
+        if last is None:
+            return value
+        step = last
+    size = _number(step)
+    if size is None:
+        return ERROR
+    if size == 0:
+        return value
+    if type(value) is int and type(step) is int:
+        up = BINARY["/"](BINARY["-"](BINARY["+"](value, step), 1), step)
+        return BINARY["*"](up, step)
+    share = real(float(least) / float(size))
+    if share is ERROR or not math.isfinite(share):
+        return ERROR
+    return math.ceil(share) * float(size)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "isundefined": lambda value: value is UNDEFINED,
+    "iserror": lambda value: value is ERROR,
+    "isstring": _is(str),
+    "isinteger": _is(int),
+    "isreal": _is(float),
+    "isboolean": _is(bool),
+    "islist": _is(tuple),
+    "isclassad": _is_ad,
+    "ifthenelse": _if_then_else,
+    "member": member,
+    "identicalmember": _identical_member,
+    "anycompare": _compared(True),
+    "allcompare": _compared(False),
+    "size": _size,
+    "sum": _of_numbers(_sum),
+    "avg": _of_numbers(_average),
+    "min": _of_numbers(_extreme(min)),
+    "max": _of_numbers(_extreme(max)),
+    "strcat": _concatenated,
+    "substr": _part,
+    "toupper": _in_text(upper),
+    "tolower": _in_text(lower),
+    "strcmp": _ordered(lambda text: text),
+    "stricmp": _ordered(lower),
+    "regexp": _matches,
+    "regexpmember": _matches_any,
+    "int": _as_integer,
+    "real": _as_real,
+    "string": _as_text,
+    "bool": _as_boolean,
+    "floor": _rounded(math.floor),
+    "ceil": _rounded(math.ceil),
+    "ceiling": _rounded(math.ceil),
+    "round": _rounded(round),
+    "pow": _power,
+    "quantize": _quantized,
+    **STRING_LISTS,
+}
+"""Each function by its name in lower case."""

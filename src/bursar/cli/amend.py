@@ -1,0 +1,82 @@
+"""``bursar amend``: another deadline or budget for a run, also while it goes on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder
+from bursar.model.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this module's command."""
+    app.command("amend")(amend_run)
+
+
+def amend_run(
+    run: RunName,
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="From the run's begin: 2h; or so much later: +1h."),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="AMOUNT", help='In all: 200, "40 SU"; or more: +50.')
+    ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would come to, and change nothing.")
+    ] = False,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Give a run another deadline or budget, also while it goes on.
+
+    Prints what it should come to, then changes it. A run that was stopped has the new goal
+    when it is resumed.
+    """
+    from bursar.api.amending import amend, consider
+    from bursar.cli.output import print_json, say
+    from bursar.formats.units import parse_amount, parse_duration
+
+    time, later = _split(deadline, parse_duration, "--deadline")
+    money, more = _split(budget, lambda text: parse_amount(text)[0], "--budget")
+    _check_currency(run, budget, runs)
+    verdict = consider(run, deadline=time, later=later, budget=money, more=more, runs=runs)
+    if as_json:
+        if not dry:
+            amend(verdict)
+        print_json(verdict.to_dict() | {"applied": not dry})
+        return
+    verdict.print()
+    if not dry:
+        amend(verdict)
+        say(f"run {verdict.run} has its new goal")
+
+
+def _split(
+    text: str | None, parse: Callable[[str], float], option: str
+) -> tuple[float | None, float | None]:
+    """A limit, or how far it is moved."""
+    if text is None:
+        return None, None
+    moved = text.strip().startswith("+")
+    try:
+        value = parse(text.strip().removeprefix("+"))
+    except InputError as error:
+        raise error.within(option) from None
+    return (None, value) if moved else (value, None)
+
+
+def _check_currency(run: str, budget: str | None, runs: Path) -> None:
+    from bursar.formats.units import parse_amount
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.planned import read_plan
+
+    if budget is None:
+        return
+    _, currency = parse_amount(budget.strip().removeprefix("+"))
+    counts = read_plan(RunFolder.open(runs, run))[1].currency
+    if currency not in (None, counts):
+        raise InputError(f"the run counts in {counts}, got {currency}", where="--budget")

@@ -1,0 +1,450 @@
+"""``bursar ledger``: the book of many users, providers and runs."""
+
+import math
+import secrets
+import time
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder
+from bursar.cli.usage import BOOK, BookFile, check_usage, make_key, sign_usage
+
+if TYPE_CHECKING:
+    from bursar.formats.period import Period
+    from bursar.market.accounts import Quota, Row
+    from bursar.market.book import Book
+    from bursar.market.lease import Lease
+    from bursar.market.usage import UsageRecord
+    from bursar.model.admission import Refusal
+    from bursar.model.money import Micros
+    from bursar.runs.reading import RunRecord
+
+WAIT = 10.0
+"""Seconds a command waits while another one writes."""
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Amount = Annotated[
+    str, typer.Argument(metavar="AMOUNT", help='Such as 12.5 or "12.5 SU".', show_default=False)
+]
+In = Annotated[
+    str | None,
+    typer.Option("--period", metavar="PERIOD", help="2026, 2026-11, 2026-11-21, or A..B; in UTC."),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="KEY", help="Of this operation: given again, nothing is moved again."
+    ),
+]
+_QuotaPer = Annotated[
+    str, typer.Option("--per", metavar="PERIOD", help="Of the quota: all, year, month or day.")
+]
+_T = TypeVar("_T")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this module's commands."""
+    ledger = typer.Typer(
+        no_args_is_help=True,
+        help="The accounts of users and providers, over all runs.",
+    )
+    for name, command in (
+        ("accounts", list_accounts),
+        ("open", open_account),
+        ("quota", set_quota),
+        ("grant", grant),
+        ("charge", charge_run),
+        ("refund", refund),
+        ("statement", show_statement),
+        ("invoice", show_invoice),
+        ("rows", list_rows),
+        ("verify", verify_book),
+        ("key", make_key),
+        ("sign", sign_usage),
+        ("check", check_usage),
+    ):
+        ledger.command(name)(command)
+    app.add_typer(ledger, name="ledger")
+
+
+def list_accounts(book: BookFile = BOOK, as_json: AsJson = False) -> None:
+    """List the accounts with their balances."""
+    from bursar.cli.output import print_json
+    from bursar.market.book import read_book
+    from bursar.report.statements import accounts_to_dict, print_accounts
+
+    accounts = read_book(book).accounts
+    if as_json:
+        print_json(accounts_to_dict(accounts, time.time()))
+    else:
+        print_accounts(accounts, time.time())
+
+
+def open_account(
+    name: Name,
+    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="user or provider.")] = "user",
+    group: Annotated[
+        str, typer.Option("--group", metavar="GROUP", help="Whose users may transfer.")
+    ] = "",
+    quota: Annotated[
+        str | None,
+        typer.Option("--quota", metavar="AMOUNT", help="The most the user's runs may cost."),
+    ] = None,
+    per: _QuotaPer = "all",
+    currency: Annotated[
+        str | None, typer.Option("--currency", metavar="NAME", help="Of a new book; SU.")
+    ] = None,
+    book: BookFile = BOOK,
+    as_json: AsJson = False,
+) -> None:
+    """Open an account; makes the book where there is none."""
+    from bursar.market.accounts import Account
+    from bursar.market.book import Book
+    from bursar.model.errors import InputError
+
+    if kind not in ("user", "provider"):
+        raise InputError(f'--kind: expected user or provider, got "{kind}"')
+    if currency is None and not book.exists():
+        currency = "SU"
+    # Before the book is made: bad input makes none.
+    bounds = None if quota is None else _quota(quota, per, currency)
+    try:
+        account = Account(
+            name=name,
+            kind="user" if kind == "user" else "provider",
+            group=group,
+            quota=bounds,
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    with Book(book, currency=_currency(currency), wait=WAIT) as opened:
+        if quota is not None:
+            _quota(quota, per, opened.currency)
+        _done(opened.open_account(account))
+        _show_account(opened, name, as_json)
+
+
+def set_quota(
+    name: Name,
+    amount: Annotated[str, typer.Argument(metavar="AMOUNT", help='Or "none".', show_default=False)],
+    per: _QuotaPer = "all",
+    book: BookFile = BOOK,
+    as_json: AsJson = False,
+) -> None:
+    """Give a user another quota."""
+    from bursar.market.book import Book
+
+    with Book(book, wait=WAIT) as opened:
+        opened.known(name, "user")
+        quota = None if amount == "none" else _quota(amount, per, opened.currency)
+        _done(opened.set_quota(name, quota))
+        _show_account(opened, name, as_json)
+
+
+def grant(
+    name: Name,
+    amount: Amount,
+    memo: Annotated[str, typer.Option("--memo", metavar="TEXT", help="Said in the row.")] = "",
+    key: Key = None,
+    book: BookFile = BOOK,
+    as_json: AsJson = False,
+) -> None:
+    """Add to a user's allocation."""
+    from bursar.market.book import Book
+
+    with Book(book, wait=WAIT) as opened:
+        opened.known(name, "user")
+        micros = _micros(amount, opened.currency)
+        row = _done(opened.grant(time.time(), key or _fresh(), name, micros, memo=memo))
+        _show_rows([row], opened.currency, as_json)
+
+
+def charge_run(
+    run: RunName,
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Who pays.")],
+    runs: RunsFolder = RUNS,
+    book: BookFile = BOOK,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Book what a run paid to each site, once: all of it, or nothing.
+
+    Providers are opened as they are first met. Refused over the user's
+    allocation or quota (status 4).
+    """
+    from bursar.cli.output import say
+    from bursar.market.book import Book
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.reading import read_run
+
+    record = read_run(RunFolder.open(runs, run))
+    _check_ended(record)
+    with Book(book, wait=WAIT) as opened:
+        opened.known(user, "user")
+        before, rows = len(opened), []
+        with opened.together():
+            for lease, paid in _paid_leases(record):
+                rows += _charge(opened, record, lease, paid, user)
+        if rows and len(opened) == before:
+            say(f"{record.folder.name} is booked already")
+        _show_rows(rows, opened.currency, as_json)
+
+
+def refund(
+    agreement: Annotated[
+        str,
+        typer.Argument(metavar="AGREEMENT", help="As rows name it: RUN/LEASE.", show_default=False),
+    ],
+    amount: Amount,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Said in the row.")],
+    key: Key = None,
+    book: BookFile = BOOK,
+    as_json: AsJson = False,
+) -> None:
+    """Give a user back what a provider was paid and did not deliver."""
+    from bursar.market.book import Book
+    from bursar.model.errors import InputError, nearest
+
+    if not reason.strip():
+        raise InputError("--reason: expected some text")
+    with Book(book, wait=WAIT) as opened:
+        if agreement not in opened.agreements:
+            hint = nearest(agreement, opened.agreements)
+            raise InputError(f'no agreement "{agreement}"', hint=hint)
+        micros = _micros(amount, opened.currency)
+        row = _done(opened.refund(time.time(), key or _fresh(), agreement, micros, memo=reason))
+        _show_rows([row], opened.currency, as_json)
+
+
+def show_statement(
+    name: Name, period: In = None, book: BookFile = BOOK, as_json: AsJson = False
+) -> None:
+    """Show what happened to an account."""
+    from bursar.cli.output import print_json
+    from bursar.market.book import read_book
+    from bursar.market.statements import make_statement
+    from bursar.report.statements import print_statement, statement_to_dict
+
+    within = _period(period)
+    statement = make_statement(read_book(book).accounts, name, *within)
+    if as_json:
+        print_json(statement_to_dict(statement))
+    else:
+        print_statement(statement)
+
+
+def show_invoice(
+    provider: Annotated[str, typer.Argument(metavar="PROVIDER", show_default=False)],
+    user: Annotated[str, typer.Argument(metavar="USER", show_default=False)],
+    period: In = None,
+    book: BookFile = BOOK,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a provider charged a user."""
+    from bursar.cli.output import print_json
+    from bursar.market.book import read_book
+    from bursar.market.statements import make_invoice
+    from bursar.report.statements import invoice_to_dict, print_invoice
+
+    within = _period(period)
+    state = read_book(book)
+    invoice = make_invoice(state.accounts, provider, user, *within, usage=state.usage)
+    if as_json:
+        print_json(invoice_to_dict(invoice))
+    else:
+        print_invoice(invoice)
+
+
+def list_rows(
+    account: Annotated[
+        str | None,
+        typer.Option("--account", metavar="NAME", help="Only its rows, its agreements' included."),
+    ] = None,
+    period: In = None,
+    book: BookFile = BOOK,
+    as_json: AsJson = False,
+) -> None:
+    """List the rows, the oldest first."""
+    from bursar.market.book import read_book
+
+    begin, end = _period(period)
+    accounts = read_book(book).accounts
+    rows = [row for row in accounts.rows if begin <= row.time < end]
+    if account is not None:
+        found = accounts.known(account).id
+        theirs = {
+            agreement
+            for agreement, what in accounts.agreements.items()
+            if found == f"user:{what.user}"
+        }
+        rows = [r for r in rows if found in (r.source, r.target) or r.agreement in theirs]
+    _show_rows(rows, accounts.currency, as_json)
+
+
+def verify_book(book: BookFile = BOOK, as_json: AsJson = False) -> None:
+    """Check that the balances sum to zero, follow from the rows, and that no row was changed."""
+    from bursar.cli.output import print_json
+    from bursar.market.book import read_book
+    from bursar.model.errors import BursarError
+
+    state = read_book(book)  # holds every row against the chain and against those before it
+    faults = state.accounts.faults()
+    if as_json:
+        print_json({"rows": len(state.accounts), "head": state.head, "faults": faults})
+    elif not faults:
+        print(f"{len(state.accounts)} rows are in order, up to {state.head}")
+    if faults:
+        raise BursarError(f"{book}: {'; '.join(faults)}")
+
+
+# Inside.
+
+
+def _check_ended(record: "RunRecord") -> None:
+    from bursar.model.errors import InputError
+
+    name, state = record.folder.name, record.info.state
+    if state in ("new", "running"):
+        raise InputError(f'run "{name}" has not ended: it is {state}')
+    if record.ledger.held:
+        raise InputError(
+            f'run "{name}" was cut off with money set aside',
+            hint=f"end it first: bursar run --resume {name}",
+        )
+
+
+def _paid_leases(record: "RunRecord") -> "list[tuple[Lease, Micros]]":
+    """What each lease paid its site; of what a later life adds, only that is new."""
+    paid = record.ledger.settled()
+    return [(lease, paid[lease.id]) for lease in record.leases if paid.get(lease.id)]
+
+
+def _charge(
+    book: "Book", record: "RunRecord", lease: "Lease", paid: "Micros", user: str
+) -> "list[Row]":
+    """One lease of a run, as an agreement that is held and settled at once."""
+    from bursar.market.accounts import Account
+    from bursar.model.errors import InputError
+
+    run = record.folder.name
+    agreement = f"{run}/{lease.id}"
+    # A run is known by when it was made: names may be given again.
+    key = f"run {record.info.created!r} {record.info.campaign}/{lease.id}"
+    if book.row_of(f"{key} hold") is None and agreement in book.agreements:
+        raise InputError(f'the book has another run "{run}", made at another time')
+    if agreement in book.agreements and book.agreements[agreement].user != user:
+        raise InputError(f'run "{run}" was charged to {book.agreements[agreement].user}')
+    if lease.currency != book.currency:
+        raise InputError(f'run "{run}" paid in {lease.currency}, the book is in {book.currency}')
+    if lease.site not in book.accounts:
+        _done(book.open_account(Account(name=lease.site, kind="provider")))
+    book.known(lease.site, "provider")
+    end = lease.start if lease.end is None else lease.end
+    held = _done(book.hold(end, f"{key} hold", user, agreement, paid))
+    settled = _done(book.settle(end, f"{key} settle", agreement, lease.site, paid))
+    _done(book.meter(_usage(record, lease, agreement, user)))
+    return [held, settled]
+
+
+def _usage(record: "RunRecord", lease: "Lease", agreement: str, user: str) -> "UsageRecord":
+    from bursar.market.usage import UsageRecord
+
+    outcomes = [r.outcome for r in record.journal.records if r.lease == lease.id]
+    return UsageRecord(
+        agreement=agreement,
+        provider=lease.site,
+        customer=user,
+        job=lease.id,
+        start=lease.start,
+        end=lease.start if lease.end is None else lease.end,
+        processors=lease.processors,
+        cpu_seconds=math.fsum(o.user_seconds + o.system_seconds for o in outcomes),
+    )
+
+
+def _done(answer: "_T | Refusal") -> "_T":
+    """What was done; a refusal ends the command: the input's fault, or too little money."""
+    from bursar.model.admission import Refusal
+    from bursar.model.errors import BudgetStop, InputError
+
+    if isinstance(answer, Refusal):
+        raise InputError(answer.reason) if answer.final else BudgetStop(answer.reason)
+    return answer
+
+
+def _micros(text: str, currency: str | None) -> "Micros":
+    """An amount to the micro-unit: what is paid is what was written."""
+    from bursar.formats.units import parse_amount
+    from bursar.model.errors import InputError
+    from bursar.model.money import MICROS
+
+    _, named = parse_amount(text)
+    if named is not None and currency is not None and named != currency:
+        raise InputError(f'the book is in {currency}, got "{text}"')
+    # Not by way of a float, which has no room for all the digits of a large amount.
+    exact = Fraction(Decimal(text.strip().removesuffix(named or "").strip())) * MICROS
+    if exact.denominator != 1:
+        raise InputError(f'an amount has at most six decimals, got "{text}"')
+    return int(exact)
+
+
+def _quota(text: str, per: str, currency: str | None) -> "Quota":
+    from bursar.market.accounts import Quota
+    from bursar.model.errors import InputError
+
+    try:
+        return Quota(amount=_micros(text, currency), per=per)  # type: ignore[arg-type]
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _currency(name: str | None) -> str | None:
+    from bursar.formats.units import parse_amount
+    from bursar.model.errors import InputError
+
+    if name is not None:
+        try:
+            parse_amount(f"1 {name}")
+        except InputError:
+            raise InputError(
+                f'--currency: expected a name such as SU or EUR, got "{name}"'
+            ) from None
+    return name
+
+
+def _period(text: str | None) -> tuple[float, float]:
+    from bursar.formats.period import parse_period
+
+    if text is None:
+        return -math.inf, math.inf
+    period: Period = parse_period(text)
+    return period.begin, period.end
+
+
+def _fresh() -> str:
+    return f"once {secrets.token_hex(8)}"
+
+
+def _show_rows(rows: "list[Row] | tuple[Row, ...]", currency: str, as_json: bool) -> None:
+    from bursar.cli.output import print_json
+    from bursar.report.statements import print_rows, row_to_dict
+
+    if as_json:
+        print_json({"currency": currency, "rows": [row_to_dict(row) for row in rows]})
+    else:
+        print_rows(rows, currency)
+
+
+def _show_account(book: "Book", name: str, as_json: bool) -> None:
+    from bursar.cli.output import print_json, say
+    from bursar.report.statements import account_to_dict
+
+    if as_json:
+        print_json(account_to_dict(book, book.known(name), time.time()))
+    else:
+        say(f"{book.known(name).kind} {name} is open")

@@ -1,0 +1,309 @@
+"""From the ad of a job to a task."""
+
+import glob
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bursar.classad import Expression, clauses
+from bursar.classad.analysis import followed
+from bursar.classad.tree import AdOf, Literal
+from bursar.formats.axes import find_files
+from bursar.formats.jdl.description import Description, shown
+from bursar.formats.units import parse_duration, parse_size
+from bursar.model.errors import InputError, nearest
+from bursar.model.matching import CHOICES, Matching
+from bursar.model.step import Copy, Exec, Redirect, Shell, Step
+from bursar.model.task import File, Task
+
+READ = (
+    "Type", "JobType", "Executable", "Arguments", "StdInput", "StdOutput", "StdError",
+    "InputSandbox", "OutputSandbox", "Environment", "Requirements", "Rank", "FuzzyRank",
+    "SubmitTo", "InputData", "DataRequirements", "OutputData", "RetryCount",
+    "ShallowRetryCount", "CpuNumber", "NodeNumber", "EstimatedRuntime", "WallLimit", "Memory",
+    "Alpha", "Beta", "Choice", "Nodes", "Dependencies", "NodeName", "File", "Description",
+)  # fmt: skip
+"""Attributes with a meaning here; others stay in the job's ad."""
+
+REFUSED = {
+    "Prologue": "put it before the program, in a script",
+    "Epilogue": "put it after the program, in a script",
+    "Parameters": "write a campaign with [parameters], or a plan file",
+    "JobSteps": "jobs with checkpoints are not read",
+    "ListenerPort": "interactive jobs are not read",
+}
+"""Attributes that would change what runs, and what to do instead."""
+
+_KINDS = ("normal", "mpich", "mpi")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    Which job it is among those of the file.
+
+    Parameters
+    ----------
+    id
+        Of the task.
+    root
+        Folder of the file.
+    folder
+        Within the run's files, that its outputs go to; empty: none of its own.
+    after
+        Ids of the jobs that must have succeeded before.
+    """
+
+    id: str
+    root: Path
+    folder: str = ""
+    after: tuple[str, ...] = ()
+
+
+def task_of(job: Description, place: Place) -> Task:
+    """
+    The task that an ad describes.
+
+    Raises
+    ------
+    InputError
+        At the attribute that is wrong.
+    """
+    _check_kind(job)
+    sandbox = _sandbox(job, place.root)
+    outputs, registers = _outputs(job)
+    made = {name: os.path.join(place.folder, name) for name in outputs}
+    steps = [
+        *(Copy(file, base, True, False) for file, base in sandbox.items() if file != base),
+        *_program(job, sandbox),
+        *(Copy(name, file, False, False) for name, file in made.items() if name != file),
+    ]
+    retries = [job.count(name, 0) for name in ("RetryCount", "ShallowRetryCount")]
+    known = [count for count in retries if count is not None]
+    processors = [job.count(name, 1) for name in ("CpuNumber", "NodeNumber")]
+    wall_limit = _quantity(job, "WallLimit", parse_duration)
+    if wall_limit == 0:
+        raise job.error("WallLimit", "must be positive, got 0")
+    return Task(
+        id=place.id,
+        name=os.path.basename(job.text("Executable") or ""),
+        steps=tuple(steps),
+        inputs=tuple(File(name) for name in sandbox),
+        outputs=tuple(File(name) for name in made.values()),
+        after=place.after,
+        processors=next((count for count in processors if count is not None), 1),
+        runtime=_quantity(job, "EstimatedRuntime", parse_duration),
+        wall_limit=wall_limit,
+        memory=_quantity(job, "Memory", parse_size),
+        environment=_environment(job),
+        matching=_matching(job),
+        data=_data(job),
+        registers={made[name]: logical for name, logical in registers.items()},
+        retries=max(known) if known else None,
+    )
+
+
+def _check_kind(job: Description) -> None:
+    for name, why in REFUSED.items():
+        if name in job:
+            raise job.error(name, "is not carried out here", hint=why)
+    for kind in job.texts("JobType"):
+        if kind.lower() not in _KINDS:
+            raise job.error(
+                "JobType", f'is {shown(kind)}, expected "Normal" or "MPICH"',
+                hint=nearest(kind, ("Normal", "MPICH")),
+            )  # fmt: skip
+
+
+def _quantity(job: Description, name: str, parse: Callable[[object], Any]) -> Any:
+    """Seconds or bytes, as a number or as text with a unit."""
+    value = job.value(name)
+    if value is None:
+        return None
+    try:
+        return parse(value)
+    except InputError as error:
+        message = f"{name}: {error.message}"
+        raise InputError(message, where=job.where(name), hint=error.hint) from None
+
+
+def _program(job: Description, sandbox: Mapping[str, str]) -> list[Step]:
+    program = job.text("Executable")
+    if program is None:
+        raise job.error("Executable", "is missing, expected the program that runs")
+    steps: list[Step] = []
+    brought = {base: file for file, base in sandbox.items()}
+    if not os.path.isabs(program) and os.path.basename(program) in brought:
+        # Sent along, perhaps without the right to be executed. Inputs are links to the
+        # user's files, so it is a copy that gets it.
+        base = os.path.basename(program)
+        program = f"./{base}"
+        steps += [Copy(brought[base], base, True, False), Exec(("chmod", "+x", program))]
+    try:
+        arguments = shlex.split(job.text("Arguments") or "")
+    except ValueError as error:
+        raise job.error("Arguments", f"cannot be split into words: {error}") from None
+    argv = (program, *arguments)
+    redirected = [
+        Redirect(stream, file)
+        for stream, name in (("stdout", "StdOutput"), ("stderr", "StdError"))
+        if (file := _file_name(job, name)) is not None
+    ]
+    if len(redirected) == 2 and redirected[0].path == redirected[1].path:
+        redirected[1] = Redirect("stderr", redirected[1].path, append=True)
+    steps += redirected
+    source = job.text("StdInput")
+    if source is None:
+        steps.append(Exec(argv))
+    else:
+        name = os.path.basename(source)
+        if name not in brought:
+            raise job.error("StdInput", f"{shown(source)} is not in the InputSandbox")
+        steps.append(Shell(f"exec {shlex.join(argv)} < {shlex.quote(name)}"))
+    return [*steps, *(Redirect(redirect.stream, None) for redirect in redirected)]
+
+
+def _file_name(job: Description, name: str) -> str | None:
+    text = job.text(name)
+    return None if text is None else _relative(job, name, text)
+
+
+def _relative(job: Description, name: str, text: str) -> str:
+    """The name of a file within the job's working directory."""
+    try:
+        return File(text).name
+    except ValueError:
+        expected = "expected a file within the job's directory"
+        raise job.error(name, f"holds {shown(text)}, {expected}") from None
+
+
+def _sandbox(job: Description, root: Path) -> dict[str, str]:
+    """Files that the user sends along, with the names they get in the working directory."""
+    found: dict[str, str] = {}
+    for entry in job.texts("InputSandbox"):
+        path = entry.removeprefix("file://")
+        if "://" in path:
+            raise job.error(
+                "InputSandbox", f"holds {shown(entry)}, expected a file beside the JDL file",
+                hint="name files that lie elsewhere in InputData",
+            )  # fmt: skip
+        if os.path.isabs(path):
+            path = os.path.relpath(os.path.realpath(path), root)
+        if path.startswith("../") or path == "..":
+            raise job.error(
+                "InputSandbox", f"holds {shown(entry)}, which is outside of {root}",
+                hint="move the file beside the JDL file",
+            )  # fmt: skip
+        if glob.has_magic(path):
+            try:
+                names = find_files(path, "", root)
+            except InputError as error:
+                raise job.error("InputSandbox", f"holds {shown(entry)}: {error.message}") from None
+        else:
+            names = [_relative(job, "InputSandbox", path)]
+        for name in names:
+            base = os.path.basename(name)
+            if name not in found and base in found.values():
+                raise job.error("InputSandbox", f"holds two files of the name {shown(base)}")
+            found[name] = base
+    return found
+
+
+def _outputs(job: Description) -> tuple[list[str], dict[str, str]]:
+    """Files the job must have made, and the logical names of those to be registered."""
+    names = [_relative(job, "OutputSandbox", name) for name in job.texts("OutputSandbox")]
+    for name in names:
+        if glob.has_magic(name):
+            raise job.error("OutputSandbox", f"holds {shown(name)}, expected names, no patterns")
+    registers: dict[str, str] = {}
+    for node in job.parts("OutputData") if "OutputData" in job else []:
+        if not isinstance(node, AdOf):
+            raise job.error("OutputData", "expected a list of ads, each with an OutputFile")
+        entry = job.inner("OutputData", node)
+        file = _file_name(entry, "OutputFile")
+        if file is None:
+            raise job.error("OutputData", "holds an ad without an OutputFile")
+        registers[file] = _logical(entry, "LogicalFileName", entry.text("LogicalFileName") or file)
+    return list(dict.fromkeys([*names, *registers])), registers
+
+
+def _environment(job: Description) -> Mapping[str, str]:
+    found = {}
+    for entry in job.texts("Environment"):
+        name, sign, value = entry.partition("=")
+        if not sign or not name.strip():
+            raise job.error("Environment", f'holds {shown(entry)}, expected "NAME=value"')
+        found[name.strip()] = value
+    return found
+
+
+def _data(job: Description) -> tuple[str, ...]:
+    names = [_logical(job, "InputData", name) for name in job.texts("InputData")]
+    for node in job.parts("DataRequirements") if "DataRequirements" in job else []:
+        if not isinstance(node, AdOf):
+            raise job.error("DataRequirements", "expected a list of ads, each with InputData")
+        entry = job.inner("DataRequirements", node)
+        names += [_logical(entry, "InputData", name) for name in entry.texts("InputData")]
+    return tuple(dict.fromkeys(names))
+
+
+def _logical(job: Description, name: str, text: str) -> str:
+    """A logical name, without the word in front that says it is one."""
+    kind, colon, rest = text.partition(":")
+    if colon and kind.lower() in ("guid", "si-lfn", "si-guid", "query"):
+        raise job.error(name, f'holds {shown(text)}, expected a logical name, "lfn:NAME"')
+    plain = rest if colon and kind.lower() in ("lf", "lfn") else text
+    try:
+        return File(plain.strip().lstrip("/")).name
+    except ValueError:
+        raise job.error(name, f"holds {shown(text)}, which is no logical name") from None
+
+
+def _matching(job: Description) -> Matching:
+    choice = job.text("Choice")
+    if choice is not None and choice not in CHOICES:
+        raise job.error(
+            "Choice", f"is {shown(choice)}, expected one of {', '.join(CHOICES)}",
+            hint=nearest(choice, CHOICES),
+        )  # fmt: skip
+    if choice is None and job.flag("FuzzyRank"):
+        choice = "stochastic"
+    requirements = _expression(job, "Requirements", (bool,), "true or false")
+    rank = _expression(job, "Rank", (bool, int, float), "a number")
+    return Matching(
+        requirements=None if requirements is None else str(requirements),
+        rank=None if rank is None else str(rank),
+        site=job.text("SubmitTo"),
+        alpha=job.share("Alpha"),
+        beta=job.share("Beta"),
+        choice=choice,
+        attributes=_attributes(job, [e for e in (requirements, rank) if e is not None]),
+    )
+
+
+def _expression(
+    job: Description, name: str, kinds: tuple[type, ...], what: str
+) -> Expression | None:
+    """An expression that may come to a value of these kinds, as far as can be told by now."""
+    if name not in job:
+        return None
+    expression = job.ad.expression(name)
+    for clause in clauses(expression):
+        root = clause.root
+        if isinstance(root, Literal) and type(root.value) not in kinds:
+            found = shown(root.value) if isinstance(root.value, str) else str(clause)
+            raise job.error(name, f"holds {found}, expected an expression that is {what}")
+    return expression
+
+
+def _attributes(job: Description, used: list[Expression]) -> Mapping[str, str]:
+    """Attributes that have no meaning here, and such others as the expressions ask for."""
+    read = {name.lower() for name in READ}
+    others = [name for name in job.ad if name.lower() not in read]
+    expressions = [*used, *(job.ad.expression(name) for name in others)]
+    wanted = {key for expression in expressions for key in followed(expression, job.ad)}
+    kept = [name for name in job.ad if name in others or name.lower() in wanted]
+    return {name: str(job.ad.expression(name)) for name in kept}

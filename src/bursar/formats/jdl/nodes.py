@@ -1,0 +1,143 @@
+"""A JDL file as tasks: one job, a collection of jobs, or a graph of them."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from bursar.classad.tree import AdOf, ListOf, Node
+from bursar.formats.jdl.description import (
+    Description,
+    inheriting,
+    name_of,
+    read_description,
+    shown,
+)
+from bursar.formats.jdl.job import Place, task_of
+from bursar.model.errors import nearest
+from bursar.model.task import Task
+
+KINDS = ("Job", "Collection", "DAG")
+
+_OF_ALL = ("Type", "Nodes", "Dependencies", "NodeName", "File", "Description")
+"""Attributes of the ad around the nodes that no node takes over."""
+
+
+def tasks_of(path: Path) -> tuple[Task, ...]:
+    """
+    The tasks of a file.
+
+    Raises
+    ------
+    InputError
+        At file, line and column.
+    """
+    whole = read_description(path)
+    root = path.resolve().parent
+    kind = (whole.text("Type") or "Job").lower()
+    if kind not in [known.lower() for known in KINDS]:
+        raise whole.error(
+            "Type", f"is {shown(whole.value('Type'))}, expected one of {', '.join(KINDS)}",
+            hint=nearest(kind, KINDS),
+        )  # fmt: skip
+    if kind == "job":
+        return (task_of(whole, Place(path.stem, root)),)
+    if "Nodes" not in whole:
+        raise whole.error("Nodes", "are missing, expected the jobs")
+    nodes = _collection(whole, path) if kind == "collection" else _graph(whole, path)
+    if not nodes:
+        raise whole.error("Nodes", "are empty, expected the jobs")
+    before = _dependencies(whole, list(nodes))
+    return tuple(
+        task_of(inheriting(whole, node, _OF_ALL), Place(name, root, name, tuple(before[name])))
+        for name, node in nodes.items()
+    )
+
+
+def _collection(whole: Description, path: Path) -> dict[str, Description]:
+    """Nodes are a list of ads; a name is ``NodeName``, or the number."""
+    found: dict[str, Description] = {}
+    for number, part in enumerate(whole.parts("Nodes")):
+        if not isinstance(part, AdOf):
+            raise whole.error("Nodes", "expected a list of ads, one for each job")
+        node = whole.inner("Nodes", part)
+        name = node.text("NodeName") or f"node{number}"
+        _check_name(node, name, found)
+        found[name] = _described(node, path)
+    return found
+
+
+def _graph(whole: Description, path: Path) -> dict[str, Description]:
+    """Nodes are an ad whose attributes are the nodes."""
+    found: dict[str, Description] = {}
+    root = whole.ad.expression("Nodes").root
+    if not isinstance(root, AdOf):
+        raise whole.error("Nodes", "expected an ad, with an attribute for each job")
+    inside = whole.inner("Nodes", root)
+    for name, part in root.fields:
+        if name.lower() == "dependencies":
+            continue
+        if not isinstance(part, AdOf):
+            raise inside.error(name, 'expected an ad with a description, or a "file"')
+        node = inside.inner(name, part)
+        _check_name(node, name, found)
+        found[name] = _described(node, path)
+    return found
+
+
+def _check_name(node: Description, name: str, found: dict[str, Description]) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise node.error("NodeName", f"is {shown(name)}, expected letters, digits, _ . -")
+    if name in found:
+        raise node.error("NodeName", f'"{name}" is already that of another node')
+
+
+def _described(node: Description, path: Path) -> Description:
+    """The ad of a node's job: its description, another file's, or its own."""
+    if "Description" in node:
+        root = node.ad.expression("Description").root
+        if not isinstance(root, AdOf):
+            raise node.error("Description", "expected the ad of a job")
+        return node.inner("Description", root)
+    file = node.text("File")
+    if file is None:
+        return node
+    described = read_description(path.parent / file)
+    if "Nodes" in described:
+        raise node.error("File", f"is {shown(file)}, which holds nodes of its own")
+    return described
+
+
+def _dependencies(whole: Description, names: Sequence[str]) -> dict[str, list[str]]:
+    """For each node, those that come before it."""
+    before: dict[str, list[str]] = {name: [] for name in names}
+    holder = whole
+    root = whole.ad.expression("Nodes").root
+    if "Dependencies" not in whole and isinstance(root, AdOf):
+        holder = whole.inner("Nodes", root)
+    if "Dependencies" not in holder:
+        return before
+    pairs = holder.parts("Dependencies")
+    if len(pairs) == 2 and not any(isinstance(pair, ListOf) for pair in pairs):
+        pairs = [ListOf(tuple(pairs))]  # one pair, without the braces around it
+    for pair in pairs:
+        if not isinstance(pair, ListOf) or len(pair.items) != 2:
+            raise holder.error("Dependencies", "expected pairs, { before, after }")
+        earlier, later = (_names(holder, part, names) for part in pair.items)
+        for name in later:
+            before[name] += [other for other in earlier if other not in before[name]]
+    return before
+
+
+def _names(holder: Description, node: Node, known: Sequence[str]) -> list[str]:
+    """A node's name, or a list of names."""
+    found = []
+    for part in node.items if isinstance(node, ListOf) else (node,):
+        name = name_of(part)
+        match = [other for other in known if name is not None and other.lower() == name.lower()]
+        if not match:
+            raise holder.error(
+                "Dependencies", f"name {shown(name or 'nothing')}, which is no node",
+                hint=nearest(name or "", known),
+            )  # fmt: skip
+        found.append(match[0])
+    return found

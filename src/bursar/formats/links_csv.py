@@ -1,0 +1,122 @@
+"""
+Links of a network as a table of comma-separated values, one in a row.
+
+The heading names the columns, in any order: ``from`` and ``to``; ``mbit_per_s``, a number,
+or ``bandwidth`` with its unit; ``latency`` where it is wanted. Other columns are kept as
+they are, for who knows what they say.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bursar.formats.link_table import parse_bandwidth
+from bursar.formats.reading import read_text
+from bursar.formats.slot_table import at_field
+from bursar.formats.units import parse_duration
+from bursar.model.errors import InputError, nearest
+from bursar.model.wire import Wire
+
+_ENDS = ("from", "to")
+_RATES = ("mbit_per_s", "bandwidth")
+_KNOWN = (*_ENDS, *_RATES, "latency")
+_MEGABIT = 125_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRow:
+    """
+    Parameters
+    ----------
+    line
+        Of the file.
+    wire
+        What it says, each direction with the bandwidth.
+    others
+        Its cells in the other columns, by their names.
+    """
+
+    line: int
+    wire: Wire
+    others: Mapping[str, str]
+
+
+def read_links(path: Path) -> tuple[LinkRow, ...]:
+    """
+    The rows of a table of links.
+
+    Raises
+    ------
+    InputError
+        With the file, the line and the column.
+    """
+    text = read_text(path)
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError("holds the character NUL", where=f"{path}:{line}")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    filled = ([cell.strip() for cell in cells] for cells in reader if any(map(str.strip, cells)))
+    try:
+        heading = _heading(next(filled, []))
+        rows = tuple(_row(heading, cells, reader.line_num) for cells in filled)
+    except csv.Error as error:
+        raise InputError(f"is not CSV: {error}", where=f"{path}:{reader.line_num}") from None
+    except InputError as error:
+        raise error.within(f"{path}:{max(reader.line_num, 1)}") from None
+    if not rows:
+        raise InputError("has no links below its heading", where=str(path))
+    return rows
+
+
+def _heading(cells: list[str]) -> list[str]:
+    for name in cells:
+        if cells.count(name) > 1:
+            raise InputError(f'has the column "{_short(name)}" twice')
+    for name in _ENDS:
+        if name not in cells:
+            raise InputError(f'has no column "{name}"', hint=nearest(name, cells))
+    if sum(name in cells for name in _RATES) != 1:
+        raise InputError('expected one column "mbit_per_s" or "bandwidth"')
+    return cells
+
+
+def _row(heading: list[str], cells: list[str], line: int) -> LinkRow:
+    if len(cells) != len(heading):
+        raise InputError(f"has {len(cells)} cells, expected {len(heading)} as in the heading")
+    values = dict(zip(heading, cells, strict=True))
+    for name in _ENDS:
+        if not values[name] or not values[name].isprintable():
+            raise InputError("expected the name of a node", where=name)
+    if values["from"] == values["to"]:
+        raise InputError(f'joins "{_short(values["to"])}" to itself', where="to")
+    if "bandwidth" in values:
+        bandwidth = at_field("bandwidth", parse_bandwidth, values["bandwidth"])
+    else:
+        bandwidth = at_field("mbit_per_s", _megabits, values["mbit_per_s"])
+    return LinkRow(
+        line=line,
+        wire=Wire(
+            source=values["from"],
+            target=values["to"],
+            bandwidth=bandwidth,
+            latency=at_field("latency", parse_duration, values.get("latency") or 0),
+        ),
+        others={name: cell for name, cell in values.items() if name not in _KNOWN},
+    )
+
+
+def _megabits(cell: object) -> float:
+    try:
+        rate = float(str(cell)) * _MEGABIT
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise InputError(f'expected a positive number of Mbit/s, got "{_short(str(cell))}"')
+    return rate
+
+
+def _short(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)[:60]

@@ -1,0 +1,98 @@
+"""Files of weights: what the terms of a rank weigh, and how that was found."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from bursar.formats.reading import at_line, decode_table, parse_toml, read_text
+from bursar.model.errors import BursarError, InputError
+from bursar.model.status import Fact
+from bursar.model.weights import Weights
+
+Weight = Annotated[float, Meta(ge=0, le=1)]
+
+
+class WeightsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The weights."""
+
+    alpha: Annotated[Weight, Meta(description="Of the rank expression, against the files.")]
+    beta: Annotated[Weight, Meta(description="Of access to files, against bringing them.")]
+
+
+class WeightsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of weights."""
+
+    weights: Annotated[dict[str, Any], Meta(description="The weights.")]
+    found: Annotated[
+        dict[str, Any] | None, Meta(description="How they were found; for people.")
+    ] = None
+
+
+def read_weights(path: Path) -> Weights:
+    """
+    The weights in a TOML file.
+
+    Raises
+    ------
+    InputError
+        With the file, the line where it can be told, and the field.
+    """
+    path = Path(path)
+    text = read_text(path)
+    try:
+        file = decode_table(parse_toml(text), WeightsFile, "")
+        table = decode_table(file.weights, WeightsTable, "weights")
+    except InputError as error:
+        raise at_line(error, text, path) from None
+    return Weights(alpha=float(table.alpha), beta=float(table.beta))
+
+
+def write_weights(path: Path, weights: Weights, found: Mapping[str, Fact] | None = None) -> None:
+    """
+    Writes a file that :func:`read_weights` reads.
+
+    Parameters
+    ----------
+    path
+        What is there is replaced.
+    weights
+        The weights.
+    found
+        How they were found, by name; for people.
+
+    Raises
+    ------
+    BursarError
+        When the file cannot be written.
+    """
+    document: dict[str, Any] = {"weights": {"alpha": weights.alpha, "beta": weights.beta}}
+    if found:
+        document["found"] = dict(found)
+    path = Path(path)
+    try:
+        path.write_text(_as_toml(document))
+    except OSError as error:
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _as_toml(document: Mapping[str, Mapping[str, Fact]]) -> str:
+    """Tables of plain values."""
+    return "\n".join(
+        f"[{name}]\n" + "".join(f"{_key(k)} = {_written(v)}\n" for k, v in table.items())
+        for name, table in document.items()
+    )
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _written(name)
+
+
+def _written(value: Fact) -> str:
+    """As JSON has it, and TOML as well, but for the character 0x7f and infinite numbers."""
+    if isinstance(value, float):
+        return repr(value)
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -1,0 +1,222 @@
+"""What is traded: the deal template, the terms of a deal, and the agreement."""
+
+import math
+
+import msgspec
+
+from bursar.model.money import Micros, from_micros, to_micros
+
+LARGEST = 10**15
+"""Largest amount of a deal, micro-units: up to here a unit price gives it back exactly."""
+
+LATEST = 250_000_000_000.0
+"""Last moment that can be agreed on, seconds since the epoch."""
+
+
+class DealTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    What is wanted: the template that both sides negotiate over.
+
+    Parameters
+    ----------
+    processors
+        How many. Positive.
+    seconds
+        For how long. Positive.
+    earliest
+        Start at the earliest, seconds since the epoch.
+    latest
+        End at the latest, seconds since the epoch; None for no deadline.
+    customer
+        Who buys; empty: whoever is awarded it.
+    currency
+        Of every price in the conversation.
+    price
+        Offered for all of it, micro-units; None for no offer yet.
+
+    Raises
+    ------
+    ValueError
+        When a value is out of range.
+    """
+
+    processors: int
+    seconds: float
+    earliest: float = 0.0
+    latest: float | None = None
+    customer: str = ""
+    currency: str = "SU"
+    price: Micros | None = None
+
+    def __post_init__(self) -> None:
+        _check_lot(self.processors, self.seconds, self.earliest)
+        if self.latest is not None and not self.earliest + self.seconds <= self.latest <= LATEST:
+            raise ValueError(f"latest must leave {self.seconds:g} s, got {self.latest}")
+        check_name("currency", self.currency)
+        if self.price is not None:
+            check_amount("price", self.price)
+
+    def holds(self, terms: "Terms") -> bool:
+        """Whether terms give what is wanted, when it is wanted, whatever they cost."""
+        return (
+            terms.processors == self.processors
+            and terms.seconds == self.seconds
+            and terms.currency == self.currency
+            and terms.start >= self.earliest
+            and (self.latest is None or terms.start <= self.latest - self.seconds)
+        )
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Processors, when, and for how much.
+
+    Parameters
+    ----------
+    processors
+        How many. Positive.
+    start
+        Seconds since the epoch.
+    seconds
+        For how long. Positive.
+    unit_price
+        Currency units per processor-second. Not negative.
+    fixed_price
+        Currency units charged once. Not negative.
+    currency
+        Of both prices.
+
+    Raises
+    ------
+    ValueError
+        When a value is out of range.
+    """
+
+    processors: int
+    start: float
+    seconds: float
+    unit_price: float
+    fixed_price: float = 0.0
+    currency: str = "SU"
+
+    def __post_init__(self) -> None:
+        _check_lot(self.processors, self.seconds, self.start)
+        for what, price in (("unit_price", self.unit_price), ("fixed_price", self.fixed_price)):
+            if not 0 <= price < math.inf:
+                raise ValueError(f"{what} must not be negative, got {price}")
+        check_name("currency", self.currency)
+        units = self.unit_price * self.processors * self.seconds + self.fixed_price
+        if not math.isfinite(units) or self.amount > LARGEST:
+            raise ValueError(f"a deal of {units:g} {self.currency} is too large")
+
+    @classmethod
+    def of_amount(cls, wanted: DealTemplate, start: float, amount: Micros) -> "Terms":
+        """
+        Terms whose whole price is an amount that was negotiated.
+
+        It becomes a unit price, so that what is given back early need not be paid;
+        kept to the end, it comes to that amount, to the micro-unit.
+        """
+        check_amount("amount", amount)
+        return cls(
+            processors=wanted.processors,
+            start=start,
+            seconds=wanted.seconds,
+            unit_price=from_micros(amount) / (wanted.processors * wanted.seconds),
+            currency=wanted.currency,
+        )
+
+    @property
+    def end(self) -> float:
+        """First second after it."""
+        return self.start + self.seconds
+
+    @property
+    def amount(self) -> Micros:
+        """What it comes to, micro-units, rounded up once as a lease's charge is."""
+        use = to_micros(self.unit_price * (self.processors * self.seconds))
+        return use + to_micros(self.fixed_price)
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    A deal both sides are bound by; whatever prices do later, its own holds.
+
+    Parameters
+    ----------
+    id
+        Unique at its owner.
+    owner, customer
+        Who sells, who buys.
+    terms
+        What, when and for how much.
+    signed_at
+        Seconds since the epoch.
+    """
+
+    id: str
+    owner: str
+    customer: str
+    terms: Terms
+    signed_at: float
+
+    def __post_init__(self) -> None:
+        for what in ("id", "owner", "customer"):
+            check_name(what, getattr(self, what))
+        check_moment("signed_at", self.signed_at)
+
+    @property
+    def processors(self) -> int:
+        """How many."""
+        return self.terms.processors
+
+    @property
+    def start(self) -> float:
+        """Seconds since the epoch."""
+        return self.terms.start
+
+    @property
+    def seconds(self) -> float:
+        """For how long."""
+        return self.terms.seconds
+
+    @property
+    def unit_price(self) -> float:
+        """Currency units per processor-second."""
+        return self.terms.unit_price
+
+    @property
+    def fixed_price(self) -> float:
+        """Currency units charged once."""
+        return self.terms.fixed_price
+
+    @property
+    def currency(self) -> str:
+        """Of both prices."""
+        return self.terms.currency
+
+
+def check_name(what: str, name: str) -> None:
+    """Raises ValueError unless it is one to 200 printable characters."""
+    if not 0 < len(name) <= 200 or not name.isprintable():
+        raise ValueError(f"{what} must be 1 to 200 printable characters")
+
+
+def check_amount(what: str, amount: Micros) -> None:
+    """Raises ValueError unless it is an amount that a deal may have."""
+    if isinstance(amount, float) or not 0 <= amount <= LARGEST:
+        raise ValueError(f"{what} must be micro-units from 0 to {LARGEST:.0e}, got {amount}")
+
+
+def check_moment(what: str, moment: float) -> None:
+    """Raises ValueError unless it can be seconds since the epoch."""
+    if not 0 <= moment <= LATEST:
+        raise ValueError(f"{what} must be seconds since the epoch, got {moment}")
+
+
+def _check_lot(processors: int, seconds: float, start: float) -> None:
+    if not 1 <= processors <= 10**9:
+        raise ValueError(f"processors must be at least 1, got {processors}")
+    if not 0 < seconds <= LATEST:
+        raise ValueError(f"seconds must be positive, got {seconds}")
+    check_moment("start", start)

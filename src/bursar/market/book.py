@@ -1,0 +1,429 @@
+"""
+The durable book: accounts whose rows are on disk before anyone hears of them.
+
+One SQLite file with a write-ahead log and ``synchronous=FULL``: an operation
+that returned, or a batch that was left, is there after a kill or a power cut.
+Each row is stored with the hash of itself and of the hash before it, so that a
+row changed, left out or moved in the file is noticed when it is opened.
+
+One process writes, held by a lock beside the file: a second one waits as long
+as it is told to, and is then refused. Any number may read meanwhile.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from bursar.market.accounts import Account, Accounts, Per, Quota, Row
+from bursar.market.usage import UsageRecord
+from bursar.model.admission import Refusal
+from bursar.model.errors import BursarError, InputError
+from bursar.model.money import Micros
+
+FORMAT = "1"
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE accounts (
+    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, kind TEXT NOT NULL,
+    "group" TEXT NOT NULL, quota INTEGER, per TEXT);
+CREATE TABLE rows (
+    number INTEGER PRIMARY KEY, time REAL NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL,
+    source TEXT NOT NULL, target TEXT NOT NULL, amount INTEGER NOT NULL,
+    agreement TEXT NOT NULL, memo TEXT NOT NULL, chain BLOB NOT NULL);
+CREATE TABLE usage (
+    agreement TEXT NOT NULL, job TEXT NOT NULL, record BLOB NOT NULL,
+    PRIMARY KEY (agreement, job)) WITHOUT ROWID;
+"""
+_PUT_ACCOUNT = """
+INSERT INTO accounts (name, kind, "group", quota, per) VALUES (?,?,?,?,?)
+ON CONFLICT (name) DO UPDATE SET quota = excluded.quota, per = excluded.per
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BookState:
+    """
+    All that a book holds.
+
+    Parameters
+    ----------
+    accounts
+        With their rows.
+    usage
+        What was metered, by agreement and job.
+    head
+        Hash of the last row and with it of all, in hexadecimal: noted elsewhere, it
+        shows later that no row went missing since.
+    """
+
+    accounts: Accounts
+    usage: tuple[UsageRecord, ...]
+    head: str
+
+
+class Book(Accounts):
+    """
+    Opens a book to write; makes it where there is none, if a currency is given.
+
+    The operations are those of :class:`Accounts`, and durable when they return;
+    within :meth:`together`, when that is left.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    currency
+        Of a new book; one that exists must be in it. None: the book must exist.
+    wait
+        Seconds to wait while another process writes.
+    durable
+        Whether what was acknowledged survives a power cut, which takes time.
+
+    Raises
+    ------
+    InputError
+        When there is no book, the file is damaged or foreign, the currency is another,
+        or another process writes.
+    BursarError
+        When it cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        currency: str | None = None,
+        wait: float = 0.0,
+        durable: bool = True,
+    ) -> None:
+        if currency is None and not path.exists():
+            raise _none_at(path)
+        self._path = path
+        self._head = b""
+        self._written = 0
+        self._together = False
+        self._changed: list[Account] = []
+        self._noted: list[UsageRecord] = []
+        with contextlib.ExitStack() as opened:
+            opened.callback(os.close, _take_lock(path, wait))
+            with _opening(path):
+                self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                opened.callback(self._db.close)
+                if _is_empty(self._db):
+                    if currency is None:
+                        raise _none_at(path)
+                    _make(self._db, currency)
+                _check_format(self._db, path)
+                # Only now: it changes the file, which might have been someone else's.
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+                self._db.execute("PRAGMA wal_autocheckpoint=4000")
+            self._reload()
+            if currency is not None and currency != self.currency:
+                raise InputError(f"is in {self.currency}, not in {currency}", where=str(path))
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> "Book":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator["Book"]:
+        """
+        A batch: all it posts is committed at once when it is left.
+
+        When it is left by an exception nothing of it is there; a refusal within
+        is an answer, and takes nothing else back. A batch within a batch belongs
+        to the outer one.
+
+        Raises
+        ------
+        BursarError
+            When it cannot be written; nothing of it is there then.
+        """
+        if self._together:
+            yield self
+            return
+        self._together = True
+        try:
+            yield self
+        except BaseException:
+            self._undo()
+            raise
+        finally:
+            self._together = False
+        self._flush()
+
+    def open_account(self, account: Account) -> Account | Refusal:
+        """As in memory; a new one is written."""
+        return self._keep(super().open_account(account))
+
+    def set_quota(self, user: str, quota: Quota | None) -> Account | Refusal:
+        """As in memory; the new one is written."""
+        return self._keep(super().set_quota(user, quota))
+
+    def meter(self, record: UsageRecord) -> UsageRecord | Refusal:
+        """Keeps a usage record, once; refused when the job has another already."""
+        which = record.agreement, record.job
+        found = self._usage.get(which)
+        if found is not None:
+            reason = f"{record.agreement}: {record.job} was metered otherwise"
+            return found if found == record else Refusal(reason, final=True)
+        self._usage[which] = record
+        self._noted.append(record)
+        if not self._together:
+            self._flush()
+        return record
+
+    @property
+    def usage(self) -> tuple[UsageRecord, ...]:
+        """What was metered."""
+        return tuple(self._usage.values())
+
+    @property
+    def head(self) -> str:
+        """Hash over all the rows that are written, in hexadecimal."""
+        return self._head.hex()
+
+    def close(self) -> None:
+        """Folds the write-ahead log in and lets others write. Doing it again does nothing."""
+        self._opened.close()
+
+    # Inside.
+
+    def _keep(self, answer: Account | Refusal) -> Account | Refusal:
+        if isinstance(answer, Account):
+            self._changed.append(answer)
+            if not self._together:
+                self._flush()
+        return answer
+
+    def _post(
+        self,
+        now: float,
+        key: str,
+        kind: str,
+        source: str,
+        target: str,
+        amount: Micros,
+        agreement: str,
+        memo: str,
+    ) -> Row | Refusal:
+        row = super()._post(now, key, kind, source, target, amount, agreement, memo)
+        if not self._together:
+            self._flush()
+        return row
+
+    def _flush(self) -> None:
+        """Writes all that is new, or nothing."""
+        fresh = self._rows[self._written :]
+        if not (fresh or self._changed or self._noted):
+            return
+        head, lines = self._head, []
+        for row in fresh:
+            head = _link(head, row)
+            lines.append((*msgspec.structs.astuple(row), head))
+        try:
+            with _writing(self._path):
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.executemany(_PUT_ACCOUNT, [_columns(a) for a in self._changed])
+                self._db.executemany("INSERT INTO rows VALUES (?,?,?,?,?,?,?,?,?,?)", lines)
+                self._db.executemany(
+                    "INSERT INTO usage VALUES (?,?,?)",
+                    [(u.agreement, u.job, msgspec.msgpack.encode(u)) for u in self._noted],
+                )
+                self._db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            self._undo()
+            raise
+        self._head = head
+        self._written = len(self._rows)
+        self._changed.clear()
+        self._noted.clear()
+
+    def _undo(self) -> None:
+        """Memory becomes what the file says; a book that cannot be read again is closed."""
+        if len(self._rows) == self._written and not (self._changed or self._noted):
+            return
+        try:
+            self._reload()
+        except BaseException:
+            self.close()
+            raise
+
+    def _reload(self) -> None:
+        with _opening(self._path):
+            currency, opened, rows, usage, head = _load(self._db, self._path)
+        with _within(self._path):
+            Accounts.__init__(self, currency, opened, rows)
+        self._usage = {(record.agreement, record.job): record for record in usage}
+        self._head = head
+        self._written = len(self._rows)
+        self._changed.clear()
+        self._noted.clear()
+
+
+def read_book(path: Path) -> BookState:
+    """
+    Everything a book holds, also while another process writes it.
+
+    Raises
+    ------
+    InputError
+        When there is none, or it is damaged or foreign.
+    """
+    if not path.exists():
+        raise _none_at(path)
+    with (
+        _opening(path),
+        # Not mode=ro: reading a WAL file may have to make its shared-memory index.
+        contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as db,
+    ):
+        db.execute("PRAGMA query_only=1")
+        db.execute("BEGIN")
+        if _is_empty(db):
+            raise _none_at(path)
+        _check_format(db, path)
+        currency, opened, rows, usage, head = _load(db, path)
+    with _within(path):
+        return BookState(Accounts(currency, opened, rows), tuple(usage), head.hex())
+
+
+_Loaded = tuple[str, list[Account], list[Row], list[UsageRecord], bytes]
+
+
+def _load(db: sqlite3.Connection, path: Path) -> _Loaded:
+    """Reads all of it, and holds each row against the chain."""
+    found = db.execute("SELECT value FROM meta WHERE key = 'currency'").fetchone()
+    if found is None:
+        raise InputError("is damaged: it names no currency", where=str(path))
+    currency: str = found[0]
+    query = 'SELECT name, kind, "group", quota, per FROM accounts ORDER BY number'
+    opened = [_account(*columns) for columns in db.execute(query)]
+    rows, head = [], hashlib.sha256(f"bursar book {FORMAT} {currency}".encode()).digest()
+    for *columns, chain in db.execute("SELECT * FROM rows ORDER BY number"):
+        row = Row(*columns)
+        head = _link(head, row)
+        if chain != head:
+            raise InputError("was changed, or one before it is missing", where=_where(path, row))
+        rows.append(row)
+    decode = msgspec.msgpack.Decoder(UsageRecord).decode
+    blobs = db.execute("SELECT record FROM usage ORDER BY agreement, job")
+    return currency, opened, rows, [decode(blob) for (blob,) in blobs], head
+
+
+def _account(name: str, kind: str, group: str, quota: int | None, per: Per | None) -> Account:
+    return Account(
+        name=name,
+        kind="user" if kind == "user" else "provider",
+        group=group,
+        quota=None if quota is None else Quota(amount=quota, per=per or "all"),
+    )
+
+
+def _columns(account: Account) -> tuple[str, str, str, int | None, str | None]:
+    quota = account.quota
+    amount, per = (None, None) if quota is None else (quota.amount, quota.per)
+    return account.name, account.kind, account.group, amount, per
+
+
+def _link(head: bytes, row: Row) -> bytes:
+    return hashlib.sha256(head + msgspec.msgpack.encode(row)).digest()
+
+
+def _make(db: sqlite3.Connection, currency: str) -> None:
+    # One transaction: a reader sees all the tables or none.
+    db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA}")
+    facts = [("book", FORMAT), ("currency", currency)]
+    db.executemany("INSERT INTO meta VALUES (?,?)", facts)
+    db.execute("COMMIT")
+
+
+def _is_empty(db: sqlite3.Connection) -> bool:
+    """Whether it has no tables yet."""
+    return bool(db.execute("SELECT count(*) = 0 FROM sqlite_master").fetchone()[0])
+
+
+def _check_format(db: sqlite3.Connection, path: Path) -> None:
+    there = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'meta'").fetchone()[0]
+    row = db.execute("SELECT value FROM meta WHERE key = 'book'").fetchone() if there else None
+    if row is None:
+        raise InputError("is another program's database, no book", where=str(path))
+    if row[0] != FORMAT:
+        raise InputError(
+            f"its format is {row[0]}; this version reads format {FORMAT}", where=str(path)
+        )
+
+
+def _none_at(path: Path) -> InputError:
+    return InputError("there is no book", where=str(path))
+
+
+def _where(path: Path, row: Row) -> str:
+    return f"{path}: row {row.number}"
+
+
+def _take_lock(path: Path, wait: float) -> int:
+    name = f"{path}.lock"
+    try:
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
+    give_up = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            if time.monotonic() >= give_up:
+                holder = os.pread(lock, 20, 0).decode("ascii", "replace")
+                os.close(lock)
+                raise InputError(f"is being written by process {holder}", where=str(path)) from None
+            time.sleep(0.02)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+@contextlib.contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Complaints about what is in the file as one line about the file."""
+    try:
+        yield
+    except (sqlite3.Error, msgspec.MsgspecError) as error:
+        raise InputError(f"is damaged or no book: {error}", where=str(path)) from error
+    except InputError:
+        raise
+    except (ValueError, TypeError, OverflowError) as error:  # of a noun checking itself
+        raise InputError(f"is damaged: {error}", where=str(path)) from error
+
+
+@contextlib.contextmanager
+def _within(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise error.within(str(path)) from None
+    except (TypeError, AttributeError) as error:  # a column of another type than it was written
+        raise InputError(f"is damaged: {error}", where=str(path)) from None
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise BursarError(f"{path}: {error}") from error

@@ -1,0 +1,89 @@
+"""
+A place where parties meet in one process: it carries messages until all are silent.
+
+Every message goes through its form on the wire, so what works here works over HTTP.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from bursar.market.messages import Message, decode, encode
+
+Disturb = Callable[[list[Message]], list[Message]]
+"""From the messages about to be delivered to those that are, in that order."""
+
+MOST_ROUNDS = 100_000
+
+
+class Party(Protocol):
+    """Who can be reached: a trade server, a trade manager."""
+
+    name: str
+
+    def deliver(self, message: Message, now: float) -> Iterable[Message]:
+        """Takes a message up, and says what to send."""
+        ...
+
+    def tick(self, now: float) -> Iterable[Message]:
+        """What the time itself brings about."""
+        ...
+
+
+class Exchange:
+    """
+    Parties by name, and the messages between them.
+
+    Parameters
+    ----------
+    parties
+        Who takes part.
+    disturb
+        May lose, repeat and reorder; None: nothing is disturbed.
+
+    Attributes
+    ----------
+    delivered
+        Every message that reached its party, in order.
+    """
+
+    def __init__(self, parties: Iterable[Party], disturb: Disturb | None = None) -> None:
+        self._parties = {party.name: party for party in parties}
+        self.disturb = disturb
+        self.delivered: list[Message] = []
+
+    def carry(self, messages: Iterable[Message], now: float) -> None:
+        """
+        Delivers messages, and what they bring about, until nobody says anything more.
+
+        A message to nobody here is lost.
+
+        Parameters
+        ----------
+        now
+            Seconds since the epoch; it does not pass meanwhile.
+
+        Raises
+        ------
+        RuntimeError
+            When they never fall silent: a protocol goes round in circles.
+        """
+        waiting = list(messages)
+        for _ in range(MOST_ROUNDS):
+            if not waiting:
+                return
+            if self.disturb is not None:
+                waiting = self.disturb(waiting)
+            said: list[Message] = []
+            for message in waiting:
+                party = self._parties.get(message.to)
+                if party is not None:
+                    read = decode(encode(message))
+                    self.delivered.append(read)
+                    said.extend(party.deliver(read, now))
+            waiting = said
+        raise RuntimeError("the parties do not fall silent")
+
+    def tick(self, now: float) -> None:
+        """Lets the time come about for every party, and carries what they then say."""
+        for party in self._parties.values():
+            self.carry(party.tick(now), now)

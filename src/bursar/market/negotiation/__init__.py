@@ -1,0 +1,1 @@
+"""How a price is found: posted, bargained, tendered, auctioned or shared out."""

@@ -1,0 +1,182 @@
+"""
+What all auctions of one lot have in common.
+
+Forward, an owner sells to the highest bid; in reverse, a buyer has owners bid and
+takes the lowest. Inside, both are one: ``worth`` turns amounts round in reverse, so
+that more is better, and the reserve is the least worth that is traded at.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+
+from bursar.market.agreement import Agreement, DealTemplate, Terms
+from bursar.market.messages import (
+    Bid,
+    CallForBids,
+    Confirm,
+    InformOutcome,
+    Message,
+    Reject,
+    RejectBid,
+    Rule,
+)
+from bursar.market.negotiation.side import Side
+from bursar.model.admission import Refusal
+from bursar.model.money import Micros
+
+Sell = Callable[[str, str, Terms, float], Agreement | Refusal]
+"""From deal, customer, terms and now to the agreement; see ``Seller.sell``."""
+
+
+class Auctioneer(Side):
+    """
+    Sells one lot, or buys it in reverse. Its states: open, called, sold, unsold.
+
+    Parameters
+    ----------
+    me, deal, bidders
+        The parties and their conversation.
+    lot
+        What is sold, from its earliest start on; in reverse, what is wanted.
+    reserve
+        The least it is sold for, or in reverse the most that is paid; micro-units.
+    closes
+        When bids end, seconds since the epoch.
+    reverse
+        Owners bid, the lowest wins.
+    sell
+        How the owner is bound, where it is this party that sells; without it the
+        outcome is told and the deal made elsewhere.
+
+    Attributes
+    ----------
+    winner, price
+        Once sold; the price in micro-units.
+    agreement
+        Once confirmed.
+    """
+
+    rule: Rule
+    open_price: Micros | None = None
+    """Told with the call, where it is no secret."""
+
+    def __init__(
+        self,
+        me: str,
+        deal: str,
+        bidders: Iterable[str],
+        lot: DealTemplate,
+        *,
+        reserve: Micros,
+        closes: float,
+        reverse: bool = False,
+        sell: Sell | None = None,
+    ) -> None:
+        super().__init__(me, deal, bidders, lot.currency)
+        self.lot = lot
+        self.reserve = reserve
+        self.closes = closes
+        self.reverse = reverse
+        self.sell = sell
+        self.winner: str | None = None
+        self.price: Micros | None = None
+        self.agreement: Agreement | None = None
+
+    def open(self, now: float) -> tuple[Message, ...]:
+        """Calls for bids."""
+        self.state = "called"
+        return tuple(
+            self._say(
+                CallForBids,
+                bidder,
+                template=self.lot,
+                rule=self.rule,
+                closes=self.closes,
+                price=self.open_price,
+                reverse=self.reverse,
+            )
+            for bidder in self.parties
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the outcome is told."""
+        return self.state in ("sold", "unsold")
+
+    def worth(self, amount: Micros) -> Micros:
+        """The amount, turned round in reverse: more is better. Its own inverse."""
+        return -amount if self.reverse else amount
+
+    def tick(self, now: float) -> tuple[Message, ...]:
+        """Decides when bids have ended."""
+        return self._close(now) if self.state == "called" and now >= self.closes else ()
+
+    def next_look(self) -> float:
+        return self.closes if self.state == "called" else math.inf
+
+    @abstractmethod
+    def _bid(self, bid: Bid, now: float) -> tuple[Message, ...]:
+        """Reacts to a bid that is in time and in our currency."""
+
+    @abstractmethod
+    def _close(self, now: float) -> tuple[Message, ...]:
+        """Decides."""
+
+    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+        match message:
+            case Bid():
+                if self.state != "called" or now >= self.closes:
+                    return self._reject(message, "bids are closed")
+                if message.currency != self.currency:
+                    return self._reject(
+                        message, f"counts in {message.currency}, expected {self.currency}"
+                    )
+                return self._bid(message, now)
+            case Reject():
+                return self._passed(message.sender, now)
+            case Confirm() if self.reverse and self.state == "sold" and self.agreement is None:
+                return self._confirmed(message)
+        return self._unexpected(message)
+
+    def _passed(self, bidder: str, now: float) -> tuple[Message, ...]:
+        """A bidder does not bid."""
+        return ()
+
+    def _reject(self, bid: Message, reason: str) -> tuple[Message, ...]:
+        return (self._say(RejectBid, bid.sender, reason=reason, of=bid.number),)
+
+    def _award(self, winner: str | None, price: Micros | None, now: float) -> tuple[Message, ...]:
+        """Ends the auction, and tells everyone."""
+        sold: Agreement | None = None
+        if winner is not None and price is not None and self.sell is not None:
+            terms = Terms.of_amount(self.lot, self.lot.earliest, price)
+            answer = self.sell(self.deal, winner, terms, now)
+            if isinstance(answer, Refusal):
+                winner = price = None
+            else:
+                sold = answer
+        self.winner, self.price, self.agreement = winner, price, sold
+        self.state = "unsold" if winner is None else "sold"
+        told: list[Message] = [
+            self._say(
+                InformOutcome,
+                bidder,
+                won=bidder == winner,
+                amount=price,
+                currency=self.currency,
+            )
+            for bidder in self.parties
+        ]
+        if winner is not None and sold is not None:
+            told.append(self._say(Confirm, winner, agreement=sold))
+        return tuple(told)
+
+    def _confirmed(self, message: Confirm) -> tuple[Message, ...]:
+        agreement = message.agreement
+        terms = agreement.terms
+        parties = (agreement.owner, agreement.customer) == (self.winner, self.me)
+        if not (parties and terms.amount == self.price and self.lot.holds(terms)):
+            return self._refuse(message, "is not what was awarded")
+        self.agreement = agreement
+        return ()

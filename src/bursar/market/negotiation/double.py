@@ -1,0 +1,208 @@
+"""
+Double auction: buyers bid, owners ask, one price clears the market.
+
+Processors for one and the same time are traded. The highest bids meet the lowest
+asks while a bid is not below its ask. Every price in an interval suits all who then
+trade and none who do not; the k-double auction takes it at the share k.
+
+References
+----------
+.. [1] Satterthwaite, Williams (1989). Bilateral trade with the sealed bid k-double
+   auction: existence and efficiency. J. Economic Theory 48(1): 107-133.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bursar.market.agreement import DealTemplate
+from bursar.market.messages import Ask, Bid, CallForBids, InformOutcome, Message, RejectBid, Trade
+from bursar.market.negotiation.side import Side
+from bursar.model.money import Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """
+    Parameters
+    ----------
+    party
+        Who.
+    processors
+        How many at most. Positive.
+    amount
+        For each of them, at most or at least; micro-units.
+    """
+
+    party: str
+    processors: int
+    amount: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """
+    Parameters
+    ----------
+    price
+        Of one processor, micro-units; None when nothing is traded.
+    trades
+        Who takes how many of whom.
+    """
+
+    price: Micros | None
+    trades: tuple[Trade, ...]
+
+
+def clear(bids: Sequence[Order], asks: Sequence[Order], k: float = 0.5) -> Clearing:
+    """
+    Who trades, and at which price.
+
+    Of equal orders the one received first goes first. What one side pays, the other
+    gets, to the micro-unit.
+
+    Parameters
+    ----------
+    bids, asks
+        In the order received.
+    k
+        0: the price best for buyers; 1: best for owners.
+    """
+    if not 0 <= k <= 1:
+        raise ValueError(f"k must be 0 to 1, got {k}")
+    wanted = sorted(bids, key=lambda order: -order.amount)
+    offered = sorted(asks, key=lambda order: order.amount)
+    met: list[tuple[str, str, int]] = []
+    i = j = 0  # the bid and the ask at the margin
+    got = given = 0  # of each, processors met already
+    low, high = 0, 0
+    while i < len(wanted) and j < len(offered) and wanted[i].amount >= offered[j].amount:
+        low, high = offered[j].amount, wanted[i].amount
+        count = min(wanted[i].processors - got, offered[j].processors - given)
+        met.append((wanted[i].party, offered[j].party, count))
+        got += count
+        given += count
+        if got == wanted[i].processors:
+            i, got = i + 1, 0
+        if given == offered[j].processors:
+            j, given = j + 1, 0
+    if not met:
+        return Clearing(None, ())
+    # Whoever is left over must not wish to trade at the price.
+    if i < len(wanted):
+        low = max(low, wanted[i].amount)
+    if j < len(offered):
+        high = min(high, offered[j].amount)
+    price = low + math.floor(k * (high - low))
+    return Clearing(
+        price,
+        tuple(
+            Trade(buyer=buyer, owner=owner, processors=count, amount=price * count)
+            for buyer, owner, count in met
+        ),
+    )
+
+
+class DoubleAuctioneer(Side):
+    """
+    Collects one order of each party, and clears once. Its states: open, called, cleared.
+
+    Parameters
+    ----------
+    me, deal
+        The auctioneer, who does not trade, and the conversation.
+    buyers, owners
+        Who may bid, and who may ask.
+    lot
+        What is traded: its time; each party says how many processors.
+    closes
+        Orders are taken before it, seconds since the epoch.
+    k
+        See :func:`clear`.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        deal: str,
+        buyers: Iterable[str],
+        owners: Iterable[str],
+        lot: DealTemplate,
+        *,
+        closes: float,
+        k: float = 0.5,
+    ) -> None:
+        self.buyers, self.owners = tuple(buyers), tuple(owners)
+        if set(self.buyers) & set(self.owners):
+            raise ValueError("a party buys or sells, not both")
+        super().__init__(me, deal, (*self.buyers, *self.owners), lot.currency)
+        self.lot = lot
+        self.closes = closes
+        self.k = k
+        self.clearing: Clearing | None = None
+        self._orders: dict[str, Order] = {}
+
+    def open(self, now: float) -> tuple[Message, ...]:
+        """Calls for bids and asks."""
+        self.state = "called"
+        return tuple(
+            self._say(
+                CallForBids,
+                party,
+                template=self.lot,
+                rule="double",
+                closes=self.closes,
+                reverse=party in self.owners,
+            )
+            for party in self.parties
+        )
+
+    def next_look(self) -> float:
+        return self.closes if self.state == "called" else math.inf
+
+    def tick(self, now: float) -> tuple[Message, ...]:
+        """Clears when it closes, and tells each party its trades."""
+        if self.state != "called" or now < self.closes:
+            return ()
+        orders = self._orders.values()
+        self.clearing = clear(
+            [order for order in orders if order.party in self.buyers],
+            [order for order in orders if order.party in self.owners],
+            self.k,
+        )
+        self.state = "cleared"
+        return tuple(self._outcome(party) for party in self.parties)
+
+    def _outcome(self, party: str) -> Message:
+        assert self.clearing is not None
+        trades = tuple(t for t in self.clearing.trades if party in (t.buyer, t.owner))
+        return self._say(
+            InformOutcome,
+            party,
+            won=bool(trades),
+            amount=self.clearing.price,
+            currency=self.currency,
+            processors=sum(trade.processors for trade in trades) or None,
+            trades=trades,
+        )
+
+    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+        if not isinstance(message, Bid | Ask):
+            return self._unexpected(message)
+        reason = self._fault(message, now)
+        if reason:
+            return (self._say(RejectBid, message.sender, reason=reason, of=message.number),)
+        assert message.processors is not None
+        self._orders[message.sender] = Order(message.sender, message.processors, message.amount)
+        return ()
+
+    def _fault(self, message: Bid | Ask, now: float) -> str:
+        if self.state != "called" or now >= self.closes:
+            return "orders are closed"
+        if message.sender not in (self.buyers if isinstance(message, Bid) else self.owners):
+            return "buyers bid, owners ask"
+        if message.sender in self._orders:
+            return "an order stands already"
+        if message.currency != self.currency:
+            return f"counts in {message.currency}, expected {self.currency}"
+        return "" if message.processors is not None else "expected processors"

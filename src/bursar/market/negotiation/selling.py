@@ -1,0 +1,158 @@
+"""What every owner's side does alike: it sells once, and takes back what has not begun."""
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from bursar.market.agreement import Agreement, DealTemplate, Terms
+from bursar.market.messages import Cancel, Confirm, Message, Reject
+from bursar.market.negotiation.side import Side
+from bursar.model.admission import Refusal
+
+
+class Seller(Protocol):
+    """Who prices and sells processors: the trade server, or a test's."""
+
+    name: str
+    currency: str
+    validity: float
+    """Seconds that a quote or bid holds."""
+
+    def terms(
+        self, deal: str, customer: str, template: DealTemplate, now: float
+    ) -> Terms | Refusal:
+        """What the owner would ask by its pricing, and when it has the processors."""
+        ...
+
+    def hold(self, deal: str, customer: str, terms: Terms, until: float, now: float) -> None:
+        """Told of every quote and bid; may set its processors aside until it expires."""
+        ...
+
+    def sell(self, deal: str, customer: str, terms: Terms, now: float) -> Agreement | Refusal:
+        """Binds the owner, if it still has the processors."""
+        ...
+
+    def take_back(self, agreement: Agreement, now: float) -> Refusal | None:
+        """Ends an agreement that has not begun."""
+        ...
+
+
+class OwnerSide(Side, ABC):
+    """
+    The owner's side of a deal with one customer.
+
+    Parameters
+    ----------
+    seller
+        The owner.
+    deal
+        The conversation.
+    customer
+        The other's name.
+
+    Attributes
+    ----------
+    agreement
+        Once there is one; it stays when it is cancelled.
+    """
+
+    def __init__(self, seller: Seller, deal: str, customer: str) -> None:
+        super().__init__(seller.name, deal, (customer,), seller.currency)
+        self.seller = seller
+        self.customer = customer
+        self.agreement: Agreement | None = None
+
+    def _sell(self, message: Message, terms: Terms, now: float) -> tuple[Message, ...]:
+        sold = self.seller.sell(self.deal, self.customer, terms, now)
+        if isinstance(sold, Refusal):
+            return self._refuse(message, sold.reason)
+        self.agreement = sold
+        self.state = "agreed"
+        return (self._say(Confirm, self.customer, agreement=sold),)
+
+    def _cancel(self, message: Cancel, now: float) -> tuple[Message, ...]:
+        if self.state == "agreed" and self.agreement is not None:
+            refusal = self.seller.take_back(self.agreement, now)
+            if refusal is not None:
+                return self._refuse(message, refusal.reason)
+        self.state = "cancelled"
+        return (self._say(Cancel, self.customer),)
+
+
+class BuyerSide(Side, ABC):
+    """
+    The buyer's side of a deal with one owner or several.
+
+    Parameters
+    ----------
+    me
+        The buyer's name.
+    deal
+        The conversation.
+    owners
+        Names of the others.
+    template
+        What is wanted.
+
+    Attributes
+    ----------
+    agreement
+        Once there is one.
+    reason
+        Why the last thing was refused; empty when nothing was.
+    """
+
+    def __init__(self, me: str, deal: str, owners: tuple[str, ...], template: DealTemplate) -> None:
+        super().__init__(me, deal, owners, template.currency)
+        self.template = template
+        self.agreement: Agreement | None = None
+        self.reason = ""
+        self._withdrawn: dict[str, int] = {}
+
+    def cancel(self, now: float) -> tuple[Message, ...]:
+        """Withdraws from the deal; it is over when the owner lets go too, with a Cancel."""
+        if self.state in ("cancelling", "cancelled"):
+            return ()
+        parties = self.parties if self.agreement is None else (self.agreement.owner,)
+        withdrawals = tuple(self._say(Cancel, party) for party in parties)
+        self._withdrawn = {message.to: message.number for message in withdrawals}
+        self.state = "cancelling"
+        return withdrawals
+
+    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+        if self.state == "cancelling":
+            return self._let_go(message)
+        return self._follow(message, now)
+
+    @abstractmethod
+    def _follow(self, message: Message, now: float) -> tuple[Message, ...]:
+        """Reacts to a message that is new and in order, while the buyer wants the deal."""
+
+    @abstractmethod
+    def _is_deal(self, agreement: Agreement) -> bool:
+        """Whether an agreement is what was accepted."""
+
+    def _let_go(self, message: Message) -> tuple[Message, ...]:
+        match message:
+            case Confirm() if self._is_mine(message):
+                self.agreement = message.agreement  # crossed with the Cancel, which follows
+            case Cancel():
+                self._withdrawn.pop(message.sender, None)
+                if not self._withdrawn:
+                    self.state = "cancelled"
+            case Reject() if message.of == self._withdrawn.get(message.sender):
+                self.reason = message.reason
+                self.state = "refused" if self.agreement is None else "agreed"
+        return ()
+
+    def _agree(self, message: Confirm) -> tuple[Message, ...]:
+        """Keeps the agreement, if it is what was accepted."""
+        if not self._is_mine(message):
+            return self._refuse(message, "is not what was accepted")
+        self.agreement = message.agreement
+        self.state = "agreed"
+        return ()
+
+    def _is_mine(self, message: Confirm) -> bool:
+        agreement = message.agreement
+        parties = (agreement.owner, agreement.customer) == (message.sender, self.me)
+        return parties and self._is_deal(agreement)

@@ -1,0 +1,147 @@
+"""
+One side of a conversation: what it has heard and said.
+
+Whatever the protocol, a side takes a message up once and in the order it was
+sent. A repeat gets what was said after it the first time, so an answer that was
+lost is had by repeating the question. What comes out of order, from a stranger
+or under a number already used changes nothing and is rejected with a reason.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from bursar.market.messages import Message, Reject
+
+M = TypeVar("M", bound=Message)
+
+
+class Side(ABC):
+    """
+    A party's side of one conversation.
+
+    Parameters
+    ----------
+    me
+        The party's name.
+    deal
+        The conversation.
+    parties
+        The others' names.
+    currency
+        Of every price in it.
+
+    Attributes
+    ----------
+    state
+        Word for where the protocol stands.
+    """
+
+    def __init__(self, me: str, deal: str, parties: Iterable[str], currency: str) -> None:
+        self.me = me
+        self.deal = deal
+        self.currency = currency
+        self.state = "open"
+        self._heard: dict[str, list[Message]] = {party: [] for party in parties}
+        # What was said to each party, by how many of its messages had been heard.
+        self._said: dict[str, list[list[Message]]] = {party: [[]] for party in self._heard}
+        self._count = dict.fromkeys(self._heard, 0)
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The others."""
+        return tuple(self._heard)
+
+    def receive(self, message: Message, now: float) -> tuple[Message, ...]:
+        """
+        Takes a message up, or says why not.
+
+        Parameters
+        ----------
+        now
+            Seconds since the epoch.
+
+        Returns
+        -------
+        tuple of Message
+            What to send.
+        """
+        answer = self._known(message)
+        if answer is not None:
+            return answer
+        self._heard[message.sender].append(message)
+        self._said[message.sender].append([])
+        return self._on(message, now)
+
+    def tick(self, now: float) -> tuple[Message, ...]:
+        """What the time itself brings about; to be asked at :meth:`next_look`."""
+        return ()
+
+    def next_look(self) -> float:
+        """When :meth:`tick` has something to do if nothing is said; infinite for never."""
+        return math.inf
+
+    def again(self, party: str) -> tuple[Message, ...]:
+        """What was last said to a party: sent again, it brings back answers that were lost."""
+        return next((tuple(said) for said in reversed(self._said[party]) if said), ())
+
+    @abstractmethod
+    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+        """Reacts to a message that is new and in order."""
+
+    def _known(self, message: Message) -> tuple[Message, ...] | None:
+        """The answer to a message that is not to be taken up; None for one that is."""
+        heard = self._heard.get(message.sender)
+        if heard is None or message.deal != self.deal or message.to != self.me:
+            return stray(message, self.me, f"{message.sender} is no party to this deal")
+        if message.number == 0:
+            return ()
+        if message.number <= len(heard):
+            if heard[message.number - 1] != message:
+                return stray(message, self.me, f"number {message.number} was another message")
+            return tuple(self._said[message.sender][message.number])
+        if message.number > len(heard) + 1:
+            return stray(message, self.me, f"expected number {len(heard) + 1} first")
+        return None
+
+    def _say(self, kind: type[M], to: str, **fields: Any) -> M:
+        self._count[to] += 1
+        message = kind(deal=self.deal, sender=self.me, to=to, number=self._count[to], **fields)
+        self._said[to][-1].append(message)
+        return message
+
+    def _refuse(self, message: Message, reason: str) -> tuple[Message, ...]:
+        """Rejects a message that is in order but cannot be followed; never a rejection."""
+        if isinstance(message, Reject):
+            return ()
+        return (self._say(Reject, message.sender, reason=reason, of=message.number),)
+
+    def _unexpected(self, message: Message) -> tuple[Message, ...]:
+        return self._refuse(message, f"a {type(message).__name__} does not fit: {self.state}")
+
+    def _foreign(self, message: Message, currency: str) -> tuple[Message, ...] | None:
+        """The rejection of a price in another currency; None for one in ours."""
+        if currency == self.currency:
+            return None
+        return self._refuse(message, f"counts in {currency}, expected {self.currency}")
+
+
+def stray(message: Message, me: str, reason: str) -> tuple[Message, ...]:
+    """
+    The answer to a message that is not taken up: a rejection outside the count.
+
+    A rejection is never answered, so that two parties do not reject each other for ever.
+    """
+    if isinstance(message, Reject):
+        return ()
+    return (
+        Reject(
+            deal=message.deal,
+            sender=me,
+            to=message.sender,
+            number=0,
+            reason=reason,
+            of=message.number,
+        ),
+    )

@@ -1,0 +1,389 @@
+"""
+Statements and invoices: the rows of a book, sorted for those they concern.
+
+Both are made of rows alone, so their totals are the book's to the micro-unit;
+usage records add what was delivered for the money.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from bursar.market.accounts import Accounts, Promise, Row
+from bursar.market.usage import UsageRecord
+from bursar.model.money import Micros
+
+_K = TypeVar("_K")
+
+ALWAYS = (-math.inf, math.inf)
+"""The period of all time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """
+    One row as one of the two sees it.
+
+    Parameters
+    ----------
+    row
+        The row.
+    party
+        The other one: a provider, a user, or the bank.
+    amount
+        Micro-units; negative where it was paid.
+    balance
+        What the account has afterwards, what is held included.
+    """
+
+    row: Row
+    party: str
+    amount: Micros
+    balance: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """
+    What happened to one account in a period.
+
+    What a user's agreements hold is the user's until it is paid. So
+    ``opening`` and the amounts of the lines sum to ``closing``.
+
+    Parameters
+    ----------
+    account, kind
+        Whose; ``"user"`` or ``"provider"``.
+    currency
+        Of every amount.
+    begin, end
+        The period, seconds since the epoch; infinite where it has no end.
+    opening, closing
+        What the account had before and after, micro-units.
+    held
+        Of ``closing``, what was set aside.
+    lines
+        In the order made.
+    """
+
+    account: str
+    kind: str
+    currency: str
+    begin: float
+    end: float
+    opening: Micros
+    closing: Micros
+    held: Micros
+    lines: tuple[Line, ...]
+
+    @property
+    def by_party(self) -> dict[str, Micros]:
+        """Sum of the lines with each other party."""
+        return _sums((line.party, line.amount) for line in self.lines)
+
+    @property
+    def by_kind(self) -> dict[str, Micros]:
+        """Sum of the lines of each kind."""
+        return _sums((line.row.kind, line.amount) for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """
+    One agreement on an invoice.
+
+    Parameters
+    ----------
+    agreement
+        Which.
+    price
+        At list price, micro-units.
+    discount
+        Taken off it.
+    refunded
+        Given back in the period.
+    processor_seconds
+        Delivered, as metered in the period; None when nothing was metered.
+    jobs
+        How many were metered.
+    memos
+        What was said at the payments and refunds.
+    """
+
+    agreement: str
+    price: Micros
+    discount: Micros = 0
+    refunded: Micros = 0
+    processor_seconds: float | None = None
+    jobs: int = 0
+    memos: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> Micros:
+        """What remains."""
+        return self.price - self.discount - self.refunded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invoice:
+    """
+    What a provider charged a user in a period.
+
+    The total is negative where more was refunded than paid in the period.
+
+    Parameters
+    ----------
+    provider, user
+        Between whom.
+    currency
+        Of every amount.
+    begin, end
+        The period, seconds since the epoch.
+    items
+        By agreement, in the order first paid.
+    """
+
+    provider: str
+    user: str
+    currency: str
+    begin: float
+    end: float
+    items: tuple[Item, ...]
+
+    @property
+    def subtotal(self) -> Micros:
+        """At list price."""
+        return sum(item.price for item in self.items)
+
+    @property
+    def discounts(self) -> Micros:
+        """Taken off the list price."""
+        return sum(item.discount for item in self.items)
+
+    @property
+    def refunds(self) -> Micros:
+        """Given back."""
+        return sum(item.refunded for item in self.items)
+
+    @property
+    def total(self) -> Micros:
+        """What was paid and kept, as the rows say."""
+        return self.subtotal - self.discounts - self.refunds
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """
+    A payment or refund on which two books do not agree.
+
+    Parameters
+    ----------
+    key, agreement
+        Which.
+    user, provider
+        What the two say was paid, micro-units, negative for a refund; None: nothing of it.
+    """
+
+    key: str
+    agreement: str
+    user: Micros | None
+    provider: Micros | None
+
+    def __str__(self) -> str:
+        def said(amount: Micros | None) -> str:
+            return "nothing" if amount is None else str(amount)
+
+        return (
+            f"{self.agreement}, {self.key}: {said(self.user)} for the user, "
+            f"{said(self.provider)} for the provider"
+        )
+
+
+def make_statement(
+    accounts: Accounts, name: str, begin: float = ALWAYS[0], end: float = ALWAYS[1]
+) -> Statement:
+    """
+    The statement of a user or provider, from ``begin`` until before ``end``.
+
+    Raises
+    ------
+    InputError
+        When there is no such account.
+    """
+    account = accounts.known(name)
+    found: list[tuple[Row, str, Micros]] = []
+    opening = held = 0
+    for row in accounts.rows:
+        if row.time >= end:
+            continue
+        owner = _owner(row, accounts.agreements)
+        if owner == name:
+            held += row.amount * ((row.kind == "hold") - (row.kind in ("release", "settle")))
+        for party, amount in _effects(row, account.id, owner):
+            if row.time < begin:
+                opening += amount
+            else:
+                found.append((row, party, amount))
+    # Only now: rows are in the order made, which need not be that of their times.
+    closing, lines = opening, []
+    for row, party, amount in found:
+        closing += amount
+        lines.append(Line(row=row, party=party, amount=amount, balance=closing))
+    return Statement(
+        account=name,
+        kind=account.kind,
+        currency=accounts.currency,
+        begin=begin,
+        end=end,
+        opening=opening,
+        closing=closing,
+        held=held,
+        lines=tuple(lines),
+    )
+
+
+def make_invoice(
+    accounts: Accounts,
+    provider: str,
+    user: str,
+    begin: float = ALWAYS[0],
+    end: float = ALWAYS[1],
+    *,
+    usage: Iterable[UsageRecord] = (),
+    list_prices: Mapping[str, Micros] | None = None,
+) -> Invoice:
+    """
+    What a provider charged a user from ``begin`` until before ``end``.
+
+    Parameters
+    ----------
+    usage
+        What was metered; records of others are passed over.
+    list_prices
+        Micro-units that what an agreement was paid for in the period would have come
+        to without a discount; without it, and never less than, what was paid.
+
+    Raises
+    ------
+    InputError
+        When there is no such provider or user.
+    """
+    accounts.known(provider, "provider")
+    accounts.known(user, "user")
+    paid: dict[str, Micros] = defaultdict(int)
+    refunded: dict[str, Micros] = defaultdict(int)
+    memos: dict[str, list[str]] = defaultdict(list)
+    for row in rows_between(accounts, user, provider):
+        if begin <= row.time < end:
+            (paid if row.kind == "settle" else refunded)[row.agreement] += row.amount
+            if row.memo:
+                memos[row.agreement].append(row.memo)
+    delivered: dict[str, list[float]] = defaultdict(list)
+    for record in usage:
+        mine = record.provider == provider and record.customer == user
+        if mine and begin <= record.end < end:
+            delivered[record.agreement].append(record.delivered)
+    items = []
+    for agreement in dict.fromkeys([*paid, *refunded]):
+        price = paid[agreement]
+        if price and list_prices is not None:
+            price = max(price, list_prices.get(agreement, 0))
+        seconds = delivered.get(agreement)
+        items.append(
+            Item(
+                agreement=agreement,
+                price=price,
+                discount=price - paid[agreement],
+                refunded=refunded[agreement],
+                processor_seconds=None if seconds is None else math.fsum(seconds),
+                jobs=len(seconds or ()),
+                memos=tuple(memos[agreement]),
+            )
+        )
+    return Invoice(
+        provider=provider,
+        user=user,
+        currency=accounts.currency,
+        begin=begin,
+        end=end,
+        items=tuple(items),
+    )
+
+
+def rows_between(
+    accounts: Accounts, user: str | None = None, provider: str | None = None
+) -> list[Row]:
+    """
+    Payments and refunds, in the order made.
+
+    Parameters
+    ----------
+    user, provider
+        Only theirs; None: everyone's.
+    """
+    found = []
+    for row in accounts.rows:
+        if row.kind in ("settle", "refund"):
+            agreement = accounts.agreements[row.agreement]
+            if user in (None, agreement.user) and provider in (None, agreement.provider):
+                found.append(row)
+    return found
+
+
+def reconcile(user_rows: Sequence[Row], provider_rows: Sequence[Row]) -> list[Difference]:
+    """
+    Where a user's book and a provider's differ, to the micro-unit.
+
+    Payments and refunds are matched by key and agreement; the moment, the number
+    and the other rows are each book's own. A key that a book has twice counts twice.
+
+    Returns
+    -------
+    list of Difference
+        Empty when both say the same.
+    """
+    mine, theirs = _payments(user_rows), _payments(provider_rows)
+    return [
+        Difference(key, agreement, mine.get((key, agreement)), theirs.get((key, agreement)))
+        for key, agreement in dict.fromkeys([*mine, *theirs])
+        if mine.get((key, agreement)) != theirs.get((key, agreement))
+    ]
+
+
+def _payments(rows: Iterable[Row]) -> dict[tuple[str, str], Micros]:
+    signs = {"settle": 1, "refund": -1}
+    return _sums(
+        ((row.key, row.agreement), signs[row.kind] * row.amount)
+        for row in rows
+        if row.kind in signs
+    )
+
+
+def _owner(row: Row, agreements: Mapping[str, Promise]) -> str | None:
+    """The user of the agreement that a row belongs to."""
+    return agreements[row.agreement].user if row.agreement else None
+
+
+def _effects(row: Row, account: str, owner: str | None) -> Iterator[tuple[str, Micros]]:
+    """Other party and amount of a row for an account; nothing for what stays in one hand."""
+    if row.kind in ("hold", "release"):
+        return
+    source = f"user:{owner}" if row.kind == "settle" else row.source
+    if account == source:
+        yield _bare(row.target), -row.amount
+    elif account == row.target:
+        yield _bare(source), row.amount
+
+
+def _bare(account: str) -> str:
+    """The name without the kind."""
+    return account.partition(":")[2] or account
+
+
+def _sums(pairs: Iterable[tuple[_K, Micros]]) -> dict[_K, Micros]:
+    sums: dict[_K, Micros] = {}
+    for what, amount in pairs:
+        sums[what] = sums.get(what, 0) + amount
+    return sums

@@ -1,0 +1,222 @@
+"""
+The trade manager: a buyer's side of every deal.
+
+It asks several owners at once, bargains, calls for tenders and bids, and keeps what
+was agreed. Which quote to accept is decided elsewhere.
+
+References
+----------
+.. [1] Buyya, Abramson, Giddy (2001). An evaluation of economy-based resource trading and
+   scheduling on computational power grids for parameter sweep applications, section 2.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import TypeVar
+
+from bursar.market.agreement import Agreement, DealTemplate
+from bursar.market.messages import Message, Quote
+from bursar.market.negotiation.auction import Auctioneer
+from bursar.market.negotiation.bargaining import BargainingBuyer, Concession
+from bursar.market.negotiation.bidder import Bidder
+from bursar.market.negotiation.posted import PostedBuyer
+from bursar.market.negotiation.selling import BuyerSide
+from bursar.market.negotiation.side import Side, stray
+from bursar.market.negotiation.tender import TenderBuyer
+from bursar.model.money import Micros
+
+SideT = TypeVar("SideT", bound=Side)
+
+_BOUND = ("agreed", "sold", "cancelling")
+
+
+class TradeManager:
+    """
+    Buys processors for one customer.
+
+    Parameters
+    ----------
+    name
+        The customer's; where messages to it go.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._sides: dict[tuple[str, str], Side] = {}
+
+    # What it begins.
+
+    def ask(
+        self,
+        deal: str,
+        owners: Iterable[str],
+        template: DealTemplate,
+        now: float,
+        *,
+        limit: Micros | None = None,
+    ) -> tuple[Message, ...]:
+        """
+        Asks each owner for a quote.
+
+        Parameters
+        ----------
+        deal
+            Name of the conversations, not in use with these owners.
+        template
+            What is wanted.
+        now
+            Seconds since the epoch.
+        limit
+            Dearer quotes are refused, micro-units.
+        """
+        return tuple(
+            message
+            for owner in owners
+            for message in self._begin(
+                PostedBuyer(self.name, deal, owner, template, limit=limit)
+            ).open(now)
+        )
+
+    def quotes(self, deal: str, now: float) -> tuple[Quote, ...]:
+        """Quotes that hold now, the cheapest first; of equal ones the earliest start."""
+        quotes = [
+            side.quote
+            for side in self._of(deal)
+            if isinstance(side, PostedBuyer) and side.state == "quoted" and side.quote
+        ]
+        return tuple(
+            sorted(
+                (quote for quote in quotes if now < quote.expires),
+                key=lambda q: (q.terms.amount, q.terms.start, q.sender),
+            )
+        )
+
+    def accept(self, quote: Quote, now: float) -> tuple[Message, ...]:
+        """Accepts a quote; nothing when it holds no more."""
+        side = self._sides.get((quote.deal, quote.sender))
+        if not isinstance(side, PostedBuyer) or side.quote != quote:
+            return ()
+        return side.accept(now)
+
+    def bargain(
+        self,
+        deal: str,
+        owner: str,
+        template: DealTemplate,
+        concession: Concession,
+        now: float,
+        *,
+        until: float = math.inf,
+    ) -> tuple[Message, ...]:
+        """Opens bargaining with one owner; what is then agreed on is bought."""
+        side = BargainingBuyer(self.name, deal, owner, template, concession=concession, until=until)
+        return self._begin(side).open(now)
+
+    def call(
+        self,
+        deal: str,
+        owners: Iterable[str],
+        template: DealTemplate,
+        closes: float,
+        now: float,
+        *,
+        limit: Micros | None = None,
+    ) -> tuple[Message, ...]:
+        """Calls for tenders; the best bid is bought."""
+        side = TenderBuyer(self.name, deal, tuple(owners), template, closes=closes, limit=limit)
+        return self._begin(side).open(now)
+
+    def auction(self, auctioneer: Auctioneer, now: float) -> tuple[Message, ...]:
+        """Opens a reverse auction among owners; the lowest price is bought."""
+        if auctioneer.me != self.name or not auctioneer.reverse:
+            raise ValueError("an auction must buy in the customer's name")
+        return self._begin(auctioneer).open(now)
+
+    def join(self, deal: str, auctioneer: str, value: Micros, currency: str = "SU") -> None:
+        """Will bid in an owner's auction, up to a value in micro-units."""
+        self._begin(Bidder(self.name, deal, auctioneer, value=value, currency=currency))
+
+    def cancel(self, deal: str, party: str, now: float) -> tuple[Message, ...]:
+        """Withdraws from a deal; nothing where there is none to withdraw from."""
+        side = self._sides.get((deal, party))
+        return side.cancel(now) if isinstance(side, BuyerSide) else ()
+
+    def again(self, deal: str) -> tuple[Message, ...]:
+        """What was last said in a deal, to be sent again when an answer does not come."""
+        return tuple(
+            m for (d, party), s in self._sides.items() if d == deal for m in s.again(party)
+        )
+
+    # What is said to it, and what time brings.
+
+    def deliver(self, message: Message, now: float) -> tuple[Message, ...]:
+        """
+        Takes a message up.
+
+        Parameters
+        ----------
+        now
+            Seconds since the epoch.
+
+        Returns
+        -------
+        tuple of Message
+            What to send, each to whom it says.
+        """
+        if message.to != self.name:
+            return stray(message, self.name, f"is for {message.to}")
+        side = self._sides.get((message.deal, message.sender))
+        if side is None:
+            return stray(message, self.name, "is not of any deal")
+        return side.receive(message, now)
+
+    def tick(self, now: float) -> tuple[Message, ...]:
+        """What the time itself brings about: tenders and auctions close."""
+        due = [side for side in self._all() if side.next_look() <= now]
+        return tuple(message for side in due for message in side.tick(now))
+
+    def next_look(self) -> float:
+        """When :meth:`tick` has something to do if nothing is said; infinite for never."""
+        return min((side.next_look() for side in self._all()), default=math.inf)
+
+    def forget(self, deal: str) -> tuple[Agreement, ...]:
+        """Drops the conversations of a deal that is over; what was agreed on in them."""
+        gone = self._of(deal)
+        self._sides = {key: side for key, side in self._sides.items() if key[0] != deal}
+        return _agreed(gone)
+
+    @property
+    def agreements(self) -> tuple[Agreement, ...]:
+        """What it has bought."""
+        return _agreed(self._all())
+
+    def states(self, deal: str) -> dict[str, str]:
+        """Where each conversation of a deal stands, by the other's name."""
+        return {party: side.state for (d, party), side in self._sides.items() if d == deal}
+
+    # Inside.
+
+    def _begin(self, side: SideT) -> SideT:
+        keys = [(side.deal, party) for party in side.parties]
+        for key in keys:
+            if key in self._sides:
+                raise ValueError(f'"{key[0]}" is a deal with {key[1]} already')
+        self._sides.update(dict.fromkeys(keys, side))
+        return side
+
+    def _of(self, deal: str) -> list[Side]:
+        return [side for side in self._all() if side.deal == deal]
+
+    def _all(self) -> list[Side]:
+        """Each side once, also one with several owners."""
+        return list({id(side): side for side in self._sides.values()}.values())
+
+
+def _agreed(sides: Iterable[Side]) -> tuple[Agreement, ...]:
+    return tuple(
+        side.agreement
+        for side in sides
+        if isinstance(side, BuyerSide | Bidder | Auctioneer)
+        and side.agreement is not None
+        and side.state in _BOUND
+    )

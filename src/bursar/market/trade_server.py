@@ -1,0 +1,356 @@
+"""
+The trade server: an owner's side of every deal.
+
+It prices by the owner's policy, speaks the protocols it was told to, and never sells
+more processors than it has: what is sold is committed before it is confirmed.
+
+References
+----------
+.. [1] Buyya, Abramson, Giddy (2000). An economy driven resource management architecture
+   for computational power grids. PDPTA 2000.
+"""
+
+import math
+from collections.abc import Container, Mapping
+from typing import Literal
+
+from bursar.market.agreement import Agreement, DealTemplate, Terms
+from bursar.market.capacity import Capacity
+from bursar.market.messages import CallForBids, Message, Offer, RequestQuote
+from bursar.market.negotiation.auction import Auctioneer
+from bursar.market.negotiation.bargaining import BargainingOwner, Concession
+from bursar.market.negotiation.bidder import Bidder
+from bursar.market.negotiation.posted import PostedOwner
+from bursar.market.negotiation.side import Side, stray
+from bursar.market.negotiation.tender import TenderOwner
+from bursar.market.pricing import Asked, adjusted, unit_price
+from bursar.model.admission import Refusal
+from bursar.model.money import Micros
+from bursar.model.pricing import Pricing
+
+Protocol = Literal["posted", "bargaining", "tender", "auction"]
+
+PROTOCOLS: tuple[Protocol, ...] = ("posted", "bargaining", "tender", "auction")
+
+LONGEST_HOLD = 86_400.0
+"""Seconds that a quote or bid sets processors aside at the most."""
+
+_PERIODS = 1_000
+"""Of supply and demand that are made up for after a silence."""
+
+
+class TradeServer:
+    """
+    Sells one owner's processors.
+
+    Parameters
+    ----------
+    name
+        The owner's; where messages to it go.
+    processors
+        How many it has.
+    pricing
+        What it asks.
+    currency
+        Of every price.
+    fixed_price
+        Currency units charged once for each deal by quote or tender.
+    protocols
+        That it speaks. ``"auction"``: it bids in buyers' reverse auctions.
+    validity
+        Seconds that a quote or bid holds, and that it bargains. Positive.
+    holds
+        Whether a quote or bid sets its processors aside until it expires; else its
+        price holds, and who accepts first gets the processors.
+    floor
+        Share of its price down to which it bargains, and bids in auctions; 0 to 1.
+    rounds, beta
+        How it concedes; see :class:`Concession`.
+    groups
+        Of each customer; it is the owner that says who belongs where.
+    customers
+        Whom it deals with; None: everyone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        processors: int,
+        pricing: Pricing,
+        currency: str = "SU",
+        fixed_price: float = 0.0,
+        protocols: tuple[Protocol, ...] = PROTOCOLS,
+        validity: float = 600.0,
+        holds: bool = False,
+        floor: float = 0.8,
+        rounds: int = 10,
+        beta: float = 1.0,
+        groups: Mapping[str, frozenset[str]] | None = None,
+        customers: Container[str] | None = None,
+    ) -> None:
+        if not 0 < validity < math.inf:
+            raise ValueError(f"validity must be positive, got {validity}")
+        if not 0 <= floor <= 1:
+            raise ValueError(f"floor must be 0 to 1, got {floor}")
+        if not 0 <= fixed_price < math.inf:
+            raise ValueError(f"fixed_price must not be negative, got {fixed_price}")
+        self.name = name
+        self.currency = currency
+        self.validity = validity
+        self.capacity = Capacity(processors)
+        self._pricing = pricing
+        self._fixed_price = fixed_price
+        self._protocols = protocols
+        self._holds = holds
+        self._floor = floor
+        self._concession = Concession(first=0, reserve=0, rounds=rounds, beta=beta)
+        self._groups = groups or {}
+        self._customers = customers
+        self._paid: dict[str, Micros] = {}
+        self._factor = 1.0
+        self._period: int | None = None
+        self._sides: dict[tuple[str, str], Side] = {}
+        self._auctions: dict[str, Auctioneer] = {}
+        self._agreements: dict[str, Agreement] = {}
+        self._signed = 0
+
+    @property
+    def agreements(self) -> tuple[Agreement, ...]:
+        """Deals by which it is bound, in the order signed; those over included."""
+        return tuple(self._agreements.values())
+
+    def reprice(self, pricing: Pricing) -> None:
+        """What it asks from now on; quotes and agreements keep their prices."""
+        self._pricing = pricing
+        self._factor, self._period = 1.0, None
+
+    def note_payment(self, customer: str, amount: Micros) -> None:
+        """A customer has paid, which counts for loyalty. Positive, micro-units."""
+        if amount <= 0:
+            raise ValueError(f"amount must be positive, got {amount}")
+        self._paid[customer] = self._paid.get(customer, 0) + amount
+
+    # What is said to it, and what time brings.
+
+    def deliver(self, message: Message, now: float) -> tuple[Message, ...]:
+        """
+        Takes a message up.
+
+        Parameters
+        ----------
+        now
+            Seconds since the epoch.
+
+        Returns
+        -------
+        tuple of Message
+            What to send, each to whom it says.
+        """
+        self._pass(now)
+        if message.to != self.name:
+            return stray(message, self.name, f"is for {message.to}")
+        auction = self._auctions.get(message.deal)
+        if auction is not None and message.sender in auction.parties:
+            return self._freed(auction, auction.receive(message, now))
+        key = message.sender, message.deal
+        if key not in self._sides:
+            side = self._opened(message, now)
+            if isinstance(side, Refusal):
+                return stray(message, self.name, side.reason)
+            self._sides[key] = side
+        return self._sides[key].receive(message, now)
+
+    def tick(self, now: float) -> tuple[Message, ...]:
+        """What the time itself brings about: quotes expire, auctions close."""
+        self._pass(now)
+        said = [m for s in self._sides.values() if s.next_look() <= now for m in s.tick(now)]
+        for auction in self._auctions.values():
+            said += self._freed(auction, auction.tick(now))
+        return tuple(said)
+
+    def next_look(self) -> float:
+        """When :meth:`tick` has something to do if nothing is said; infinite for never."""
+        sides = (*self._sides.values(), *self._auctions.values())
+        return min((side.next_look() for side in sides), default=math.inf)
+
+    def auction(self, auctioneer: Auctioneer, now: float) -> tuple[Message, ...] | Refusal:
+        """
+        Opens an auction of processors, which are set aside until it is over.
+
+        Parameters
+        ----------
+        auctioneer
+            In this owner's name, not reverse; its lot starts at its earliest start.
+        """
+        lot = auctioneer.lot
+        if auctioneer.me != self.name or auctioneer.reverse or lot.currency != self.currency:
+            raise ValueError("an auction must sell in the owner's name and currency")
+        if auctioneer.deal in self._auctions:
+            return Refusal(f"{auctioneer.deal} is an auction already", final=True)
+        self._pass(now)
+        end = lot.earliest + lot.seconds
+        if not self.capacity.commit(_lot(auctioneer.deal), lot.processors, lot.earliest, end):
+            return Refusal("the processors are not free", final=False)
+        auctioneer.sell = self.sell
+        self._auctions[auctioneer.deal] = auctioneer
+        return auctioneer.open(now)
+
+    # What its sides of deals ask of it: it is their Seller.
+
+    def terms(
+        self, deal: str, customer: str, template: DealTemplate, now: float
+    ) -> Terms | Refusal:
+        """What it would ask by its pricing, at the earliest start it has the processors."""
+        if template.currency != self.currency:
+            return Refusal(f"counts in {template.currency}, expected {self.currency}", final=True)
+        if template.customer not in ("", customer):
+            return Refusal(f"{customer} does not buy for {template.customer}", final=True)
+        if template.processors > self.capacity.processors:
+            return Refusal(f"has {self.capacity.processors} processors", final=True)
+        self.capacity.release(_quote(deal, customer))
+        earliest = max(template.earliest, now)
+        latest = math.inf if template.latest is None else template.latest - template.seconds
+        start = self.capacity.first_fit(template.processors, template.seconds, earliest, latest)
+        if start is None:
+            return Refusal("has no processors free in that time", final=False)
+        asked = self.asked(customer, template.processors, template.seconds, start, now)
+        try:
+            return Terms(
+                processors=template.processors,
+                start=start,
+                seconds=template.seconds,
+                unit_price=unit_price(self._pricing, asked),
+                fixed_price=self._fixed_price,
+                currency=self.currency,
+            )
+        except ValueError as error:  # more than a deal may come to
+            return Refusal(str(error), final=True)
+
+    def asked(
+        self, customer: str, processors: int, seconds: float, start: float, now: float
+    ) -> Asked:
+        """What its price follows from, for a customer and a lot."""
+        return Asked(
+            processors=processors,
+            seconds=seconds,
+            start=start,
+            now=now,
+            utilisation=self.capacity.utilisation(start, start + seconds),
+            customer=customer,
+            groups=self._groups.get(customer, frozenset()),
+            paid=self._paid.get(customer, 0),
+            adjusted=self._factor,
+        )
+
+    def hold(self, deal: str, customer: str, terms: Terms, until: float, now: float) -> None:
+        """Sets the processors of a quote or bid aside, where the owner does so."""
+        if self._holds:
+            until = min(until, now + LONGEST_HOLD)
+            key = _quote(deal, customer)
+            self.capacity.commit(key, terms.processors, terms.start, terms.end, until)
+
+    def sell(self, deal: str, customer: str, terms: Terms, now: float) -> Agreement | Refusal:
+        """
+        Binds the owner, if it still has the processors.
+
+        A quote for a start at once is accepted a little after it. What began longer
+        ago than a quote holds is not sold: who had the processors then is forgotten.
+        """
+        if terms.end <= now or terms.start < now - self.validity:
+            return Refusal("has begun", final=True)
+        self.capacity.release(_quote(deal, customer))
+        self.capacity.release(_lot(deal))
+        name = f"{self.name}-{self._signed + 1}"
+        if not self.capacity.commit(name, terms.processors, terms.start, terms.end):
+            return Refusal("the processors were sold meanwhile", final=False)
+        self._signed += 1
+        agreement = Agreement(
+            id=name, owner=self.name, customer=customer, terms=terms, signed_at=now
+        )
+        self._agreements[name] = agreement
+        return agreement
+
+    def take_back(self, agreement: Agreement, now: float) -> Refusal | None:
+        """Ends an agreement that has not begun."""
+        if now >= agreement.start:
+            return Refusal("has begun", final=True)
+        self._agreements.pop(agreement.id, None)
+        self.capacity.release(agreement.id)
+        return None
+
+    def finished(self, agreement: str) -> None:
+        """The customer needs the processors of an agreement no more: they are free again."""
+        self.capacity.release(agreement)
+
+    def forget(self, deal: str) -> None:
+        """Drops a conversation that is over: what is repeated of it is not answered any more."""
+        self._sides = {key: side for key, side in self._sides.items() if key[1] != deal}
+
+    # Inside.
+
+    def _opened(self, message: Message, now: float) -> Side | Refusal:
+        """The side of a new deal."""
+        if self._customers is not None and message.sender not in self._customers:
+            return Refusal(f"{message.sender} is no customer", final=True)
+        if message.number != 1:
+            return Refusal("expected number 1 first", final=False)
+        deal, customer = message.deal, message.sender
+        match message:
+            case RequestQuote() if "posted" in self._protocols:
+                return PostedOwner(self, deal, customer)
+            case Offer() if "bargaining" in self._protocols:
+                return BargainingOwner(
+                    self, deal, customer, concession=self._concede, patience=self.validity
+                )
+            case CallForBids(rule="tender") if "tender" in self._protocols:
+                return TenderOwner(self, deal, customer)
+            case CallForBids(reverse=True) if "auction" in self._protocols:
+                terms = self.terms(deal, customer, message.template, now)
+                known = None if isinstance(terms, Refusal) else terms
+                return Bidder(
+                    self.name,
+                    deal,
+                    customer,
+                    value=self._least(known) if known else 0,
+                    currency=self.currency,
+                    seller=self,
+                    terms=known,
+                )
+        return Refusal(f"does not open a deal with a {type(message).__name__}", final=True)
+
+    def _least(self, terms: Terms) -> Micros:
+        return math.ceil(terms.amount * self._floor)
+
+    def _concede(self, terms: Terms) -> Concession:
+        return Concession(
+            first=terms.amount,
+            reserve=self._least(terms),
+            rounds=self._concession.rounds,
+            beta=self._concession.beta,
+        )
+
+    def _freed(self, auction: Auctioneer, said: tuple[Message, ...]) -> tuple[Message, ...]:
+        if auction.is_over:
+            self.capacity.release(_lot(auction.deal))
+        return said
+
+    def _pass(self, now: float) -> None:
+        """Lets time pass: supply and demand move the price, what is over is forgotten."""
+        rule = self._pricing.adjusting
+        if rule is not None:
+            current = math.floor(now / rule.every)
+            begin = current if self._period is None else max(self._period, current - _PERIODS)
+            for period in range(begin, current):
+                used = self.capacity.used((period + 1) * rule.every)
+                self._factor = adjusted(rule, self._factor, used / self.capacity.processors)
+            self._period = current if self._period is None else max(self._period, current)
+        self.capacity.forget(now, now - self.validity)
+
+
+def _quote(deal: str, customer: str) -> tuple[str, str, str]:
+    return "quote", deal, customer
+
+
+def _lot(deal: str) -> tuple[str, str]:
+    return "lot", deal

@@ -1,0 +1,376 @@
+"""
+Metering: what was delivered under an agreement, what that comes to, and signed proof of it.
+
+A provider signs each record with Ed25519 (RFC 8032) and puts into it the hash
+of the one before, so that neither side can later change, leave out or reorder
+one. That the last ones are missing cannot be seen from the chain: the number of
+records is agreed on apart.
+"""
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
+
+from bursar.model.errors import BursarError, InputError
+from bursar.model.money import Micros, to_micros
+
+_PURPOSE = b"bursar usage record 1\n"
+"""Begins what is signed, so that a signature serves for nothing else."""
+
+
+class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Processors that one job held under an agreement.
+
+    Parameters
+    ----------
+    agreement
+        Under which it ran.
+    provider, customer
+        Who delivered, who pays.
+    job
+        Task, job or lease; unique within the agreement.
+    start, end
+        Seconds since the epoch.
+    processors
+        How many it held. Positive.
+    cpu_seconds
+        Processor time its processes used.
+    status
+        How it ended, as :class:`bursar.model.outcome.Status` has it.
+    agreed
+        Processor-seconds agreed on for it; None: what it takes.
+
+    Raises
+    ------
+    ValueError
+        When a value is out of range.
+    """
+
+    agreement: str
+    provider: str
+    customer: str
+    job: str
+    start: float
+    end: float
+    processors: int = 1
+    cpu_seconds: float = 0.0
+    status: str = "succeeded"
+    agreed: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (-math.inf < self.start <= self.end < math.inf):
+            raise ValueError(f"end must not be before start, got {self.start} to {self.end}")
+        if self.processors < 1:
+            raise ValueError(f"processors must be at least 1, got {self.processors}")
+        if not 0 <= self.cpu_seconds < math.inf:
+            raise ValueError(f"cpu_seconds must not be negative, got {self.cpu_seconds}")
+        if self.agreed is not None and not 0 <= self.agreed < math.inf:
+            raise ValueError(f"agreed must not be negative, got {self.agreed}")
+
+    @property
+    def delivered(self) -> float:
+        """Processor-seconds held."""
+        return self.processors * (self.end - self.start)
+
+    @property
+    def owed(self) -> float:
+        """Processor-seconds to be paid: what was delivered, at most what was agreed on."""
+        return self.delivered if self.agreed is None else min(self.delivered, self.agreed)
+
+    @property
+    def missing(self) -> float:
+        """Processor-seconds that were agreed on and not delivered."""
+        return 0.0 if self.agreed is None else max(0.0, self.agreed - self.delivered)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """
+    What an agreement says of money.
+
+    Parameters
+    ----------
+    unit_price
+        Currency units per processor-second. Not negative.
+    fixed_price
+        Currency units, once. Not negative.
+    """
+
+    unit_price: float
+    fixed_price: float = 0.0
+
+    def __post_init__(self) -> None:
+        for price in (self.unit_price, self.fixed_price):
+            if not 0 <= price < math.inf:
+                raise ValueError(f"a price must not be negative, got {price}")
+
+
+def charge(records: Iterable[UsageRecord], terms: Rates) -> Micros:
+    """
+    What the records of one agreement come to, n d c + f (HPDC'07 section 2).
+
+    Rounded up, once for all of them as a lease is, so that neither side gains
+    by the number or the order of the records.
+
+    Raises
+    ------
+    InputError
+        When they are not of one agreement, or one is there twice.
+    """
+    seconds = math.fsum(record.owed for record in _of_one(records))
+    return to_micros(terms.unit_price * seconds) + to_micros(terms.fixed_price)
+
+
+def undelivered(records: Iterable[UsageRecord], terms: Rates) -> Micros:
+    """
+    What the part that was not delivered would have cost: to be refunded if it was paid.
+
+    Raises
+    ------
+    InputError
+        When the records are not of one agreement, or one is there twice.
+    """
+    seconds = math.fsum(record.missing for record in _of_one(records))
+    return to_micros(terms.unit_price * seconds)
+
+
+def _of_one(records: Iterable[UsageRecord]) -> list[UsageRecord]:
+    found = list(records)
+    agreements = {record.agreement for record in found}
+    if len(agreements) > 1:
+        raise InputError(f"usage of {len(agreements)} agreements, expected that of one")
+    if len({record.job for record in found}) < len(found):
+        raise InputError(f"usage of {found[0].agreement} has a job twice")
+    return found
+
+
+# Signed records.
+
+
+class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A record its provider vouches for.
+
+    Parameters
+    ----------
+    record
+        The usage.
+    number
+        1 for the first of a chain.
+    previous
+        Hash of the one before, in hexadecimal; empty for the first.
+    signature
+        Of all the above.
+    """
+
+    record: UsageRecord
+    number: int = 1
+    previous: str = ""
+    signature: bytes = b""
+
+    @property
+    def digest(self) -> str:
+        """Its hash, which the next one holds."""
+        return hashlib.sha256(_canonical(self) + self.signature).hexdigest()
+
+
+def sign(
+    record: UsageRecord, key: Ed25519PrivateKey, after: SignedRecord | None = None
+) -> SignedRecord:
+    """
+    Signs a record, as the next one of a chain.
+
+    Parameters
+    ----------
+    after
+        The one before; None: it is the first.
+    """
+    bare = SignedRecord(
+        record=record,
+        number=1 if after is None else after.number + 1,
+        previous="" if after is None else after.digest,
+    )
+    return msgspec.structs.replace(bare, signature=key.sign(_canonical(bare)))
+
+
+def verify(signed: SignedRecord, public_key: Ed25519PublicKey) -> bool:
+    """Whether the record is, to the last bit, the one that was signed with this key."""
+    try:
+        public_key.verify(signed.signature, _canonical(signed))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def check_chain(records: Sequence[SignedRecord], public_key: Ed25519PublicKey) -> list[str]:
+    """
+    What is wrong with a chain, as evidence in a dispute.
+
+    Returns
+    -------
+    list of str
+        One line for each fault; empty when nothing was changed, left out, repeated or
+        reordered, but perhaps after the last.
+    """
+    faults = []
+    number, previous = 1, ""
+    for place, signed in enumerate(records, 1):
+        where = f"record {place} ({signed.record.agreement}, {signed.record.job})"
+        if not verify(signed, public_key):
+            faults.append(f"{where}: was changed, or signed with another key")
+        if signed.number != number:
+            faults.append(f"{where}: is number {signed.number} of its chain, expected {number}")
+        if signed.previous != previous:
+            faults.append(f"{where}: does not follow the one before")
+        number, previous = signed.number + 1, signed.digest
+    return faults
+
+
+def encode_signed(signed: SignedRecord) -> bytes:
+    """As JSON, on one line."""
+    return msgspec.json.encode(signed)
+
+
+def decode_signed(text: bytes | str) -> SignedRecord:
+    """
+    Reads what :func:`encode_signed` wrote.
+
+    Raises
+    ------
+    InputError
+        When it is no signed record.
+    """
+    try:
+        return msgspec.json.decode(text, type=SignedRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(f"is no signed usage record: {error}") from None
+
+
+def _canonical(signed: SignedRecord) -> bytes:
+    """The bytes that are signed: equal for equal records, whatever way they came."""
+    r = signed.record
+    return _PURPOSE + msgspec.msgpack.encode(
+        (
+            signed.number,
+            signed.previous,
+            r.agreement,
+            r.provider,
+            r.customer,
+            r.job,
+            float(r.start),  # JSON gives 0 back as 0.0
+            float(r.end),
+            r.processors,
+            float(r.cpu_seconds),
+            r.status,
+            None if r.agreed is None else float(r.agreed),
+        )
+    )
+
+
+# Keys.
+
+
+def new_key(path: Path) -> Ed25519PrivateKey:
+    """
+    Makes a key and keeps it in a PEM file (PKCS 8) that only its owner may read.
+
+    Raises
+    ------
+    InputError
+        When there is such a file: a key is never overwritten.
+    BursarError
+        When it cannot be written.
+    """
+    key = Ed25519PrivateKey.generate()
+    text = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    _write_new(path, text)
+    return key
+
+
+def write_public_key(path: Path, key: Ed25519PublicKey) -> None:
+    """
+    Writes a public key as PEM, also readable by its owner only: one decides whom to give it.
+
+    Raises
+    ------
+    InputError
+        When there is such a file.
+    BursarError
+        When it cannot be written.
+    """
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    _write_new(path, key.public_bytes(serialization.Encoding.PEM, form))
+
+
+def read_key(path: Path) -> Ed25519PrivateKey:
+    """
+    The private key in a PEM file.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    text = _read(path)
+    try:
+        key = serialization.load_pem_private_key(text, password=None)
+    except (ValueError, TypeError):  # TypeError: it is encrypted
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InputError("expected an Ed25519 private key in PEM, not encrypted", where=str(path))
+    return key
+
+
+def read_public_key(path: Path) -> Ed25519PublicKey:
+    """
+    The public key in a PEM file.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    text = _read(path)
+    try:
+        key = serialization.load_pem_public_key(text)
+    except ValueError:
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise InputError("expected an Ed25519 public key in PEM", where=str(path))
+    return key
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def _write_new(path: Path, text: bytes) -> None:
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise InputError("exists already", where=str(path)) from None
+    except OSError as error:
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+    with os.fdopen(file, "wb") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())

@@ -1,0 +1,73 @@
+"""What a job asks of the resource broker."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+CHOICES = (
+    "completion",
+    "best",
+    "stochastic",
+    "softmax",
+    "best-of-d",
+    "edg-2001",
+    "glite-mid",
+    "glite-2012",
+    "random",
+)
+"""Rules by which one of the sites that match is chosen, see
+:mod:`bursar.broker.matchmaking.choice`; the first is ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matching:
+    """
+    The significant attributes of a job: jobs that share them are matched once.
+
+    Parameters
+    ----------
+    requirements
+        ClassAd expression that a site must satisfy; None: any will do.
+    rank
+        ClassAd expression, greater is better; None: minus the estimated traversal time.
+    site
+        Name of the site where the job must run, without matchmaking; None: any.
+    alpha
+        Weight of the rank against that of the files, from 0 to 1 (Cavalieri et al. 2003,
+        equation 1); None: the broker's.
+    beta
+        Weight of access to files against their transfer, from 0 to 1 (equation 3); None:
+        the broker's.
+    choice
+        Name of the rule by which one of the matching sites is chosen; None: the broker's.
+    attributes
+        Further attributes of the job's ad, by name: ClassAd expressions as text.
+
+    Raises
+    ------
+    ValueError
+        When a weight is out of range.
+    """
+
+    requirements: str | None = None
+    rank: str | None = None
+    site: str | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    choice: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, weight in (("alpha", self.alpha), ("beta", self.beta)):
+            if weight is not None and (math.isnan(weight) or not 0 <= weight <= 1):
+                raise ValueError(f"{name} must be between 0 and 1, got {weight:g}")
+        if self.choice is not None and self.choice not in CHOICES:
+            raise ValueError(f'choice: expected one of {", ".join(CHOICES)}, got "{self.choice}"')
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is asked for."""
+        return self == _PLAIN
+
+
+_PLAIN = Matching()

@@ -1,0 +1,253 @@
+"""What the simulations of the data grid show, beside what the paper states."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from bursar.papers.experiment import Finding, Row
+from bursar.papers.market_findings import ABOVE, BELOW, half_width, judged
+from bursar.papers.summary import Summary, grouped, selected
+
+SLOWLY = "slow update"
+CLOSE = 80
+"""Seconds between submissions above which the deterministic policy gains, as stated."""
+
+LIGHT_LIMIT, HEAVY_LIMIT = 50, 720
+"""Seconds between submissions at which the grids are saturated, as stated."""
+SATURATED = 2.0
+"""Times the lifetime at the lowest load, from which on we call a grid saturated."""
+
+
+def with_refresh(rows: Sequence[Row]) -> list[Row]:
+    """The policy's name says whether the index was refreshed slowly."""
+    return [
+        row | {"policy": row["policy"] + (f", {SLOWLY}" if row["refresh"] > 1 else "")}
+        for row in rows
+    ]
+
+
+def improvements(rows: Sequence[Row]) -> list[Row]:
+    """By how much each lifetime is below the current policy's, seed by seed, per cent."""
+    found = {_place(row): row["lifetime"] for row in rows if row["policy"] == "current"}
+    return [
+        row | {"improvement": 100 * (1 - row["lifetime"] / found[_place(row)])}
+        for row in rows
+        if row["policy"] != "current" and _place(row) in found
+    ]
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    """What a policy and the current one are compared at."""
+    return row["gap"], row["seed"], row.get("variant"), row.get("unbalanced")
+
+
+def of_balanced(rows: Sequence[Row]) -> list[Finding]:
+    """Figures 3a and 3b."""
+    better = improvements(rows)
+    return [
+        *_overview(rows),
+        *_saturation(rows, LIGHT_LIMIT),
+        _everywhere(
+            better,
+            "deterministic",
+            f"gains where jobs come more than {CLOSE} s apart",
+            lambda gap: gap > CLOSE,
+        ),
+        _everywhere(
+            better,
+            "deterministic",
+            f"no gain where they come {CLOSE} s apart or closer",
+            lambda gap: gap <= CLOSE,
+            high=ABOVE,
+        ),
+        _everywhere(better, "stochastic", "gains at every load"),
+        _against_load(better, "stochastic", "gains most at high load", most_at_high=True),
+        *_of_completion(rows),
+    ]
+
+
+def of_unbalanced(rows: Sequence[Row]) -> list[Finding]:
+    """Figures 4a and 4b."""
+    better = improvements(rows)
+    found = _overview(rows)
+    for policy in ("deterministic", "stochastic"):
+        found.append(_everywhere(better, policy, "gains at every load"))
+        found.append(_against_load(better, policy, "gains more at low load", most_at_high=False))
+    return [*found, *_of_completion(rows)]
+
+
+def of_heavy(rows: Sequence[Row]) -> list[Finding]:
+    """Figures 5a and 5b."""
+    quick, slow = selected(rows, refresh=1), with_refresh(rows)
+    better = improvements(quick)
+    found = [*_overview(slow), *_saturation(quick, HEAVY_LIMIT)]
+    for policy in ("deterministic", "stochastic"):
+        found.append(_everywhere(better, policy, "gains"))
+    slowly = [row for row in rows if row["refresh"] > 1]
+    for policy in dict.fromkeys(row["policy"] for row in slowly):
+        worse = _above(slow, f"{policy}, {SLOWLY}", policy)
+        stated = "slower refresh, longer lifetime" if policy == "stochastic" else ""
+        found.append(
+            Finding(
+                what=f"{policy}: lifetime above that with quick refresh (%)",
+                paper=stated,
+                ours=_by_gap(worse),
+                agrees=_all(judged(s, low=ABOVE) for s in worse.values()) if stated else None,
+            )
+        )
+    return [*found, *_of_completion(quick), *_of_completion(slowly, f", {SLOWLY}")]
+
+
+def of_variants(rows: Sequence[Row]) -> list[Finding]:
+    """Whether what was found hangs on what was assumed."""
+    found: list[Finding] = []
+    better = improvements(rows)
+    for unbalanced, variant in dict.fromkeys((r["unbalanced"], r["variant"]) for r in rows):
+        where = f"{'unbalanced' if unbalanced else 'balanced'}, {variant}"
+        some = selected(better, unbalanced=unbalanced, variant=variant)
+        found.extend(
+            Finding(
+                what=f"{where}: {policy}, shorter than current (%)",
+                paper="",
+                ours=_by_gap(_means(selected(some, policy=policy))),
+                agrees=None,
+            )
+            for policy in ("deterministic", "stochastic", "completion")
+        )
+        here = selected(rows, unbalanced=unbalanced, variant=variant)
+        found.extend(_of_completion(here, f", {where}"))
+    return found
+
+
+def _overview(rows: Sequence[Row]) -> list[Finding]:
+    """Mean lifetimes of all policies."""
+    gaps = sorted({row["gap"] for row in rows})
+    found = []
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        means = _means(selected(rows, policy=policy), "lifetime")
+        found.append(
+            Finding(
+                what=f"{policy}: mean lifetime (s) at {', '.join(map(str, gaps))} s",
+                paper="",
+                ours=", ".join(_told(means[gap]) for gap in gaps),
+                agrees=None,
+            )
+        )
+    return found
+
+
+def _saturation(rows: Sequence[Row], gap: float) -> list[Finding]:
+    """The current policy's lifetime at a load over that at the lowest, seed by seed."""
+    here = selected(rows, policy="current")
+    lowest = max(row["gap"] for row in here)
+    idle = {row["seed"]: row["lifetime"] for row in selected(here, gap=lowest)}
+    at = selected(here, gap=gap)
+    if not at or gap == lowest:
+        return []
+    sample = Summary.of([row["lifetime"] / idle[row["seed"]] for row in at])
+    return [
+        Finding(
+            what=f"current: lifetime at {gap} s over that at {lowest} s",
+            paper=f"saturated at {gap} s",
+            ours=_told(sample),
+            agrees=judged(sample, low=SATURATED),
+            remark=f"saturated: {SATURATED:g} and more",
+        )
+    ]
+
+
+def _everywhere(
+    better: Sequence[Row],
+    policy: str,
+    stated: str,
+    at: Callable[[float], bool] = lambda gap: True,
+    *,
+    high: float | None = None,
+) -> Finding:
+    """Whether a policy's improvement is above 0 at all these loads; or, below a bound."""
+    means = {g: s for g, s in _means(selected(better, policy=policy)).items() if at(g)}
+    verdicts = [
+        judged(s, low=ABOVE) if high is None else judged(s, high=high) for s in means.values()
+    ]
+    return Finding(
+        what=f"{policy}: lifetime below the current policy's (%)",
+        paper=stated,
+        ours=_by_gap(means),
+        agrees=_all(verdicts),
+    )
+
+
+def _against_load(
+    better: Sequence[Row], policy: str, stated: str, *, most_at_high: bool
+) -> Finding:
+    """Whether the improvement at the highest load is above that at the lowest, or below."""
+    rows = selected(better, policy=policy)
+    gaps = sorted({row["gap"] for row in rows})
+    first, last = (
+        {r["seed"]: r["improvement"] for r in selected(rows, gap=g)} for g in (gaps[0], gaps[-1])
+    )
+    sample = Summary.of([first[seed] - last[seed] for seed in first if seed in last])
+    return Finding(
+        what=f"{policy}: improvement at {gaps[0]} s less that at {gaps[-1]} s (points)",
+        paper=stated,
+        ours=_told(sample),
+        agrees=judged(sample, low=ABOVE) if most_at_high else judged(sample, high=BELOW),
+    )
+
+
+def _of_completion(rows: Sequence[Row], where: str = "") -> list[Finding]:
+    """Ours against the best of the others at each load, seed by seed."""
+    ours, verdicts = {}, []
+    for gap in sorted({row["gap"] for row in rows}):
+        here = selected(rows, gap=gap)
+        others = {
+            key[0]: s.mean
+            for key, s in grouped(here, ("policy",), "lifetime").items()
+            if key[0] != "completion"
+        }
+        if not others:
+            continue
+        best = min(others, key=others.__getitem__)
+        sample = _above(here, "completion", best)[gap]
+        ours[gap] = f"{_told(sample)} ({best})"
+        verdicts.append(sample.mean - half_width(sample) <= 0)
+    return [
+        Finding(
+            what=f"completion{where}: lifetime above the best of the others (%)",
+            paper="ours: at least as good at every load",
+            ours=", ".join(f"{gap} s: {text}" for gap, text in ours.items()),
+            agrees=all(verdicts),
+            remark="agrees where the 95 % interval does not lie above 0",
+        )
+    ]
+
+
+def _above(rows: Sequence[Row], first: str, second: str) -> dict[float, Summary]:
+    """By how much the lifetime of one policy is above another's, by load, per cent."""
+    other = {(r["gap"], r["seed"]): r["lifetime"] for r in selected(rows, policy=second)}
+    values: dict[float, list[float]] = {}
+    for row in selected(rows, policy=first):
+        beside = other[row["gap"], row["seed"]]
+        values.setdefault(row["gap"], []).append(100 * (row["lifetime"] / beside - 1))
+    return {gap: Summary.of(found) for gap, found in sorted(values.items())}
+
+
+def _means(rows: Sequence[Row], value: str = "improvement") -> dict[float, Summary]:
+    return {key[0]: s for key, s in sorted(grouped(rows, ("gap",), value).items())}
+
+
+def _by_gap(means: dict[float, Summary]) -> str:
+    return ", ".join(f"{gap} s: {_told(sample)}" for gap, sample in means.items())
+
+
+def _told(sample: Summary) -> str:
+    width = half_width(sample)
+    spread = "?" if math.isinf(width) else f"{width:,.2g}" if width < 100 else f"{width:,.0f}"
+    return f"{sample.mean:,.4g} ± {spread}"
+
+
+def _all(verdicts: Iterable[bool | None]) -> bool | None:
+    """Whether all hold: not where one does not, open where one is."""
+    found = list(verdicts)
+    if False in found:
+        return False
+    return None if None in found else True

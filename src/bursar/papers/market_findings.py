@@ -1,0 +1,385 @@
+"""What the study of the market shows, beside what textbooks expect."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from bursar.papers.experiment import Finding, Row
+from bursar.papers.nimrodg import PRICES, SECONDS
+from bursar.papers.summary import Summary, selected
+from bursar.simulation.marketplace.selling import STEP
+
+INCREMENT = STEP * SECONDS
+"""Of the English auction and the Dutch clock, currency units for a job."""
+
+BELOW, ABOVE = -1e-9, 1e-9
+"""What is less or more than nothing."""
+
+ALIKE = 3.0
+"""Per cent within which two ways are called alike."""
+
+
+def half_width(sample: Summary) -> float:
+    """Half the 95 % confidence interval of a mean (Student); infinite for a single value."""
+    from scipy.special import stdtrit
+
+    if sample.count < 2:
+        return math.inf
+    return float(stdtrit(sample.count - 1, 0.975)) * sample.error
+
+
+def judged(sample: Summary, low: float = -math.inf, high: float = math.inf) -> bool | None:
+    """Whether a mean lies from low to high; None where its 95 % interval crosses a bound."""
+    width = half_width(sample)
+    below, above = sample.mean - width, sample.mean + width
+    if low <= below and above <= high:
+        return True
+    return False if above < low or below > high else None
+
+
+def differences(rows: Sequence[Row], value: str, first: Row, second: Row) -> Summary:
+    """Of a measure, first less second, seed by seed."""
+    return _paired(rows, value, first, second, lambda a, b: a - b)
+
+
+def changes(rows: Sequence[Row], value: str, first: Row, second: Row) -> Summary:
+    """By how much the first is above the second, seed by seed, per cent."""
+    return _paired(rows, value, first, second, lambda a, b: 100 * (a / b - 1))
+
+
+def of_protocols(rows: Sequence[Row]) -> list[Finding]:
+    """Auctions against theory, and the others against posted prices."""
+    return [
+        _overview(rows, "protocol"),
+        *_of_auctions(rows),
+        *_of_competition(rows),
+        *_beside_posted(rows),
+    ]
+
+
+def _of_auctions(rows: Sequence[Row]) -> list[Finding]:
+    """Theory is of one sale, as the first period is; after it, budgets link the sales."""
+    found = []
+    lots = len(PRICES)
+    for first, second, expected in (
+        ("english", "vickrey", "the same price, within one increment (45)"),
+        ("dutch", "first-price", "the same game: within one step of the clock (45)"),
+    ):
+        for n in (2, 4):
+            sample = differences(rows, "opening", _of(first, n), _of(second, n))
+            sample = Summary(sample.mean / lots, sample.deviation / lots, sample.count)
+            found.append(
+                Finding(
+                    what=f"first period, earned for a lot, {first} less {second}, {n} users",
+                    paper=expected,
+                    ours=_told(sample),
+                    agrees=judged(sample, -INCREMENT, INCREMENT),
+                )
+            )
+            sample = differences(rows, "paid", _of(first, n), _of(second, n))
+            found.append(
+                Finding(
+                    what=f"all periods, paid for a job, {first} less {second}, {n} users",
+                    paper=expected,
+                    ours=_told(sample),
+                    agrees=judged(sample, -INCREMENT, INCREMENT),
+                )
+            )
+    for n in (2, 4):
+        for value, when in (("opening", "first period"), ("earned", "all periods")):
+            sample = changes(rows, value, _of("first-price", n), _of("vickrey", n))
+            found.append(
+                Finding(
+                    what=f"{when}, earned, first-price above vickrey, {n} users (%)",
+                    paper="0: revenue equivalence",
+                    ours=_told(sample),
+                    agrees=judged(sample, -ALIKE, ALIKE),
+                    remark=f"alike: within {ALIKE:g} %",
+                )
+            )
+    return found
+
+
+def _of_competition(rows: Sequence[Row]) -> list[Finding]:
+    found = []
+    for protocol in ("english", "vickrey", "dutch", "first-price", "double", "share"):
+        sample = changes(rows, "paid", _of(protocol, 4), _of(protocol, 1))
+        found.append(
+            Finding(
+                what=f"{protocol}: paid for a job by 4 users above what one pays (%)",
+                paper="competition raises auction prices",
+                ours=_told(sample),
+                agrees=judged(sample, low=ABOVE),
+            )
+        )
+    sample = changes(rows, "messages", _of("english", 4), _of("vickrey", 4))
+    found.append(
+        Finding(
+            what="messages for a deal, english above vickrey, 4 users (%)",
+            paper="open bidding costs messages, sealed bids do not",
+            ours=_told(sample),
+            agrees=judged(sample, low=ABOVE),
+        )
+    )
+    return found
+
+
+def _beside_posted(rows: Sequence[Row]) -> list[Finding]:
+    less, more, alike = (-math.inf, BELOW), (ABOVE, math.inf), (-ALIKE, ALIKE)
+    expected = [
+        ("tender", "paid", alike, "0: both find the lowest price"),
+        ("bargaining", "paid", less, "bargaining lowers what is paid"),
+        ("vickrey", "efficiency", more, "to those who value them most: more welfare"),
+        ("double", "efficiency", more, "nearly efficient: more welfare"),
+        ("share", "efficiency", less, "shares do not look at values: less welfare"),
+    ]
+    found = []
+    for protocol, value, (low, high), paper in expected:
+        for n in (1, 2, 4):
+            sample = changes(rows, value, _of(protocol, n), _of("posted", n))
+            found.append(
+                Finding(
+                    what=f"{value}, {protocol} above posted, {n} users (%)",
+                    paper=paper,
+                    ours=_told(sample),
+                    agrees=judged(sample, low, high),
+                )
+            )
+    return found
+
+
+def of_policies(rows: Sequence[Row]) -> list[Finding]:
+    """Each policy against flat prices."""
+    alone = selected(rows, processors=1)
+    return [
+        _overview(alone, "policy"),
+        *_of_demand(rows),
+        *_of_discounts(alone),
+        *_of_calendar(alone),
+        *_of_groups(alone),
+        *(
+            _against_flat(alone, value, "adjusting", n, text, low, high)
+            for value in ("paid", "level")
+            for n, text, low, high in (
+                (1, "too little demand: cheaper", -math.inf, BELOW),
+                (4, "too much demand: dearer", ABOVE, math.inf),
+            )
+        ),
+        _against_flat(alone, "variation", "adjusting", 4, "spreads load over owners", high=BELOW),
+    ]
+
+
+def _of_demand(rows: Sequence[Row]) -> list[Finding]:
+    several = selected(rows, processors=4)
+    found = []
+    for policy, other, remark in (
+        ("demand", "flat", ""),
+        ("demand", "flat at 0.8", "which is what demand's price begins at"),
+        ("demand from 1", "flat", "1 when empty to 1.6 when full"),
+    ):
+        sample = differences(several, "variation", _by(policy, 4), _by(other, 4))
+        found.append(
+            Finding(
+                what=f"{policy}: variation of jobs among owners above {other}'s, 4 users, "
+                "4 processors of each owner",
+                paper="demand pricing spreads load over owners",
+                ours=_told(sample),
+                agrees=judged(sample, high=BELOW),
+                remark=remark,
+            )
+        )
+    alone = Summary.of([r["level"] for r in selected(rows, processors=1, policy="demand", users=4)])
+    found.append(
+        Finding(
+            what="demand: paid, % of base prices, 4 users, one processor of each owner",
+            paper="above 80: the price rises with load",
+            ours=_told(alone),
+            agrees=judged(alone, low=80 + ABOVE),
+            remark="a single processor is free or sold: demand never shows in its price",
+        )
+    )
+    return found
+
+
+_SAVED = "what is saved buys at dearer owners: the mean for a job need not fall"
+
+
+def _of_discounts(rows: Sequence[Row]) -> list[Finding]:
+    found = []
+    for policy, paper in (
+        ("advance", "booking ahead lowers what is paid"),
+        ("bulk", "discounts lower what is paid"),
+        ("loyalty", "discounts lower what is paid"),
+    ):
+        for n in (1, 2, 4):
+            found.append(_against_flat(rows, "paid", policy, n, paper, high=BELOW, remark=_SAVED))
+        like = "for like processors less is paid"
+        found.append(_against_flat(rows, "level", policy, 4, like, high=BELOW))
+        more = "what is cheaper is bought more"
+        found.append(_against_flat(rows, "completed", policy, 4, more, low=ABOVE))
+    stay = "customers stay: load concentrates"
+    found.append(_against_flat(rows, "variation", "loyalty", 4, stay, low=ABOVE))
+    return found
+
+
+def _of_calendar(rows: Sequence[Row]) -> list[Finding]:
+    found = []
+    for n in (1, 2, 4):
+        sample = differences(rows, "early", _by("calendar", n), _by("flat", n))
+        found.append(
+            Finding(
+                what=f"calendar: jobs done at peak, points above flat's, {n} users",
+                paper="work moves off peak",
+                ours=_told(sample),
+                agrees=judged(sample, high=BELOW),
+            )
+        )
+    return found
+
+
+def _of_groups(rows: Sequence[Row]) -> list[Finding]:
+    found = []
+    for n in (2, 4):
+        for value, paper, (low, high) in (
+            ("paid", "members pay less", (-math.inf, BELOW)),
+            ("completed", "members get more", (ABOVE, math.inf)),
+        ):
+            sample = Summary.of(
+                [
+                    100 * (row[f"{value}_first"] / row[f"{value}_others"] - 1)
+                    for row in selected(rows, policy="group", users=n)
+                ]
+            )
+            found.append(
+                Finding(
+                    what=f"group: {value}, a member's above the others', {n} users (%)",
+                    paper=paper,
+                    ours=_told(sample),
+                    agrees=judged(sample, low, high),
+                    remark=_SAVED if value == "paid" else "",
+                )
+            )
+    return found
+
+
+def of_prices(rows: Sequence[Row]) -> list[Finding]:
+    """Whether owners' prices come together."""
+    found = []
+    for n in sorted({row["users"] for row in rows}):
+        mine = selected(rows, users=n)
+        ratios = []
+        for seed in sorted({row["seed"] for row in mine}):
+            times: dict[float, list[float]] = {}
+            for row in selected(mine, seed=seed):
+                times.setdefault(row["time"], []).append(row["price"])
+            full = [prices for _, prices in sorted(times.items()) if len(prices) >= _ENOUGH]
+            ratios.append(max(full[-1]) / min(full[-1]) - max(full[0]) / min(full[0]))
+        sample = Summary.of(ratios)
+        found.append(
+            Finding(
+                what=f"dearest price over cheapest, last trade less first, {n} users",
+                paper="prices of like goods come together",
+                ours=_told(sample),
+                agrees=judged(sample, high=BELOW),
+            )
+        )
+    return found
+
+
+_ENOUGH = 5
+"""Owners that must quote in a trade for its prices to be compared."""
+
+
+def of_breakdowns(rows: Sequence[Row]) -> list[Finding]:
+    """What an owner's failure costs its customers."""
+    found = []
+    for n in sorted({row["users"] for row in rows}):
+        broken, whole = {"outage": True, "users": n}, {"outage": False, "users": n}
+        refunded = Summary.of([row["refunded"] for row in selected(rows, **broken)])
+        paid = changes(rows, "paid", broken, whole)
+        done = differences(rows, "completed", broken, whole)
+        found += [
+            Finding(
+                what=f"refunded, {n} users",
+                paper="what was not delivered is not paid",
+                ours=_told(refunded),
+                agrees=judged(refunded, low=ABOVE),
+            ),
+            Finding(
+                what=f"paid for a job done above an undisturbed market, {n} users (%)",
+                paper="dearer: the cheapest owner is lost for a while",
+                ours=_told(paid),
+                agrees=judged(paid, low=ABOVE),
+            ),
+            Finding(
+                what=f"jobs completed, points above an undisturbed market, {n} users",
+                paper="",
+                ours=_told(done),
+                agrees=None,
+            ),
+        ]
+    return found
+
+
+def _overview(rows: Sequence[Row], factor: str) -> Finding:
+    """What was paid under each, by number of users, in one line each."""
+    lines = []
+    for kind in dict.fromkeys(row[factor] for row in rows):
+        told = []
+        for n in sorted({row["users"] for row in rows}):
+            mine = selected(rows, **{factor: kind}, users=n)
+            paid = Summary.of([row["paid"] for row in mine if row["paid"] is not None])
+            told.append(_told(paid))
+        lines.append(f"{kind}: {', '.join(told)}")
+    return Finding(
+        what="paid for a job by 1, 2, 4 users", paper="", ours="\n".join(lines), agrees=None
+    )
+
+
+def _against_flat(
+    rows: Sequence[Row],
+    value: str,
+    policy: str,
+    users: int,
+    expected: str,
+    low: float = -math.inf,
+    high: float = math.inf,
+    remark: str = "",
+) -> Finding:
+    sample = changes(rows, value, _by(policy, users), _by("flat", users))
+    return Finding(
+        what=f"{policy}: {value} above flat's, {users} users (%)",
+        paper=expected,
+        ours=_told(sample),
+        agrees=judged(sample, low, high),
+        remark=remark,
+    )
+
+
+def _paired(
+    rows: Sequence[Row],
+    value: str,
+    first: Row,
+    second: Row,
+    of: Callable[[float, float], float],
+) -> Summary:
+    below = {row["seed"]: row[value] for row in selected(rows, **second)}
+    return Summary.of(
+        [
+            of(row[value], below[row["seed"]])
+            for row in selected(rows, **first)
+            if row[value] is not None and below.get(row["seed"]) is not None
+        ]
+    )
+
+
+def _of(protocol: str, users: int) -> Row:
+    return {"protocol": protocol, "users": users}
+
+
+def _by(policy: str, users: int) -> Row:
+    return {"policy": policy, "users": users}
+
+
+def _told(sample: Summary) -> str:
+    width = half_width(sample)
+    return f"{sample.mean:,.4g} ± {width:,.2g}" if sample.count > 1 else f"{sample.mean:,.4g}"

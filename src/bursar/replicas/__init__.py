@@ -1,0 +1,1 @@
+"""Files of many copies: where they are, and how they come to a site."""

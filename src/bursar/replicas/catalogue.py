@@ -1,0 +1,253 @@
+"""
+The replica catalogue: which copies there are of each logical file.
+
+The one of Cavalieri, Monforte and Scibilia (2003), section 2.
+
+A logical file has one content, so its size and checksum belong to the name. A copy
+that turned out not to be that content is kept as bad and offered to nobody.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from sqlite3 import Connection
+
+from bursar.model.errors import InputError
+from bursar.model.replica import Replica
+from bursar.replicas.content import Content, content_of, logical
+from bursar.replicas.database import Database
+from bursar.replicas.urls import normal
+
+FORMAT = "1"
+
+_SCHEMA = """
+CREATE TABLE files (
+    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, size INTEGER, checksum TEXT);
+CREATE TABLE copies (
+    file INTEGER NOT NULL, url TEXT NOT NULL, site TEXT NOT NULL, bad TEXT,
+    PRIMARY KEY (file, url)) WITHOUT ROWID;
+CREATE INDEX copies_by_site ON copies (site, file);
+"""
+_PUT_FILE = """
+INSERT INTO files (name, size, checksum) VALUES (?1, ?2, ?3)
+ON CONFLICT (name) DO UPDATE
+SET size = coalesce(size, ?2), checksum = coalesce(checksum, ?3)
+WHERE coalesce(size = ?2, 1) AND coalesce(checksum = ?3, 1)
+RETURNING number
+"""
+_PUT_COPY = """
+INSERT INTO copies (file, url, site) VALUES (?,?,?)
+ON CONFLICT (file, url) DO UPDATE SET site = excluded.site, bad = NULL
+"""
+_OF_NAME = "file = (SELECT number FROM files WHERE name = ?)"
+_JOINED = "files JOIN copies ON copies.file = files.number"
+_COLUMNS = "name, site, url, size, checksum"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """
+    A copy as the catalogue knows it.
+
+    Parameters
+    ----------
+    replica
+        The copy.
+    bad
+        Why it is not to be used; None: it is good, as far as is known.
+    """
+
+    replica: Replica
+    bad: str | None = None
+
+
+class Catalogue:
+    """
+    Opens a catalogue. Several processes may use it at once.
+
+    What a method has written is durable when it returns. Any thread may call them.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    make
+        Whether it is made where there is none.
+
+    Raises
+    ------
+    InputError
+        When there is none, or it is damaged, no catalogue, or of another format.
+    """
+
+    def __init__(self, path: Path | str, *, make: bool = True) -> None:
+        if not make and not os.path.exists(path):
+            hint = "bursar replicas add makes one"
+            raise InputError("there is no catalogue", where=str(path), hint=hint)
+        self._db = Database(Path(path), what="catalogue", format=FORMAT, schema=_SCHEMA)
+
+    def __enter__(self) -> "Catalogue":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def register(self, replica: Replica) -> None:
+        """
+        Adds a copy. One that is there already, by its URL, is good again.
+
+        Raises
+        ------
+        InputError
+            When the name is registered with another size or checksum, or something
+            of the replica is out of form.
+        """
+        self.register_all((replica,))
+
+    def register_all(self, replicas: Iterable[Replica]) -> None:
+        """As :meth:`register`, of many: all of them, or none."""
+        checked = [(logical(r.name), content_of(r), normal(r.url), r.site) for r in replicas]
+        with self._db.writing() as db:
+            for name, content, url, site in checked:
+                found = db.execute(_PUT_FILE, (name, content.size, content.checksum)).fetchone()
+                if found is None:
+                    raise _other_content(db, name, content)
+                db.execute(_PUT_COPY, (found[0], url, site))
+
+    def unregister(self, name: str, *, url: str | None = None, site: str | None = None) -> int:
+        """
+        Takes copies of a name out: those at a URL and at a site, where these are given.
+
+        Returns
+        -------
+        int
+            How many. A name without copies is forgotten.
+        """
+        clauses, values = [_OF_NAME], [logical(name)]
+        if url is not None:
+            clauses.append("url = ?")
+            values.append(normal(url))
+        if site is not None:
+            clauses.append("site = ?")
+            values.append(site)
+        with self._db.writing() as db:
+            query = f"DELETE FROM copies WHERE {' AND '.join(clauses)}"
+            count = db.execute(query, values).rowcount
+            _forget_unheld(db, values[0])
+        return count
+
+    def spare(self, name: str, url: str) -> bool:
+        """
+        Takes a copy out so that it may be deleted, unless it is the last good one.
+
+        Returns
+        -------
+        bool
+            Whether it may be deleted; a copy that is not registered may.
+        """
+        with self._db.writing() as db:
+            query = f"SELECT url, bad FROM {_JOINED} WHERE name = ?"
+            copies = dict(db.execute(query, (name,)).fetchall())
+            if url not in copies:
+                return True
+            if all(bad is not None for other, bad in copies.items() if other != url):
+                return False
+            db.execute(f"DELETE FROM copies WHERE url = ? AND {_OF_NAME}", (url, name))
+            return True
+
+    def report_bad(self, name: str, url: str, reason: str) -> None:
+        """Notes that a copy is not what it should be; it is not located any more."""
+        with self._db.writing() as db:
+            db.execute(
+                f"UPDATE copies SET bad = ? WHERE url = ? AND {_OF_NAME}", (reason, url, name)
+            )
+
+    def locate(self, name: str) -> list[Replica]:
+        """The good copies of a name, by site and URL; none where it is not known."""
+        return list(self.locate_all((name,)).get(name, ()))
+
+    def locate_all(self, names: Iterable[str]) -> Mapping[str, Sequence[Replica]]:
+        """The good copies of many names, all from one moment; names without any are not there."""
+        query = f"""SELECT {_COLUMNS} FROM json_each(?) AS asked
+                    JOIN files ON files.name = asked.value
+                    JOIN copies ON copies.file = files.number
+                    WHERE bad IS NULL ORDER BY name, site, url"""
+        found: dict[str, list[Replica]] = {}
+        for row in self._db.rows(query, (json.dumps(sorted(set(names))),)):
+            found.setdefault(row[0], []).append(_replica(*row))
+        return found
+
+    def doubtful(self, names: Iterable[str], site: str) -> list[str]:
+        """Those of the names of which a site has a bad copy."""
+        query = """SELECT DISTINCT name FROM json_each(?) AS asked
+                   JOIN files ON files.name = asked.value
+                   JOIN copies ON copies.file = files.number
+                   WHERE bad IS NOT NULL AND site = ?"""
+        return [name for (name,) in self._db.rows(query, (json.dumps(sorted(set(names))), site))]
+
+    def content(self, name: str) -> Content | None:
+        """What a name holds, as far as is known; None where it is not registered."""
+        return self.contents((name,)).get(name)
+
+    def contents(self, names: Iterable[str]) -> Mapping[str, Content]:
+        """What many names hold, as far as is known; those that are not registered are not there."""
+        query = """SELECT name, size, checksum FROM json_each(?) AS asked
+                   JOIN files ON files.name = asked.value"""
+        rows = self._db.rows(query, (json.dumps(sorted(set(names))),))
+        return {name: Content(size, checksum) for name, size, checksum in rows}
+
+    def entries(self, pattern: str = "*", *, site: str | None = None) -> list[Entry]:
+        """
+        Copies, good and bad, of the names that match a pattern.
+
+        Parameters
+        ----------
+        pattern
+            With ``*``, ``?`` and ``[...]``; ``*`` also stands for ``/``.
+        site
+            Only those there; None: everywhere.
+        """
+        query = f"SELECT {_COLUMNS}, bad FROM {_JOINED} WHERE name GLOB ?"
+        values = [pattern]
+        if site is not None:
+            query += " AND site = ?"
+            values.append(site)
+        rows = self._db.rows(f"{query} ORDER BY name, site, url", values)
+        return [Entry(_replica(*row[:-1]), row[-1]) for row in rows]
+
+    def names(self, pattern: str = "*") -> list[str]:
+        """Logical names that match a pattern, in order."""
+        query = "SELECT name FROM files WHERE name GLOB ? ORDER BY name"
+        return [name for (name,) in self._db.rows(query, (pattern,))]
+
+    def sites(self) -> Mapping[str, tuple[int, int]]:
+        """Good copies and their known bytes, by site."""
+        query = f"""SELECT site, count(*), coalesce(sum(size), 0) FROM {_JOINED}
+                    WHERE bad IS NULL GROUP BY site"""
+        return {site: (count, size) for site, count, size in self._db.rows(query)}
+
+    def close(self) -> None:
+        """Lets go of the file. Doing it again does nothing."""
+        self._db.close()
+
+
+def _replica(name: str, site: str, url: str, size: int | None, checksum: str | None) -> Replica:
+    return Replica(name=name, site=site, url=url, size=size, checksum=checksum)
+
+
+def _forget_unheld(db: Connection, name: str) -> None:
+    db.execute(
+        "DELETE FROM files WHERE name = ? AND NOT EXISTS "
+        "(SELECT 1 FROM copies WHERE file = files.number)",
+        (name,),
+    )
+
+
+def _other_content(db: Connection, name: str, content: Content) -> InputError:
+    row = db.execute("SELECT size, checksum FROM files WHERE name = ?", (name,)).fetchone()
+    return InputError(
+        f"is registered with {Content(*row)}, not with {content}: a logical file has one content",
+        where=name,
+    )

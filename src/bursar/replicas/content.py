@@ -1,0 +1,93 @@
+"""Logical files: their names, and what one content is known by."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from bursar.model.errors import InputError
+from bursar.model.replica import Replica
+from bursar.model.task import File
+
+OWN_FOLDER = ".bursar"
+"""Of a storage, for what is no logical file."""
+
+_CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """
+    What a logical file holds.
+
+    Parameters
+    ----------
+    size
+        Bytes; None when unknown.
+    checksum
+        ``"sha256:<hex>"``; None when unknown.
+
+    Raises
+    ------
+    InputError
+        When one is out of form.
+    """
+
+    size: int | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is not None and not 0 <= self.size < 2**63:
+            raise InputError(f"a size must be between 0 and 2^63, got {self.size}")
+        if self.checksum is not None and not _CHECKSUM.fullmatch(self.checksum):
+            raise InputError(
+                f'expected a checksum such as "sha256:" and 64 of 0-9a-f, got "{self.checksum}"'
+            )
+
+    def agrees_with(self, other: "Content") -> bool:
+        """Whether both may be the same, as far as they are known."""
+        return (None in (self.size, other.size) or self.size == other.size) and (
+            None in (self.checksum, other.checksum) or self.checksum == other.checksum
+        )
+
+    def __str__(self) -> str:
+        parts = [] if self.size is None else [f"{self.size} bytes"]
+        if self.checksum is not None:
+            parts.append(self.checksum[:15] + "…")
+        return ", ".join(parts) or "unknown"
+
+
+def content_of(replica: Replica) -> Content:
+    """What a copy should hold."""
+    return Content(replica.size, replica.checksum)
+
+
+def new_digest() -> "hashlib._Hash":
+    """Of nothing yet."""
+    return hashlib.sha256()
+
+
+def checksum_of(digest: "hashlib._Hash") -> str:
+    """As the catalogue writes it."""
+    return f"sha256:{digest.hexdigest()}"
+
+
+def logical(name: str) -> str:
+    """
+    A logical name in its shortest form.
+
+    Raises
+    ------
+    InputError
+        When it is no relative path, or one that storages use themselves.
+    """
+    try:
+        short = File(name).name
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    if short.split("/")[0] == OWN_FOLDER:
+        raise InputError(f'file name must not begin with "{OWN_FOLDER}/", got "{name}"')
+    try:
+        short.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"file name must be Unicode, got {name!r}") from None
+    return short

@@ -1,0 +1,163 @@
+"""
+One copy from one source, in whatever thread this is called: verified as it passes.
+
+Sizes and checksums are held against the content that the catalogue knows; nothing is
+read twice, except when what was kept of an earlier attempt proves wrong.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+
+from bursar.replicas.content import Content, checksum_of, new_digest
+from bursar.replicas.failing import Failed, Stop, TargetFailed
+from bursar.replicas.parts import Origin, Sink
+from bursar.replicas.rate import Rate
+from bursar.replicas.schemes import open_source
+from bursar.replicas.schemes.source import Source
+from bursar.replicas.urls import shown
+
+OnBytes = Callable[[int, int | None], None]
+"""Told bytes that are there and bytes in all, in the thread that copies."""
+
+PATIENCE = 30.0
+"""Seconds to wait for a source that says nothing."""
+
+
+def copy(
+    url: str,
+    content: Content,
+    sink: Sink,
+    *,
+    rate: Rate | None = None,
+    stop: Stop,
+    patience: float = PATIENCE,
+    on_bytes: OnBytes | None = None,
+) -> Content:
+    """
+    Writes what is missing, and verifies all of it.
+
+    Parameters
+    ----------
+    url
+        Of the source.
+    content
+        That it should have, as far as is known.
+    sink
+        May hold the beginning already. What is there when this fails may be gone on
+        with, from this source or another.
+    rate
+        Of the link; None: as fast as it goes.
+
+    Returns
+    -------
+    Content
+        What it has.
+
+    Raises
+    ------
+    Failed
+        When the source does not give it.
+    TargetFailed
+        When the sink does not take it.
+    Stopped
+        When it was asked to stop.
+    """
+    stop.check()
+    began = sink.length
+    try:
+        got = _copied(url, content, sink, rate, stop, patience, on_bytes)
+        if not got.agrees_with(content) and began and sink.length:
+            # What was there before may be to blame.
+            sink.begin_anew()
+            got = _copied(url, content, sink, rate, stop, patience, on_bytes)
+    except OSError as error:  # sources raise failures
+        raise TargetFailed(f"cannot be written: {error.strerror or error}") from None
+    if not got.agrees_with(content):
+        sink.begin_anew()
+        raise Failed(f"holds {got}, not {content}", bad=True)
+    return got
+
+
+def read_content(
+    url: str,
+    *,
+    stop: Stop,
+    patience: float = PATIENCE,
+    on_bytes: OnBytes | None = None,
+) -> Content:
+    """
+    What a copy holds, by reading all of it.
+
+    Raises
+    ------
+    Failed
+        When it cannot be read.
+    Stopped
+        When it was asked to stop.
+    """
+    digest, length = new_digest(), 0
+    with closing(open_source(url, patience=patience, stop=stop)) as source:
+        while data := source.read(source.chunk):
+            stop.check()
+            digest.update(data)
+            length += len(data)
+            if on_bytes is not None:
+                on_bytes(length, source.size)
+    if source.size is not None and length < source.size:
+        raise Failed(f"ended after {length} of {source.size} bytes", transient=True)
+    return Content(length, checksum_of(digest))
+
+
+def _copied(
+    url: str,
+    content: Content,
+    sink: Sink,
+    rate: Rate | None,
+    stop: Stop,
+    patience: float,
+    on_bytes: OnBytes | None,
+) -> Content:
+    with closing(_opened(url, content, sink, stop, patience)) as source:
+        in_all = source.size if content.size is None else content.size
+        sink.come_from(Origin(shown(url), source.tag))
+        if on_bytes is not None:
+            on_bytes(sink.length, in_all)
+        size = source.chunk if rate is None else min(source.chunk, rate.grain)
+        while data := source.read(size):
+            if in_all is not None and sink.length + len(data) > in_all:
+                raise Failed(f"is longer than {in_all} bytes", bad=content.size is not None)
+            stop.wait(0.0 if rate is None else rate.take(len(data)))
+            sink.write(data)
+            if on_bytes is not None:
+                on_bytes(sink.length, in_all)
+        if in_all is not None and sink.length < in_all:
+            raise Failed(f"ended after {sink.length} of {in_all} bytes", transient=True)
+    return Content(sink.length, sink.checksum)
+
+
+def _opened(url: str, content: Content, sink: Sink, stop: Stop, patience: float) -> Source:
+    """The source, where the sink ends; the sink empty if it cannot be gone on with."""
+    before = sink.origin
+    same = before.url == shown(url)
+    if sink.length and content.checksum is None and not (same and before.tag):
+        sink.begin_anew()
+    source = open_source(
+        url,
+        offset=sink.length,
+        tag=before.tag if same else "",
+        patience=patience,
+        stop=stop,
+    )
+    try:
+        if None not in (content.size, source.size) and source.size != content.size:
+            raise Failed(f"has {source.size} bytes, not {content.size}", bad=True)
+        changed = same and source.tag != before.tag
+        if sink.length and (source.start != sink.length or changed):
+            sink.begin_anew()
+            if source.start:
+                source.close()
+                source = open_source(url, patience=patience, stop=stop)
+    except BaseException:
+        source.close()
+        raise
+    return source

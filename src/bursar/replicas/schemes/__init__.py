@@ -1,0 +1,69 @@
+"""Reading and writing copies, by the scheme of their URL."""
+
+from bursar.model.errors import InputError
+from bursar.replicas.failing import Stop
+from bursar.replicas.schemes.source import Source, Upload
+from bursar.replicas.urls import is_local, shown, split
+
+
+def open_source(url: str, *, offset: int = 0, tag: str = "", patience: float, stop: Stop) -> Source:
+    """
+    Opens a copy to read it from an offset on.
+
+    Parameters
+    ----------
+    offset
+        Bytes to leave out. The source may begin earlier: see its ``start``.
+    tag
+        Of the copy when the bytes before the offset were read; empty: any.
+    patience
+        Seconds to wait for an answer.
+    stop
+        Ends it from another thread.
+
+    Raises
+    ------
+    Failed
+        When it cannot be read.
+    InputError
+        When an extra is missing.
+    """
+    if is_local(url):
+        from bursar.replicas.schemes.local import LocalSource
+
+        return LocalSource(url, offset)
+    scheme, _, _ = split(url)
+    if scheme in ("http", "https"):
+        from bursar.replicas.schemes.http import HttpSource
+
+        return HttpSource(url, offset, tag, patience, stop)
+    if scheme == "s3":
+        from bursar.replicas.schemes.s3 import S3Source
+
+        return S3Source(url, offset, patience)
+    from bursar.replicas.schemes.ssh import SshSource
+
+    return SshSource(url, offset, patience, stop)
+
+
+def open_upload(url: str, size: int | None, patience: float) -> Upload:
+    """
+    Begins to write a copy somewhere else; it is there, whole, once it is finished.
+
+    Raises
+    ------
+    Failed
+        When it cannot.
+    InputError
+        When nothing can be written by this scheme, or an extra is missing.
+    """
+    scheme, _, _ = split(url)
+    if scheme == "s3":
+        from bursar.replicas.schemes.s3 import S3Upload
+
+        return S3Upload(url, size, patience)
+    if scheme in ("ssh", "sftp"):
+        from bursar.replicas.schemes.ssh import SshUpload
+
+        return SshUpload(url, patience)
+    raise InputError("cannot be written to; a folder, ssh or s3 can", where=shown(url))

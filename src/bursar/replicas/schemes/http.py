@@ -1,0 +1,135 @@
+"""
+Copies behind HTTP: one request, from an offset on, through fsspec's session.
+
+Its own files fetch block by block, each with a request of its own, and decompress
+what the server has compressed; a copy wants the bytes as they are, in one stream.
+"""
+
+import asyncio
+import re
+from base64 import b64encode
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from bursar.model.errors import InputError
+from bursar.replicas.failing import Failed, Stop
+from bursar.replicas.schemes.source import NOT_THERE, SILENT, failing
+from bursar.replicas.urls import split, without_secrets
+
+try:
+    import aiohttp
+    import fsspec
+    from fsspec.asyn import sync
+except ImportError:  # pragma: no cover - told by a test in another process
+    raise InputError("http copies need aiohttp", hint="pip install 'bursar[http]'") from None
+
+T = TypeVar("T")
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_LATER = {408, 425, 429}
+
+
+class HttpSource:
+    """What a server answers with."""
+
+    chunk = 1024 * 1024
+
+    def __init__(self, url: str, offset: int, tag: str, patience: float, stop: Stop) -> None:
+        self._stop = stop
+        self._session, self._loop = _session(patience)
+        plain, headers = _without_credentials(url)
+        part = {"Range": f"bytes={offset}-"} if offset else {}
+        if offset and tag:
+            part["If-Range"] = tag
+        self._answer = self._wait(self._get(plain, headers | part))
+        if self._answer.status == 416 and offset:  # it ends before: is another file now
+            self.close()
+            self._answer = self._wait(self._get(plain, headers))
+        try:
+            self._understand()
+        except Failed:
+            self.close()
+            raise
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        data: bytes = self._wait(self._answer.content.read(size))
+        return data
+
+    def close(self) -> None:
+        """Breaks the connection off, unless all was read."""
+        self._loop.call_soon_threadsafe(self._answer.close)
+
+    async def _get(self, url: str, headers: dict[str, str]) -> Any:
+        return await self._session.get(url, headers=headers)
+
+    def _understand(self) -> None:
+        answer = self._answer
+        if answer.status not in (200, 206):
+            raise _refusal(answer.status)
+        self.start, self.size = 0, answer.content_length
+        if answer.status == 206:
+            match = _RANGE.match(answer.headers.get("Content-Range", ""))
+            if match is None:
+                raise Failed("answers with a part without saying of what")
+            self.start = int(match[1])
+            self.size = None if match[2] == "*" else int(match[2])
+        strong = answer.headers.get("ETag", "")
+        self.tag: str = strong if strong[:1] == '"' else answer.headers.get("Last-Modified", "")
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with failing(), self._stop.by(future.cancel):
+            try:
+                return future.result()
+            except TimeoutError:
+                raise Failed(SILENT, transient=True) from None
+            except CancelledError:  # by another thread, or with the loop
+                self._stop.check()
+                raise Failed("broke the connection off", transient=True) from None
+            except aiohttp.ClientConnectorCertificateError:
+                raise Failed("has a certificate that is not trusted") from None
+            except aiohttp.ClientConnectorError as error:
+                raise error.os_error from None
+            except (aiohttp.InvalidURL, ValueError):
+                raise Failed("is no URL that can be asked for") from None
+            except aiohttp.ClientError as error:
+                raise Failed(
+                    f"broke off ({without_secrets(str(error)) or type(error).__name__})",
+                    transient=True,
+                ) from None
+
+
+def _refusal(status: int) -> Failed:
+    if status in (404, 410):
+        return Failed(NOT_THERE, bad=True)
+    if status in (401, 403):
+        return Failed(f"may not be read (HTTP status {status})")
+    later = status >= 500 or status in _LATER
+    return Failed(f"answers with HTTP status {status}", transient=later)
+
+
+def _session(patience: float) -> tuple[Any, Any]:
+    """The session to ask in, and its loop."""
+    system = fsspec.filesystem(
+        "http",
+        client_kwargs={
+            "auto_decompress": False,
+            "timeout": aiohttp.ClientTimeout(total=None, sock_connect=patience, sock_read=patience),
+            "trust_env": True,  # proxies, ~/.netrc
+        },
+    )
+    return sync(system.loop, system.set_session), system.loop
+
+
+def _without_credentials(url: str) -> tuple[str, dict[str, str]]:
+    """The URL as others may see it, and headers with what was taken out of it."""
+    scheme, host, path = split(url)
+    user, _, machine = host.rpartition("@")
+    headers = {"Accept-Encoding": "identity"}
+    if user:
+        name, _, password = user.partition(":")
+        both = b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+        headers["Authorization"] = f"Basic {both}"
+    return f"{scheme}://{machine}{path}", headers

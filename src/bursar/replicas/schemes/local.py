@@ -1,0 +1,40 @@
+"""Files of this machine."""
+
+import io
+import os
+import stat
+
+from bursar.replicas.failing import Failed
+from bursar.replicas.schemes.source import failing
+
+
+class LocalSource:
+    """A file, or what a link to one leads to."""
+
+    chunk = 256 * 1024  # what is read is still in the processor when it is hashed and written
+
+    def __init__(self, path: str, offset: int) -> None:
+        with failing():
+            # Not blocking, as a named pipe without a writer would.
+            self._file = io.FileIO(path, "rb", opener=_open)
+            about = os.fstat(self._file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                self._file.close()
+                raise Failed("is no regular file", bad=True)
+            self.size = about.st_size
+            self.tag = f"{about.st_ino}-{about.st_mtime_ns}-{about.st_size}"
+            self.start = min(offset, self.size)
+            self._file.seek(self.start)
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        with failing():
+            return self._file.read(size) or b""
+
+    def close(self) -> None:
+        """Closes it."""
+        self._file.close()
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

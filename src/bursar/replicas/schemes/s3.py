@@ -1,0 +1,104 @@
+"""
+Copies in S3 or what speaks like it, through s3fs.
+
+Keys, region and endpoint come from the environment and ``~/.aws``, as for all programs of AWS.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from bursar.model.errors import InputError
+from bursar.replicas.failing import Failed
+from bursar.replicas.schemes.source import SILENT, failing
+from bursar.replicas.urls import shown, split
+
+try:
+    import botocore.exceptions as aws
+    import s3fs
+except ImportError:  # pragma: no cover - told by a test in another process
+    raise InputError("s3 copies need s3fs", hint="pip install 'bursar[s3]'") from None
+
+_BLOCK = 8 * 1024 * 1024
+_MOST_BLOCKS = 9_000  # an upload has 10,000 at most
+
+
+class S3Source:
+    """An object; what it was when it was opened, or a failure."""
+
+    chunk = _BLOCK
+
+    def __init__(self, url: str, offset: int, patience: float) -> None:
+        with _failing():
+            system, path = _system(url, patience)
+            self._file = system.open(path, "rb", cache_type="none")
+            self.size: int = self._file.size
+            self.tag: str = self._file.details.get("ETag") or ""
+            self.start = min(offset, self.size)
+            self._file.seek(self.start)
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        with _failing():
+            return bytes(self._file.read(size))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class S3Upload:
+    """An object to be; S3 shows it when all of it is there."""
+
+    def __init__(self, url: str, size: int | None, patience: float) -> None:
+        with _failing():
+            system, path = _system(url, patience)
+            block = max(_BLOCK, -(-(size or 0) // _MOST_BLOCKS))
+            self._file = system.open(path, "wb", block_size=block, autocommit=False)
+
+    def write(self, data: bytes) -> None:
+        """Adds bytes."""
+        with _failing():
+            self._file.write(data)
+
+    def finish(self) -> None:
+        """Lets it be seen."""
+        with _failing():
+            self._file.close()
+            self._file.commit()
+
+    def discard(self) -> None:
+        """Leaves nothing of it there, as far as that is possible."""
+        with contextlib.suppress(Failed), _failing():
+            self._file.discard()
+        self._file.closed = True  # or its finaliser would send the rest
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        with failing():
+            yield
+    except (aws.NoCredentialsError, aws.PartialCredentialsError):
+        raise Failed("needs credentials (AWS_ACCESS_KEY_ID and so on)") from None
+    except aws.HTTPClientError:
+        raise Failed(SILENT, transient=True) from None
+    except aws.ClientError as error:
+        reason = f"answers {error.response.get('Error', {}).get('Code', 'with an error')}"
+        raise Failed(reason, transient=True) from None
+    except aws.BotoCoreError as error:
+        raise Failed(type(error).__name__) from None
+
+
+def _system(url: str, patience: float) -> tuple[Any, str]:
+    _, bucket, key = split(url)
+    if not key.strip("/"):
+        raise InputError("expected s3://bucket/key", where=shown(url))
+    system = s3fs.S3FileSystem(
+        use_listings_cache=False,
+        config_kwargs={
+            "connect_timeout": patience,
+            "read_timeout": patience,
+            "retries": {"max_attempts": 1},
+        },
+    )
+    return system, bucket + key

@@ -1,0 +1,164 @@
+"""
+Copies behind SSH (SFTP), through fsspec with hosts that are known only.
+
+As with ``ssh``, keys come from the agent and ``~/.ssh``, names of hosts from
+``~/.ssh/config``, and a host must be in ``~/.ssh/known_hosts``.
+"""
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from bursar.model.errors import InputError
+from bursar.replicas.failing import Failed, Stop
+from bursar.replicas.schemes.source import failing
+from bursar.replicas.urls import shown, split, without_secrets
+
+try:
+    import paramiko
+    from fsspec.implementations.sftp import SFTPFileSystem
+except ImportError:  # pragma: no cover - told by a test in another process
+    raise InputError("ssh copies need paramiko", hint="pip install 'bursar[ssh]'") from None
+
+_BLOCK = 32 * 1024  # what servers give at most for one request
+_MACHINE = re.compile(r"(\[[^\]]*\]|[^:]*)(?::(\d{1,5}))?")
+
+
+class KnownHosts(SFTPFileSystem):  # type: ignore[misc]
+    """fsspec's, but a host that is not known is refused, as ``ssh`` does without a terminal."""
+
+    protocol = ()  # not found by a URL
+    cachable = False  # a connection is closed by who opened it
+
+    def _connect(self) -> None:
+        self.client = paramiko.SSHClient()
+        known = os.path.expanduser("~/.ssh/known_hosts")
+        if os.path.exists(known):
+            self.client.load_system_host_keys(known)
+        self.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        self.client.connect(self.host, **self.ssh_kwargs)
+        self.ftp = self.client.open_sftp()
+
+
+class SshSource:
+    """A file of another machine."""
+
+    chunk = 4 * 1024 * 1024
+
+    def __init__(self, url: str, offset: int, patience: float, stop: Stop) -> None:
+        self._stop = stop
+        self._system, path = _connect(url, patience)
+        try:
+            with _failing():
+                about = self._system.ftp.stat(path)
+                if not stat.S_ISREG(about.st_mode or stat.S_IFREG):
+                    raise Failed("is no regular file", bad=True)
+                self._file = self._system.ftp.open(path, "rb")
+        except Failed:
+            self.close()
+            raise
+        self.size: int = about.st_size or 0
+        self.tag = f"{about.st_mtime}-{about.st_size}"
+        self.start = self._at = min(offset, self.size)
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        end = min(self._at + size, self.size)
+        blocks = [(at, min(_BLOCK, end - at)) for at in range(self._at, end, _BLOCK)]
+        if not blocks:
+            return b""
+        with self._stop.by(self.close), _failing():
+            # All asked for at once, so that distance costs once for all of them.
+            data = b"".join(self._file.readv(blocks))
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._system.client.close()
+
+
+class SshUpload:
+    """A file to be, under another name until it is whole."""
+
+    def __init__(self, url: str, patience: float) -> None:
+        self._system, self._path = _connect(url, patience)
+        self._fresh = f"{self._path}.part-{os.getpid()}"
+        try:
+            with _failing():
+                self._system.makedirs(os.path.dirname(self._path), exist_ok=True)
+                self._file = self._system.ftp.open(self._fresh, "wb")
+                self._file.set_pipelined(True)
+        except Failed:
+            self._system.client.close()
+            raise
+
+    def write(self, data: bytes) -> None:
+        """Adds bytes."""
+        with _failing():
+            self._file.write(data)
+
+    def finish(self) -> None:
+        """Gives it its name."""
+        with _failing():
+            self._file.close()
+            self._system.ftp.posix_rename(self._fresh, self._path)
+        self._system.client.close()
+
+    def discard(self) -> None:
+        """Deletes it, as far as that is possible."""
+        with contextlib.suppress(Failed), _failing():
+            self._file.close()
+            self._system.ftp.remove(self._fresh)
+        self._system.client.close()
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        with failing():
+            yield
+    except paramiko.BadHostKeyException:
+        raise Failed("has another key than ~/.ssh/known_hosts says") from None
+    except paramiko.AuthenticationException:
+        raise Failed("does not accept our keys or password") from None
+    except paramiko.SSHException as error:
+        if "known_hosts" in str(error):
+            raise Failed("is no host that ~/.ssh/known_hosts knows") from None
+        raise Failed(f"broke off ({without_secrets(str(error))})", transient=True) from None
+
+
+def _connect(url: str, patience: float) -> tuple[Any, str]:
+    """A connection of its own, and the path there."""
+    _, host, path = split(url)
+    user, _, machine = host.rpartition("@")
+    name, _, password = user.partition(":")
+    match = _MACHINE.fullmatch(machine)
+    if match is None or not path.strip("/"):
+        raise InputError("expected ssh://host/path", where=shown(url))
+    said = _configured(match[1].strip("[]"))
+    options = {
+        "port": int(match[2] or said.get("port", 22)),
+        "username": unquote(name) or said.get("user"),
+        "password": unquote(password) or None,
+        "key_filename": said.get("identityfile"),
+        "timeout": patience,
+        "banner_timeout": patience,
+        "auth_timeout": patience,
+    }
+    with _failing():
+        system = KnownHosts(said.get("hostname", match[1].strip("[]")), **options)
+        system.ftp.get_channel().settimeout(patience)
+    return system, path
+
+
+def _configured(host: str) -> Any:
+    """What the user's configuration says of a host."""
+    try:
+        return paramiko.SSHConfig.from_path(os.path.expanduser("~/.ssh/config")).lookup(host)
+    except (OSError, paramiko.ConfigParseError):
+        return {}

@@ -1,0 +1,359 @@
+"""
+Brings logical files to the sites where jobs read them, and keeps those that jobs make.
+
+A job waits until its files have come (Cavalieri et al. 2003, section 2.1). However many
+jobs wait for a file at a site, it is brought once.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bursar.model.errors import InputError, nearest
+from bursar.model.link import Link
+from bursar.model.replica import Replica
+from bursar.model.site import SiteFacts
+from bursar.replicas.catalogue import Catalogue
+from bursar.replicas.content import Content, logical
+from bursar.replicas.failing import TargetFailed, Unreachable
+from bursar.replicas.locking import Busy
+from bursar.replicas.rate import Rate
+from bursar.replicas.store import Incoming, Store, open_store
+from bursar.replicas.transfer import Candidate, Transfers, ended
+from bursar.replicas.urls import normal
+
+LinkBetween = Callable[[str, str], Link]
+"""How data pass from one site to another."""
+
+OnFile = Callable[[str, int, int | None], None]
+"""Told name, bytes that are there and bytes in all; in the thread that copies."""
+
+AT_ONCE = 4
+"""Transfers from one site to another; others wait for these."""
+
+_LOOK_AGAIN = 0.05  # seconds until a file that another process brings is looked at again
+_TRIES = 3  # of a file that goes again before it could be pinned
+
+
+def links_of(sites: Iterable[SiteFacts]) -> LinkBetween:
+    """Links as the sites state them; where none does, they share their files."""
+    links = {(site.name, other): link for site in sites for other, link in site.links.items()}
+    return lambda source, target: links.get((source, target), Link())
+
+
+def open_stores(sites: Iterable[SiteFacts]) -> dict[str, Store]:
+    """
+    The storages of those sites that have one, by site.
+
+    Raises
+    ------
+    InputError
+        When one cannot be used.
+    """
+    return {
+        site.name: open_store(site.storage, limit=site.storage_limit)
+        for site in sites
+        if site.storage is not None
+    }
+
+
+class Stager:
+    """
+    Moves files between the storages of sites.
+
+    Parameters
+    ----------
+    catalogue
+        That says where copies are, and is told of new ones.
+    stores
+        Of the sites, by name.
+    link
+        From where to where how fast: the order in which copies are tried, and the most
+        that all transfers over it take together.
+    transfers
+        Carries them out; None: one of its own.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        stores: Mapping[str, Store],
+        *,
+        link: LinkBetween = lambda source, target: Link(),
+        transfers: Transfers | None = None,
+    ) -> None:
+        self._catalogue = catalogue
+        self._stores = stores
+        self._link = link
+        self._transfers = transfers or Transfers()
+        self._lines: dict[tuple[str, str], _Line] = {}
+        self._flights: dict[tuple[str, str], _Flight] = {}
+
+    async def bring(
+        self, names: Iterable[str], site: str, job: str, *, on_file: OnFile | None = None
+    ) -> dict[str, str]:
+        """
+        Waits until all files of a job are at a site.
+
+        Parameters
+        ----------
+        names
+            Logical names.
+        job
+            For which they are held there until it is released.
+        on_file
+            Told progress of transfers that this begins.
+
+        Returns
+        -------
+        dict
+            The place of each: a path, or a URL where the storage is one.
+
+        Raises
+        ------
+        Unreachable
+            When a file has no copy that could be brought: which, from where, why not.
+        TargetFailed
+            When one cannot be written there, or has no room.
+        InputError
+            When the site has no storage, or a name is out of form.
+        """
+        store = self._store(site)
+        wanted = list(dict.fromkeys(logical(name) for name in names))
+        contents = await self._transfers.run(self._catalogue.contents, wanted)
+        for name in wanted:
+            if name not in contents:
+                raise Unreachable(f'"{name}" is not in the catalogue')
+        doubtful = await self._transfers.run(self._catalogue.doubtful, wanted, site)
+        if doubtful:
+            await self._transfers.run(store.doubt, doubtful)
+        works: list[asyncio.Future[str]] = []
+        try:
+            there = await self._transfers.run(store.pin, contents, job)
+            works = [
+                asyncio.ensure_future(self._one(name, site, job, there.get(name), on_file))
+                for name in wanted
+            ]
+            return dict(zip(wanted, await asyncio.gather(*works), strict=True))
+        except BaseException:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+            await self.release(job, site)
+            raise
+
+    async def release(self, job: str, site: str | None = None) -> None:
+        """Lets go of what was held for a job, at a site or everywhere."""
+        stores = self._stores.values() if site is None else (self._store(site),)
+        for store in stores:
+            await self._transfers.run(store.release, job)
+
+    async def keep(self, path: Path | str, name: str, site: str) -> Replica:
+        """
+        Puts a file that a job made into a site's storage, to stay, and registers it.
+
+        Raises
+        ------
+        Unreachable
+            When it cannot be read.
+        TargetFailed
+            When it cannot be written.
+        InputError
+            When the name has another content already.
+        """
+        name, store = logical(name), self._store(site)
+        made = Replica(name=name, site=site, url=normal(str(path)))
+        with _about(name, site):
+            incoming = await self._begin(store, name, Content(), keep=True)
+            if incoming is None:
+                raise InputError("is there already", where=store.place_of(name))
+            try:
+                content = await self._transfers.fetch(Content(), [Candidate(made)], incoming.sink)
+                await self._transfers.run(self._agree, name, content)
+                await self._transfers.run(incoming.commit, content, self._catalogue.spare)
+            finally:
+                await self._transfers.run(incoming.discard)
+        return await self._register(name, site, content)
+
+    def close(self) -> None:
+        """Lets go of the storages, and ends its threads once they are done."""
+        self._transfers.close()
+        for store in self._stores.values():
+            store.close()
+
+    # Inside.
+
+    def _store(self, site: str) -> Store:
+        if site not in self._stores:
+            raise InputError(
+                "has no storage, so no files can be brought there",
+                where=f"site {site}",
+                hint=nearest(site, self._stores),
+            )
+        return self._stores[site]
+
+    async def _one(
+        self, name: str, site: str, job: str, place: str | None, on_file: OnFile | None
+    ) -> str:
+        """The place of a file, held for a job, once it is there."""
+        store = self._stores[site]
+        for _ in range(_TRIES):
+            found = await self._transfers.run(self._catalogue.locate, name)
+            here = [replica for replica in found if replica.site == site]
+            if place is not None:
+                if all(replica.url != place for replica in here):
+                    # Whoever brought it was killed before it could say so.
+                    content = await self._transfers.run(self._catalogue.content, name)
+                    await self._register(name, site, content or Content())
+                return place
+            for replica in here:
+                if store.is_usable(replica):
+                    return replica.url
+            await self._shared(name, site, on_file)
+            content = await self._transfers.run(self._catalogue.content, name)
+            there = await self._transfers.run(store.pin, {name: content or Content()}, job)
+            place = there.get(name)
+        raise TargetFailed(f'"{name}" leaves {site} as soon as it is there', transient=True)
+
+    async def _shared(self, name: str, site: str, on_file: OnFile | None) -> None:
+        """Waits for a transfer, which is begun if nobody else waits for it."""
+        key = name, site
+        flight = self._flights.get(key)
+        if flight is None:
+            work = asyncio.ensure_future(self._bring(name, site, on_file))
+            flight = self._flights[key] = _Flight(work)
+            work.add_done_callback(lambda _: self._landed(key, flight))
+        flight.waiting += 1
+        try:
+            await asyncio.shield(flight.work)
+        except asyncio.CancelledError:
+            if flight.waiting == 1:
+                self._landed(key, flight)  # who comes now needs another one
+                flight.work.cancel()
+                await ended(flight.work)
+            raise
+        finally:
+            flight.waiting -= 1
+
+    def _landed(self, key: tuple[str, str], flight: "_Flight") -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+    async def _bring(self, name: str, site: str, on_file: OnFile | None) -> None:
+        """Transfers a file into a site's storage, and registers it."""
+        store = self._stores[site]
+        content = await self._transfers.run(self._catalogue.content, name) or Content()
+        found = await self._transfers.run(self._catalogue.locate, name)
+        candidates = self._candidates(found, site)
+        with _about(name, site):
+            incoming = await self._begin(store, name, content, keep=False)
+            if incoming is not None:
+                try:
+                    content = await self._transfers.fetch(
+                        content,
+                        candidates,
+                        incoming.sink,
+                        on_bytes=None if on_file is None else partial(on_file, name),
+                        on_bad=self._report,
+                    )
+                    await self._transfers.run(incoming.commit, content, self._catalogue.spare)
+                except TargetFailed:
+                    await self._transfers.run(incoming.discard)
+                    raise
+                finally:
+                    await self._transfers.run(incoming.close)
+        await self._register(name, site, content)
+
+    def _candidates(self, replicas: Sequence[Replica], site: str) -> list[Candidate]:
+        """Where a file may come from, the nearest copy first; those of no site last."""
+
+        def seconds(replica: Replica) -> float:
+            if not replica.site:
+                return math.inf
+            link = self._between(replica.site, site)
+            return link.latency + (replica.size or 0) / link.bandwidth
+
+        lines = [(replica, self._line(replica.site, site)) for replica in replicas]
+        lines.sort(key=lambda pair: seconds(pair[0]))
+        return [Candidate(replica, line.rate, line.gate) for replica, line in lines]
+
+    def _between(self, source: str, target: str) -> Link:
+        return Link() if source == target else self._link(source, target)
+
+    def _line(self, source: str, target: str) -> "_Line":
+        """What all transfers from one site to another share."""
+        if (source, target) not in self._lines:
+            bandwidth = self._between(source, target).bandwidth if source else math.inf
+            rate = None if math.isinf(bandwidth) else Rate(bandwidth)
+            self._lines[source, target] = _Line(rate, asyncio.Semaphore(AT_ONCE))
+        return self._lines[source, target]
+
+    async def _begin(
+        self, store: Store, name: str, content: Content, *, keep: bool
+    ) -> Incoming | None:
+        """Once nobody else brings the file."""
+        while True:
+            work = asyncio.ensure_future(
+                self._transfers.run(store.begin, name, content, self._catalogue.spare, keep=keep)
+            )
+            try:
+                return await asyncio.shield(work)
+            except Busy:
+                await asyncio.sleep(_LOOK_AGAIN)
+            except asyncio.CancelledError:
+                await ended(work)
+                if not work.cancelled() and work.exception() is None:
+                    incoming = work.result()
+                    if incoming is not None:
+                        incoming.close()
+                raise
+
+    async def _register(self, name: str, site: str, content: Content) -> Replica:
+        """Lets the catalogue know of the copy in a site's storage."""
+        replica = Replica(
+            name=name,
+            site=site,
+            url=self._stores[site].place_of(name),
+            size=content.size,
+            checksum=content.checksum,
+        )
+        await self._transfers.run(self._catalogue.register, replica)
+        return replica
+
+    def _agree(self, name: str, content: Content) -> None:
+        known = self._catalogue.content(name)
+        if known is not None and not known.agrees_with(content):
+            raise InputError(f"is registered with {known}, not with {content}", where=name)
+
+    def _report(self, replica: Replica, reason: str) -> None:
+        self._catalogue.report_bad(replica.name, replica.url, reason)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Line:
+    """The way from one site to another."""
+
+    rate: Rate | None
+    gate: asyncio.Semaphore
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A transfer under way, and how many wait for it."""
+
+    work: "asyncio.Future[None]"
+    waiting: int = 0
+
+
+@contextmanager
+def _about(name: str, site: str) -> Iterator[None]:
+    """Failures said of which file, and where to."""
+    try:
+        yield
+    except (TargetFailed, Unreachable) as error:
+        line = f'"{name}" cannot be brought to {site}: {error}'
+        raise type(error)(line, transient=error.transient) from None

@@ -1,0 +1,193 @@
+"""A file from whichever of its copies gives it: tried in order, tried again, cancellable."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from bursar.model.errors import InputError
+from bursar.model.replica import Replica
+from bursar.replicas.content import Content
+from bursar.replicas.copying import PATIENCE, OnBytes, copy
+from bursar.replicas.failing import Failed, Stop, Unreachable
+from bursar.replicas.parts import Sink
+from bursar.replicas.rate import Rate
+from bursar.replicas.urls import shown
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+OnBad = Callable[[Replica, str], object]
+"""Told a copy that is not what it should be, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """
+    A copy that a file may be brought from.
+
+    Parameters
+    ----------
+    replica
+        The copy.
+    rate
+        Of the link from there; None: without a limit.
+    gate
+        That lets few transfers of a link begin, so that they leave threads to others.
+    """
+
+    replica: Replica
+    rate: Rate | None = None
+    gate: asyncio.Semaphore | None = None
+
+
+class Transfers:
+    """
+    Carries out transfers, so many at once.
+
+    Parameters
+    ----------
+    threads
+        That copy. Positive.
+    rounds
+        How often all sources of a file are tried.
+    pause
+        Seconds before the second round; twice as many before each further one.
+    patience
+        Seconds to wait for a source that says nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int = 8,
+        rounds: int = 3,
+        pause: float = 0.5,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="bursar-transfer")
+        self._rounds = rounds
+        self._pause = pause
+        self._patience = patience
+
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """
+        In a thread, to its end, even if that is not waited for any more.
+
+        Not in one of those that copy: all of them may be busy for hours.
+        """
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(None, lambda: call(*args, **kwargs))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await ended(future)
+            raise
+
+    async def fetch(
+        self,
+        content: Content,
+        candidates: Sequence[Candidate],
+        sink: Sink,
+        *,
+        on_bytes: OnBytes | None = None,
+        on_bad: OnBad | None = None,
+    ) -> Content:
+        """
+        Brings a file from the first of its copies that gives it.
+
+        Parameters
+        ----------
+        content
+            What it should have, as far as is known.
+        candidates
+            Its copies, the best one first.
+        sink
+            Where to.
+        on_bytes
+            Told progress, in another thread.
+        on_bad
+            Told, here, of copies that are not what they should be; none of them is
+            tried again.
+
+        Returns
+        -------
+        Content
+            What it has.
+
+        Raises
+        ------
+        Unreachable
+            When none does: the line says why, for each.
+        InputError
+            When the only one cannot be asked, as an extra is missing.
+        TargetFailed
+            When it cannot be written.
+        """
+        left = list(candidates)
+        reasons: dict[str, str] = {}
+        fault: InputError | None = None
+        for turn in range(self._rounds):
+            if turn:
+                await asyncio.sleep(self._pause * 2 ** (turn - 1))
+            for candidate in tuple(left):
+                try:
+                    async with candidate.gate or nullcontext():
+                        return await self._copied(candidate, content, sink, on_bytes)
+                except InputError as error:  # another one may do without what is missing
+                    fault = error
+                    reasons[shown(candidate.replica.url)] = f"cannot be read: {error.message}"
+                    left.remove(candidate)
+                except Failed as failure:
+                    reasons[shown(candidate.replica.url)] = failure.reason
+                    if failure.bad and on_bad is not None:
+                        on_bad(candidate.replica, failure.reason)
+                    if failure.bad or not failure.transient:
+                        left.remove(candidate)
+            if not left:
+                break
+        if fault is not None and len(reasons) == 1:
+            raise fault
+        tried = "; ".join(f"{url} {reason}" for url, reason in reasons.items())
+        raise Unreachable(tried or "the catalogue has no good copy", transient=bool(left))
+
+    def close(self) -> None:
+        """Ends the threads, once they are done."""
+        self._pool.shutdown()
+
+    async def _copied(
+        self, candidate: Candidate, content: Content, sink: Sink, on_bytes: OnBytes | None
+    ) -> Content:
+        stop = Stop()
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(
+            self._pool,
+            lambda: copy(
+                candidate.replica.url,
+                content,
+                sink,
+                rate=candidate.rate,
+                stop=stop,
+                patience=self._patience,
+                on_bytes=on_bytes,
+            ),
+        )
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            stop.ask()
+            await ended(future)  # then nobody writes any more
+            raise
+
+
+async def ended(future: "asyncio.Future[T]") -> None:
+    """Waits for its end, cancelled again or not, and takes what it may have raised."""
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            continue
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,96 @@
+"""
+Where copies are, as text: paths of this machine and URLs.
+
+Local copies are kept as absolute paths. Passwords and signatures that a URL may
+hold are needed to read it and never shown.
+"""
+
+import os
+import re
+from urllib.parse import unquote
+
+from bursar.model.errors import InputError, nearest
+
+SCHEMES = ("file", "http", "https", "ssh", "sftp", "s3")
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
+_ANYWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
+
+
+def is_local(url: str) -> bool:
+    """Whether it is a path of this machine."""
+    return _URL.match(url) is None
+
+
+def split(url: str) -> tuple[str, str, str]:
+    """
+    Scheme, host with what stands before it, and the rest, as they are written.
+
+    Raises
+    ------
+    ValueError
+        When it is a path.
+    """
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise ValueError("a path, no URL")
+    return match[1].lower(), match[2], match[3]
+
+
+def normal(url: str) -> str:
+    """
+    A URL as the catalogue keeps it; a path, also as ``file:``, becomes absolute.
+
+    Raises
+    ------
+    InputError
+        When nothing can be read or written there.
+    """
+    if not url or "\0" in url:
+        raise InputError("expected a path or a URL")
+    if url.startswith("file:") and is_local(url):  # file:/path, which is allowed
+        return os.path.abspath(unquote(url.removeprefix("file:")))
+    if is_local(url):
+        return os.path.abspath(os.path.expanduser(url))
+    scheme, host, path = split(url)
+    if scheme not in SCHEMES:
+        raise InputError(
+            f"expected a path or a URL of {', '.join(SCHEMES)}",
+            where=shown(url),
+            hint=nearest(scheme, SCHEMES),
+        )
+    if scheme == "file":
+        if host not in ("", "localhost"):
+            raise InputError(f"is a file of {host}, not of this machine", where=shown(url))
+        return os.path.abspath(unquote(path))
+    if not host.rpartition("@")[2]:
+        raise InputError("expected a host" if scheme != "s3" else "no bucket", where=shown(url))
+    return f"{scheme}://{host}{path}"
+
+
+def shown(url: str) -> str:
+    """
+    As it may be printed: without password, and of http without user and query.
+
+    >>> shown("ssh://ann:secret@host/x"), shown("https://ann:secret@host/x?Signature=1")
+    ('ssh://ann@host/x', 'https://host/x')
+    """
+    if is_local(url):
+        return url
+    scheme, host, path = split(url)
+    user, _, machine = host.rpartition("@")
+    user = user.partition(":")[0]
+    if scheme in ("http", "https"):
+        user, path = "", re.split(r"[?#]", path, maxsplit=1)[0]
+    return f"{scheme}://{user + '@' if user else ''}{machine}{path}"
+
+
+def without_secrets(text: str) -> str:
+    """A line of somebody else's with the URLs in it as they may be printed."""
+    line = " ".join(text.split())
+    return _ANYWHERE.sub(lambda match: shown(match[0]), line)[:300]
+
+
+def joined(place: str, name: str) -> str:
+    """URL or path of a logical file in a storage."""
+    return f"{place.rstrip('/')}/{name}"

@@ -1,0 +1,264 @@
+"""Statements, invoices and the book's rows: as tables for people, as JSON for programs."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from bursar.market.accounts import BANK, Account, Accounts, Row
+from bursar.market.statements import Invoice, Item, Line, Statement
+from bursar.model.money import Micros, format_amount, from_micros
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def account_to_dict(accounts: Accounts, account: Account, now: float) -> dict[str, Any]:
+    """An account with its balances, as JSON."""
+    quota = account.quota
+    return {
+        "name": account.name,
+        "kind": account.kind,
+        "group": account.group,
+        "balance_micros": accounts.balance(account.id),
+        "held_micros": accounts.held(account.name),
+        "quota_micros": None if quota is None else quota.amount,
+        "quota_per": None if quota is None else quota.per,
+        "used_micros": None if quota is None else accounts.used(account.name, now),
+    }
+
+
+def accounts_to_dict(accounts: Accounts, now: float) -> dict[str, Any]:
+    """All accounts, as JSON."""
+    return {
+        "currency": accounts.currency,
+        "granted_micros": -accounts.balance(BANK),
+        "rows": len(accounts),
+        "accounts": [account_to_dict(accounts, a, now) for a in accounts.accounts.values()],
+    }
+
+
+def row_to_dict(row: Row) -> dict[str, Any]:
+    """A row, as JSON."""
+    return {
+        "number": row.number,
+        "time": row.time,
+        "key": row.key,
+        "kind": row.kind,
+        "source": row.source,
+        "target": row.target,
+        "amount_micros": row.amount,
+        "agreement": row.agreement,
+        "memo": row.memo,
+    }
+
+
+def statement_to_dict(statement: Statement) -> dict[str, Any]:
+    """A statement, as JSON; an end of the period that is open is null."""
+    return {
+        "account": statement.account,
+        "kind": statement.kind,
+        "currency": statement.currency,
+        "begin": _moment(statement.begin),
+        "end": _moment(statement.end),
+        "opening_micros": statement.opening,
+        "closing_micros": statement.closing,
+        "closing": from_micros(statement.closing),
+        "held_micros": statement.held,
+        "parties": [
+            {"party": party, "amount_micros": amount}
+            for party, amount in statement.by_party.items()
+        ],
+        "lines": [_line_to_dict(line) for line in statement.lines],
+    }
+
+
+def _line_to_dict(line: Line) -> dict[str, Any]:
+    row = line.row
+    return {
+        "number": row.number,
+        "time": row.time,
+        "kind": row.kind,
+        "party": line.party,
+        "agreement": row.agreement,
+        "memo": row.memo,
+        "amount_micros": line.amount,
+        "balance_micros": line.balance,
+    }
+
+
+def invoice_to_dict(invoice: Invoice) -> dict[str, Any]:
+    """An invoice, as JSON; an end of the period that is open is null."""
+    return {
+        "provider": invoice.provider,
+        "user": invoice.user,
+        "currency": invoice.currency,
+        "begin": _moment(invoice.begin),
+        "end": _moment(invoice.end),
+        "items": [_item_to_dict(item) for item in invoice.items],
+        "subtotal_micros": invoice.subtotal,
+        "discounts_micros": invoice.discounts,
+        "refunds_micros": invoice.refunds,
+        "total": from_micros(invoice.total),
+        "total_micros": invoice.total,
+    }
+
+
+def _item_to_dict(item: Item) -> dict[str, Any]:
+    return {
+        "agreement": item.agreement,
+        "processor_seconds": item.processor_seconds,
+        "jobs": item.jobs,
+        "price_micros": item.price,
+        "discount_micros": item.discount,
+        "refunded_micros": item.refunded,
+        "total_micros": item.total,
+        "memos": list(item.memos),
+    }
+
+
+def print_accounts(accounts: Accounts, now: float, console: "Console | None" = None) -> None:
+    """All accounts with their balances."""
+    console = console or _console()
+    if not accounts.accounts:
+        console.print("no accounts")
+        return
+    table = _table("account", "kind", "group", "free or earned", "held", "quota", "of it used")
+    for account in accounts.accounts.values():
+        quota = account.quota
+        limit = used = ""
+        if quota is not None:
+            per = "in all" if quota.per == "all" else f"per {quota.per}"
+            limit = f"{format_amount(quota.amount, accounts.currency)} {per}"
+            used = format_amount(accounts.used(account.name, now), accounts.currency)
+        held = accounts.held(account.name)
+        table.add_row(
+            _plain(account.name),
+            account.kind,
+            _plain(account.group),
+            format_amount(accounts.balance(account.id), accounts.currency),
+            format_amount(held, accounts.currency) if held else "",
+            limit,
+            used,
+        )
+    _to_the_right(table, 3)
+    console.print(table)
+
+
+def print_rows(rows: Sequence[Row], currency: str, console: "Console | None" = None) -> None:
+    """The rows of a book."""
+    console = console or _console()
+    if not rows:
+        console.print("no rows")
+        return
+    table = _table("row", "time (UTC)", "kind", "from", "to", "amount", "memo")
+    for row in rows:
+        table.add_row(
+            str(row.number),
+            _clock(row.time),
+            row.kind,
+            _plain(row.source),
+            _plain(row.target),
+            format_amount(row.amount, currency),
+            _plain(row.memo),
+        )
+    table.columns[5].justify = "right"
+    console.print(table)
+
+
+def print_statement(statement: Statement, console: "Console | None" = None) -> None:
+    """A statement: what there was, what happened, what there is."""
+    console = console or _console()
+    currency = statement.currency
+
+    def amount(micros: Micros) -> str:
+        return format_amount(micros, currency)
+
+    console.print(_plain(f"{statement.kind} {statement.account}{_period_of(statement)}"))
+    table = _table("time (UTC)", "kind", "with", "agreement", "memo", "amount", "balance")
+    table.add_row("", "opening", "", "", "", "", amount(statement.opening))
+    for line in statement.lines:
+        table.add_row(
+            _clock(line.row.time),
+            line.row.kind,
+            _plain(line.party),
+            _plain(line.row.agreement),
+            _plain(line.row.memo),
+            amount(line.amount),
+            amount(line.balance),
+        )
+    table.add_row("", "closing", "", "", "", "", amount(statement.closing), style="bold")
+    _to_the_right(table, 5)
+    console.print(table)
+    if statement.held:
+        console.print(f"of this held for agreements: {amount(statement.held)}")
+
+
+def print_invoice(invoice: Invoice, console: "Console | None" = None) -> None:
+    """An invoice: agreements, subtotal, discounts, refunds, total."""
+    console = console or _console()
+    currency = invoice.currency
+
+    def amount(micros: Micros) -> str:
+        return format_amount(micros, currency) if micros else ""
+
+    console.print(_plain(f"{invoice.provider} to {invoice.user}{_period_of(invoice)}"))
+    table = _table("agreement", "processor time", "price", "discount", "refunded", "total")
+    for item in invoice.items:
+        seconds = item.processor_seconds
+        table.add_row(
+            _plain(item.agreement),
+            "" if seconds is None else f"{seconds:,.1f} s",
+            amount(item.price),
+            amount(-item.discount),
+            amount(-item.refunded),
+            format_amount(item.total, currency),
+        )
+    _to_the_right(table, 1)
+    console.print(table)
+    console.print()
+    console.print(f"subtotal: {format_amount(invoice.subtotal, currency)}")
+    if invoice.discounts:
+        console.print(f"discounts: {amount(-invoice.discounts)}")
+    if invoice.refunds:
+        console.print(f"refunds: {amount(-invoice.refunds)}")
+    console.print(f"total: {format_amount(invoice.total, currency)}", style="bold")
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _table(*columns: str) -> "Table":
+    from rich.table import Table
+
+    return Table(*columns, box=None)
+
+
+def _to_the_right(table: "Table", first: int) -> None:
+    for column in table.columns[first:]:
+        column.justify = "right"
+
+
+def _plain(text: str) -> str:
+    """Brackets in a name or memo are its own, no markup."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment))
+
+
+def _moment(moment: float) -> float | None:
+    return moment if math.isfinite(moment) else None
+
+
+def _period_of(paper: Statement | Invoice) -> str:
+    if not math.isfinite(paper.begin) or not math.isfinite(paper.end):
+        return ""
+    return f", {_clock(paper.begin)} until {_clock(paper.end)} UTC"

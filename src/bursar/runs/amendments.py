@@ -1,0 +1,138 @@
+"""A goal changed while the run goes on: asked for in its folder, answered in its journal."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from bursar.dispatch.journal import read_journal, writer_of
+from bursar.model.errors import BursarError, InputError
+from bursar.model.goal import Goal
+from bursar.runs.folder import RunFolder, append_durably
+
+AMENDED = "amended"
+"""Kind of the events that answer."""
+
+EVERY = 0.2
+"""Seconds between two looks for amendments."""
+
+PATIENCE = 10.0
+"""Seconds that an answer is waited for."""
+
+
+class Amendment(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Limits that a run is to have from now on.
+
+    Parameters
+    ----------
+    id
+        Of the amendment.
+    deadline
+        Seconds from the run's begin; None for none.
+    budget
+        Currency units; None for none.
+    """
+
+    id: str
+    deadline: float | None
+    budget: float | None
+
+    def of(self, goal: Goal) -> Goal:
+        """A goal with these limits."""
+        return replace(goal, deadline=self.deadline, budget=self.budget)
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    What became of an amendment.
+
+    Parameters
+    ----------
+    id
+        Of the amendment.
+    deadline, budget
+        As the run has them now.
+    refused
+        Why it has not changed; empty when it has.
+    """
+
+    id: str
+    deadline: float | None = None
+    budget: float | None = None
+    refused: str = ""
+
+
+def ask(folder: RunFolder, goal: Goal) -> Answer:
+    """
+    Asks the process that carries a run out for other limits, and waits for its answer.
+
+    Where nobody carries it out, they are written into its campaign.
+
+    Raises
+    ------
+    BursarError
+        When there is no answer.
+    """
+    amendment = Amendment(id=secrets.token_hex(8), deadline=goal.deadline, budget=goal.budget)
+    if writer_of(folder.journal_file) is None:
+        campaign = folder.read_campaign()
+        folder.write_campaign(replace(campaign, goal=amendment.of(campaign.goal)))
+        return Answer(id=amendment.id, deadline=goal.deadline, budget=goal.budget)
+    append_durably(folder.amendments_file, msgspec.json.encode(amendment) + b"\n")
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        time.sleep(EVERY / 2)
+        for event in reversed(read_journal(folder.journal_file).events):
+            if event.kind == AMENDED:
+                answer = msgspec.json.decode(event.text, type=Answer)
+                if answer.id == amendment.id:
+                    return answer
+    raise BursarError(f"run {folder.name} does not answer; its goal may change or not")
+
+
+async def heed(folder: RunFolder, amend: Callable[[Amendment], None]) -> None:
+    """Takes in what is asked for from now on."""
+    seen = _size(folder)
+    while True:
+        await asyncio.sleep(EVERY)
+        size = _size(folder)
+        if size <= seen:
+            continue
+        with folder.amendments_file.open("rb") as file:
+            file.seek(seen)
+            text = file.read(size - seen)
+        whole, _, rest = text.rpartition(b"\n")
+        seen = size - len(rest)
+        for line in whole.split(b"\n"):
+            try:
+                amend(msgspec.json.decode(line, type=Amendment))
+            except (msgspec.MsgspecError, ValueError):
+                continue  # not from us: nobody waits for an answer
+
+
+def checked(goal: Goal, elapsed: float) -> Goal:
+    """
+    The same goal, where it makes sense for a run that has lasted so long.
+
+    Raises
+    ------
+    InputError
+        When the deadline has passed.
+    """
+    if goal.deadline is not None and goal.deadline <= elapsed:
+        raise InputError(
+            f"{goal.deadline:.6g} s from the begin have passed: the run is {elapsed:.6g} s old",
+            where="deadline",
+        )
+    return goal
+
+
+def _size(folder: RunFolder) -> int:
+    try:
+        return folder.amendments_file.stat().st_size
+    except OSError:
+        return 0

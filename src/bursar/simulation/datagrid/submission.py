@@ -1,0 +1,105 @@
+"""The job submission service: a job waits there for its files, and is then handed to its site."""
+
+from collections import deque
+from collections.abc import Callable
+
+from bursar.simulation.clock import VirtualLoop
+from bursar.simulation.datagrid.grid import Services
+from bursar.simulation.datagrid.jobs import Job, State
+
+
+class SubmissionService:
+    """
+    Takes jobs from the broker to their sites (section 2.1).
+
+    Parameters
+    ----------
+    services
+        Its overhead, and how many jobs it does at a time.
+    loop
+        Whose time it takes.
+    bring
+        Brings a job's files; answers by :meth:`staged` or :meth:`failed`.
+    hand_over
+        Takes a job at its site.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        loop: VirtualLoop,
+        *,
+        bring: Callable[[Job], None],
+        hand_over: Callable[[Job], None],
+    ) -> None:
+        self._services = services
+        self._loop = loop
+        self._bring = bring
+        self._hand_over = hand_over
+        self._waiting: deque[Job] = deque()
+        self._staging = 0
+        self._ready: deque[Job] = deque()
+        self._handing = 0
+        self._turning = False
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait for others' files to come first."""
+        return len(self._waiting)
+
+    @property
+    def ready(self) -> int:
+        """Jobs with all files that are not at their sites yet."""
+        return len(self._ready) + self._handing
+
+    def accept(self, job: Job) -> None:
+        """A job of a site that the broker chose."""
+        job.state = State.STAGING
+        self._waiting.append(job)
+        self._turn()
+
+    def staged(self, job: Job) -> None:
+        """A job's files are there."""
+        self._staging -= 1
+        job.state = State.SUBMITTING
+        self._ready.append(job)
+        self._turn()
+
+    def failed(self) -> None:
+        """A job's files will not come."""
+        self._staging -= 1
+        self._turn()
+
+    def _turn(self) -> None:
+        """Does what can be done now. What that calls may call this again: no deeper then."""
+        if self._turning:
+            return
+        self._turning = True
+        while self._bring_one() or self._hand_one():
+            pass
+        self._turning = False
+
+    def _bring_one(self) -> bool:
+        most = self._services.stagings
+        if not self._waiting or (most is not None and self._staging >= most):
+            return False
+        self._staging += 1
+        self._bring(self._waiting.popleft())
+        return True
+
+    def _hand_one(self) -> bool:
+        most = self._services.channels
+        if not self._ready or (most is not None and self._handing >= most):
+            return False
+        self._handing += 1
+        job = self._ready.popleft()
+        if self._services.overhead:
+            self._loop.call_later(self._services.overhead, self._handed, job)
+        else:
+            self._handed(job)
+        return True
+
+    def _handed(self, job: Job) -> None:
+        self._handing -= 1
+        self._hand_over(job)
+        self._turn()

@@ -1,0 +1,168 @@
+"""
+Weights of the rank found by simulation (section 2.2: "by using offline simulation tools").
+
+Candidates are compared under the same submissions and the same luck, replication by
+replication, so that little but the weights differs between them. Of a coarse lattice the worse
+half is dropped, and the others get twice the replications, until few are left (successive
+halving); around the best of these the lattice is made finer.
+
+References
+----------
+.. [1] Jamieson, Talwalkar (2016). Non-stochastic best arm identification and hyperparameter
+   optimization. AISTATS, PMLR 51: 240-248.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bursar.model.weights import Weights
+from bursar.simulation.datagrid.confidence import Interval, interval
+
+Measure = Callable[[Weights, int], float]
+"""Mean lifetime under some weights in one replication, seconds."""
+
+STEPS = (0.25, 0.125, 0.0625)
+"""Of the lattice, and of the finer ones."""
+FIRST = 2
+"""Replications of every candidate."""
+FEW = 3
+"""Candidates at which halving ends."""
+SHORT = 4
+"""Share of the replications, as its inverse, in which the neighbours of the best are compared
+before the better ones get all."""
+CHECKS = 20
+"""Replications in which the best is compared with the default, none of them used before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """
+    Weights that were found.
+
+    Parameters
+    ----------
+    best, default
+        Weights.
+    best_lifetime, default_lifetime
+        Mean lifetimes under them, seconds, over replications that played no part in the
+        search.
+    gain
+        By how much the best is shorter, seconds, pair by pair.
+    tried
+        Weights with their mean lifetime and number of replications in the search.
+    """
+
+    best: Weights
+    default: Weights
+    best_lifetime: Interval
+    default_lifetime: Interval
+    gain: Interval
+    tried: tuple[tuple[Weights, float, int], ...] = field(repr=False)
+
+
+class Search:
+    """
+    Looks for the weights with the shortest lifetimes.
+
+    Parameters
+    ----------
+    measure
+        A function of weights and replication; always the same for the same.
+    tell
+        Told how many simulations there were, and how many there will be at most.
+    """
+
+    def __init__(
+        self, measure: Measure, tell: Callable[[int, int], None] = lambda done, total: None
+    ) -> None:
+        self._measure = measure
+        self._tell = tell
+        self._found: dict[Weights, list[float]] = {}
+        self._done = 0
+        self._total = most_simulations()
+
+    def run(self, default: Weights) -> Tuned:
+        """
+        The best, against the default.
+
+        It is the default itself where nothing was better.
+        """
+        candidates = lattice(STEPS[0])
+        if default not in candidates:
+            candidates.append(default)
+        replications = FIRST
+        while True:
+            candidates = self._ranked(candidates, replications)
+            if len(candidates) <= FEW:
+                break
+            candidates = candidates[: max(FEW, len(candidates) // 2)]
+            replications *= 2
+        best = candidates[0]
+        for step in STEPS[1:]:
+            near = self._ranked(around(best, step), replications // SHORT)[:FEW]
+            best = self._ranked([best, *near], replications)[0]
+        return self._compared(best, default, first=replications)
+
+    def _ranked(self, candidates: Sequence[Weights], replications: int) -> list[Weights]:
+        """Best first."""
+        for weights in candidates:
+            found = self._found.setdefault(weights, [])
+            for replication in range(len(found), replications):
+                found.append(self._once(weights, replication))
+        return sorted(candidates, key=lambda w: float(np.mean(self._found[w][:replications])))
+
+    def _compared(self, best: Weights, default: Weights, first: int) -> Tuned:
+        checks = range(first, first + CHECKS)
+        ours = np.array([self._once(best, i) for i in checks])
+        theirs = ours if best == default else np.array([self._once(default, i) for i in checks])
+        self._tell(self._total, self._total)
+        return Tuned(
+            best=best,
+            default=default,
+            best_lifetime=interval(ours),
+            default_lifetime=interval(theirs),
+            gain=interval(theirs - ours),
+            tried=tuple((w, float(np.mean(v)), len(v)) for w, v in self._found.items()),
+        )
+
+    def _once(self, weights: Weights, replication: int) -> float:
+        value = self._measure(weights, replication)
+        self._done += 1
+        self._tell(min(self._done, self._total), self._total)
+        return value
+
+
+def lattice(step: float) -> list[Weights]:
+    """Alpha and beta from 0 to 1; with alpha 1 beta counts for nothing, and is 0."""
+    marks = [i * step for i in range(round(1 / step) + 1)]
+    return [Weights(alpha=a, beta=b) for a in marks[:-1] for b in marks] + [
+        Weights(alpha=1.0, beta=0.0)
+    ]
+
+
+def around(weights: Weights, step: float) -> list[Weights]:
+    """Neighbours a step away in either weight or both."""
+    found: dict[Weights, None] = {}
+    for a in (-step, 0.0, step):
+        for b in (-step, 0.0, step):
+            alpha, beta = weights.alpha + a, weights.beta + b
+            if (a or b) and 0 <= alpha <= 1 and 0 <= beta <= 1:
+                found[Weights(alpha=alpha, beta=beta)] = None
+    return list(found)
+
+
+def most_simulations() -> int:
+    """How many a search takes at most."""
+    left, replications, total = len(lattice(STEPS[0])) + 1, FIRST, 0
+    made = 0
+    while True:
+        total += left * (replications - made)
+        made = replications
+        if left <= FEW:
+            break
+        left = max(FEW, left // 2)
+        replications *= 2
+    near = 8 * (replications // SHORT) + FEW * (replications - replications // SHORT)
+    return total + (len(STEPS) - 1) * near + 2 * CHECKS

@@ -1,0 +1,266 @@
+"""
+Max-min fair rates, compiled.
+
+Flows that take the same way with the same weight and limit always have the same rate, so
+that they are counted, not listed: a *lane* stands for all of them. What a lane gets is its
+*pace*, bytes per second for each unit of weight.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from bursar.compiling import compiled, compiled_part, inlined
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_ALIKE = 1 + 1e-12
+"""Levels that differ by less than this factor are one level, rounded differently."""
+
+
+@compiled_part
+def mark_component(
+    lanes: int, hops: IntArray, depth: IntArray, weight: FloatArray, chosen: BoolArray
+) -> None:
+    """
+    Adds to the chosen lanes all that share a channel with them, directly or through others.
+
+    Parameters
+    ----------
+    lanes, hops, depth, weight
+        As in :func:`fill`; a lane of weight 0 that is not chosen joins nothing.
+    chosen
+        Changed in place.
+    """
+    channels = 0
+    for i in range(lanes):
+        for h in range(depth[i]):
+            channels = max(channels, hops[i, h] + 1)
+    touched = np.zeros(channels, np.bool_)
+    for i in range(lanes):
+        if chosen[i]:
+            for h in range(depth[i]):
+                touched[hops[i, h]] = True
+    growing = True
+    while growing:
+        growing = False
+        for i in range(lanes):
+            if chosen[i] or weight[i] == 0.0:
+                continue
+            for h in range(depth[i]):
+                if touched[hops[i, h]]:
+                    chosen[i] = True
+                    break
+            if chosen[i]:
+                for h in range(depth[i]):
+                    growing |= not touched[hops[i, h]]
+                    touched[hops[i, h]] = True
+
+
+@compiled_part
+def lanes_through(
+    lanes: int, hops: IntArray, depth: IntArray, rising: BoolArray, left: IntArray
+) -> tuple[IntArray, IntArray]:
+    """
+    The rising lanes by channel: those of ``c`` are ``through[begin[c]:begin[c + 1]]``.
+
+    Parameters
+    ----------
+    left
+        How many there are of each channel.
+    """
+    begin = np.zeros(len(left) + 1, np.int64)
+    for c in range(len(left)):
+        begin[c + 1] = begin[c] + left[c]
+    through = np.empty(begin[-1], np.int64)
+    place = begin.copy()
+    for i in range(lanes):
+        if rising[i]:
+            for h in range(depth[i]):
+                through[place[hops[i, h]]] = i
+                place[hops[i, h]] += 1
+    return begin, through
+
+
+@inlined
+def stay(
+    i: int,
+    level: float,
+    hops: IntArray,
+    depth: IntArray,
+    weight: FloatArray,
+    rising: BoolArray,
+    pace: FloatArray,
+    room: FloatArray,
+    load: FloatArray,
+    left: IntArray,
+) -> None:
+    """A lane rises no more: its part of each of its channels is taken."""
+    rising[i] = False
+    pace[i] = level
+    for h in range(depth[i]):
+        room[hops[i, h]] -= level * weight[i]
+        load[hops[i, h]] -= weight[i]
+        left[hops[i, h]] -= 1
+
+
+@compiled
+def fill(
+    lanes: int,
+    hops: IntArray,
+    depth: IntArray,
+    weight: FloatArray,
+    ceiling: FloatArray,
+    capacity: FloatArray,
+    chosen: BoolArray,
+    pace: FloatArray,
+) -> None:
+    """
+    Max-min fair paces by progressive filling.
+
+    All paces rise together. When a channel is full, the lanes through it stay at that level;
+    when a lane is at its ceiling, it stays there; the others rise on.
+
+    Parameters
+    ----------
+    lanes
+        How many there are, the first rows of what follows.
+    hops
+        Numbers of the channels that each uses, shape ``(rows, most hops)``.
+    depth
+        How many of these, shape ``(rows,)``.
+    weight
+        Sum of the weights of its flows; a lane of weight 0 gets nothing.
+    ceiling
+        Greatest pace; may be infinite.
+    capacity
+        Of each channel, bytes per second. Finite.
+    chosen
+        Which lanes to look at: no other may use a channel of theirs.
+    pace
+        Theirs are put here. Infinite for a lane without channels and ceiling.
+
+    References
+    ----------
+    .. [1] Bertsekas, Gallager (1992). Data Networks, 2nd edition, section 6.5.2. Weights and
+       ceilings: the pace is what is made fair, and a ceiling is a channel of the lane's own.
+    """
+    count = len(capacity)
+    room = capacity.copy()
+    load = np.zeros(count)
+    left = np.zeros(count, np.int64)
+    rising = np.zeros(lanes, np.bool_)
+    limited = False
+    todo = 0
+    for i in range(lanes):
+        if not chosen[i]:
+            continue
+        pace[i] = 0.0
+        if weight[i] == 0.0:
+            continue
+        rising[i] = True
+        limited |= depth[i] == 0 or ceiling[i] < np.inf
+        todo += 1
+        for h in range(depth[i]):
+            load[hops[i, h]] += weight[i]
+            left[hops[i, h]] += 1
+    begin, through = lanes_through(lanes, hops, depth, rising, left)
+    busy = np.flatnonzero(left)
+    used = len(busy)
+    height = np.empty(used)
+    full = np.empty(used, np.int64)
+    level = 0.0
+    while todo > 0:
+        lowest = np.inf
+        still = 0
+        for k in range(used):
+            c = busy[k]
+            if left[c] > 0:
+                busy[still] = c
+                height[still] = room[c] / load[c]
+                lowest = min(lowest, height[still])
+                still += 1
+        used = still
+        if limited:
+            for i in range(lanes):
+                if rising[i]:
+                    lowest = min(lowest, ceiling[i])
+        # What is left of a channel is rounded: a level never falls.
+        level = max(level, lowest)
+        alike = level * _ALIKE
+        # Before a lane stays, for that may round another channel of this level off it.
+        filled = 0
+        for k in range(used):
+            if height[k] <= alike:
+                full[filled] = busy[k]
+                filled += 1
+        if limited:
+            for i in range(lanes):
+                if rising[i] and ceiling[i] <= alike:
+                    stay(i, ceiling[i], hops, depth, weight, rising, pace, room, load, left)
+                    todo -= 1
+        for k in range(filled):
+            for p in range(begin[full[k]], begin[full[k] + 1]):
+                i = through[p]
+                if rising[i]:
+                    stay(i, level, hops, depth, weight, rising, pace, room, load, left)
+                    todo -= 1
+
+
+@compiled
+def share_anew(
+    lanes: int,
+    now: float,
+    hops: IntArray,
+    depth: IntArray,
+    weight: FloatArray,
+    ceiling: FloatArray,
+    capacity: FloatArray,
+    stale: BoolArray,
+    pace: FloatArray,
+    carried: FloatArray,
+    since: FloatArray,
+    due: FloatArray,
+    ends: FloatArray,
+) -> int:
+    """
+    New paces where something has changed, and the lane where a flow ends first.
+
+    Parameters
+    ----------
+    lanes, hops, depth, weight, ceiling, capacity
+        As in :func:`fill`.
+    now
+        Seconds.
+    stale
+        Lanes whose flows or channels have changed; none is afterwards.
+    pace
+        What each lane had since then; what it has from now on.
+    carried, since
+        What it had carried for each unit of weight, bytes, and when that was.
+    due
+        What it will have carried when its next flow ends.
+    ends
+        When that will be, seconds; infinite when never.
+
+    Returns
+    -------
+    int
+        -1 when no flow ends.
+    """
+    chosen = stale[:lanes].copy()
+    stale[:lanes] = False
+    mark_component(lanes, hops, depth, weight, chosen)
+    for i in range(lanes):
+        if chosen[i]:
+            carried[i] = min(due[i], carried[i] + pace[i] * (now - since[i]))
+            since[i] = now
+    fill(lanes, hops, depth, weight, ceiling, capacity, chosen, pace)
+    first = -1
+    for i in range(lanes):
+        if chosen[i]:
+            ends[i] = now + (due[i] - carried[i]) / pace[i] if pace[i] > 0.0 else np.inf
+        if ends[i] < np.inf and (first < 0 or ends[i] < ends[first]):
+            first = i
+    return first

@@ -1,0 +1,102 @@
+"""A transfer, and the lane that it shares with others like it."""
+
+import asyncio
+from collections.abc import Callable
+
+
+class Flow:
+    """
+    A transfer. Made by :meth:`FlowNetwork.send`, which alone changes it.
+
+    Attributes
+    ----------
+    number
+        From 1 on, in the order in which they were sent.
+    source, target
+        Nodes.
+    size
+        Bytes.
+    weight
+        Its share of a full wire over that of a flow of weight 1.
+    limit
+        Greatest rate, bytes per second.
+    sent
+        When, seconds on the loop's clock.
+    ended
+        When its last byte arrived or it was cancelled; None: it is under way. A loop may
+        call some nanoseconds before that.
+    done
+        Called with it when its last byte has arrived.
+    begins
+        What will call when its first byte is there.
+    lane
+        Where it is from its first byte to its last.
+    start
+        What the lane had carried when it began, bytes for each unit of weight.
+    carried
+        Bytes of it, once it has ended.
+    """
+
+    __slots__ = (
+        "begins", "carried", "done", "ended", "lane", "limit", "number", "sent", "size",
+        "source", "start", "target", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        source: str,
+        target: str,
+        size: float,
+        weight: float,
+        limit: float,
+        sent: float,
+        done: Callable[["Flow"], object],
+    ) -> None:
+        self.number = number
+        self.source = source
+        self.target = target
+        self.size = size
+        self.weight = weight
+        self.limit = limit
+        self.sent = sent
+        self.done = done
+        self.ended: float | None = None
+        self.begins: asyncio.Handle | None = None
+        self.lane: Lane | None = None
+        self.start = 0.0
+        self.carried = 0.0
+
+    def __repr__(self) -> str:
+        return f"Flow({self.number}, {self.source!r}, {self.target!r}, {self.size:g})"
+
+
+Key = tuple[str, str, float, float]
+"""Source, target, weight and limit, which all flows of a lane have in common."""
+
+
+class Lane:
+    """
+    All flows on one way with one weight and one limit: their rates are always the same.
+
+    Attributes
+    ----------
+    key
+        What they have in common.
+    row
+        Of the tables that say how it goes.
+    flows
+        How many there are.
+    queue
+        The flows by what the lane will have carried when each ends, bytes for each unit of
+        weight, then by number. Those that were cancelled stay until they are first.
+    """
+
+    __slots__ = ("flows", "key", "queue", "row")
+
+    def __init__(self, key: Key, row: int) -> None:
+        self.key = key
+        self.row = row
+        self.flows = 0
+        self.queue: list[tuple[float, int, Flow]] = []

@@ -1,0 +1,316 @@
+"""Waits that count our own jobs, against hand-computed cases and a plain twin."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.broker.matchmaking.grids import site
+
+from bursar.broker.matchmaking.inflight import ASSUMED_RUNTIME, InFlight
+from bursar.broker.matchmaking.waiting import Said
+
+NAN = math.nan
+
+
+def said(*sites: tuple[float, float, int], waiting: int = 0) -> Said:
+    """Moment, published wait and free processors of each site."""
+    at, wait, free = (np.array(column, dtype=np.float64) for column in zip(*sites, strict=True))
+    return Said(at, wait, free, np.full(len(sites), float(waiting)))
+
+
+def waits(flying: InFlight, now: float, what: Said, **job: Any) -> list[float]:
+    asked = {"processors": 1, "runtime": 60.0, **job}
+    found: list[float] = flying.waits(now, what, **asked)[0].tolist()
+    return found
+
+
+def one_site(processors: int = 4, **facts: Any) -> InFlight:
+    return InFlight([site("a", processors, **facts)])
+
+
+def send(flying: InFlight, number: int, now: float, **job: Any) -> None:
+    """It is at the site at once."""
+    flying.send(number, 0, **{"processors": 1, "runtime": 60.0, "now": now, "due": now, **job})
+    flying.arrive(number, now)
+
+
+def test_the_published_wait_grows_shorter_as_it_grows_older() -> None:
+    """Published as 100 s at 10 s: 70 s are left at 40 s, none at 200 s."""
+    flying = one_site()
+
+    assert waits(flying, 40.0, said((10.0, 100.0, 0))) == [70.0]
+    assert waits(flying, 200.0, said((10.0, 100.0, 0))) == [0.0]
+
+
+def test_what_was_sent_since_is_put_behind_what_the_site_knows() -> None:
+    """Two jobs of 60 s on 4 processors: 30 s more."""
+    flying = one_site()
+    send(flying, 1, 15.0)
+    send(flying, 2, 16.0)
+
+    assert waits(flying, 20.0, said((10.0, 100.0, 0))) == [90.0 + 30.0]
+
+
+def test_a_faster_site_does_the_same_work_in_less_time() -> None:
+    """Speed 2: a job of runtime 60 s is 30 s there, over 4 processors."""
+    flying = one_site(speed=2.0)
+    send(flying, 1, 15.0)
+
+    assert waits(flying, 20.0, said((10.0, 100.0, 0))) == [90.0 + 30.0 / 4]
+
+
+def test_what_had_arrived_before_the_reading_is_counted_by_it() -> None:
+    """Not twice; but what arrives at its very moment may have come after it was made."""
+    flying = one_site()
+    send(flying, 1, 9.0)
+    assert waits(flying, 20.0, said((10.0, 100.0, 0))) == [90.0]
+    send(flying, 2, 10.0)
+    assert waits(flying, 20.0, said((10.0, 100.0, 0))) == [90.0 + 15.0]
+
+
+def test_free_processors_are_taken_first() -> None:
+    """3 of 4 free: a job waits for nothing while fewer than 3 of ours are there."""
+    flying = one_site()
+    for number in (1, 2):
+        send(flying, number, 15.0)
+        assert waits(flying, 20.0, said((10.0, 0.0, 3))) == [0.0]
+    send(flying, 3, 15.0)
+    assert waits(flying, 20.0, said((10.0, 0.0, 3)))[0] > 0
+
+
+def test_on_an_empty_site_the_first_end_is_the_first_to_wait_for() -> None:
+    """4 jobs of 60 s since 15 s on 4 processors: at 20 s the first ends in 55 s, and others as
+    often as a job of the mean length, (4 x 55 + 60) / 5 = 56 s, ends on 4 processors."""
+    flying = one_site()
+    for number in range(4):
+        send(flying, number, 15.0)
+        flying.begin(number, 15.0)
+
+    assert waits(flying, 20.0, said((10.0, 0.0, 4))) == [55.0 + 56.0 / 4]
+
+
+def test_others_jobs_end_at_even_intervals_meanwhile() -> None:
+    """1 of 4 free, and ours takes it: the other 3 jobs of 60 s end every 20 s."""
+    flying = one_site()
+    send(flying, 1, 20.0)
+
+    assert waits(flying, 20.0, said((10.0, 0.0, 1))) == [60.0 / 3]
+
+
+def test_a_job_of_several_processors_waits_for_all_of_them() -> None:
+    """The published wait is for one; 3 x 60 s over 4 processors are needed for 3 more."""
+    assert waits(one_site(), 10.0, said((10.0, 100.0, 0)), processors=4) == [100.0 + 45.0]
+
+
+def test_work_that_is_done_counts_no_more() -> None:
+    """Of a job of 60 s that began 20 s ago 40 s are left; once it has ended, nothing."""
+    flying = one_site()
+    send(flying, 1, 100.0)
+    flying.begin(1, 100.0)
+    assert waits(flying, 120.0, said((90.0, 100.0, 0))) == [70.0 + 40.0 / 4]
+    flying.end(1, 120.0)
+    assert waits(flying, 120.0, said((90.0, 100.0, 0))) == [70.0]
+    assert len(flying) == 0
+
+
+def test_jobs_whose_files_come_later_are_not_in_the_way() -> None:
+    """One is due at 200 s: a job whose files are there by 100 s is before it."""
+    flying = one_site()
+    flying.send(1, 0, processors=1, runtime=60.0, now=20.0, due=200.0)
+    state = said((10.0, 100.0, 0))
+
+    assert waits(flying, 20.0, state, arrival=np.array([100.0])) == [90.0]
+    assert waits(flying, 20.0, state, arrival=np.array([300.0])) == [90.0 + 15.0]
+
+
+def test_a_job_that_is_late_may_come_at_any_moment() -> None:
+    """Due at 15 s, and not there at 20 s: it is before what is sent now."""
+    flying = one_site()
+    flying.send(1, 0, processors=1, runtime=60.0, now=15.0, due=15.0)
+
+    assert waits(flying, 20.0, said((10.0, 100.0, 0))) == [90.0 + 15.0]
+
+
+def test_jobs_of_unknown_length_are_as_long_as_those_that_ended() -> None:
+    """Seconds at speed 1: 10 s at a site of speed 2 are 20 s of a job."""
+    flying = one_site(speed=2.0)
+    assert flying.usual == ASSUMED_RUNTIME
+    for number, seconds in ((1, 10.0), (2, 20.0)):
+        send(flying, number, 0.0, runtime=None)
+        flying.begin(number, 0.0)
+        flying.end(number, seconds)
+
+    assert flying.usual == 30.0
+    send(flying, 3, 50.0, runtime=None)
+    assert waits(flying, 50.0, said((40.0, 100.0, 0))) == [90.0 + 15.0 / 4]
+
+
+def test_a_job_that_never_began_teaches_nothing() -> None:
+    flying = one_site()
+    send(flying, 1, 0.0)
+    flying.end(1, 500.0)
+
+    assert flying.usual == ASSUMED_RUNTIME
+
+
+def test_a_site_that_publishes_no_wait_has_a_queue_of_usual_jobs() -> None:
+    """3 wait on 4 processors, and a fourth of the usual length would be through after 4 / 4."""
+    flying = one_site()
+
+    assert waits(flying, 10.0, said((10.0, NAN, 0), waiting=3)) == [ASSUMED_RUNTIME]
+
+
+def test_telling_twice_or_of_strangers_changes_nothing() -> None:
+    flying = one_site()
+    for tell in (flying.arrive, flying.begin, flying.end):
+        tell(77, 5.0)
+    flying.drop(77)
+    send(flying, 1, 15.0)
+    flying.arrive(1, 18.0)
+    flying.end(1, 19.0)
+    flying.end(1, 19.0)
+
+    assert waits(flying, 20.0, said((10.0, 100.0, 0))) == [90.0]
+
+
+def test_a_job_sent_again_is_at_one_site_only() -> None:
+    """It failed there and goes elsewhere, and nobody said that it ended."""
+    flying = InFlight([site("a"), site("b")])
+    flying.send(1, 0, processors=1, runtime=60.0, now=15.0, due=15.0)
+    flying.send(1, 1, processors=1, runtime=60.0, now=16.0, due=16.0)
+
+    found = waits(flying, 20.0, said((10.0, 100.0, 0), (10.0, 100.0, 0)))
+
+    assert found == [90.0, 105.0]
+
+
+def test_only_what_a_reading_may_not_count_is_kept_at_hand() -> None:
+    """So that a question costs the same however many jobs run and wait."""
+    flying = one_site()
+    for number in range(500):
+        send(flying, number, float(number))
+    flying.forget_counted(np.array([499.0]))
+
+    assert len(flying) == 500
+    assert len(flying._numbers) == 1
+    for number in range(500):
+        flying.end(number, 600.0)
+    assert len(flying._numbers) == 0
+
+
+# A plain twin: every job as it was told of, and each question answered from all of them.
+
+
+@dataclass
+class Sent:
+    site: int
+    processors: int
+    runtime: float | None
+    due: float
+    arrived: float = math.inf
+    began: float = math.inf
+
+
+class Twin:
+    """The formulas of the documentation, job by job and site by site."""
+
+    def __init__(self, sites: list[Any]) -> None:
+        self.sites = sites
+        self.jobs: dict[int, Sent] = {}
+        self.ran: list[float] = []
+
+    def wait(self, i: int, now: float, what: Said, processors: int, runtime: float | None,
+             arrival: float) -> float:  # fmt: skip
+        usual = sum(self.ran) / len(self.ran) if self.ran else ASSUMED_RUNTIME
+        width, speed = self.sites[i].processors, self.sites[i].speed
+        length = (usual if runtime is None else runtime) / speed
+        at, published, free = what.at[i], what.wait[i], what.free[i]
+        ours = [
+            sent
+            for sent in self.jobs.values()
+            if sent.site == i and sent.arrived >= at and min(sent.due, sent.arrived) <= arrival
+        ]
+        work, ends = 0.0, [math.inf]
+        for sent in ours:
+            total = (usual if sent.runtime is None else sent.runtime) / speed
+            start = sent.began
+            if start == math.inf:
+                start = now if sent.arrived <= now else max(now, sent.due)
+            left = max(0.0, total - max(0.0, now - start))
+            work += sent.processors * left
+            ends.append(max(start, now) + left - now)
+        taken = sum(sent.processors for sent in ours)
+        if not free > 0 or published > 0:
+            if math.isnan(published):
+                published = (what.waiting[i] + 1) * usual / speed / width
+            left = max(0.0, published - (now - at))
+            return left + (work + (processors - 1) * length) / width
+        k = taken + processors - free
+        if k <= 0:
+            return 0.0
+        ahead = k * (work + processors * length) / (taken + processors)
+        others, first = max(0.0, width - free), min(ends)
+        if ahead <= first * others:
+            return ahead / others if others else 0.0
+        return first + (ahead - first * others) / width
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["send", "arrive", "begin", "end", "drop", "publish", "ask"]),
+        st.integers(0, 2),
+        st.integers(0, 9),
+        st.floats(0, 50),
+    ),
+    max_size=60,
+)
+
+
+@given(EVENTS, st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=150)
+def test_it_gives_what_the_plain_twin_gives(events: list[Any], random: Any) -> None:
+    """Whatever is told, in whatever order; what was forgotten because every reading counts it
+    makes no difference."""
+    sites = [site("a", 1), site("b", 3, speed=2.0), site("c", 8, speed=0.5)]
+    flying, twin = InFlight(sites), Twin(sites)
+    now = 0.0
+    what = said((0.0, 0.0, 1), (0.0, 5.0, 0), (0.0, NAN, 3), waiting=2)
+    for event, place, number, step in events:
+        now += step
+        sent = twin.jobs.get(number)
+        if event == "send":
+            runtime = None if number % 3 == 0 else 7.0 * number
+            one = Sent(place, min(1 + number % 2, sites[place].processors), runtime, now + step)
+            twin.jobs[number] = one
+            flying.send(
+                number, place, processors=one.processors, runtime=runtime, now=now, due=one.due
+            )
+        elif event == "arrive":
+            flying.arrive(number, now)
+            if sent:
+                sent.arrived = min(sent.arrived, now)
+        elif event == "begin":
+            flying.begin(number, now)
+            if sent:
+                sent.arrived, sent.began = min(sent.arrived, now), now
+        elif event == "end":
+            flying.end(number, now)
+            if sent and sent.began < math.inf:
+                twin.ran.append((now - sent.began) * sites[sent.site].speed)
+            twin.jobs.pop(number, None)
+        elif event == "drop":
+            flying.drop(number)
+            twin.jobs.pop(number, None)
+        elif event == "publish":
+            what.at[place], what.wait[place] = now, random.choice([0.0, 3.0, 40.0, NAN])
+            what.free[place] = random.choice([0, 1, sites[place].processors])
+            flying.forget_counted(what.at)
+        arrival = np.array([now, now + step, now + 2 * step])
+        runtime = random.choice([None, 20.0])
+        found = waits(flying, now, what, processors=1, runtime=runtime, arrival=arrival)
+        expected = [twin.wait(i, now, what, 1, runtime, arrival[i]) for i in range(3)]
+        assert found == pytest.approx(expected)

@@ -1,0 +1,366 @@
+"""Our own adviser: what it sends to learn, keeps free, prefers and waits for."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.broker.situations import off_peak, posted, situation
+
+from bursar.broker.adaptive import AdaptiveAdviser, Probing
+from bursar.broker.adviser import Advice, Position, Situation
+from bursar.broker.estimates import Estimates
+from bursar.model.goal import Goal
+
+CHEAPEST = AdaptiveAdviser(Goal(deadline=1.0))
+"""A deadline alone asks for the cheapest way; the limits come with the situation."""
+FASTEST = AdaptiveAdviser(Goal(budget=1.0))
+
+
+def one(name: str, price: float, *, processors: int = 1, **more: object) -> Position:
+    """A site with a price that stays."""
+    return Position(name=name, processors=processors, prices=posted(price), **more)  # type: ignore[arg-type]
+
+
+def sent(advice: Advice) -> list[int]:
+    """Jobs that each site gets now."""
+    return [sum(jobs) if now else 0 for jobs, now in zip(advice.given, advice.now, strict=True)]
+
+
+def observed(at: Situation, spread: float) -> Situation:
+    """The same after jobs have ended everywhere, as expected on average, but for a spread."""
+    estimates = Estimates(dict(at.estimates.speeds), known=True)
+    for name, speed in at.estimates.speeds.items():
+        for seconds in (1.0 - spread, 1.0 + spread) * 3:
+            estimates.learn(name, 1.0, seconds / speed, seconds / speed)
+    return replace(at, estimates=estimates)
+
+
+# What is sent to learn.
+
+
+@given(
+    jobs=st.integers(1, 400),
+    sites=st.integers(1, 30),
+    money=st.sampled_from([math.inf, 1000.0]),
+    wake_ups=st.integers(1, 5),
+)
+@settings(max_examples=50, deadline=None)
+def test_little_is_sent_while_nothing_is_known(
+    jobs: int, sites: int, money: float, wake_ups: int
+) -> None:
+    """5 % of the jobs at the most, and 2 % of the budget; one in any case."""
+    places = [one(f"s{i}", float(1 + i % 3), processors=4) for i in range(sites)]
+    at = situation(places, [1.0] * jobs, known=False, money_left=money)
+    whole = 0
+    for _ in range(wake_ups):
+        given_out = sent(FASTEST.advise(at))
+        whole += sum(given_out)
+        at = replace(
+            at,
+            probes=whole,
+            sites=[
+                replace(site, running=((1.0, 0.0),) if n else site.running)
+                for site, n in zip(at.sites, given_out, strict=True)
+            ],
+        )
+
+    share = 0.05 if math.isinf(money) else 0.02
+    assert 1 <= whole <= max(1, math.floor(share * jobs))
+
+
+def test_how_much_may_be_sent_to_learn_can_be_chosen() -> None:
+    at = situation([one(f"s{i}", 1.0) for i in range(50)], [1.0] * 100, known=False)
+
+    bold = AdaptiveAdviser(Goal(), Probing(tasks=0.3))
+
+    assert sum(sent(bold.advise(at))) == 30
+    assert sum(sent(AdaptiveAdviser(Goal()).advise(at))) == 5
+
+
+def test_first_jobs_go_where_work_is_cheapest() -> None:
+    """At 4 and speed 8 a job costs 0.5, at 1 and speed 1 it costs 1."""
+    places = [one("slow", 1.0), one("dear", 9.0), one("fast", 4.0)]
+    at = situation(places, [1.0] * 20, known=False, speeds={"fast": 8.0})
+
+    advice = FASTEST.advise(at)
+
+    assert sent(advice) == [0, 0, 1]
+    assert advice.probes
+    assert "first job" in advice.reasons["fast"]
+    assert "nothing is known" in advice.reasons["dear"]
+
+
+def test_more_is_sent_to_learn_where_a_first_job_takes_long() -> None:
+    """
+    100 s left and ten jobs on one processor each at two sites: five rounds, so that a job may
+    take 100 / (2 * 6) = 8.3 s before more are sent than would be to learn.
+    """
+    places = [one("a", 1.0, running=((1.0, 5.0),)), one("b", 2.0)]
+    at = situation(places, [1.0] * 10, known=False, time_left=100.0, probes=1)
+
+    early = CHEAPEST.advise(at)
+    late = CHEAPEST.advise(replace(at, sites=[one("a", 1.0, running=((1.0, 9.0),)), places[1]]))
+
+    assert sent(early) == [0, 0]
+    assert early.wake == pytest.approx(100 / 12 - 5)
+    assert sent(late) == [0, 1]
+
+
+def test_a_site_nobody_tried_gets_a_job_where_sites_are_not_as_expected() -> None:
+    at = situation([one("a", 1.0), one("b", 2.0), one("c", 50.0)], [1.0] * 100, time_left=1000.0)
+    for site, seconds in (("a", 1.0), ("b", 3.0)):
+        for _ in range(3):
+            at.estimates.learn(site, 1.0, seconds, seconds)
+    tried = [replace(site, probed=site.name != "c") for site in at.sites]
+    at = replace(at, sites=tried)
+
+    assert sent(CHEAPEST.advise(at)) == [100, 0, 1]
+    assert sent(CHEAPEST.advise(replace(at, probes=5))) == [100, 0, 0]
+    as_expected = replace(at, estimates=observed(at, 0.0).estimates)
+    assert sent(CHEAPEST.advise(as_expected)) == [100, 0, 0]
+
+
+# What is kept free.
+
+CHEAP_AND_DEAR = situation(
+    [one("cheap", 1.0), one("dear", 2.0, processors=100)], [10.0] * 40, time_left=400.0
+)
+
+
+def test_a_deadline_is_used_to_the_full_where_no_spread_was_observed() -> None:
+    assert sent(CHEAPEST.advise(CHEAP_AND_DEAR)) == [40, 0]
+    assert sent(CHEAPEST.advise(observed(CHEAP_AND_DEAR, 0.0))) == [40, 0]
+
+
+@given(st.lists(st.floats(0.0, 0.6), min_size=2, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_more_time_is_kept_free_the_wider_the_spread(spreads: list[float]) -> None:
+    """
+    By the formula: what a job may be off, once, and once more over the processors' share.
+
+    101 processors share the 40 jobs: the margin is q s 10 (1 + sqrt(40) / 101).
+    """
+    in_time = []
+    for spread in sorted(spreads):
+        at = observed(CHEAP_AND_DEAR, spread)
+        margin = at.estimates.quantile * at.estimates.spread * 10.0 * (1 + math.sqrt(40) / 101)
+        cheap, dear = sent(CHEAPEST.advise(at))
+        assert cheap + dear == 40
+        assert cheap in {math.floor((400 - margin) / 10 + e) for e in (-1e-6, 1e-6)}
+        in_time.append(cheap)
+    assert in_time == sorted(in_time, reverse=True)
+
+
+@given(st.lists(st.floats(0.0, 0.6), min_size=2, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_more_money_is_kept_back_the_wider_the_spread(spreads: list[float]) -> None:
+    """As fast as the budget allows: what is kept back makes the dear site do less."""
+    tight = replace(CHEAP_AND_DEAR, time_left=math.inf, money_left=700.0, budget=700.0)
+    dear = []
+    for spread in sorted(spreads):
+        given_out = sent(FASTEST.advise(observed(tight, spread)))
+        assert sum(given_out) == 40
+        assert given_out[0] * 10 + given_out[1] * 20 <= 700.0 + 1e-6
+        dear.append(given_out[1])
+    assert dear == sorted(dear, reverse=True)
+    # 40 jobs at 10 leave 300: without a spread, 30 of them at 20.
+    assert sent(FASTEST.advise(observed(tight, 0.0))) == [10, 30]
+
+
+def test_margins_are_given_up_before_jobs_are() -> None:
+    """Nothing but the whole time does for all: then it is used."""
+    at = situation([one("only", 1.0)], [10.0] * 5, time_left=50.0)
+
+    assert sent(CHEAPEST.advise(observed(at, 0.5))) == [5]
+
+
+def test_as_many_as_fit_are_sent_where_not_all_do() -> None:
+    """30 s and 50 units: three jobs at 10, and one at 20."""
+    at = situation(
+        [one("cheap", 1.0), one("dear", 2.0, processors=9)],
+        [10.0] * 10,
+        time_left=30.0,
+        money_left=50.0,
+    )
+
+    assert sent(CHEAPEST.advise(at)) == sent(FASTEST.advise(at)) == [3, 1]
+
+
+def test_failures_make_jobs_count_as_longer() -> None:
+    """Where every other attempt fails, a job takes two: half as many fit into the time."""
+    at = observed(CHEAP_AND_DEAR, 0.0)
+    for _ in range(12):
+        at.estimates.failed("dear")
+    assert at.estimates.failures == 0.5
+
+    assert sent(CHEAPEST.advise(at)) == [20, 20]
+
+
+# What is preferred.
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> Situation:
+    """Sites of different speeds and prices, jobs of one size."""
+    count = draw(st.integers(2, 4))
+    places = [
+        one(f"s{i}", draw(st.integers(1, 9)), processors=draw(st.integers(1, 3)))
+        for i in range(count)
+    ]
+    speeds = {f"s{i}": draw(st.sampled_from([0.5, 1.0, 2.0])) for i in range(count)}
+    return situation(places, [10.0] * draw(st.integers(1, 30)), time_left=2000.0, speeds=speeds)
+
+
+def cost_and_end(at: Situation, given_out: list[int]) -> tuple[float, float]:
+    """Of jobs shared evenly on each site's processors."""
+    cost = end = 0.0
+    for site, jobs in zip(at.sites, given_out, strict=True):
+        seconds = 10.0 / at.estimates.speeds[site.name]
+        cost += jobs * seconds * site.price
+        end = max(end, math.ceil(jobs / site.processors) * seconds)
+    return cost, end
+
+
+@given(choices())
+@settings(max_examples=30, deadline=None)
+def test_the_trade_off_moves_between_the_fastest_and_the_cheapest_way(at: Situation) -> None:
+    ways = []
+    for weight in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
+        given_out = sent(AdaptiveAdviser(Goal(trade_off=weight)).advise(at))
+        assert sum(given_out) == at.sizes.jobs
+        ways.append(cost_and_end(at, given_out))
+
+    costs, ends = [cost for cost, _ in ways], [end for _, end in ways]
+    assert costs == pytest.approx(sorted(costs, reverse=True))
+    assert ends == pytest.approx(sorted(ends))
+    each = [10.0 * site.price / at.estimates.speeds[site.name] for site in at.sites]
+    finishes = sorted(
+        k * 10.0 / at.estimates.speeds[site.name]
+        for site in at.sites
+        for _ in range(site.processors)
+        for k in range(1, at.sizes.jobs + 1)
+    )
+    assert ends[0] == pytest.approx(finishes[at.sizes.jobs - 1])
+    room = {
+        site.name: site.processors * math.floor(2000 * at.estimates.speeds[site.name] / 10)
+        for site in at.sites
+    }
+    if room[at.sites[each.index(min(each))].name] >= at.sizes.jobs:
+        assert costs[-1] == pytest.approx(min(each) * at.sizes.jobs)
+
+
+@pytest.mark.parametrize(
+    ("goal", "expected"),
+    [
+        (Goal(), [20, 20]),
+        (Goal(budget=1e6), [20, 20]),
+        (Goal(deadline=400.0), [40, 0]),
+        (Goal(deadline=400.0, budget=1e6), [40, 0]),
+        (Goal(deadline=400.0, trade_off=0.0), [20, 20]),
+        (Goal(budget=1e6, trade_off=1.0), [40, 0]),
+    ],
+)
+def test_without_a_preference_a_deadline_asks_for_the_cheapest_way(
+    goal: Goal, expected: list[int]
+) -> None:
+    at = situation(
+        [one("cheap", 1.0), one("dear", 2.0)],
+        [10.0] * 40,
+        time_left=goal.deadline or math.inf,
+        money_left=goal.budget or math.inf,
+    )
+
+    assert sent(AdaptiveAdviser(goal).advise(at)) == expected
+
+
+# What is waited for.
+
+
+def test_the_cheapest_way_waits_for_a_lower_price_where_there_is_time() -> None:
+    """From 50 s on a second costs 1 and not 5; two jobs of 10 s, by 100 s or by 40 s."""
+    site = Position(name="s", processors=1, prices=off_peak(5.0, 50.0, 1.0))
+    at = situation([site], [10.0] * 2, time_left=100.0)
+
+    waiting = CHEAPEST.advise(at)
+    hurried = CHEAPEST.advise(replace(at, time_left=40.0))
+
+    assert sent(waiting) == [0]
+    assert waiting.now == [False]
+    assert waiting.wake == 50.0
+    assert "wait 50 s" in waiting.reasons["s"]
+    assert sent(hurried) == [2]
+
+
+def test_the_fastest_way_waits_only_for_money() -> None:
+    """100 pays for both now; 60 for one now and one later."""
+    site = Position(name="s", processors=2, prices=off_peak(5.0, 50.0, 1.0))
+    at = situation([site], [10.0] * 2)
+
+    assert sent(FASTEST.advise(replace(at, money_left=100.0))) == [2]
+    assert sum(sent(FASTEST.advise(replace(at, money_left=20.0)))) == 0
+
+
+@given(
+    jobs=st.integers(1, 12),
+    begin=st.sampled_from([20.0, 50.0, 75.0]),
+    deadline=st.sampled_from([30.0, 80.0, 100.0]),
+)
+@settings(max_examples=30, deadline=None)
+def test_only_what_the_cheap_time_does_not_hold_is_done_before(
+    jobs: int, begin: float, deadline: float
+) -> None:
+    """One processor, jobs of 10 s: both periods hold whole jobs, none lies across."""
+    site = Position(name="s", processors=1, prices=off_peak(5.0, begin, 1.0))
+    later = max(0, math.floor((deadline - begin) / 10))
+    before = math.floor(min(begin, deadline) / 10)
+
+    given_out = sum(sent(CHEAPEST.advise(situation([site], [10.0] * jobs, time_left=deadline))))
+
+    assert given_out == min(before, max(0, jobs - later))
+
+
+def test_a_price_that_rises_is_used_while_it_is_low() -> None:
+    """Three of 10 s until it rises at 30 s; the fourth on the other site at 2, not at 9."""
+    rises = Position(name="rises", processors=1, prices=off_peak(1.0, 30.0, 9.0))
+    at = situation([rises, one("stays", 2.0)], [10.0] * 4, time_left=100.0)
+
+    assert sent(CHEAPEST.advise(at)) == [3, 1]
+
+
+# What is left out.
+
+
+def test_sites_that_cannot_help_get_nothing_and_are_told_why() -> None:
+    places = [one("good", 1.0, processors=20), one("slow", 0.1), one("dear", 1e6)]
+    at = situation(places, [10.0] * 20, time_left=100.0, money_left=1e5, speeds={"slow": 0.01})
+
+    advice = CHEAPEST.advise(at)
+
+    assert sent(advice) == [20, 0, 0]
+    assert advice.reasons["slow"] == "a job takes 1000 s, 100 s are left"
+    assert advice.reasons["dear"] == "a job costs 1e+07, 100000 are left"
+
+
+def test_a_first_job_that_fails_is_followed_by_another() -> None:
+    """Otherwise the failure of one job ends a campaign of ten as out of reach."""
+    at = situation([one("s", 1.0), one("t", 1.0)], [1.0] * 10, known=False, probes=1)
+    at.estimates.failed("s")
+
+    assert sum(sent(CHEAPEST.advise(at))) >= 1
+
+
+def test_a_job_to_learn_from_leaves_the_money_for_the_others() -> None:
+    """A hundred jobs cost some 110 of the 120 that are left; one on the dear site costs 50."""
+    at = situation(
+        [one("a", 1.0, probed=True), one("b", 1.0, probed=True), one("c", 50.0)],
+        [1.0] * 100,
+        time_left=1000.0,
+        money_left=120.0,
+    )
+    for site, seconds in (("a", 1.0), ("b", 1.3)):
+        for _ in range(3):
+            at.estimates.learn(site, 1.0, seconds, seconds)
+
+    assert sent(CHEAPEST.advise(at)) == [100, 0, 0]

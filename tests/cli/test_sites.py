@@ -1,0 +1,31 @@
+"""Sites as their user sees them."""
+
+from typing import Any
+
+SITES = """\
+[site.here]
+kind = "local"
+processors = 3
+memory = "1 MB"
+[site.far]
+kind = "advertised"
+[[site.far.slot]]
+start = 0
+duration = "1h"
+processors = 8
+"""
+
+
+def test_a_local_site_says_how_it_is_and_others_are_not_asked(folder: Any) -> None:
+    folder.write("sites.toml", SITES)
+
+    here, far = folder.json("sites", "--sites", "sites.toml")["sites"]
+    shown = folder.bursar("sites", "--sites", "sites.toml").stdout
+
+    asked = ("free_processors", "traversal_time_s", "free_memory")
+    assert [here[key] for key in asked[:2]] == [3, 0.0]
+    assert here["free_memory"] in (None, 10**6)  # at most what the site may take
+    assert [far[key] for key in asked] == [None] * 3
+    first, second = shown.splitlines()[1:]
+    assert first.split()[:6] == ["here", "local", "3", "3", "0", "s"]
+    assert second.split()[:5] == ["far", "advertised", "8", "unknown", "unknown"]
