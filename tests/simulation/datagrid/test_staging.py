@@ -137,6 +137,18 @@ def test_a_copy_that_is_not_what_it_was_said_to_be_is_brought_once() -> None:
     assert started(outcome) == pytest.approx([14.0, 60.0])
 
 
+def test_whoever_asks_for_a_file_as_it_is_given_up_is_told_too() -> None:
+    """Two jobs wait for a file whose only copy is bad; the first that fails makes way for a third."""
+    services = Services(levels=ONCE.levels, keeps=True, stagings=2, retries=0)
+    outcome = simulate(
+        grid(("x", "a", 100)),
+        load_of(*(job(0.0, 1.0, "x", site="c") for _ in range(4))),
+        services=services,
+        faults=Faults(lies={("x", "a"): 40}),
+    )
+    assert dict(outcome.reasons) == {'no copy of "x" can be reached': 4}
+
+
 def test_a_transfer_from_a_site_that_goes_is_begun_anew_from_another() -> None:
     outcome = simulate(
         grid(("x", "a", 100), ("x", "b", 100)),

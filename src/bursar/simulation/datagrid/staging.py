@@ -147,7 +147,9 @@ class Staging:
             if seconds < least:
                 best, least = source, seconds
         if best is None:
-            for job in list(delivery.jobs):
+            # Whoever asks for it from now on, be it while these are told, does not join them.
+            del self._deliveries[self._key(delivery.name, delivery.site, delivery.jobs[0])]
+            for job in delivery.jobs:
                 self._give_up(job, f'no copy of "{delivery.name}" can be reached')
             return
         delivery.source = best
