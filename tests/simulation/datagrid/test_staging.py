@@ -138,7 +138,7 @@ def test_a_copy_that_is_not_what_it_was_said_to_be_is_brought_once() -> None:
 
 
 def test_whoever_asks_for_a_file_as_it_is_given_up_is_told_too() -> None:
-    """Two jobs wait for a file whose only copy is bad; the first that fails makes way for a third."""
+    """Two wait for a file whose only copy is bad; the first that fails makes way for a third."""
     services = Services(levels=ONCE.levels, keeps=True, stagings=2, retries=0)
     outcome = simulate(
         grid(("x", "a", 100)),
