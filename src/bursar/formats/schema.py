@@ -19,6 +19,7 @@ from bursar.formats.axes import (
     RandomTable,
     RangeTable,
 )
+from bursar.formats.batch_table import PoolTable
 from bursar.formats.link_table import LinkTable
 from bursar.formats.pricing_table import PriceTable
 from bursar.formats.sites_toml import SitesFile, SiteTable
@@ -129,7 +130,7 @@ def sites_schema() -> Schema:
         Describes the document a TOML file holds, as JSON.
     """
     rules = get_args(PriceTable)
-    defs = _definitions([SitesFile, SiteTable, SlotTable, LinkTable, *rules])
+    defs = _definitions([SitesFile, SiteTable, SlotTable, LinkTable, PoolTable, *rules])
     quantities = _quantities()
     for name, key, target in (
         ("SiteTable", "unit_price", "Price"),
@@ -143,9 +144,15 @@ def sites_schema() -> Schema:
         ("SlotTable", "fixed_price", "Amount"),
         ("LinkTable", "latency", "Duration"),
         ("LinkTable", "bandwidth", "Bandwidth"),
+        ("PoolTable", "shortest", "Duration"),
+        ("PoolTable", "longest", "Duration"),
+        ("PoolTable", "idle", "Duration"),
+        ("PoolTable", "probe_every", "Duration"),
+        ("SiteTable", "pool", "PoolTable"),
     ):
         _refer(defs[name], key, target)
-        defs[target] = quantities[target]
+        if target in quantities:
+            defs[target] = quantities[target]
     defs["SlotTable"]["properties"]["duration"]["exclusiveMinimum"] = 0
     defs["SlotTable"] |= {
         "if": {"required": ["leased"], "properties": {"leased": {"const": True}}},

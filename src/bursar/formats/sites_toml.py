@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from bursar.formats.batch_table import acquiring_of, batch_of, kind_of
 from bursar.formats.link_table import Bandwidth, LinkTable, link_of, parse_bandwidth
 from bursar.formats.pricing_table import pricing_of
 from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
@@ -43,17 +44,19 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str | None, Meta(description="For [[site]]; unique among the sites.")] = None
     kind: Annotated[
-        Literal["local", "advertised", "simulated"],
+        Literal["local", "advertised", "simulated", "slurm", "gridengine", "pbs", "lsf", "flux"],
         Meta(
             description='What provides it: "local", this machine; "advertised", known by its '
-            'slots only, to plan with; "simulated", a cluster with jobs of its own.'
+            'slots only, to plan with; "simulated", a cluster with jobs of its own; or the batch '
+            "scheduler that does."
         ),
     ] = "local"
     processors: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_PROCESSORS)] | None,
         Meta(
             description="How many it has; a local site: all that Bursar may use, an advertised "
-            "one: the most that its slots offer at once."
+            "one: the most that its slots offer at once. Of a batch scheduler: the most that "
+            "Bursar may hold."
         ),
     ] = None
     speed: Annotated[
@@ -129,6 +132,50 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="What the log's jobs ask for over what they take; none: what they asked "
             "for in the log."
         ),
+    ] = None
+    queue: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Partition or queue of a batch scheduler; its default."),
+    ] = None
+    account: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="That its jobs are charged to; the user's default."),
+    ] = None
+    qos: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Quality of service that its jobs run under; the user's default."),
+    ] = None
+    directives: Annotated[
+        list[Annotated[str, Meta(min_length=1)]] | None,
+        Meta(description="Further ones for its job scripts, without #SBATCH or the like."),
+    ] = None
+    setup: Annotated[
+        list[str] | None, Meta(description="Lines of shell that its jobs run first.")
+    ] = None
+    environment: Annotated[
+        dict[str, str] | None, Meta(description="Variables for the scheduler's commands.")
+    ] = None
+    ssh: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Login node where the scheduler's commands are run; this machine."),
+    ] = None
+    python: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Interpreter on the nodes that has Bursar; the one in use here."),
+    ] = None
+    folder: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="Where files of pilots lie, for this machine and the nodes alike; in the "
+            "run's folder."
+        ),
+    ] = None
+    reach: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Host by which the nodes find this machine; its name."),
+    ] = None
+    pool: Annotated[
+        Any | None, Meta(description="How processors are acquired and released there.")
     ] = None
 
 
@@ -236,7 +283,7 @@ def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> Site
         )
     return SiteFacts(
         name=name,
-        kind=table.kind,
+        kind=kind_of(table.kind),
         processors=processors,
         speed=float(table.speed),
         unit_price=prices.unit,
@@ -247,6 +294,8 @@ def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> Site
         background=_background(table, place, folder),
         pricing=pricing,
         attributes=_attributes(table, place),
+        batch=batch_of(table, place, folder),
+        acquiring=acquiring_of(table.pool, joined(place, "pool")),
         **_storage(table, place, folder),
     )
 
@@ -304,7 +353,11 @@ def _processors(table: SiteTable, place: str) -> int:
         return table.processors
     if table.kind == "local":
         return _own_processors()
-    raise InputError("a simulated site needs processors", where=joined(place, "processors"))
+    if table.kind == "simulated":
+        raise InputError("a simulated site needs processors", where=joined(place, "processors"))
+    raise InputError(
+        "how many processors may be held there at a time?", where=joined(place, "processors")
+    )
 
 
 _OF_BACKGROUND = ("trace", "at", "policy", "early", "looseness")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from bursar.model.link import Link
 from bursar.model.pricing import Pricing
+from bursar.model.provisioning import Acquiring, Batch
 from bursar.model.slot import Slot
 from bursar.model.status import Fact
 from bursar.model.task import Task
@@ -47,7 +48,8 @@ class SiteFacts:
     name
         Unique among the sites of a run.
     kind
-        Which implementation of the Site protocol provides it (``"local"``).
+        Which implementation of the Site protocol provides it: ``"local"``, ``"batch"``,
+        ``"advertised"`` or ``"simulated"``.
     processors
         How many it offers. Positive.
     speed
@@ -81,6 +83,10 @@ class SiteFacts:
         Bytes that files brought there may take; None: as many as there are.
     storage_rate
         Bytes per second at which tasks read from there; None: it takes no time.
+    batch
+        Its batch scheduler, where it has a real one.
+    acquiring
+        How a pool acquires and releases its processors.
     """
 
     name: str
@@ -100,6 +106,8 @@ class SiteFacts:
     storage: str | None = None
     storage_limit: int | None = None
     storage_rate: float | None = None
+    batch: Batch | None = None
+    acquiring: Acquiring = field(default_factory=Acquiring)
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -118,7 +126,8 @@ class SiteFacts:
     @property
     def is_shared(self) -> bool:
         """Whether others' jobs run there: processors then come through a queue, for a time."""
-        return self.background is not None and self.background.trace is not None
+        has_jobs = self.background is not None and self.background.trace is not None
+        return has_jobs or self.batch is not None
 
     def delay_to(self, target: str, parent: Task, child: Task) -> float:
         """

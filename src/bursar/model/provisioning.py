@@ -1,0 +1,133 @@
+"""How the processors of a batch-scheduled site are acquired and released."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+Acquisition = Literal[
+    "adaptive",
+    "optimal",
+    "one-at-a-time",
+    "all-at-once",
+    "additive",
+    "exponential",
+    "array",
+    "node-range",
+]
+"""What requests are made for so many processors: ours, the five of DRP section 3.1, one job array,
+and one job over a range of nodes."""
+
+ACQUISITIONS: tuple[Acquisition, ...] = get_args(Acquisition)
+
+Release = Literal["idle", "no-tasks", "queue"]
+"""When processors go back: distributed, when a worker was idle for a time; centralised, when
+there are no tasks, or fewer than so many are queued (DRP section 3.1)."""
+
+Manager = Literal["slurm", "gridengine", "pbs", "lsf", "flux"]
+"""Local resource managers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquiring:
+    """
+    The rules by which a pool acquires and releases processors of one site.
+
+    Parameters
+    ----------
+    acquisition
+        What requests are made.
+    fewest, most
+        Processors that are held at the least while a campaign runs, and at the most; None: all
+        that the site has.
+    shortest, longest
+        Seconds of one allocation.
+    trigger
+        Waiting tasks from which on more processors are acquired.
+    release
+        When they go back.
+    idle
+        Seconds for which a worker is idle before it goes, with ``"idle"``; and before it goes
+        although others of its request do not, where the scheduler can shrink jobs.
+    below
+        With ``"queue"``: processors go back when fewer tasks than this are queued.
+    max_pending
+        Requests that wait in the site's queue at a time, at most.
+    max_racing
+        Of these, such as others elsewhere may take the place of.
+    probe_every
+        Seconds between questions to the scheduler when a request would start.
+    """
+
+    acquisition: Acquisition = "adaptive"
+    fewest: int = 0
+    most: int | None = None
+    shortest: float = 60.0
+    longest: float = 3600.0
+    trigger: int = 1
+    release: Release = "idle"
+    idle: float = 30.0
+    below: int = 1
+    max_pending: int = 64
+    max_racing: int = 2
+    probe_every: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.acquisition not in ACQUISITIONS:
+            raise ValueError(f"unknown acquisition {self.acquisition!r}")
+        if self.fewest < 0:
+            raise ValueError(f"fewest must not be negative, got {self.fewest}")
+        if self.most is not None and self.most < max(1, self.fewest):
+            raise ValueError(f"most must be at least 1 and fewest, got {self.most}")
+        if not 0 < self.shortest <= self.longest < math.inf:
+            raise ValueError(
+                f"0 < shortest <= longest must hold, got {self.shortest} and {self.longest}"
+            )
+        for name in ("trigger", "below", "max_pending"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("idle", "probe_every", "max_racing"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """
+    The batch scheduler of a site, and how jobs are handed to it.
+
+    Parameters
+    ----------
+    manager
+        Which one.
+    queue
+        Partition or queue; None: the scheduler's default.
+    account, qos
+        That jobs are charged to and run under; None: the user's default.
+    directives
+        Further ones, each as in a job script without its ``#SBATCH`` or the like.
+    setup
+        Lines of shell that a job runs first, such as loading modules.
+    environment
+        Variables of the scheduler's commands, such as SLURM_CONF.
+    ssh
+        Login node on which the commands are run, as ssh knows it; None: this machine.
+    python
+        Interpreter on the nodes that has this package; None: the one that runs this.
+    folder
+        Where files of pilots lie, on this machine and on the nodes; None: in the user's cache.
+    reach
+        Host or address under which the nodes find this machine; None: its name.
+    """
+
+    manager: Manager
+    queue: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    directives: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ssh: str | None = None
+    python: str | None = None
+    folder: str | None = None
+    reach: str | None = None

@@ -1,0 +1,1 @@
+"""Adapters to local resource managers: what each can do, behind one interface."""

@@ -1,0 +1,247 @@
+"""What a pool decides upon, and what it decides: data only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bursar.model.provisioning import Acquiring
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """
+    The work that waits for processors.
+
+    Parameters
+    ----------
+    tasks
+        That could start now if there were processors.
+    processors
+        That these would hold.
+    widest
+        Processors of the widest of them.
+    work
+        Processor-seconds of these at speed 1; those without an estimate count as the mean of
+        what ended so far, or a guess.
+    longest
+        Seconds of the longest of them at speed 1, likewise.
+    running
+        Processors that tasks hold now.
+    later
+        Tasks that cannot start yet, since others come before them.
+    """
+
+    tasks: int = 0
+    processors: int = 0
+    widest: int = 0
+    work: float = 0.0
+    longest: float = 0.0
+    running: int = 0
+    later: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """
+    Processors of one request that were asked for, or are held.
+
+    Parameters
+    ----------
+    name
+        Unique in a run; of its lease.
+    site
+        Name of the site.
+    processors
+        Asked for; once held, that it has.
+    asked
+        When, seconds on the pool's clock.
+    seconds
+        That it asked for.
+    began
+        When it got them; None while it waits.
+    until
+        When its time is over; infinite while it waits, or without an end.
+    ready
+        Processors whose workers have registered.
+    busy
+        Processors with tasks.
+    idle_since
+        Since when none of it is busy; None while some is, or while it waits.
+    leaving
+        Whether it is on its way out already.
+    bundle
+        Of the allocations of one submission; empty: it is alone.
+    race
+        Of the allocations of which the first to start is kept; empty: none.
+    """
+
+    name: str
+    site: str
+    processors: int
+    asked: float
+    seconds: float
+    began: float | None = None
+    until: float = float("inf")
+    ready: int = 0
+    busy: int = 0
+    idle_since: float | None = None
+    leaving: bool = False
+    bundle: str = ""
+    race: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hole:
+    """
+    Processors that nobody holds for a while.
+
+    Parameters
+    ----------
+    start
+        Seconds from now.
+    seconds
+        How long; infinite: without an end in sight.
+    processors
+        How many.
+    """
+
+    start: float
+    seconds: float
+    processors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteView:
+    """
+    A site as the pool sees it now.
+
+    Parameters
+    ----------
+    name
+        Of the site.
+    rules
+        By which it acquires and releases there.
+    processors
+        That the site has.
+    per_node
+        Processors of its nodes, the most of one; None where it has no nodes.
+    speed
+        Work per second, relative to what estimates hold for.
+    unit_price
+        Currency units per processor-second; None when unknown.
+    batch
+        Whether requests wait in a queue and have an end; otherwise it gives at once, and for as
+        long as one likes.
+    free
+        Processors that are free now by what the scheduler says; None: it does not say.
+    holes
+        What is free, now and later, by the scheduler's queue; empty: nobody knows.
+    waiting
+        Jobs of others in the queue.
+    longest
+        Seconds that the queue lets a job ask for; None: as long as one likes.
+    arrays, node_ranges, time_ranges, shrinks
+        What its scheduler can do.
+    """
+
+    name: str
+    rules: Acquiring
+    processors: int
+    per_node: int | None = None
+    speed: float = 1.0
+    unit_price: float | None = None
+    batch: bool = True
+    free: int | None = None
+    holes: tuple[Hole, ...] = ()
+    waiting: int = 0
+    longest: float | None = None
+    arrays: bool = False
+    node_ranges: bool = False
+    time_ranges: bool = False
+    shrinks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """
+    Everything that a decision rests on.
+
+    Parameters
+    ----------
+    now
+        Seconds on the pool's clock.
+    demand
+        What waits.
+    allocations
+        What was asked for and is held.
+    sites
+        By name.
+    until_deadline
+        Seconds left to the campaign's deadline; None: it has none.
+    affordable
+        Currency units that are not spent or promised; None: there is no budget.
+    """
+
+    now: float
+    demand: Demand
+    allocations: tuple[Allocation, ...] = ()
+    sites: Mapping[str, SiteView] = field(default_factory=dict)
+    until_deadline: float | None = None
+    affordable: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """
+    Processors are to be asked for.
+
+    Parameters
+    ----------
+    site
+        Of whom.
+    processors
+        How many.
+    seconds
+        For how long; infinite only of a site without a queue.
+    least_seconds
+        Or for less, down to this, if that is sooner; None: not less.
+    least_processors
+        Or as few as this, if they are sooner; None: not fewer. Both then are of whole nodes.
+    bundle
+        Those with the same one are one submission, and go back together.
+    race
+        Of those with the same one, the first to start is kept and the others are withdrawn.
+    """
+
+    site: str
+    processors: int
+    seconds: float
+    least_seconds: float | None = None
+    least_processors: int | None = None
+    bundle: str = ""
+    race: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveBack:
+    """
+    An allocation goes back, waiting or held.
+
+    Parameters
+    ----------
+    name
+        Of the allocation.
+    reason
+        For people and the journal.
+    """
+
+    name: str
+    reason: str
+
+
+Decision = Ask | GiveBack
+
+
+Loss = Literal["refused", "unreachable", "ended", "lost"]
+"""Why an allocation is gone: the scheduler did not take it; it could not be asked; its time was
+over or it was given back; and it broke down."""

@@ -1,0 +1,117 @@
+"""A real queue as our own model of a batch-scheduled cluster: what will be free, and when."""
+
+import math
+
+from bursar.cluster.machine import Machine
+from bursar.model.errors import InputError
+from bursar.model.slot import Slot
+from bursar.provisioning.lrm.manager import QueueState
+from bursar.provisioning.view import Hole
+
+UNLIMITED = 30 * 86_400.0
+"""Seconds that a job without a known limit is taken to last."""
+
+SHORTEST = 60.0
+"""Seconds of the shortest slot worth advertising."""
+
+
+def projected(state: QueueState) -> Machine:
+    """
+    The queue on a machine whose clock reads 0 now.
+
+    Running jobs last to their limits, waiting ones start by EASY backfilling, which is what
+    Slurm and its like do with the default priorities; held ones do not. Reservations are
+    kept from all.
+
+    Raises
+    ------
+    InputError
+        When no node is up.
+    """
+    held = sum(node.allocated for node in state.nodes if node.up)
+    machine = Machine(max(state.processors, 1), "easy", overrun="extend")
+    if not state.processors:
+        raise InputError("no node is up")
+    left = machine.processors
+    for job in state.jobs:
+        if not job.running:
+            continue
+        width = min(job.processors, left)
+        if width < 1:
+            break
+        left -= width
+        machine.submit(width, _remaining(job.began, job.seconds, state.at))
+    # Held by jobs that this user does not see.
+    hidden = min(held - (machine.processors - left), left)
+    if hidden > 0:
+        machine.submit(hidden, UNLIMITED)
+    machine.advance(machine.now)
+    for window in state.windows:
+        start = max(0.0, window.start - state.at)
+        seconds = window.start + window.seconds - state.at - start
+        if seconds > 0:
+            machine.reserve(start, seconds, min(window.processors, machine.processors))
+    for job in state.jobs:
+        if not job.running and not job.held and 1 <= job.processors <= machine.processors:
+            machine.submit(job.processors, job.seconds or UNLIMITED)
+    machine.advance(machine.now)
+    return machine
+
+
+def slots_of(
+    machine: Machine,
+    site: str,
+    *,
+    most: int,
+    longest: float,
+    unit_price: float | None,
+    fixed_price: float | None,
+) -> tuple[Slot, ...]:
+    """
+    What a projected queue leaves free, as offers; starts are seconds from now.
+
+    Parameters
+    ----------
+    most
+        Processors that may be held at a time.
+    longest
+        Seconds of one slot.
+    """
+    offers: list[Slot] = []
+    for free in sorted(machine.free_slots(), key=lambda free: (free.start, -free.duration)):
+        duration = min(free.duration, longest)
+        taken = sum(
+            slot.processors
+            for slot in offers
+            if slot.start < free.start + duration and free.start < slot.end
+        )
+        processors = min(free.processors, most - taken)
+        if processors < 1 or duration < SHORTEST:
+            continue
+        offers.append(
+            Slot(
+                site=site,
+                start=free.start,
+                duration=duration,
+                processors=processors,
+                unit_price=unit_price,
+                fixed_price=fixed_price,
+                divisible=True,
+                extensible=False,
+            )
+        )
+    return tuple(offers)
+
+
+def holes_of(machine: Machine) -> tuple[Hole, ...]:
+    """The same for a pool, as they are."""
+    return tuple(
+        Hole(start=free.start, seconds=free.duration, processors=free.processors)
+        for free in machine.free_slots()
+    )
+
+
+def _remaining(began: float | None, seconds: float | None, now: float) -> float:
+    if seconds is None or began is None or not math.isfinite(seconds):
+        return UNLIMITED
+    return max(began + seconds - now, 1.0)

@@ -1,0 +1,1 @@
+"""Throwaway clusters under real batch schedulers, on one machine."""
