@@ -105,7 +105,7 @@ def test_what_was_bought_is_not_free(duration: float) -> None:
     async def main() -> None:
         site = opened(SiteFacts(name="s", processors=4))
         if duration < math.inf:
-            await site.reserve([(0.0, duration, 3)])
+            await site.reserve([pilot(3, 0.0, duration)])
             assert told(site)[0] == 1
         first = await held(site, pilot(3, 0.0, duration))
         assert told(site) == (1, 1, 0, 0.0)

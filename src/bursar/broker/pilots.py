@@ -45,6 +45,11 @@ class Pilot:
         Whether it lasts on past its duration while a task runs, as far as the money goes.
     tasks
         Whom it runs, in order; by their numbers.
+    least_processors, least_duration
+        What it may have less of if that is sooner; None: nothing.
+    bundle, copies
+        Of pilots that are asked for by one submission, and how many these are; empty: it is
+        alone.
     """
 
     name: str
@@ -59,6 +64,10 @@ class Pilot:
     works: bool = True
     extensible: bool = False
     tasks: tuple[int, ...] = ()
+    least_processors: int | None = None
+    least_duration: float | None = None
+    bundle: str = ""
+    copies: int = 1
 
     @property
     def end(self) -> float:

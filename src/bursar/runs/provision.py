@@ -5,11 +5,11 @@ import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from bursar.broker.pilots import Pilot, windows
+from bursar.broker.pilots import Pilot
 from bursar.dispatch.journal import Event
 from bursar.dispatch.launch import Endpoint
 from bursar.dispatch.server import Dispatcher
@@ -18,17 +18,31 @@ from bursar.market.lease import Lease
 from bursar.model.admission import Refusal
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.transfer import Transfer
+from bursar.provisioning.view import Loss
 from bursar.sites.protocol import Held, Site
 
 GRACE = 1e-3
 """Seconds past its end that a pilot is left, for what ends with it."""
 
 _CLOSE = 1e-9
+_LATE = 0.05
+"""Seconds that processors may come after their time and are taken to be there at it."""
+
 _NEXT = 0.05
 """Seconds for which processors wait to hear what they run next."""
 
 Note = Callable[[str, str, Sequence[Transfer]], None]
 """Journals an event and the movements of money that belong to it."""
+
+
+class Watch:
+    """Told what becomes of pilots; this one does not care."""
+
+    def began(self, pilot: Pilot, since: float) -> None:
+        """It has its processors, as many as it says now, since a moment (seconds, epoch)."""
+
+    def gone(self, pilot: Pilot, loss: Loss, reason: str) -> None:
+        """It is no more, or has never been."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +54,7 @@ class _Carried:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     awaited: bool = False
     held: Held | None = None
+    lost: str = ""  # why the site took it away
     since: float = 0.0
     until: float = math.inf
     more: float = 0.0  # seconds that what runs longer than thought gets on top
@@ -80,6 +95,8 @@ class Provision:
         Told of a pilot that ended before its tasks did.
     route
         Finds the site of a pilot that was requested without one.
+    watch
+        Told of all pilots' begins and ends.
     """
 
     def __init__(
@@ -96,7 +113,9 @@ class Provision:
         on_fault: Callable[[BursarError, Pilot], None],
         on_left_over: Callable[[Pilot], None],
         route: Callable[[Pilot], Pilot] | None = None,
+        watch: Watch | None = None,
     ) -> None:
+        self._watch = watch or Watch()
         self._sites = sites
         self._guard = guard
         self._dispatcher = dispatcher
@@ -108,6 +127,7 @@ class Provision:
         self._on_fault = on_fault
         self._on_left_over = on_left_over
         self._route = route
+        self._lead: dict[str, float] = {}  # seconds ahead that pilots are to be acquired
         self._carried: dict[str, _Carried] = {}
         self._leaving = False
 
@@ -127,7 +147,7 @@ class Provision:
         for pilot in pilots:
             by_site[pilot.site].append(pilot)
         for name, site in self._sites.items():
-            await site.reserve(windows(by_site[name]))
+            self._lead[name] = await site.reserve(by_site[name])
         try:
             for pilot in pilots:
                 self._open(pilot, now + (pilot.start or 0.0))
@@ -147,6 +167,12 @@ class Provision:
     def request(self, pilot: Pilot) -> None:
         """Asks for a pilot that begins when its site lets it."""
         self._carry(pilot, self._dispatcher.now())
+
+    def give_up(self, name: str) -> None:
+        """A pilot goes back, whether it has begun or not; of one that is gone nothing is said."""
+        carried = self._carried.get(name)
+        if carried is not None:
+            carried.finish()
 
     def carries(self, name: str) -> bool:
         """Whether a pilot is there, or on its way."""
@@ -232,7 +258,8 @@ class Provision:
         failed = False
         try:
             if pilot.start is not None:
-                await self._over_by(carried, origin + pilot.start)
+                lead = self._lead.get(pilot.site, 0.0)
+                await self._over_by(carried, max(origin, origin + pilot.start - lead))
             if not carried.over.is_set():
                 await self._hold(carried, origin)
         except BursarError as error:
@@ -240,6 +267,7 @@ class Provision:
                 carried.begun.set_exception(error)
             else:
                 failed = True
+                self._watch.gone(carried.pilot, _loss(error), str(error))
                 self._on_fault(error, pilot)
         except Exception as error:  # ours, or a site's
             self._on_fault(BursarError(f"{pilot.site}: {type(error).__name__}: {error}"), pilot)
@@ -249,14 +277,18 @@ class Provision:
                 carried.begun.set_result(None)
             del self._carried[pilot.name]
             self._close(carried, origin)
-        if not failed and not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
+        if failed:
+            return
+        self._watch.gone(carried.pilot, "lost" if carried.lost else "ended", carried.lost)
+        if not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
             self._on_left_over(pilot)
 
     async def _hold(self, carried: _Carried, origin: float) -> None:
         """Holds the processors until their time is over, or their work."""
         pilot = carried.pilot
         if pilot.works:
-            asking = asyncio.ensure_future(self._ask(carried))
+            due = origin + (pilot.start or 0.0)
+            asking = asyncio.ensure_future(self._ask(carried, due))
             done = asyncio.ensure_future(carried.over.wait())
             try:
                 await asyncio.wait({asking, done}, return_when=asyncio.FIRST_COMPLETED)
@@ -270,8 +302,15 @@ class Provision:
                 return
         if not carried.begun.done():
             carried.begun.set_result(None)
+        lost: asyncio.Future[str] | None = None
         try:
             since = carried.since if pilot.start is None else origin + pilot.start
+            if carried.held is not None:
+                if carried.since > since + _LATE:
+                    since = carried.since
+                lost = asyncio.ensure_future(carried.held.lost())
+                lost.add_done_callback(lambda _: carried.finish())
+                self._watch.began(carried.pilot, since)
             carried.more = carried.pilot.duration
             carried.until = since + carried.pilot.duration
             while not carried.over.is_set():
@@ -281,7 +320,11 @@ class Provision:
                 if not await self._goes_on(carried):
                     await self._dispatcher.vacate(pilot.name, "its processors' time is over")
                     break
+            if lost is not None and lost.done():
+                carried.lost = lost.result()
         finally:
+            if lost is not None:
+                lost.cancel()
             if carried.held is not None:
                 self._dispatcher.dismiss(pilot.name)
                 await carried.held.release()
@@ -313,7 +356,7 @@ class Provision:
         carried.news.set()
         return None
 
-    async def _ask(self, carried: _Carried) -> Held:
+    async def _ask(self, carried: _Carried, due: float) -> Held:
         if self._route is not None and not carried.pilot.site:
             carried.pilot = self._route(carried.pilot)
         pilot = carried.pilot
@@ -321,15 +364,22 @@ class Provision:
             pilot,
             self._endpoint,
             rigid=self._rigid,
-            begin=lambda: self._begin(carried),
+            begin=lambda processors=None: self._begin(carried, processors, due),
             on_event=self._say,
         )
 
-    def _begin(self, carried: _Carried) -> None:
+    def _begin(self, carried: _Carried, processors: int | None, due: float) -> None:
         """The processors are there; from now on they are paid."""
-        carried.since = self._dispatcher.now()
-        if carried.pilot.start is None:
-            self._open(carried.pilot, carried.since)
+        carried.since = now = self._dispatcher.now()
+        pilot = carried.pilot
+        if processors is not None and processors != pilot.processors:
+            carried.pilot = pilot = replace(pilot, processors=processors, own=processors)
+        if pilot.start is None:
+            self._open(pilot, now)
+        elif now > due + _LATE:
+            # Nothing is paid for the time that the site let it wait.
+            self._write(self._guard.close(pilot.name, math.nextafter(due, -math.inf)))
+            self._open(pilot, now)
 
     async def _over_by(self, carried: _Carried, moment: float) -> None:
         """Waits until a pilot has another end, or is not wanted any more; at most to a moment."""
@@ -381,6 +431,10 @@ class Provision:
     def _write(self, lease: Lease) -> None:
         text = msgspec.json.encode(lease).decode()
         self._note("lease", text, self._guard.transfers())
+
+
+def _loss(error: BursarError) -> Loss:
+    return "unreachable" if error.transient else "refused"
 
 
 def leases_of(events: Sequence[Event]) -> dict[str, Lease]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilots import Pilot, windows
 from bursar.cluster.machine import Machine, Reservation
 from bursar.dispatch.launch import Endpoint
 from bursar.model.admission import Refusal
@@ -15,9 +15,12 @@ from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
+from bursar.provisioning.view import SiteView
 from bursar.simulation.loaded import LoadedCluster
 from bursar.simulation.worker import SimulatedWorker
 from bursar.simulation.world import World
+from bursar.sites.projection import holes_of
+from bursar.sites.protocol import Begin
 
 
 class SimulatedSite:
@@ -119,21 +122,45 @@ class SimulatedSite:
             traversal_time=cluster.traversal_time(1, seconds) if is_known else None,
         )
 
-    async def reserve(self, windows: Sequence[tuple[float, float, int]]) -> None:
+    def view(self) -> SiteView:
+        """What its machine leaves free; without one, its processors are there at once."""
+        cluster = self.cluster
+        facts = self._facts
+        seen = SiteView(
+            name=facts.name,
+            rules=facts.acquiring,
+            processors=facts.processors,
+            speed=facts.speed,
+            unit_price=facts.unit_price,
+            batch=cluster is not None,
+            free=max(0, facts.processors - self._bought),
+        )
+        if cluster is None:
+            return seen
+        machine = cluster.machine
+        return replace(
+            seen,
+            free=machine.free,
+            holes=holes_of(machine),
+            waiting=len(machine.waiting) - len(self._waiting),
+        )
+
+    async def reserve(self, pilots: Sequence[Pilot]) -> float:
         """Keeps processors of the machine; see :class:`bursar.sites.protocol.Site`."""
         cluster = self.cluster
         if cluster is None:
-            return
+            return 0.0
         machine = cluster.machine
         there = machine.reservations
         for reservation in self._kept:
             if reservation in there:
                 machine.release(reservation)
         self._kept = []
-        answer = cluster.reserve(windows)
+        answer = cluster.reserve(windows(pilots))
         if isinstance(answer, Refusal):
             raise SiteError(f"{self._facts.name}: the offer does not hold: {answer.reason}")
         self._kept = answer
+        return 0.0
 
     async def acquire(
         self,
@@ -141,7 +168,7 @@ class SimulatedSite:
         endpoint: Endpoint,
         *,
         rigid: bool,
-        begin: Callable[[], None],
+        begin: Begin,
         on_event: Callable[[str], None],
     ) -> "HeldProcessors":
         """One worker, at once or when the queue lets it; see the Site protocol."""
@@ -247,6 +274,10 @@ class HeldProcessors:
     def workers(self) -> int:
         """One, while it is there."""
         return int(self._worker is not None and self._worker.is_there)
+
+    async def lost(self) -> str:
+        """Never: its machine takes nothing away before its time."""
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
     async def release(self) -> None:
         """The worker goes, and its job ends."""

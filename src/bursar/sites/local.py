@@ -1,5 +1,6 @@
 """This machine as a site."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,8 @@ from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
+from bursar.provisioning.view import SiteView
+from bursar.sites.protocol import Begin
 
 MEMORY = Path("/proc/meminfo")
 """Where the system says what memory there is."""
@@ -81,8 +84,22 @@ class LocalSite:
             free_memory=memory,
         )
 
-    async def reserve(self, windows: Sequence[tuple[float, float, int]]) -> None:
+    def view(self) -> SiteView:
+        """Its processors are there at once, and without an end."""
+        held = sum(held.processors for held in self._held)
+        return SiteView(
+            name=self._facts.name,
+            rules=self._facts.acquiring,
+            processors=self._facts.processors,
+            speed=self._facts.speed,
+            unit_price=self._facts.unit_price,
+            batch=False,
+            free=max(0, self._facts.processors - held),
+        )
+
+    async def reserve(self, pilots: Sequence[Pilot]) -> float:
         """Nothing to do: nobody else sells its processors."""
+        return 0.0
 
     async def acquire(
         self,
@@ -90,7 +107,7 @@ class LocalSite:
         endpoint: Endpoint,
         *,
         rigid: bool,
-        begin: Callable[[], None],
+        begin: Begin,
         on_event: Callable[[str], None],
     ) -> "HeldWorkers":
         """Starts worker processes; see :class:`bursar.sites.protocol.Site`."""
@@ -131,6 +148,10 @@ class HeldWorkers:
     def workers(self) -> int:
         """Workers that are there or will be again."""
         return self._workers.workers
+
+    async def lost(self) -> str:
+        """Never: nobody else has a claim to this machine."""
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
     async def release(self) -> None:
         """Its workers leave, or are killed; then its processors are free."""

@@ -104,9 +104,9 @@ def slots_of(
 
 
 def holes_of(machine: Machine) -> tuple[Hole, ...]:
-    """The same for a pool, as they are."""
+    """The same for a pool, as it is; starts are seconds from the machine's now."""
     return tuple(
-        Hole(start=free.start, seconds=free.duration, processors=free.processors)
+        Hole(start=free.start - machine.now, seconds=free.duration, processors=free.processors)
         for free in machine.free_slots()
     )
 

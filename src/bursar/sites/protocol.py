@@ -8,6 +8,21 @@ from bursar.dispatch.launch import Endpoint
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
+from bursar.provisioning.view import SiteView
+
+
+class Begin(Protocol):
+    """Told when a pilot has its processors."""
+
+    def __call__(self, processors: int | None = None) -> None:
+        """
+        They are there, and before a worker is; what it raises gives them back at once.
+
+        Parameters
+        ----------
+        processors
+            How many there are; None: as many as it asked for.
+        """
 
 
 class Held(Protocol):
@@ -16,6 +31,9 @@ class Held(Protocol):
     @property
     def workers(self) -> int:
         """Workers that are there, or will be again."""
+
+    async def lost(self) -> str:
+        """Returns when the site has taken the processors away by itself, and why it did."""
 
     async def release(self) -> None:
         """Gives the processors back; nothing of the pilot is left behind there."""
@@ -47,15 +65,24 @@ class Site(Protocol):
             When it cannot say.
         """
 
-    async def reserve(self, windows: Sequence[tuple[float, float, int]]) -> None:
+    def view(self) -> SiteView:
+        """What a pool that acquires and releases processors there sees of it now, at once."""
+
+    async def reserve(self, pilots: Sequence[Pilot]) -> float:
         """
         Keeps processors for pilots to come, in place of what was kept before.
 
         Parameters
         ----------
-        windows
-            Start (seconds from now), duration and processors of each. With none, what was
-            kept and is not in use yet goes back.
+        pilots
+            Their starts are seconds from now. With none, what was kept and is not in use yet
+            goes back.
+
+        Returns
+        -------
+        float
+            Seconds before its start that each is to be acquired: 0 where it has its processors
+            at once then; infinite where they must be asked for ahead.
 
         Raises
         ------
@@ -69,14 +96,15 @@ class Site(Protocol):
         endpoint: Endpoint,
         *,
         rigid: bool,
-        begin: Callable[[], None],
+        begin: Begin,
         on_event: Callable[[str], None],
     ) -> Held:
         """
         Starts workers that share a pilot's processors and report to the endpoint.
 
-        It takes as long as the site lets it wait: one with a start, which is now, has
-        its processors by an offer or a reservation; one without is put in the queue.
+        It takes as long as the site lets it wait: one with a start, which is now or so many
+        seconds ahead, has its processors by an offer or a reservation; one without is put in
+        the queue.
 
         Parameters
         ----------
@@ -84,8 +112,7 @@ class Site(Protocol):
             Whether some task holds more than one processor, which must then be
             in the hands of one worker.
         begin
-            Called when the processors are there, and before a worker is; what it
-            raises gives them back at once.
+            Called once, see :class:`Begin`.
         on_event
             Told, in one line for people, of workers that die or are replaced.
 
