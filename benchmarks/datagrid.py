@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from bursar.broker.directory.hierarchy import Level
-from bursar.broker.matchmaking.ranking import Weights
 from bursar.model.site import SiteFacts
+from bursar.model.weights import Weights
 from bursar.simulation.datagrid.grid import Grid, Policy, Services
 from bursar.simulation.datagrid.load import Kind, Load
 from bursar.simulation.datagrid.outcome import Outcome

@@ -19,7 +19,6 @@ from bursar.dispatch.wire import (
     Returned,
     Welcome,
     Work,
-    encode_job,
     frame,
 )
 from bursar.model.outcome import Outcome, Status
@@ -110,7 +109,7 @@ def test_a_job_carries_every_kind_of_step() -> None:
         environment={"A": "1"},
     )
 
-    (body,) = Frames().feed(frame(Work([msgspec.Raw(encode_job(job))])))
+    (body,) = Frames().feed(frame(Work([msgspec.Raw(msgspec.msgpack.encode(job))])))
     work = msgspec.msgpack.decode(body, type=FromServer)
 
     assert isinstance(work, Work)

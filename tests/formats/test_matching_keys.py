@@ -61,7 +61,7 @@ def test_tasks_that_ask_for_the_same_share_it(tmp_path: Path) -> None:
     found = tasks(tmp_path, SWEEP + TASK + 'requirements = "other.a"\nattributes = { b = 1 }\n')
     assert found[0].matching is found[1].matching
     plain = tasks(tmp_path, SWEEP + TASK)
-    assert plain[0].matching.is_plain
+    assert plain[0].matching == Matching()
 
 
 def test_common_settings_ask_for_all_tasks(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_plan_may_state_requirements_and_rank(tmp_path: Path) -> None:
 
     asked = Matching(requirements='other.OpSys == "LINUX"', rank="-other.EstimatedTraversalTime")
     assert [t.matching for t in found] == [asked, asked]
-    assert tasks(tmp_path, PLAN.format(""), "p.pln")[0].matching.is_plain
+    assert tasks(tmp_path, PLAN.format(""), "p.pln")[0].matching == Matching()
 
 
 @pytest.mark.parametrize(

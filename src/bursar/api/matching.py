@@ -11,17 +11,18 @@ from bursar.api.copies import copies_now
 from bursar.api.planning import resolve_campaign
 from bursar.api.sites import Sites, resolve_sites
 from bursar.broker.directory.directory import Directory
-from bursar.broker.matchmaking.broker import ResourceBroker, Weights
+from bursar.broker.matchmaking.broker import ResourceBroker
 from bursar.broker.matchmaking.explaining import Explanation
 from bursar.broker.matchmaking.files import LinkedFiles
 from bursar.broker.matchmaking.views import job_of
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, SiteError, nearest
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
 from bursar.model.task import Task
+from bursar.model.weights import Weights
 
 OUT_OF_REACH = 3
 """Exit status where some job has no site, as where no plan meets a goal."""
@@ -174,9 +175,18 @@ def statuses_now(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus]:
     ------
     InputError
         When a log cannot be read.
+    SiteError
+        When a batch scheduler does not answer.
     """
     simulated = [site for site in sites if site.kind == "simulated"]
     found = _of_clusters(simulated) if simulated else {}
+    if any(site.batch is not None for site in sites):
+        from bursar.api.queues import statuses
+
+        for name, said in statuses(sites).items():
+            if isinstance(said, SiteError):
+                raise said
+            found[name] = replace(said, at=0.0)
     for site in sites:
         if site.kind == "local":
             from bursar.sites.local import LocalSite

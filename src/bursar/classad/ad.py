@@ -43,9 +43,6 @@ class Expression:
         return hash(str(self))
 
 
-Stored = bool | int | float | str | tuple[Any, ...] | Exceptional | Expression
-"""What an ad holds of an attribute, or an :class:`Ad`; a tuple holds constants only."""
-
 PLAIN = frozenset({bool, int, float, str, tuple, Exceptional})
 """Types of stored values that need no evaluation."""
 

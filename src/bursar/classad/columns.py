@@ -90,7 +90,6 @@ class Column:
         return self.kind is not None and self.kind in kinds
 
 
-_NO_NUMBERS = np.zeros(1)
 _NO_CODES = np.zeros(1, dtype=np.int64)
 
 

@@ -6,15 +6,13 @@ or ``bandwidth`` with its unit; ``latency`` where it is wanted. Other columns ar
 they are, for who knows what they say.
 """
 
-import csv
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bursar.formats.csv_rows import read_rows, short
 from bursar.formats.link_table import parse_bandwidth
-from bursar.formats.reading import read_text
 from bursar.formats.slot_table import at_field
 from bursar.formats.units import parse_duration
 from bursar.model.errors import InputError, nearest
@@ -53,45 +51,26 @@ def read_links(path: Path) -> tuple[LinkRow, ...]:
     InputError
         With the file, the line and the column.
     """
-    text = read_text(path)
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise InputError("holds the character NUL", where=f"{path}:{line}")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    filled = ([cell.strip() for cell in cells] for cells in reader if any(map(str.strip, cells)))
-    try:
-        heading = _heading(next(filled, []))
-        rows = tuple(_row(heading, cells, reader.line_num) for cells in filled)
-    except csv.Error as error:
-        raise InputError(f"is not CSV: {error}", where=f"{path}:{reader.line_num}") from None
-    except InputError as error:
-        raise error.within(f"{path}:{max(reader.line_num, 1)}") from None
-    if not rows:
-        raise InputError("has no links below its heading", where=str(path))
-    return rows
+    return tuple(read_rows(path, "links", _check_heading, _row))
 
 
-def _heading(cells: list[str]) -> list[str]:
+def _check_heading(cells: list[str]) -> None:
     for name in cells:
         if cells.count(name) > 1:
-            raise InputError(f'has the column "{_short(name)}" twice')
+            raise InputError(f'has the column "{short(name)}" twice')
     for name in _ENDS:
         if name not in cells:
             raise InputError(f'has no column "{name}"', hint=nearest(name, cells))
     if sum(name in cells for name in _RATES) != 1:
         raise InputError('expected one column "mbit_per_s" or "bandwidth"')
-    return cells
 
 
-def _row(heading: list[str], cells: list[str], line: int) -> LinkRow:
-    if len(cells) != len(heading):
-        raise InputError(f"has {len(cells)} cells, expected {len(heading)} as in the heading")
-    values = dict(zip(heading, cells, strict=True))
+def _row(values: dict[str, str], line: int) -> LinkRow:
     for name in _ENDS:
         if not values[name] or not values[name].isprintable():
             raise InputError("expected the name of a node", where=name)
     if values["from"] == values["to"]:
-        raise InputError(f'joins "{_short(values["to"])}" to itself', where="to")
+        raise InputError(f'joins "{short(values["to"])}" to itself', where="to")
     if "bandwidth" in values:
         bandwidth = at_field("bandwidth", parse_bandwidth, values["bandwidth"])
     else:
@@ -114,9 +93,5 @@ def _megabits(cell: object) -> float:
     except ValueError:
         rate = math.nan
     if not 0 < rate < math.inf:
-        raise InputError(f'expected a positive number of Mbit/s, got "{_short(str(cell))}"')
+        raise InputError(f'expected a positive number of Mbit/s, got "{short(str(cell))}"')
     return rate
-
-
-def _short(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)[:60]

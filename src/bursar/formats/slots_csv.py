@@ -7,14 +7,12 @@ The heading names the columns, in any order: ``start``, ``duration`` and
 file; an empty cell is as if the column were not there.
 """
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bursar.formats.reading import read_text
+from bursar.formats.csv_rows import read_rows, short
 from bursar.formats.slot_table import MOST_PROCESSORS, SlotTable, at_field
 from bursar.model.errors import InputError, nearest
 
@@ -32,29 +30,14 @@ def read_slots(path: Path) -> list[tuple[int, SlotTable]]:
     InputError
         With the file, the line and the column.
     """
-    text = read_text(path)
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise InputError("holds the character NUL", where=f"{path}:{line}")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    filled = ([cell.strip() for cell in cells] for cells in reader if any(map(str.strip, cells)))
-    try:
-        heading = _heading(next(filled, []))
-        rows = [(reader.line_num, _row(heading, cells)) for cells in filled]
-    except csv.Error as error:
-        raise InputError(f"is not CSV: {error}", where=f"{path}:{reader.line_num}") from None
-    except InputError as error:
-        raise error.within(f"{path}:{max(reader.line_num, 1)}") from None
-    if not rows:
-        raise InputError("has no slots below its heading", where=str(path))
-    return rows
+    return read_rows(path, "slots", _check_heading, _row)
 
 
-def _heading(cells: list[str]) -> list[str]:
+def _check_heading(cells: list[str]) -> None:
     for name in cells:
         if name not in COLUMNS:
             raise InputError(
-                f'unknown column "{_short(name)}", expected {", ".join(COLUMNS)}',
+                f'unknown column "{short(name)}", expected {", ".join(COLUMNS)}',
                 hint=nearest(name, COLUMNS),
             )
         if cells.count(name) > 1:
@@ -65,14 +48,11 @@ def _heading(cells: list[str]) -> list[str]:
                 f'has no column "{name}"',
                 hint="the first line names the columns: start, duration, ...",
             )
-    return cells
 
 
-def _row(heading: list[str], cells: list[str]) -> SlotTable:
-    if len(cells) != len(heading):
-        raise InputError(f"has {len(cells)} cells, expected {len(heading)} as in the heading")
+def _row(cells: dict[str, str], line: int) -> tuple[int, SlotTable]:
     values: dict[str, Any] = {}
-    for name, cell in zip(heading, cells, strict=True):
+    for name, cell in cells.items():
         if not cell and name not in NEEDED:
             continue
         if name == "processors":
@@ -81,13 +61,13 @@ def _row(heading: list[str], cells: list[str]) -> SlotTable:
             values[name] = at_field(name, _truth, cell)
         else:
             values[name] = cell
-    return SlotTable(**values)
+    return line, SlotTable(**values)
 
 
 def _count(cell: object) -> int:
     text = str(cell)
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise InputError(f'expected a whole number, got "{_short(text)}"')
+        raise InputError(f'expected a whole number, got "{short(text)}"')
     if not 1 <= int(text) <= MOST_PROCESSORS:
         raise InputError(f"expected 1 to {MOST_PROCESSORS:,} processors, got {text}")
     return int(text)
@@ -96,9 +76,5 @@ def _count(cell: object) -> int:
 def _truth(cell: object) -> bool:
     truth = _TRUTH.get(str(cell).lower())
     if truth is None:
-        raise InputError(f'expected true or false, got "{_short(str(cell))}"')
+        raise InputError(f'expected true or false, got "{short(str(cell))}"')
     return truth
-
-
-def _short(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)[:60]

@@ -63,11 +63,3 @@ class Matching:
                 raise ValueError(f"{name} must be between 0 and 1, got {weight:g}")
         if self.choice is not None and self.choice not in CHOICES:
             raise ValueError(f'choice: expected one of {", ".join(CHOICES)}, got "{self.choice}"')
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing is asked for."""
-        return self == _PLAIN
-
-
-_PLAIN = Matching()

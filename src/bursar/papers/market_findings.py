@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from bursar.papers.experiment import Finding, Row
 from bursar.papers.nimrodg import PRICES, SECONDS
 from bursar.papers.summary import Summary, selected
+from bursar.simulation.datagrid.confidence import half_interval
 from bursar.simulation.marketplace.selling import STEP
 
 INCREMENT = STEP * SECONDS
@@ -20,11 +21,7 @@ ALIKE = 3.0
 
 def half_width(sample: Summary) -> float:
     """Half the 95 % confidence interval of a mean (Student); infinite for a single value."""
-    from scipy.special import stdtrit
-
-    if sample.count < 2:
-        return math.inf
-    return float(stdtrit(sample.count - 1, 0.975)) * sample.error
+    return half_interval(sample.error, sample.count)
 
 
 def judged(sample: Summary, low: float = -math.inf, high: float = math.inf) -> bool | None:

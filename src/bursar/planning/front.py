@@ -56,11 +56,6 @@ class Option:
         return sum(p.slot.processors for p in self.purchases)
 
     @property
-    def processor_seconds(self) -> float:
-        """Processor time bought; infinite when a runtime is unknown."""
-        return sum(p.processor_seconds for p in self.purchases)
-
-    @property
     def gap(self) -> float | None:
         """How far above its bound the makespan is, at most, as a share; None when unknown."""
         if self.makespan is None or not self.bound:

@@ -59,11 +59,6 @@ class Execution:
         """From the first submission to the last end, seconds."""
         return float(self.finish.max())
 
-    @property
-    def wait(self) -> float:
-        """Mean time that a task was in the queue, seconds."""
-        return float((self.start - self.submit).mean())
-
 
 class LoadedCluster:
     """

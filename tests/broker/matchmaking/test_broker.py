@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.matchmaking.grids import Asked, Grid, job, site, status
 
-from bursar.broker.matchmaking.broker import Match, Weights
+from bursar.broker.matchmaking.broker import Match
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
+from bursar.model.weights import Weights
 
 NAN = math.nan
 

@@ -12,6 +12,7 @@ import msgspec
 from bursar.broker.directory.garbage import LARGEST
 from bursar.broker.matchmaking.views import Index
 from bursar.model.errors import InputError
+from bursar.model.messages import decode_message
 from bursar.model.status import Fact, SiteStatus
 
 LARGEST_PUBLISH = 64 * 1024
@@ -187,13 +188,7 @@ def decode(data: bytes, kind: type[M]) -> M:
         When it is none, or too long.
     """
     room = LARGEST_ANSWER if kind is Answer else LARGEST_PUBLISH
-    if len(data) > room:
-        raise InputError(f"expected at most {room:,} bytes", where="message")
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-        reason = (str(error).splitlines() or ["cannot be read"])[0]
-        raise InputError(reason[:1].lower() + reason[1:], where="message") from None
+    return decode_message(data, lambda text: msgspec.json.decode(text, type=kind), room)
 
 
 def _statuses(message: Message) -> tuple[Publish, ...]:

@@ -20,8 +20,6 @@ from bursar.model.site import SiteFacts
 from bursar.model.status import Fact
 from bursar.model.weights import Weights
 
-__all__ = ["Match", "ResourceBroker", "Terms", "Weights"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:

@@ -11,10 +11,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.model.weights import Weights
-
-__all__ = ["DEFAULT_RANK", "DEFAULT_RANKS", "FloatArray", "Weights", "file_rank", "rank"]
-
 FloatArray = NDArray[np.float64]
 
 T = TypeVar("T", float, FloatArray)

@@ -70,7 +70,6 @@ class _Purchase:
     deadline: float
     bits: BoolArray
     keys: FloatArray
-    makespan: float
     cost: float
     waste: FloatArray
 
@@ -219,7 +218,6 @@ def _held(search: Search, orders: _Orders, known: Known) -> list[_Purchase]:
             deadline=found.makespan * (1 + 1e-12),
             bits=np.array(found.recipe.caps) > 0,
             keys=known.get((found.makespan, found.cost), orders.usual),
-            makespan=found.makespan,
             cost=found.cost,
             waste=np.ones(problem.n_slots),
         )
@@ -254,7 +252,6 @@ def _round(
                 deadline=purchase.deadline,
                 bits=scores.used[best],
                 keys=keys[best],
-                makespan=float(scores.makespan[best]),
                 cost=float(scores.cost[best]),
                 waste=_waste(problem, scores.area[best]),
             )

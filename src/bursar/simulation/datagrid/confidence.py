@@ -43,13 +43,29 @@ class Interval:
 
 def interval(values: Sequence[float] | NDArray[np.float64], level: float = LEVEL) -> Interval:
     """Of the mean of independent values, by Student's distribution."""
-    from scipy.special import stdtrit
-
     count = len(values)
     if count < 2:
         return Interval(float(np.mean(values)) if count else math.nan, math.inf)
     error = float(np.std(values, ddof=1)) / math.sqrt(count)
-    return Interval(float(np.mean(values)), float(stdtrit(count - 1, (1 + level) / 2)) * error)
+    return Interval(float(np.mean(values)), half_interval(error, count, level))
+
+
+def half_interval(error: float, count: int, level: float = LEVEL) -> float:
+    """
+    Half the confidence interval of a mean, by Student's distribution.
+
+    Parameters
+    ----------
+    error
+        Standard error of the mean.
+    count
+        Of the values; with fewer than two the interval is infinite.
+    """
+    from scipy.special import stdtrit
+
+    if count < 2:
+        return math.inf
+    return float(stdtrit(count - 1, (1 + level) / 2)) * error
 
 
 def batch_means(values: NDArray[np.float64], batches: int, level: float = LEVEL) -> Interval:
