@@ -108,6 +108,14 @@ def test_more_is_sent_to_learn_where_a_first_job_takes_long() -> None:
     assert sent(late) == [0, 1]
 
 
+def test_it_wakes_in_time_to_come_however_little_is_left() -> None:
+    """Half of what is left, and half of that: soon the clock would stand still."""
+    places = [one("a", 1.0, running=((1.0, 0.0),)), one("b", 2.0)]
+    at = situation(places, [1.0] * 10, known=False, time_left=4e-15, probes=1)
+    wake = CHEAPEST.advise(at).wake
+    assert 12.0 + wake > 12.0
+
+
 def test_a_site_nobody_tried_gets_a_job_where_sites_are_not_as_expected() -> None:
     at = situation([one("a", 1.0), one("b", 2.0), one("c", 50.0)], [1.0] * 100, time_left=1000.0)
     for site, seconds in (("a", 1.0), ("b", 3.0)):

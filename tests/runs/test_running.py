@@ -85,13 +85,13 @@ def test_thresholds_act_in_a_real_run(
     tmp_path: Path, action: str, ended: int | None, status: int
 ) -> None:
     """A share of the budget warns, starts nothing more, or stops what runs."""
-    tasks = [shell(f"t{i}", "sleep 0.3", runtime=0.3, wall_limit=1.0) for i in range(4)]
-    wanted = campaign(*tasks, budget=8.0, on_budget={0.02: action})
+    tasks = [shell(f"t{i}", "sleep 0.6", runtime=0.6, wall_limit=2.0) for i in range(4)]
+    wanted = campaign(*tasks, budget=8.0, on_budget={0.15: action})
 
     result = bursar.run(wanted, site(processors=1), runs=tmp_path)
 
     assert result.exit_status == status
-    assert "2% of the budget is spent" in messages(result)
+    assert "15% of the budget is spent" in messages(result)
     outcomes = list(result.outcomes())
     if ended is not None:
         assert len(outcomes) == ended

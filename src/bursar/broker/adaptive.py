@@ -17,6 +17,10 @@ from bursar.model.goal import Goal
 POINTS = 12
 """Moments tried between the fastest and the cheapest way, for a trade-off between them."""
 
+SOONEST = 0.01
+"""Seconds until it wants to be asked again, at the least: shares of what is left to a deadline
+have no end otherwise."""
+
 DIFFERENT = 0.1
 """Relative spread of the sites' means over what was expected, from which unknown ones are
 worth a job."""
@@ -196,7 +200,7 @@ class AdaptiveAdviser:
         return Advice(
             given=given,
             now=[True] * len(given),
-            wake=wake if ages and wake > 0 else math.inf,
+            wake=max(wake, SOONEST) if ages and wake > 0 else math.inf,
             reasons=reasons,
             probes=probes,
         )

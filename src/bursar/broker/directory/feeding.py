@@ -194,7 +194,8 @@ class Publisher:
             await self._tell()
             await asyncio.sleep(least)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._every - least)
+                async with asyncio.timeout(self._every - least):
+                    await self._news.wait()
 
     async def _tell(self) -> None:
         try:
