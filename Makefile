@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EPIDEMIC := examples/epidemic/epidemic.pln --runtime 0.15
 
-.PHONY: demo test browser lint types arrows unit bench clean
+.PHONY: demo test browser schedulers lint types arrows unit bench clean
 
 $(VENV)/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -17,7 +17,7 @@ demo: $(VENV)/.made
 	$(BIN)/bursar run $(EPIDEMIC)
 	@echo 'Look at report.html and files/epidemic.png in that folder; bursar bill RUN itemises the cost.'
 
-test: browser lint types arrows unit
+test: browser schedulers lint types arrows unit
 
 # The report's page is looked at in a real browser: installed where we may, else those tests are skipped.
 browser:
@@ -26,6 +26,27 @@ browser:
 	  { apt-get install -qq -y chromium > /dev/null 2>&1 || \
 	    { apt-get update -qq && apt-get install -qq -y chromium > /dev/null 2>&1; }; }; } || \
 	echo '*** No chromium here, and it cannot be installed: the tests of report.html in a browser are LEFT OUT. ***'
+
+# Slurm and Grid Engine, for tests on real ones: installed where we may, else those tests are skipped.
+# Services of theirs stay off (policy-rc.d): the tests start their own, in folders of their own.
+schedulers:
+	@PATH="$$PATH:/usr/sbin:/sbin"; export PATH DEBIAN_FRONTEND=noninteractive; \
+	absent() { for program in "$$@"; do command -v $$program > /dev/null || return 0; done; return 1; }; \
+	slurm() { absent slurmctld slurmd sbatch munged; }; \
+	gridengine() { absent sge_qmaster sge_execd qsub; }; \
+	add() { apt-get install -qq -y --no-install-recommends "$$@" > /dev/null 2>&1 < /dev/null || \
+	        { apt-get update -qq && apt-get install -qq -y --no-install-recommends "$$@"; } > /dev/null 2>&1 < /dev/null; }; \
+	if { slurm || gridengine; } && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  policy=/usr/sbin/policy-rc.d; \
+	  if [ ! -e $$policy ]; then \
+	    trap "rm -f $$policy" EXIT; trap 'exit 130' INT TERM; \
+	    printf '#!/bin/sh\nexit 101\n' > $$policy && chmod +x $$policy; \
+	  fi; \
+	  ! slurm || add slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins || :; \
+	  ! gridengine || add gridengine-master gridengine-exec gridengine-client || :; \
+	fi; \
+	! slurm || echo '*** No Slurm here, and it cannot be installed: the tests on real Slurm clusters are LEFT OUT. ***'; \
+	! gridengine || echo '*** No Grid Engine here, and it cannot be installed: the tests on a real one are LEFT OUT. ***'
 
 lint: $(VENV)/.made
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.testgrid.clusters import slurm as slurm
 
 DATA = Path(
     os.environ.get("BURSAR_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")

@@ -1,0 +1,286 @@
+"""Several throwaway clusters side by side, and the sites file that has them."""
+
+import os
+import pwd
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from bursar.model.errors import InputError, SiteError
+from bursar.testgrid import folders, slurm
+from bursar.testgrid.configuration import Settings
+from bursar.testgrid.slurm import Cluster
+
+MARK = "testgrid.json"
+SITES = "testgrid.toml"
+MOST_CLUSTERS = 20
+
+
+def default_folder() -> Path:
+    """
+    Where a user's test grid lies when no folder is named.
+
+    Not in the user's own runtime folder: munged wants its socket's parents to be searchable by
+    all, and jobs of other users have to reach it.
+    """
+    return Path(tempfile.gettempdir()) / f"bursar-testgrid-{pwd.getpwuid(os.geteuid()).pw_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """
+    Parameters
+    ----------
+    name
+        Of the node.
+    running
+        Whether its daemon runs.
+    state
+        As the controller says it; None when it does not answer.
+    """
+
+    name: str
+    running: bool
+    state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """
+    Parameters
+    ----------
+    cluster
+        Which one.
+    up
+        Whether its controller runs.
+    nodes
+        Each of them.
+    running, pending
+        Jobs; None when the controller does not answer.
+    """
+
+    cluster: Cluster
+    up: bool
+    nodes: tuple[NodeStatus, ...]
+    running: int | None
+    pending: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether controller and nodes are all there."""
+        return self.up and all(node.running and node.state in slurm.READY for node in self.nodes)
+
+
+class Grid:
+    """
+    The test grid of a folder; whatever is known of it is read from there.
+
+    Attributes
+    ----------
+    folder
+        Resolved.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def up(
+        cls,
+        folder: Path | None = None,
+        *,
+        clusters: int = 2,
+        nodes: int = 8,
+        cpus: int = 12,
+        latency: int = 0,
+    ) -> "Grid":
+        """
+        Starts clusters ``slurm1``, ``slurm2``, ... and writes a sites file that has them.
+
+        Parameters
+        ----------
+        folder
+            None: :func:`default_folder`. Made, unless it is there and empty. What a grid left
+            there of which nothing runs any more is removed first.
+        clusters, nodes, cpus
+            How many; nodes of each cluster, processors of each node.
+        latency
+            Whole seconds from a job's submission to its start at the soonest.
+
+        Raises
+        ------
+        InputError
+            When a number is out of range, or the folder is in use.
+        SiteError
+            When Slurm is missing, or does not start; then nothing is left behind.
+        """
+        path = (folder or default_folder()).resolve()
+        if not 1 <= clusters <= MOST_CLUSTERS:
+            raise InputError(f"clusters must be 1 to {MOST_CLUSTERS}, got {clusters}")
+        wanted = {
+            path / f"slurm{number}": Settings(
+                name=f"slurm{number}", nodes=nodes, cpus=cpus, latency=latency
+            )
+            for number in range(1, clusters + 1)
+        }
+        for place, settings in wanted.items():
+            slurm.check(place, settings)
+        with folders.taken(path):
+            grid = cls(path)
+            if folders.is_marked(path, MARK):
+                if any(cluster.processes() for cluster in grid.clusters):
+                    raise InputError(
+                        "a test grid runs here already",
+                        where=str(path),
+                        hint="bursar testgrid down ends it; or name another with --folder",
+                    )
+                folders.empty(path)
+            folders.need_empty(path)
+            try:
+                folders.mark(path, MARK, msgspec.json.encode({"clusters": clusters}))
+                slurm.start_all(wanted)
+                grid.sites_file.write_text(_sites(grid.clusters))
+            except BaseException:
+                grid._end()
+                raise
+        return grid
+
+    @classmethod
+    def at(cls, folder: Path | None = None) -> "Grid":
+        """
+        The test grid of a folder, whether it runs or not.
+
+        Raises
+        ------
+        InputError
+            When there is none.
+        """
+        path = (folder or default_folder()).resolve()
+        if not folders.is_marked(path, MARK):
+            raise InputError(
+                "no test grid is there", where=str(path), hint="bursar testgrid up starts one"
+            )
+        return cls(path)
+
+    @property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """Those that were started, or were about to be."""
+        found = (Cluster.at(mark.parent) for mark in self.folder.glob(f"*/{slurm.MARK}"))
+        return tuple(sorted(found, key=lambda cluster: cluster.settings.port))
+
+    def cluster(self, name: str) -> Cluster:
+        """
+        The cluster of that name.
+
+        Raises
+        ------
+        InputError
+            When there is none.
+        """
+        known = {cluster.name: cluster for cluster in self.clusters}
+        if name not in known:
+            raise InputError(
+                f"no cluster {name!r}, but {', '.join(known) or 'none'}", where=str(self.folder)
+            )
+        return known[name]
+
+    @property
+    def sites_file(self) -> Path:
+        """For ``--sites``."""
+        return self.folder / SITES
+
+    def status(self) -> tuple[ClusterStatus, ...]:
+        """How each cluster is."""
+        return tuple(map(_status, self.clusters))
+
+    def down(self) -> None:
+        """
+        Ends every process and removes every file of the grid.
+
+        Raises
+        ------
+        SiteError
+            When a process is left.
+        """
+        with folders.held(self.folder):
+            self._end()
+
+    @classmethod
+    def clear(cls, folder: Path | None = None) -> list[str]:
+        """
+        Ends what there is in a folder, if there is anything; names of the clusters that were.
+
+        Raises
+        ------
+        InputError
+            When something else is in it.
+        SiteError
+            When a process is left.
+        """
+        path = (folder or default_folder()).resolve()
+        if not path.exists():
+            return []
+        if not folders.is_marked(path, MARK) and folders.is_unused(path):
+            with folders.held(path):  # a start that was killed in its first moment
+                folders.remove(path)
+            return []
+        grid = cls.at(path)
+        names = [cluster.name for cluster in grid.clusters]
+        grid.down()
+        return names
+
+    def _end(self) -> None:
+        with ThreadPoolExecutor() as pool:  # jobs of all clusters have their grace together
+            list(pool.map(Cluster.end_all, self.clusters))
+        folders.remove(self.folder)
+
+
+def _status(cluster: Cluster) -> ClusterStatus:
+    states: dict[str, str] = {}
+    jobs: list[str] | None = None
+    if cluster.is_up:
+        try:
+            states = cluster.states()
+            jobs = cluster.run("squeue", "--noheader", "--array", "--format=%t").split()
+        except SiteError:
+            jobs = None
+    return ClusterStatus(
+        cluster,
+        cluster.is_up,
+        tuple(
+            NodeStatus(node, cluster.node_is_running(node), states.get(node))
+            for node in cluster.nodes
+        ),
+        None if jobs is None else len(jobs) - jobs.count("PD"),
+        None if jobs is None else jobs.count("PD"),
+    )
+
+
+def _sites(clusters: tuple[Cluster, ...]) -> str:
+    """The sites file; the further a cluster, the dearer."""
+    local = f"""\
+[site.local]
+kind = "local"
+processors = {len(os.sched_getaffinity(0))}
+unit_price = "1 SU/core-hour"
+"""
+    return "\n".join(
+        [
+            local,
+            *(
+                f"""\
+[site.{cluster.name}]
+kind = "slurm"
+processors = {cluster.processors}
+unit_price = "{price} SU/core-hour"
+queue = "main"
+environment = {{ SLURM_CONF = "{cluster.environment["SLURM_CONF"]}" }}
+reach = "127.0.0.1"
+"""
+                for price, cluster in enumerate(clusters, start=1)
+            ),
+        ]
+    )

@@ -1,0 +1,83 @@
+"""Several clusters side by side."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.testgrid.clusters import need_slurm
+
+from bursar.model.errors import InputError, SiteError
+from bursar.testgrid import grid as grids
+from bursar.testgrid.grid import Grid
+
+
+def test_clusters_do_not_see_each_others_jobs(tmp_path: Path) -> None:
+    """
+    Nor their nodes' crashes; the sites file has both, and all of it goes together.
+    """
+    need_slurm()
+    grid = Grid.up(tmp_path / "g", clusters=2, nodes=2, cpus=3)
+    first, second = grid.clusters
+    try:
+        first.run("sbatch", "--output=/dev/null", "--wrap=sleep 1000")
+        second.stop_node("n2", at_once=True)
+
+        status = {one.cluster.name: one for one in grid.status()}
+        assert status["slurm1"].running + status["slurm1"].pending == 1  # type: ignore[operator]
+        assert (status["slurm2"].running, status["slurm2"].pending) == (0, 0)
+        assert status["slurm1"].is_whole
+        assert not status["slurm2"].is_whole
+        assert [node.running for node in status["slurm2"].nodes] == [True, False]
+
+        sites = tomllib.loads(grid.sites_file.read_text())["site"]
+        assert list(sites) == ["local", "slurm1", "slurm2"]
+        assert sites["slurm2"]["environment"] == second.environment
+        assert sites["slurm2"]["processors"] == 6
+
+        with pytest.raises(InputError, match="runs here already"):
+            Grid.up(grid.folder)
+        with pytest.raises(InputError, match="no cluster 'slurm3', but slurm1, slurm2"):
+            grid.cluster("slurm3")
+    finally:
+        Grid.at(grid.folder).down()
+    assert not grid.folder.exists()
+    assert not first.processes()
+    assert not second.processes()
+
+
+def test_a_grid_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The clusters that did start end with it.
+    """
+    need_slurm()
+
+    def no_file(clusters: object) -> str:
+        raise SiteError("the disk is full")
+
+    monkeypatch.setattr(grids, "_sites", no_file)
+    with pytest.raises(SiteError, match="the disk is full"):
+        Grid.up(tmp_path / "g", clusters=1, nodes=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_was_killed_in_its_first_moment_is_cleared(tmp_path: Path) -> None:
+    """
+    When its mark was half written; and where nothing is, nothing is to be done.
+    """
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "testgrid.json.new").write_text('{"clus')
+    assert Grid.clear(tmp_path / "g") == []
+    assert Grid.clear(tmp_path / "g") == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+    """
+    A folder without the grid's mark is not taken down.
+    """
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="no test grid is there"):
+        Grid.clear(tmp_path)
+    with pytest.raises(InputError, match="clusters must be 1 to 20, got 0"):
+        Grid.up(tmp_path, clusters=0)
+    assert (tmp_path / "file").exists()

@@ -1,0 +1,370 @@
+"""Throwaway clusters under real Slurm: what they give, and that nothing of them is left."""
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.testgrid.clusters import end_orphans, need_slurm
+
+from bursar.model.errors import InputError, SiteError
+from bursar.testgrid import ports, slurm
+from bursar.testgrid.slurm import MARK, Cluster
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up on a condition."""
+
+NUMBERS = itertools.count()
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Waits for something to become true."""
+    give_up = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def said_of(cluster: Cluster, job: str) -> dict[str, str]:
+    """Slurm's record of a job."""
+    words = cluster.run("scontrol", "--oneliner", "show", "job", job).split()
+    return dict(word.partition("=")[::2] for word in words)
+
+
+def submit(cluster: Cluster, command: str, *options: str) -> str:
+    """Number of a job whose output is not kept."""
+    return cluster.run(
+        "sbatch", "--parsable", "--output=/dev/null", *options, f"--wrap={command}"
+    ).strip()
+
+
+def runs(cluster: Cluster, job: str) -> Callable[[], bool]:
+    """Whether a job runs, with all its steps begun."""
+    return lambda: said_of(cluster, job)["JobState"] == "RUNNING"
+
+
+def naming(folder: Path) -> list[str]:
+    """Command lines and working folders of all processes that have to do with a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+            words.append(os.readlink(process / "cwd"))
+            words += (process / "environ").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        found += [" ".join(words)] if any(str(folder) in word for word in words) else []
+    return found
+
+
+def commands() -> list[str]:
+    """Command lines of all processes, also of such as say nothing else of themselves."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(process.read_bytes().decode().replace("\0", " ").strip())
+    return found
+
+
+def a_while() -> str:
+    """A command that takes long, and is like no other."""
+    return f"sleep {1000 + next(NUMBERS)}.{os.getpid()}"
+
+
+def assert_nothing_left(cluster: Cluster) -> None:
+    """No process, no file, no port."""
+    assert cluster.processes() == {}
+    assert naming(cluster.folder) == []
+    assert not cluster.folder.exists()
+    first = cluster.settings.port
+    assert all(map(ports.is_free, range(first, first + cluster.settings.nodes + 1)))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """One of two nodes, for tests that break it."""
+    need_slurm()
+    made = Cluster.up(tmp_path / "c", nodes=2, cpus=2)
+    yield made
+    if made.folder.exists():
+        made.down(grace=0.0)
+
+
+def test_a_cluster_runs_what_is_submitted(slurm: Cluster) -> None:
+    """
+    On all its nodes.
+    """
+    printed = slurm.run("srun", "--nodes=4", "sh", "-c", "echo $SLURMD_NODENAME")
+    assert sorted(printed.split()) == ["n1", "n2", "n3", "n4"]
+
+
+def test_a_walltime_over_the_partitions_limit_never_starts(slurm: Cluster) -> None:
+    """
+    The partition ``short`` has a limit, the default one has none.
+    """
+    job = submit(slurm, "true", "--partition=short", "--time=30")
+    until(lambda: said_of(slurm, job)["Reason"] == "PartitionTimeLimit")
+    slurm.run("scancel", job)
+
+
+def test_ended_jobs_are_recorded(slurm: Cluster) -> None:
+    """
+    ``sacct`` reads completion records, without a database.
+    """
+    job = submit(slurm, "exit 3")
+    asked = ("sacct", "--completion", "-nP", f"--jobs={job}", "--format=JobIDRaw,State,NCPUS")
+    until(lambda: slurm.run(*asked) == f"{job}|FAILED|1\n")
+
+
+def test_latency_delays_starts_and_holds_nothing(tmp_path: Path) -> None:
+    """
+    A job waits as pending, by Slurm's own times, and start estimates know of it.
+    """
+    need_slurm()
+    cluster = Cluster.up(tmp_path / "c", nodes=1, cpus=1, latency=3)
+    try:
+        job = submit(cluster, "true")
+        assert said_of(cluster, job)["JobState"] == "PENDING"
+        assert cluster.states() == {"n1": "idle"}
+        until(lambda: said_of(cluster, job)["JobState"] == "COMPLETED")
+        record = said_of(cluster, job)
+        submitted, began = (
+            time.mktime(time.strptime(record[key], "%Y-%m-%dT%H:%M:%S"))
+            for key in ("SubmitTime", "StartTime")
+        )
+        assert began - submitted >= 3
+    finally:
+        cluster.down()
+
+
+def test_down_leaves_nothing(cluster: Cluster) -> None:
+    """
+    Jobs that ignore signals, or that hide from their environment, end too.
+    """
+    stubborn, hidden = a_while(), a_while()
+    submit(cluster, f"trap '' TERM; {stubborn}", "--export=NONE")
+    deaf = f"env -i setsid --wait env --ignore-signal=TERM {hidden}"
+    submit(cluster, f"srun --export=ALL {deaf}", "--nodes=2")
+    until(lambda: stubborn in commands())
+    until(lambda: commands().count(hidden) == 2)
+    assert cluster.is_up
+    assert "job" in cluster.processes().values()
+
+    Cluster.at(cluster.folder).down(grace=0.1)
+
+    assert_nothing_left(cluster)
+    assert not {stubborn, hidden} & set(commands())
+
+
+def test_only_what_is_the_clusters_ends(cluster: Cluster) -> None:
+    """
+    A shell in which its commands are used goes on, and so does one that stands in its folder.
+    """
+    shells = [
+        subprocess.Popen(["sleep", "60"], env={**os.environ, **cluster.environment}),
+        subprocess.Popen(["sleep", "60"], cwd=cluster.folder),
+    ]
+    try:
+        cluster.down()
+        assert [shell.poll() for shell in shells] == [None, None]
+    finally:
+        for shell in shells:
+            shell.kill()
+            shell.wait()
+
+
+def test_a_stopped_controller_comes_back_with_its_jobs(cluster: Cluster) -> None:
+    """
+    Jobs go on meanwhile; commands fail in Slurm's own words.
+    """
+    job = submit(cluster, "sleep 1000")
+    until(runs(cluster, job))
+    cluster.stop_controller()
+    assert not cluster.is_up
+    with pytest.raises(SiteError, match="Unable to contact slurm controller"):
+        cluster.run("scontrol", "show", "nodes")
+    with pytest.raises(InputError, match="does not run"):
+        cluster.stop_controller()
+
+    cluster.start_controller()
+
+    assert said_of(cluster, job)["JobState"] == "RUNNING"
+    assert "job" in cluster.processes().values()
+
+
+def test_a_node_crashes_with_its_jobs_only(cluster: Cluster) -> None:
+    """
+    Slurm sees the node fail; the other node's job goes on; the node can come back.
+    """
+    hidden = a_while()
+    here = submit(cluster, f"exec env -i {hidden}", "--nodelist=n1", "--no-requeue")
+    there = submit(cluster, "sleep 1000", "--nodelist=n2")
+    until(lambda: hidden in commands())
+    until(runs(cluster, there))
+
+    cluster.stop_node("n1", at_once=True)
+
+    until(lambda: said_of(cluster, here)["JobState"] == "NODE_FAIL")
+    assert said_of(cluster, there)["JobState"] == "RUNNING"
+    assert hidden not in commands()
+    assert not cluster.node_is_running("n1")
+    with pytest.raises(InputError, match="does not run"):
+        cluster.stop_node("n1")
+    cluster.start_node("n1")
+    assert cluster.states()["n1"] == "idle"
+    with pytest.raises(InputError, match="no node 'n3', but n1 to n2"):
+        cluster.stop_node("n3")
+
+
+def test_down_after_daemons_were_killed(cluster: Cluster) -> None:
+    """
+    Without key daemon and controller nobody answers; all goes nevertheless.
+    """
+    until(runs(cluster, submit(cluster, "sleep 1000")))
+    for pid, name in cluster.processes().items():
+        if name in ("munged", "slurmctld", "slurmstepd"):
+            os.kill(pid, signal.SIGKILL)
+
+    cluster.down()
+
+    assert_nothing_left(cluster)
+
+
+@pytest.mark.parametrize("sign", [MARK, "run/munge.sock", "run/slurmctld.pid"])
+def test_down_after_a_start_was_killed(tmp_path: Path, sign: str) -> None:
+    """
+    From the first file on, the folder alone tells what there is to end.
+    """
+    need_slurm()
+    folder = tmp_path / "c"
+    code = f"from bursar.testgrid.slurm import Cluster; Cluster.up({str(folder)!r}, nodes=3)"
+    with subprocess.Popen([sys.executable, "-c", code]) as starting:
+        until(lambda: (folder / sign).exists())
+        starting.kill()
+
+    cluster = Cluster.at(folder)
+    cluster.down()
+
+    assert_nothing_left(cluster)
+
+
+def test_a_taken_folder_is_left_alone(cluster: Cluster, tmp_path: Path) -> None:
+    """
+    By a cluster that runs, and by files of somebody's.
+    """
+    with pytest.raises(InputError, match="runs here already"):
+        Cluster.up(cluster.folder)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("all of it")
+    with pytest.raises(InputError, match=r"thesis\.tex is in it"):
+        Cluster.up(tmp_path / "mine")
+    with pytest.raises(InputError, match="no test cluster"):
+        Cluster.at(tmp_path / "mine").down()
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "all of it"
+    assert cluster.is_up
+
+
+def test_a_dead_clusters_folder_is_used_again(cluster: Cluster) -> None:
+    """
+    What a reboot left behind is in nobody's way.
+    """
+    for pid in cluster.processes():
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not cluster.processes())
+
+    again = Cluster.up(cluster.folder, nodes=1, cpus=1)
+
+    assert again.states() == {"n1": "idle"}
+
+
+def test_clusters_of_test_sessions_that_were_killed_end(cluster: Cluster, tmp_path: Path) -> None:
+    """
+    Those of sessions that live go on.
+    """
+    session = tmp_path / "pytest-7"
+    other = Cluster.up(session / "test0" / "c", nodes=1, cpus=1)
+    (session / ".lock").write_text(str(os.getpid()))
+    end_orphans(tmp_path)
+    assert other.is_up
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    (session / ".lock").write_text(str(dead.pid))
+    end_orphans(tmp_path)
+    assert_nothing_left(other)
+    assert cluster.is_up
+
+
+def test_a_number_that_is_anothers_by_now_is_not_taken_for_the_daemon(cluster: Cluster) -> None:
+    """
+    Process numbers come again.
+    """
+    cluster.stop_controller()
+    (cluster.folder / "run" / "slurmctld.pid").write_text(f"{os.getpid()}\n")
+    assert not cluster.is_up
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    """
+    In Slurm's words.
+    """
+    need_slurm()
+    with pytest.raises(SiteError, match=r"slurmctld of cluster test .*NoSuchThing"):
+        Cluster.up(tmp_path / "c", extra=["NoSuchThing=1"])
+    assert not (tmp_path / "c").exists()
+    assert naming(tmp_path / "c") == []
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_port_that_is_taken_meanwhile_is_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """
+    The controller's or a node's: others are chosen.
+    """
+    need_slurm()
+    choose = ports.free_block
+    first = choose(3)
+    answers = iter([first])
+    monkeypatch.setattr(ports, "free_block", lambda count: next(answers, None) or choose(count))
+    with socket.socket() as somebody:
+        somebody.bind(("", first + which))
+        somebody.listen()
+        cluster = Cluster.up(tmp_path / "c", nodes=1, cpus=1)
+        cluster.down()
+    assert cluster.settings.port != first
+    assert not cluster.folder.exists()
+
+
+def test_what_cannot_be_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    """
+    Names, sizes and paths.
+    """
+    with pytest.raises(InputError, match="nodes must be 1 to 500, got 0"):
+        Cluster.up(tmp_path / "c", nodes=0)
+    with pytest.raises(InputError, match="a cluster's name is"):
+        Cluster.up(tmp_path / "c", name="My cluster")
+    with pytest.raises(InputError, match="path is too long"):
+        Cluster.up(tmp_path / ("x" * 120))
+    with pytest.raises(InputError, match="takes no path with ' '"):
+        Cluster.up(tmp_path / "my folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_slurm_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Rather than which file was not found.
+    """
+    monkeypatch.setattr(slurm, "PROGRAMS", ("slurmctld", "no-such-slurm"))
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SiteError, match=r"no-such-slurm: not found; .* slurmd slurm-client munge"):
+        Cluster.up(tmp_path / "c")
+    assert list(tmp_path.iterdir()) == []
