@@ -254,6 +254,23 @@ def pop(k: IntArray, heap_time: FloatArray, heap_event: IntArray, heap_order: In
     return int(event)
 
 
+@compiled
+def remove(
+    k: IntArray, heap_time: FloatArray, heap_event: IntArray, heap_order: IntArray, job: int
+) -> None:
+    """Takes the event of a job away, wherever it is."""
+    i = 0
+    while i < k[K_HEAP] and heap_event[i] != job and heap_event[i] != ~job:
+        i += 1
+    if i == k[K_HEAP]:
+        return
+    while i:  # what is above it moves down a step, and it is the first
+        above = (i - 1) // 2
+        _swap(heap_time, heap_event, heap_order, i, above)
+        i = above
+    pop(k, heap_time, heap_event, heap_order)
+
+
 # Starting jobs.
 
 

@@ -704,15 +704,7 @@ class Machine:
             self._change(begin, begin + float(self._estimate[job]), int(self._width[job]))
 
     def _take_from_heap(self, job: int) -> None:
-        count = int(self._k[K_HEAP])
-        events = sorted(
-            (float(self._heap_time[i]), int(self._heap_order[i]), int(self._heap_event[i]))
-            for i in range(count)
-            if self._heap_event[i] not in (job, ~job)
-        )
-        self._k[K_HEAP] = 0
-        for time, _, event in events:
-            kernels.push(self._k, self._heap_time, self._heap_event, self._heap_order, time, event)
+        kernels.remove(self._k, self._heap_time, self._heap_event, self._heap_order, job)
 
     def _room_came_back(self) -> None:
         """Waiting jobs may start, or move forward, as after an early end."""

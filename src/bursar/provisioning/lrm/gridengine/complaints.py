@@ -1,0 +1,47 @@
+"""What Grid Engine says when it says no, and what to change then."""
+
+from bursar.provisioning.lrm.wording import Complaint
+
+UNREACHABLE = (
+    r"unable to (send message|contact|initialize environment because of error: commlib)"
+    r"|got select error|commlib error|can't connect|cannot connect|failed receiving gdi"
+    r"|got (send|read) error|timeout|answer list from qmaster"
+)
+
+COMPLAINTS = (
+    Complaint(
+        r"SGE_ROOT directory|set the environment variable SGE_ROOT|cell directory",
+        'set SGE_ROOT and SGE_CELL in the site\'s "environment"',
+    ),
+    Complaint(UNREACHABLE, "the queue master does not answer", transient=True),
+    Complaint(r"unknown queue", 'name one that "qconf -sql" lists as "queue"'),
+    Complaint(
+        r"project", '"account" names a project that you may charge ("qconf -sprjl" lists them)'
+    ),
+    Complaint(
+        r"parallel environment",
+        'name one that "qconf -spl" lists by a directive "-pe NAME"',
+    ),
+    Complaint(
+        r"no suitable queues",
+        "no queue could ever run it: ask for less time or fewer processors, or name another queue",
+    ),
+    Complaint(
+        r'in userset "arusers"|must be (manager|operator)',
+        "reservations are for members of arusers here; pilots with a begin time are used instead",
+    ),
+    Complaint(r"no suitable resources|not enough .*slots", "ask for fewer, or for another time"),
+    Complaint(
+        r"only \d+ jobs? (are|is) allowed|job .*limit|jobs? .*per user",
+        'your share of jobs is used up: lower "max_pending"',
+    ),
+    Complaint(
+        r"no permission|permission denied|not allowed|denied: (host|user)|no submit host",
+        "ask the administrators for access from this host",
+    ),
+    Complaint(
+        r"unknown resource|invalid option|invalid argument|not a (time|valid)",
+        'look at the site\'s "directives"',
+    ),
+)
+"""The first that is found counts; the words are those of 8.1.9, as it said them to us."""

@@ -1,0 +1,100 @@
+"""Job scripts: directives on top, then the site's own lines, then what is to be run."""
+
+import math
+import re
+from collections.abc import Iterable
+
+from bursar.model.errors import InputError, SiteError
+from bursar.provisioning.lrm.manager import Request
+
+_PLAIN = re.compile(r"/[\w./+@=-]*")
+
+
+_NAME = re.compile(r"[A-Za-z0-9_\-]{1,200}")
+
+
+def check(request: Request) -> None:
+    """
+    Raises
+    ------
+    InputError
+        When no job can be as a request says.
+    """
+    if not _NAME.fullmatch(request.name):
+        raise InputError(f"a job's name is letters, digits, - and _, got {request.name!r}")
+    for name in ("processors", "copies"):
+        if getattr(request, name) < 1:
+            raise InputError(f"{name} must be at least 1, got {getattr(request, name)}")
+    if not 0 < request.seconds < math.inf:
+        raise InputError(f"seconds must be positive and finite, got {request.seconds}")
+    if request.nodes is not None and not 1 <= request.nodes[0] <= request.nodes[1]:
+        raise InputError(f"1 <= fewest <= most nodes must hold, got {request.nodes}")
+
+
+def job_script(mark: str, directives: Iterable[str], setup: Iterable[str], request: Request) -> str:
+    """
+    The script of a request.
+
+    Parameters
+    ----------
+    mark
+        By which the scheduler knows a directive, such as ``#PBS``.
+    directives
+        Those of the site last: where two are at odds, the later one wins.
+    setup
+        Lines of shell that come first.
+    request
+        What is to be run.
+
+    Raises
+    ------
+    InputError
+        When a directive is not one line.
+    """
+    lines = ["#!/bin/sh"]
+    for line in directives:
+        if re.search(r"[\r\n\0]", line):
+            raise InputError(f"a directive is one line, got {line!r}")
+        lines.append(f"{mark} {line}")
+    return "\n".join([*lines, *setup, request.script.rstrip("\n"), ""])
+
+
+def element(variable: str, first: int) -> str:
+    """
+    Line that tells a job its number among those that are alike, from 0 on.
+
+    Parameters
+    ----------
+    variable
+        Of the scheduler, with the number; of one job alone it may be empty, no number, or
+        below the first.
+    first
+        Number of the first one.
+    """
+    return (
+        f'case "${{{variable}-}}" in ""|*[!0-9]*) BURSAR_ELEMENT=0;;'
+        f" *) BURSAR_ELEMENT=$(({variable} < {first} ? 0 : {variable} - {first}));; esac;"
+        " export BURSAR_ELEMENT"
+    )
+
+
+def plain_folder(request: Request) -> str:
+    """
+    The request's folder.
+
+    Raises
+    ------
+    SiteError
+        When it has characters that mean something to a scheduler.
+    """
+    if not _PLAIN.fullmatch(request.folder):
+        raise SiteError(
+            f"the scheduler takes no such path: {request.folder}; name a folder from the root, of"
+            ' letters, digits and any of . _ + @ = - only, with "folder"'
+        )
+    return request.folder
+
+
+def plain_name(request: Request) -> str:
+    """A name that begins with a letter, as most schedulers want it."""
+    return request.name if request.name[:1].isalpha() else f"j{request.name}"

@@ -1,0 +1,3 @@
+"""Slurm, by the commands that every user of it has."""
+
+from bursar.provisioning.lrm.slurm.adapter import Slurm as Slurm

@@ -1,0 +1,61 @@
+"""Submitting once, although an answer may be lost on its way."""
+
+from collections.abc import Awaitable, Callable
+
+from bursar.model.errors import SiteError
+
+Ids = list[str]
+
+
+class Submissions:
+    """
+    Hands in jobs, and finds those again of which nobody knows if they were taken.
+
+    After a time-out a scheduler may have taken the job or not. It is looked for by its name,
+    which is used once, before the same one is handed in again.
+    """
+
+    def __init__(self) -> None:
+        self._unsure: set[str] = set()
+
+    async def once(
+        self,
+        name: str,
+        hand_in: Callable[[], Awaitable[Ids]],
+        find: Callable[[str], Awaitable[Ids]],
+    ) -> Ids:
+        """
+        Ids of the jobs.
+
+        Parameters
+        ----------
+        name
+            Of the request.
+        hand_in
+            Submits it.
+        find
+            Ids of the jobs of that name; none where there are none.
+
+        Raises
+        ------
+        SiteError
+            When it was not taken; or, transient, when nobody can say.
+        """
+        if name in self._unsure:
+            found = await find(name)
+            self._unsure.discard(name)
+            if found:
+                return found
+        try:
+            return await hand_in()
+        except SiteError as error:
+            if not error.transient:
+                raise
+            try:
+                found = await find(name)
+            except SiteError:
+                self._unsure.add(name)
+                raise error from None
+            if found:
+                return found
+            raise
