@@ -148,14 +148,48 @@ async def dispatching(
             on_outcome=on_outcome,
         )
         await dispatcher.start()
-        workers = LocalWorkers("local", WORKERS, rigid=False, on_event=print)
+        workers = LocalWorkers("local", "lease-1", WORKERS, rigid=False, on_event=print)
         await workers.start(Endpoint(address=dispatcher.address, token=dispatcher.token, run=RUN))
         try:
             yield dispatcher, workers
         finally:
             await dispatcher.close()
-            await workers.stop()
+            await workers.release()
             journal.close()
+
+
+@asynccontextmanager
+async def dispatching_to_pilots(tasks: Sequence[Task]) -> AsyncIterator[Dispatcher]:
+    """One whose workers are those of pilots, over TLS."""
+    with tempfile.TemporaryDirectory(prefix="bursar-benchmark-") as name:
+        folder = Path(name)
+        with closing(Journal(folder / "journal.sqlite")) as journal:
+            dispatcher = Dispatcher(
+                tasks,
+                journal=journal,
+                guard=Unlimited(),
+                retry=Retry(),
+                folders=folders_in(folder),
+                run=RUN,
+            )
+            await dispatcher.start()
+            pilots = []
+            for number in range(WORKERS):
+                path = folder / f"{number}.json"
+                path.touch(0o600)
+                path.write_bytes(
+                    await dispatcher.door.credential(
+                        lease=f"lease-{number}", site="far", host="127.0.0.1", processors=1
+                    )
+                )
+                command = [sys.executable, "-P", "-m", "bursar.provisioning.pilot", str(path)]
+                pilots.append(subprocess.Popen(command))
+            try:
+                yield dispatcher
+            finally:
+                await dispatcher.close()
+                for pilot in pilots:
+                    pilot.wait()
 
 
 def folders_in(folder: Path) -> Folders:
@@ -212,17 +246,29 @@ async def measure_echo(commands: int, rounds: int) -> list[Figure]:
 
 async def measure_nothing(tasks: int, rounds: int) -> list[Figure]:
     """Tasks without steps: what remains is server, wire, worker and journal."""
-    seconds = []
+    clear, secure = [], []
     for _ in range(rounds):
         queued = [Task(id=str(i)) for i in range(tasks)]
         async with dispatching(queued) as (dispatcher, _):
-            while not dispatcher.counts.succeeded:
-                await asyncio.sleep(0.0005)
-            began = time.perf_counter()
-            done = dispatcher.counts.succeeded
-            await dispatcher.wait()
-            seconds.append((time.perf_counter() - began) * tasks / (tasks - done))
-    return [at_least("no-op tasks", tasks / statistics.median(seconds), 100_000, "/s")]
+            clear.append(await seconds_of_all(dispatcher, tasks))
+        async with dispatching_to_pilots(queued) as dispatcher:
+            secure.append(await seconds_of_all(dispatcher, tasks))
+    ratio = statistics.median(c / s for c, s in zip(clear, secure, strict=True))
+    return [
+        at_least("no-op tasks", tasks / statistics.median(clear), 100_000, "/s"),
+        Figure("no-op tasks, over TLS", tasks / statistics.median(secure), "/s"),
+        Figure("no-op tasks, over TLS / in clear", ratio, ""),
+    ]
+
+
+async def seconds_of_all(dispatcher: Dispatcher, tasks: int) -> float:
+    """Of so many tasks without steps, as from the first that has ended."""
+    while not dispatcher.counts.succeeded:
+        await asyncio.sleep(0.0005)
+    began = time.perf_counter()
+    done = dispatcher.counts.succeeded
+    await dispatcher.wait()
+    return (time.perf_counter() - began) * tasks / (tasks - done)
 
 
 async def measure_round_trip(times: int) -> list[Figure]:
@@ -315,12 +361,12 @@ async def measure_resuming(tasks: int) -> list[Figure]:
             past=journal.load().attempts,
         )
         await dispatcher.start()
-        workers = LocalWorkers("local", WORKERS, rigid=False, on_event=print)
+        workers = LocalWorkers("local", "lease-1", WORKERS, rigid=False, on_event=print)
         await workers.start(Endpoint(address=dispatcher.address, token=dispatcher.token, run=RUN))
         await dispatcher.wait()
         seconds = time.perf_counter() - began
         await dispatcher.close()
-        await workers.stop()
+        await workers.release()
         journal.close()
     return [at_most(f"resuming a run of {tasks} tasks", seconds, 5.0, "s")]
 

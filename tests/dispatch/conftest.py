@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bursar.dispatch.credential import SILENCE
 from bursar.dispatch.guard import Guard, Unlimited
 from bursar.dispatch.journal import Journal, JournalState
 from bursar.dispatch.launch import Endpoint, LocalWorkers
@@ -46,6 +47,7 @@ class Room:
         guard: Guard | None = None,
         retry: Retry = AT_ONCE,
         past: Sequence[Outcome] = (),
+        silence: float = SILENCE,
     ) -> Dispatcher:
         """One that writes this room's journal."""
         return Dispatcher(
@@ -59,6 +61,7 @@ class Room:
             past=past,
             on_outcome=lambda outcome, final: self.told.append((outcome, final)),
             on_event=self.events.append,
+            silence=silence,
         )
 
     @asynccontextmanager

@@ -8,6 +8,7 @@ the two must agree on is all that can be seen: claims, verdicts, states.
 import math
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -18,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from bursar.dispatch.queue import State, TaskQueue
+from bursar.dispatch.queue import GUESS, State, TaskQueue
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
@@ -60,7 +61,7 @@ tasks_strategy = st.lists(
     st.tuples(
         st.sampled_from(SITES),
         st.integers(1, 4),  # processors
-        st.sampled_from([None, 0.0, 1.0, 2.0, 5.0]),  # runtime
+        st.sampled_from([None, 0.0, 1.0625, 2.125, 5.0]),  # runtime
         st.integers(0, 3),  # priority
         st.sampled_from([None, 0, 1]),  # retries
         st.sets(st.integers(0, 7), max_size=3),  # parents, taken modulo the number
@@ -89,6 +90,8 @@ class Interleavings(RuleBasedStateMachine):
         self.draining = False
         self.finals: list[int] = []
         self.over: list[tuple[str, int, int]] = []  # attempts that have ended
+        self.ends: dict[str, tuple[float, float]] = {}  # of leases, and their speed
+        self.ended: list[tuple[float, float, float]] = []  # estimate, seconds and speed of each
         parents = [sorted({p % (i or 1) for p in d[5]} if i else ()) for i, d in enumerate(drawn)]
         self.extend(drawn, parents)
 
@@ -129,6 +132,26 @@ class Interleavings(RuleBasedStateMachine):
             elif all(p.state is State.SUCCEEDED and p.released for p in above):
                 task.state = State.READY
 
+    def expect(self, estimate: float) -> float:
+        """Seconds at speed 1, learnt from what ended: the definition, summed anew each time."""
+        if math.isinf(estimate):
+            return sum(took * speed for _, took, speed in self.ended) / (len(self.ended) or 1)
+        known = [(e / speed, took) for e, took, speed in self.ended if 0 < e < math.inf]
+        guessed = sum(guess for guess, _ in known)
+        return estimate * (sum(took for _, took in known) / guessed if guessed else 1.0)
+
+    def is_in_time(self, worker: TwinWorker, task: TwinTask) -> bool:
+        """Whether a task that others may run too ends before the worker's lease does."""
+        until, speed = self.ends.get(worker.site, (math.inf, 1.0))
+        if task.site or until == math.inf:
+            return True
+        held = [self.twin[i] for i in worker.claimed]
+        seconds = self.expect(task.estimate)
+        if sum(t.processors for t in held) + task.processors > worker.processors:
+            work = sum(t.processors * self.expect(t.estimate) for t in held)
+            seconds += work / worker.processors
+        return seconds <= (until - self.now) * speed
+
     def twin_claim(self, name, room, answers):  # type: ignore[no-untyped-def]
         """EASY backfilling, as its definition reads."""
         if self.draining:
@@ -147,6 +170,8 @@ class Interleavings(RuleBasedStateMachine):
             task = self.twin[i]
             if room <= 0:
                 break
+            if not self.is_in_time(worker, task):
+                continue
             overtakes = reservation is not None
             late = overtakes and self.now + task.estimate > reservation[0]
             if task.processors > room or (late and task.processors > reservation[1]):
@@ -243,20 +268,40 @@ class Interleavings(RuleBasedStateMachine):
         data=st.data(),
         status=st.sampled_from([s for s in Status if s is not Status.LOST]),
         hold=st.booleans(),
+        took=st.sampled_from([0.0, 1.0, 2.0, 8.0]),
     )
     @precondition(lambda self: any(w.claimed for w in self.workers.values()))
-    def finish(self, data, status: Status, hold: bool) -> None:  # type: ignore[no-untyped-def]
+    def finish(self, data, status: Status, hold: bool, took: float) -> None:  # type: ignore[no-untyped-def]
         """An attempt ends."""
         name, i = self.pick(data)
-        self.end(name, i, status, hold=hold)
+        self.end(name, i, status, hold=hold, took=took)
 
-    def end(self, name: str, i: int, status: Status, *, hold: bool = False) -> None:
+    @rule(
+        site=st.sampled_from(SITES[1:]),
+        seconds=st.sampled_from([None, -1.01, 1.03, 2.07, 4.11, 16.13]),
+        speed=st.sampled_from([0.5, 1.0, 2.0]),
+    )
+    def end_lease(self, site: str, seconds: float | None, speed: float) -> None:
+        """
+        It is told when a lease's time is over; never so that a task just fits, since sums that
+        are made in another order are not the same to the last bit.
+        """
+        moment = None if seconds is None else self.now + seconds
+        self.ends[site] = (math.inf if moment is None else moment, speed)
+        self.queue.ends(site, moment, speed)
+
+    def end(
+        self, name: str, i: int, status: Status, *, hold: bool = False, took: float = 0.0
+    ) -> None:
         """The same end for both."""
         task = self.twin[i]
-        outcome = Outcome(task=i, attempt=task.attempts, status=status)
+        outcome = Outcome(task=i, attempt=task.attempts, status=status, start=1.0, end=1.0 + took)
         verdict = self.queue.finish(name, outcome, self.now, hold=hold)
         assert verdict is not None
         del self.workers[name].claimed[i]
+        if status is Status.SUCCEEDED:
+            speed = self.ends.get(self.workers[name].site, (math.inf, 1.0))[1]
+            self.ended.append((task.estimate, took, speed))
         self.over.append((name, i, task.attempts))
         due = None
         if status is Status.SUCCEEDED:
@@ -368,6 +413,45 @@ class Interleavings(RuleBasedStateMachine):
     # What always holds.
 
     @invariant()
+    def numbers_agree(self) -> None:
+        """What waits for processors, and what fits on none that are there, by the definition."""
+        ready = [t for t in self.twin if t.state is State.READY and not t.site]
+        if self.draining:
+            ready = []
+        seconds = [
+            GUESS
+            if math.isinf(t.estimate) and not any(t * s for _, t, s in self.ended)
+            else self.expect(t.estimate)
+            for t in ready
+        ]
+        demand = self.queue.demand()
+        assert demand.tasks == len(ready)
+        assert demand.processors == sum(t.processors for t in ready)
+        assert demand.widest == max((t.processors for t in ready), default=0)
+        work = sum(t.processors * s for t, s in zip(ready, seconds, strict=True))
+        assert demand.work == pytest.approx(work)
+        # Those of a lane count as its longest, which may have gone.
+        assert demand.longest >= max(seconds, default=0.0) * (1 - 1e-9)
+        assert demand.longest <= max(seconds, default=0.0) * 1.125 + 1e-9
+        used = [sum(self.twin[i].processors for i in w.claimed) for w in self.workers.values()]
+        assert demand.running == sum(
+            min(u, w.processors) for u, w in zip(used, self.workers.values(), strict=True)
+        )
+        if not self.draining:
+            waiting = (State.WAITING, State.DELAYED)
+            assert demand.later == sum(t.state in waiting for t in self.twin)
+        fits = [
+            any(
+                t.processors <= w.processors
+                and self.is_in_time(TwinWorker(w.site, w.processors), t)
+                for w in self.workers.values()
+            )
+            for t in ready
+        ]
+        misfits = self.queue.misfits(self.now, list(self.workers))
+        assert misfits.tasks == fits.count(False)
+
+    @invariant()
     def states_agree(self) -> None:
         """Each task is in one state, the same for both, and the counts add up."""
         states = [self.queue.state(i) for i in range(len(self.twin))]
@@ -414,6 +498,7 @@ class Interleavings(RuleBasedStateMachine):
                 task.released = True
         self.unlock()
         for site in SITES[1:]:
+            self.end_lease(site, None, 1.0)
             self.joined += 1
             self.workers[f"w{self.joined}"] = TwinWorker(site, 4)
             self.queue.join(f"w{self.joined}", site, 4)

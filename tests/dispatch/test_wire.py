@@ -11,6 +11,7 @@ from bursar.dispatch.wire import (
     FromServer,
     FromWorker,
     GiveBack,
+    Goodbye,
     Hello,
     Job,
     Leave,
@@ -55,6 +56,7 @@ def test_a_frame_larger_than_the_limit_is_refused_before_it_is_read() -> None:
     [
         Hello("secret", "w", "local", 2, "lease-1"),
         Results([OUTCOME, OUTCOME]),
+        Goodbye(must=True),
         Returned([(1, 1), (2, 3)]),
     ],
 )

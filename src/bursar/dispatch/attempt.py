@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from bursar.dispatch.callee import Callees
@@ -29,7 +28,6 @@ PROCESSORS = "BURSAR_PROCESSORS"
 _KILL = int(signal.SIGKILL)
 
 
-@dataclass
 class Workplace:
     """
     What every attempt on a worker shares.
@@ -42,19 +40,13 @@ class Workplace:
         The worker's name.
     """
 
-    welcome: Welcome
-    worker: str
-    root: Root = field(init=False)
-    environment: dict[str, str] = field(init=False)
-    spawner: Spawner = field(init=False)
-    callees: Callees = field(init=False)
-    captures: Captures = field(init=False)
-    _scratch: list[tuple[str, int]] = field(default_factory=list)
-    _inside: str = ""
-    _made: int = 0
-    _found: dict[tuple[str, str], str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, welcome: Welcome, worker: str) -> None:
+        self.welcome = welcome
+        self.worker = worker
+        self._scratch: list[tuple[str, int]] = []
+        self._inside = ""
+        self._made = 0
+        self._found: dict[tuple[str, str], str] = {}
         self.root = Root(self.welcome.root, self.welcome.files)
         path = os.environ.get("PATH", os.defpath)
         self.environment = {

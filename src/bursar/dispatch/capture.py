@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 
 _PIECE = 1 << 16  # bytes: what a pipe holds
 _AT_ONCE = 16  # pieces taken of one stream before others have their turn
@@ -111,6 +110,8 @@ class Capture:
         try:
             return os.open(self._folder, flags, 0o600)
         except OSError:
+            import tempfile  # seldom wanted, and it takes time to load
+
             fd, self._name = tempfile.mkstemp(prefix=".capture-", dir=self._folder)
             return fd
 

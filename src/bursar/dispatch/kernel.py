@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterable
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 SIGINFO = 128
 """Bytes of one signal as read from a descriptor; its number comes first, four bytes."""
@@ -15,6 +16,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def adopt_orphans() -> None:
     """From now on, what a descendant leaves behind becomes this process's child."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """When this process's parent dies, this one gets a signal."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def signal_descriptor(numbers: Iterable[signal.Signals]) -> int:

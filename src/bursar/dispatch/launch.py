@@ -6,11 +6,13 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
+from bursar.dispatch.credential import PATIENCE
 from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
-from bursar.dispatch.worker import Settings
+from bursar.dispatch.settings import Settings
 from bursar.model.errors import SiteError
 
 MOST_SPAWNERS = 16
@@ -21,6 +23,57 @@ MOST_DEATHS = 5
 
 SOON = 10.0  # seconds
 _LEAVING = 10.0  # seconds a worker has to leave by itself
+
+
+class Door(Protocol):
+    """Where workers of pilots report that run elsewhere: over TLS, each with its own secret."""
+
+    async def credential(
+        self,
+        *,
+        lease: str,
+        site: str,
+        host: str,
+        processors: int,
+        idle: float | None = None,
+        patience: float = PATIENCE,
+        on_join: Callable[[], None] | None = None,
+    ) -> bytes:
+        """
+        Lets the workers of a lease in from now on, and listens for them.
+
+        Parameters
+        ----------
+        lease
+            Of the processors; its name. A lease that has a credential gets another one, and
+            the former is not good any more.
+        site
+            Name of the site.
+        host
+            Name or address under which the pilots find this machine. Where it is a loopback
+            address nobody from elsewhere is listened to.
+        processors
+            That its workers may have between them at most.
+        idle
+            Seconds without a task after which a worker leaves by itself; None: never.
+        patience
+            Seconds for which a pilot tries to come back when it loses the connection.
+        on_join
+            Told when the first worker of the lease is there.
+
+        Returns
+        -------
+        bytes
+            What ``python -m bursar.provisioning.pilot FILE`` wants in its file. Secret.
+
+        Raises
+        ------
+        SiteError
+            When nobody can be listened to there.
+        """
+
+    def revoke(self, lease: str) -> None:
+        """A lease's workers are let in no more, and those that are there leave. May be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +89,14 @@ class Endpoint:
         What a worker must show; a secret, never on a command line.
     run
         Identity of the run, by which its processes are recognised.
+    door
+        For workers that are not on this machine; None: there is none.
     """
 
     address: tuple[str, int]
     token: str
     run: str
+    door: Door | None = None
 
 
 class LocalWorkers:
@@ -163,7 +219,8 @@ class LocalWorkers:
     async def _left_within(self, seconds: float) -> bool:
         """Whether the workers are told to leave within so many seconds."""
         try:
-            await asyncio.wait_for(self._leaving.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._leaving.wait()
         except TimeoutError:
             return False
         return True

@@ -5,6 +5,8 @@ import os
 import signal
 import time
 
+from bursar.dispatch.kernel import children
+
 RUN = "BURSAR_RUN"
 WORKER = "BURSAR_WORKER"
 TASK = "BURSAR_TASK"
@@ -44,6 +46,16 @@ def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0
                 killed += 1
         time.sleep(0.01)
     return killed
+
+
+def kill_descendants() -> None:
+    """Kills every child of a process that adopts orphans, until there is none."""
+    while found := children():
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, 0)
 
 
 def task_of(pid: int) -> int | None:

@@ -21,11 +21,18 @@ from enum import IntEnum
 
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
+from bursar.model.demand import Demand
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
 
 BACKFILL_DEPTH = 128
 """Ready tasks looked at behind one that does not fit."""
+
+GUESS = 60.0
+"""Seconds that a task without an estimate is thought to take before any has ended."""
+
+_TOO_LONG = 16
+"""Of tasks about as long as a worker's time: how many are looked at that are too long for it."""
 
 _ANYWHERE = 0
 _MOST_TRIES = 2**32 - 1  # what the array holds
@@ -80,6 +87,26 @@ class Verdict:
     retry_at: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Misfits:
+    """
+    Ready tasks that no worker can take.
+
+    Parameters
+    ----------
+    tasks
+        How many.
+    processors
+        Of the widest of them.
+    longest
+        Seconds that the longest of them should take at speed 1; 0 when nothing is known.
+    """
+
+    tasks: int = 0
+    processors: int = 0
+    longest: float = 0.0
+
+
 @dataclass(slots=True)
 class Worker:
     """
@@ -96,12 +123,18 @@ class Worker:
         unknown.
     used
         Processors that its tasks hold, or will.
+    work
+        Processor-seconds that these should take by their estimates.
+    unknown
+        Processors of those without an estimate.
     """
 
     place: int
     processors: int
     claimed: dict[int, float] = field(default_factory=dict)
     used: int = 0
+    work: float = 0.0
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +154,71 @@ class Counts:
 @dataclass(slots=True, eq=False)
 class _Lane:
     """
-    Ready tasks of one place and one width; how many of all its tasks are not at an end.
+    Ready tasks of one place, one width and about one length.
 
-    A worker never looks at lanes too wide for it, so that any number of tasks
-    it cannot run never hides those it can.
+    A worker never looks at lanes too wide for it, or too long for the time that it has, so
+    that any number of tasks it cannot run never hides those it can.
+
+    Parameters
+    ----------
+    place
+        Number of the lease whose processors run them.
+    processors
+        Of each task.
+    shortest
+        Seconds by estimate that each takes at least; infinite when nothing is known.
+    heap
+        Keys of those that are ready, and stale ones.
+    left
+        Of all its tasks, not only ready ones, those that are not at an end.
+    ready
+        Of these, those that are ready.
+    work
+        Seconds that the ready ones take by estimate.
+    longest
+        No ready one takes longer by estimate.
     """
 
     place: int
     processors: int
+    shortest: float
     heap: list[int] = field(default_factory=list)
     left: int = 0
+    ready: int = 0
+    work: float = 0.0
+    longest: float = 0.0
+
+
+class _Lasting:
+    """How long tasks take, learnt from those that have ended."""
+
+    def __init__(self) -> None:
+        self._guessed = 0.0  # seconds, of those with an estimate, at the speed they had
+        self._taken = 0.0
+        self._ended = 0
+        self._seconds = 0.0  # at speed 1, of all
+
+    def learn(self, estimate: float, seconds: float, speed: float) -> None:
+        """A task has ended that was to take so long at speed 1, and took so long at that speed."""
+        self._ended += 1
+        self._seconds += seconds * speed
+        if 0 < estimate < math.inf:
+            self._guessed += estimate / speed
+            self._taken += seconds
+
+    @property
+    def stretch(self) -> float:
+        """How much longer tasks take than their estimate says."""
+        return self._taken / self._guessed if self._guessed else 1.0
+
+    @property
+    def mean(self) -> float:
+        """Seconds at speed 1; 0 while none has ended."""
+        return self._seconds / self._ended if self._ended else 0.0
+
+    def expect(self, estimate: float) -> float:
+        """Seconds that a task should take at speed 1."""
+        return self.mean if math.isinf(estimate) else estimate * self.stretch
 
 
 class TaskQueue:
@@ -163,7 +251,9 @@ class TaskQueue:
         self._child = array("I")
         self._lanes: list[_Lane] = []
         self._lanes_at: list[list[_Lane]] = [[]]  # by place
-        self._lane_numbers: dict[tuple[int, int], int] = {}
+        self._lane_numbers: dict[tuple[int, int, float], int] = {}
+        self._ends: dict[int, tuple[float, float]] = {}  # of places: until when, and how fast
+        self._lasting = _Lasting()
         self._sequences: dict[int, deque[int]] = {}  # of places that run in order, what is left
         self._had_turn: set[int] = set()  # tasks that were claimed from there
         self._due: dict[int, float] = {}  # when tasks that wait will have their data
@@ -212,13 +302,13 @@ class TaskQueue:
             default if t.retries is None else min(t.retries + 1, _MOST_TRIES) for t in tasks
         )
         self._processors.extend(t.processors for t in tasks)
+        self._estimate.extend(math.inf if t.runtime is None else t.runtime for t in tasks)
         places = placed if placed is not None else [""] * len(tasks)
-        for place, added in zip(places, tasks, strict=True):
-            lane = self._lane_number(place, added.processors)
+        for number, place in zip(numbers, places, strict=True):
+            lane = self._lane_number(place, number)
             self._lanes[lane].left += 1
             self._lane.append(lane)
         self._priority.extend(order if order is not None else numbers)
-        self._estimate.extend(math.inf if t.runtime is None else t.runtime for t in tasks)
         self._by_state[State.WAITING] += len(tasks)
         if parents is None:
             self._missing.extend([0] * len(tasks))
@@ -316,9 +406,7 @@ class TaskQueue:
                 continue
             if place in sequences:
                 sequences[place].append(task)
-            self._lanes[self._lane[task]].left -= 1  # its key there is stale from now on
-            self._lane[task] = self._lane_number(place, self._processors[task])
-            self._lanes[self._lane[task]].left += 1
+            self._bind(task, place)
             self._had_turn.discard(task)
             self._priority[task] = order[task]
             if state == State.READY and place not in sequences:
@@ -367,6 +455,25 @@ class TaskQueue:
         """Those that are there, by name."""
         return self._workers
 
+    def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
+        """
+        When the time of a lease's processors is over.
+
+        From then on its workers get no task, of those that others may run too, that should
+        not have ended by then: by its estimate and how much longer than that tasks took so
+        far; without an estimate, by how long tasks took in the mean. Before any has ended
+        only those with an estimate are held back.
+
+        Parameters
+        ----------
+        moment
+            Seconds on the clock of :meth:`claim`; None: never.
+        speed
+            Work per second, relative to what estimates hold for.
+        """
+        place = self._place_number(lease)
+        self._ends[place] = (math.inf if moment is None else moment, speed)
+
     def claim(
         self,
         worker: str,
@@ -391,7 +498,9 @@ class TaskQueue:
         -------
         list of Claim
             Best first. A task that does not fit holds back those behind it,
-            but for such as cannot delay it (EASY backfilling).
+            but for such as cannot delay it (EASY backfilling). One that would
+            not end before the worker's time is over holds back nobody: it
+            waits for another worker, see :meth:`ends`.
         """
         claims: list[Claim] = []
         if self.draining:
@@ -399,26 +508,39 @@ class TaskQueue:
         who = self._workers[worker]
         if who.place in self._sequences:
             return self._claim_in_order(who, room, now, admit)
-        lanes = self._lanes_for(who)
+        time_left = self._time_left(who, now)
+        lanes = [(lane.heap[0], i, lane) for i, lane in enumerate(self._lanes_for(who, time_left))]
+        heapq.heapify(lanes)
+        not_here: list[tuple[_Lane, int]] = []
         put_back: list[tuple[list[int], int]] = []
+        blocked = False
         shadow = -math.inf
         spare = 0
         try:
             while room > 0 and lanes and len(put_back) < BACKFILL_DEPTH:
-                lane = min(lanes, key=_first) if len(lanes) > 1 else lanes[0]
+                _, i, lane = lanes[0]
                 heap = lane.heap
                 key = heapq.heappop(heap)
-                if not heap:
-                    lanes.remove(lane)
+                if heap:
+                    heapq.heapreplace(lanes, (heap[0], i, lane))
+                else:
+                    heapq.heappop(lanes)
                 task = key & _MASK
                 if self._state[task] != State.READY or self._key_of(task) != (lane, key):
                     continue  # cancelled, or assigned elsewhere, while it was in the heap
                 processors = self._processors[task]
                 end = now + self._estimate[task]
-                blocked = bool(put_back)
+                if time_left != math.inf and not self._is_in_time(who, task, time_left):
+                    not_here.append((lane, key))  # for others; those behind it may fit
+                    tried = sum(other is lane for other, _ in not_here)
+                    if tried >= _TOO_LONG and heap:
+                        lanes.remove((heap[0], i, lane))
+                        heapq.heapify(lanes)
+                    continue
                 if processors > room or (blocked and end > shadow and processors > spare):
                     if not blocked:
                         shadow, spare = self._shadow(who, processors, now)
+                    blocked = True
                     put_back.append((heap, key))
                     continue
                 put_back.append((heap, key))
@@ -436,6 +558,8 @@ class TaskQueue:
         finally:
             for heap, key in put_back:
                 heapq.heappush(heap, key)
+            for lane, key in not_here:
+                heapq.heappush(lane.heap, key)
         return claims
 
     def _claim_in_order(
@@ -467,8 +591,13 @@ class TaskQueue:
     def _claim_one(self, who: Worker, task: int, now: float, seconds: float) -> Claim:
         self._attempts[task] += 1
         self._move(task, State.CLAIMED)
-        who.claimed[task] = now + self._estimate[task]
-        who.used += self._processors[task]
+        estimate, processors = self._estimate[task], self._processors[task]
+        who.claimed[task] = now + estimate
+        who.used += processors
+        if estimate == math.inf:
+            who.unknown += processors
+        else:
+            who.work += estimate * processors
         return Claim(task, self._attempts[task], seconds)
 
     def give_back(self, worker: str, task: int, attempt: int) -> bool:
@@ -515,6 +644,9 @@ class TaskQueue:
         unwanted = task in self._unwanted
         self._unwanted.discard(task)
         if outcome.status is Status.SUCCEEDED:
+            place = self._workers[worker].place
+            speed = self._ends[place][1] if place in self._ends else 1.0
+            self._lasting.learn(self._estimate[task], outcome.end - outcome.start, speed)
             self._move(task, State.SUCCEEDED)
             if not hold:
                 self.release(task)
@@ -597,6 +729,59 @@ class TaskQueue:
             refused=n[State.REFUSED],
         )
 
+    def demand(self) -> Demand:
+        """The ready tasks that any worker may run, in numbers, and those that will follow."""
+        n = self._by_state
+        running = sum(min(w.used, w.processors) for w in self._workers.values())
+        if self.draining:
+            return Demand(running=running)
+        lanes = [lane for lane in self._lanes_at[_ANYWHERE] if lane.ready]
+        stretch, mean = self._lasting.stretch, self._lasting.mean or GUESS
+        return Demand(
+            tasks=sum(lane.ready for lane in lanes),
+            processors=sum(lane.ready * lane.processors for lane in lanes),
+            widest=max((lane.processors for lane in lanes), default=0),
+            work=sum(
+                lane.processors
+                * (lane.ready * mean if lane.shortest == math.inf else lane.work * stretch)
+                for lane in lanes
+            ),
+            longest=max(
+                (mean if lane.shortest == math.inf else lane.longest * stretch for lane in lanes),
+                default=0.0,
+            ),
+            running=running,
+            later=n[State.WAITING] + n[State.DELAYED],
+        )
+
+    def misfits(self, now: float, workers: Iterable[str]) -> Misfits:
+        """
+        Ready tasks that none of these workers could take if it were idle.
+
+        Those about as long as the time of a worker all count as soon as one of them does
+        not fit.
+        """
+        if self.draining:
+            return Misfits()
+        room: dict[int, float] = {}
+        for name in workers:
+            who = self._workers[name]
+            room[who.processors] = max(
+                room.get(who.processors, -math.inf), self._time_left(who, now)
+            )
+        lanes = [
+            lane
+            for lane in self._lanes_at[_ANYWHERE]
+            if lane.ready
+            and self._longest_of(lane)
+            > max((room[p] for p in room if p >= lane.processors), default=-math.inf)
+        ]
+        return Misfits(
+            tasks=sum(lane.ready for lane in lanes),
+            processors=max((lane.processors for lane in lanes), default=0),
+            longest=max(map(self._longest_of, lanes), default=0.0),
+        )
+
     @property
     def ready(self) -> int:
         """How many could start now."""
@@ -619,8 +804,40 @@ class TaskQueue:
             self._lanes_at.append([])
         return number
 
-    def _lane_number(self, place: str, processors: int) -> int:
-        key = (self._place_number(place), processors)
+    def _bind(self, task: int, place: str) -> None:
+        """A task gets another place; its key where it was is stale from now on."""
+        ready = self._state[task] == State.READY
+        lane = self._lanes[self._lane[task]]
+        lane.left -= 1
+        if ready:
+            self._count_out(lane, task)
+        self._lane[task] = self._lane_number(place, task)
+        lane = self._lanes[self._lane[task]]
+        lane.left += 1
+        if ready:
+            self._count_in(lane, task)
+
+    def _count_in(self, lane: _Lane, task: int) -> None:
+        lane.ready += 1
+        estimate = self._estimate[task]
+        if estimate != math.inf:
+            lane.work += estimate
+            if estimate > lane.longest:
+                lane.longest = estimate
+
+    def _count_out(self, lane: _Lane, task: int) -> None:
+        lane.ready -= 1
+        if not lane.ready:
+            lane.work = lane.longest = 0.0  # nothing is left of what rounding made
+        elif lane.shortest != math.inf:
+            lane.work -= self._estimate[task]
+
+    def _lane_number(self, place: str, task: int) -> int:
+        key = (
+            self._place_number(place),
+            self._processors[task],
+            _shortest_like(self._estimate[task]),
+        )
         number = self._lane_numbers.get(key)
         if number is None:
             number = self._lane_numbers[key] = len(self._lanes)
@@ -633,14 +850,45 @@ class TaskQueue:
         """Where a task that is ready belongs, and its key there."""
         return self._lanes[self._lane[task]], self._priority[task] << _BITS | task
 
-    def _lanes_for(self, worker: Worker) -> list[_Lane]:
+    def _lanes_for(self, worker: Worker, time_left: float = math.inf) -> list[_Lane]:
         """Of what is ready, all that a worker could run if it were idle."""
-        return [
+        lanes = [
             lane
-            for place in (_ANYWHERE, worker.place)
-            for lane in self._lanes_at[place]
-            if lane.heap and lane.processors <= worker.processors
+            for lane in self._lanes_at[_ANYWHERE]
+            if lane.heap
+            and lane.processors <= worker.processors
+            and self._lasting.expect(lane.shortest) <= time_left
         ]
+        if worker.place != _ANYWHERE:
+            lanes += [
+                lane
+                for lane in self._lanes_at[worker.place]
+                if lane.heap and lane.processors <= worker.processors
+            ]
+        return lanes
+
+    def _longest_of(self, lane: _Lane) -> float:
+        """Seconds that the longest ready task of a lane should take at speed 1."""
+        return self._lasting.expect(math.inf if lane.shortest == math.inf else lane.longest)
+
+    def _time_left(self, who: Worker, now: float) -> float:
+        """Seconds of work at speed 1 that one of its processors can do before it is taken away."""
+        if who.place not in self._ends:
+            return math.inf
+        until, speed = self._ends[who.place]
+        return (until - now) * speed
+
+    def _is_in_time(self, who: Worker, task: int, time_left: float) -> bool:
+        """Whether a task should end before the worker's time is over; yes where only it has it."""
+        if self._lanes[self._lane[task]].place != _ANYWHERE:
+            return True
+        expect = self._lasting.expect
+        seconds = expect(self._estimate[task])
+        if who.used + self._processors[task] > who.processors:
+            # It will wait there until what was claimed before makes room.
+            ahead = who.work * self._lasting.stretch + who.unknown * expect(math.inf)
+            seconds += ahead / who.processors
+        return seconds <= time_left
 
     def _shadow(self, who: Worker, processors: int, now: float) -> tuple[float, int]:
         """
@@ -678,8 +926,13 @@ class TaskQueue:
         return self._child[self._child_start[task] : self._child_start[task + 1]]
 
     def _move(self, task: int, state: State) -> None:
-        self._by_state[self._state[task]] -= 1
+        before = self._state[task]
+        self._by_state[before] -= 1
         self._by_state[state] += 1
+        if before == State.READY:
+            self._count_out(self._lanes[self._lane[task]], task)
+        elif state == State.READY:
+            self._count_in(self._lanes[self._lane[task]], task)
         if state >= State.SUCCEEDED:
             self._lanes[self._lane[task]].left -= 1
         self._state[task] = state
@@ -690,9 +943,7 @@ class TaskQueue:
 
     def _send_back(self, task: int) -> None:
         if self._again_at is not None:
-            self._lanes[self._lane[task]].left -= 1
-            self._lane[task] = self._lane_number(self._again_at, self._processors[task])
-            self._lanes[self._lane[task]].left += 1
+            self._bind(task, self._again_at)
 
     def _push(self, task: int) -> None:
         sequence = self._sequences.get(self._lanes[self._lane[task]].place)
@@ -709,7 +960,14 @@ class TaskQueue:
         if who is None or task not in who.claimed or self._attempts[task] != attempt:
             return False
         del who.claimed[task]
-        who.used -= self._processors[task]
+        estimate, processors = self._estimate[task], self._processors[task]
+        who.used -= processors
+        if estimate == math.inf:
+            who.unknown -= processors
+        elif who.claimed:
+            who.work -= estimate * processors
+        else:
+            who.work = 0.0  # nothing is left of what rounding made
         return True
 
     def _fail(self, task: int) -> None:
@@ -729,5 +987,9 @@ _BITS = 32
 _MASK = (1 << _BITS) - 1
 
 
-def _first(lane: _Lane) -> int:
-    return lane.heap[0]
+def _shortest_like(seconds: float) -> float:
+    """The least that counts as about as long: by eighths of what the next power of 2 adds."""
+    if seconds == 0 or seconds == math.inf:
+        return seconds
+    mantissa, exponent = math.frexp(seconds)
+    return math.ldexp(math.floor(16 * mantissa) / 16, exponent)

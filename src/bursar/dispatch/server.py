@@ -1,9 +1,10 @@
 """
 The dispatcher: gives tasks to workers, and loses nothing.
 
-One asyncio loop. Workers connect to it over the loopback interface, show the
-run's secret, and are kept filled by credit. Whatever they report goes into the
-journal, many outcomes in one transaction, before anybody else is told.
+One asyncio loop. Workers connect to it over the loopback interface and show the
+run's secret, or come through the door for those of pilots, over TLS, each with the
+secret of its lease. They are kept filled by credit. Whatever they report goes into
+the journal, many outcomes in one transaction, before anybody else is told.
 """
 
 import asyncio
@@ -19,12 +20,14 @@ from pathlib import Path
 import msgspec
 
 from bursar.dispatch.clock import epoch_of
+from bursar.dispatch.credential import SILENCE
+from bursar.dispatch.door import PilotDoor
 from bursar.dispatch.folders import folder_name
 from bursar.dispatch.guard import Guard
 from bursar.dispatch.journal import Event, Journal, Record
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.prefetch import Prefetch
-from bursar.dispatch.queue import Claim, Counts, TaskQueue
+from bursar.dispatch.queue import Claim, Counts, Misfits, TaskQueue
 from bursar.dispatch.wire import (
     BATCH_SIZE,
     MAX_FRAME,
@@ -34,6 +37,7 @@ from bursar.dispatch.wire import (
     FromServer,
     FromWorker,
     GiveBack,
+    Goodbye,
     Hello,
     Job,
     Leave,
@@ -46,6 +50,7 @@ from bursar.dispatch.wire import (
 )
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
+from bursar.model.demand import Demand
 from bursar.model.errors import BursarError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
@@ -81,6 +86,26 @@ class Folders:
     files: Path
     work: Path
     logs: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLoad:
+    """
+    What the workers of a lease do.
+
+    Parameters
+    ----------
+    ready
+        Processors whose workers have registered.
+    busy
+        Of these, those with tasks.
+    idle_since
+        Since when none is busy, seconds since the epoch; None while some is.
+    """
+
+    ready: int
+    busy: int
+    idle_since: float | None
 
 
 @dataclass(slots=True)
@@ -147,6 +172,9 @@ class Dispatcher:
         Told of tasks that are handed to a worker.
     on_event
         Told, in one line for people, of what is worth saying.
+    silence
+        Seconds, about, after which a pilot's machine that does not answer is taken to be gone;
+        its tasks run again.
     """
 
     def __init__(
@@ -170,6 +198,7 @@ class Dispatcher:
         on_outcome: Callable[[Outcome, bool], None] | None = None,
         on_start: Callable[[Sequence[int]], None] | None = None,
         on_event: Callable[[str], None] | None = None,
+        silence: float = SILENCE,
     ) -> None:
         self._tasks: list[Task | None] = list(tasks)
         self._journal = journal
@@ -203,6 +232,9 @@ class Dispatcher:
         self._waker: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._encoder = msgspec.msgpack.Encoder()
+        self.door = PilotDoor(
+            run, lambda: _Connection(self, from_elsewhere=True), self._turn_out, silence
+        )
         self.token = secrets.token_urlsafe(32)
         self.address = ("127.0.0.1", 0)
 
@@ -337,6 +369,58 @@ class Dispatcher:
             if connection.lease == lease:
                 self._send(connection, Leave())
 
+    def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
+        """
+        When the time of a lease's processors is over, as far as is known now.
+
+        Its workers get no task that should not have ended by then, unless nobody else may run
+        it; see :meth:`bursar.dispatch.queue.TaskQueue.ends`. What runs is not touched.
+
+        Parameters
+        ----------
+        moment
+            Seconds since the epoch; None: never.
+        speed
+            Work per second there, relative to what estimates hold for.
+        """
+        self._queue.ends(lease, moment, speed)
+        self._hurry()
+
+    def demand(self) -> Demand:
+        """The tasks that processors are wanted for, in numbers; without those bound to a lease."""
+        return self._queue.demand()
+
+    @property
+    def misfits(self) -> Misfits:
+        """Ready tasks that no worker that is there could take, for the time or the width it has."""
+        return self._queue.misfits(
+            self.now(),
+            [name for name, connection in self._connections.items() if self._is_open(connection)],
+        )
+
+    def leases(self) -> dict[str, LeaseLoad]:
+        """What the workers of each lease do that has any."""
+        found: dict[str, LeaseLoad] = {}
+        for name, connection in self._connections.items():
+            busy = min(self._queue.workers[name].used, connection.processors)
+            idle_since = None if connection.claimed else connection.idle_since
+            before = found.get(connection.lease)
+            if before is None:
+                found[connection.lease] = LeaseLoad(
+                    ready=connection.processors, busy=busy, idle_since=idle_since
+                )
+                continue
+            if idle_since is not None and before.idle_since is not None:
+                idle_since = max(idle_since, before.idle_since)
+            else:
+                idle_since = None
+            found[connection.lease] = LeaseLoad(
+                ready=before.ready + connection.processors,
+                busy=before.busy + busy,
+                idle_since=idle_since,
+            )
+        return found
+
     def busy_leases(self) -> set[str]:
         """Leases whose processors have tasks."""
         return {c.lease for c in self._connections.values() if c.claimed}
@@ -379,11 +463,12 @@ class Dispatcher:
 
     async def _stop_listening(self) -> None:
         """
-        Nobody is accepted any more.
+        Nobody is accepted any more, neither here nor at the door.
 
         A server that closes between accepting a connection and making it leaves its socket open
         (CPython 3.11), so it closes when those that were accepted are made.
         """
+        await self.door.close()
         if self._server is None:
             return
         for listening in self._server.sockets:
@@ -449,15 +534,18 @@ class Dispatcher:
     # Workers.
 
     def _joined(self, connection: "_Connection", hello: Hello) -> bool:
-        if not hmac.compare_digest(hello.token.encode(), self.token.encode()):
-            return False
-        if hello.worker in self._connections or hello.processors < 1:
+        if connection.from_elsewhere and self.door.is_turned_out(hello):
+            connection.write(frame(Leave()))
+            connection.hang_up()
+            return True
+        if not self._is_let_in(connection, hello):
             return False
         self._strangers.discard(connection)
         connection.introduce(hello)
         self._connections[hello.worker] = connection
         self._queue.join(hello.worker, hello.lease, hello.processors)
         connection.claimed = self._queue.workers[hello.worker].claimed
+        connection.idle_since = self.now()
         folders = self._folders
         self._send(
             connection,
@@ -472,14 +560,45 @@ class Dispatcher:
         )
         if hello.lease in self._vacated:  # it came too late
             self._send(connection, Leave())
+        if connection.from_elsewhere:
+            self.door.joined(hello.lease)
         self._hurry()
         return True
+
+    def _is_let_in(self, connection: "_Connection", hello: Hello) -> bool:
+        if hello.worker in self._connections or hello.processors < 1:
+            return False
+        if connection.from_elsewhere:
+            return self.door.lets_in(hello)
+        return hmac.compare_digest(hello.token.encode(), self.token.encode())
+
+    def _turn_out(self, lease: str) -> None:
+        """A lease's credential is good no more: its workers stop, and go."""
+        self._vacated.add(lease)
+        for connection in list(self._connections.values()):
+            if connection.lease == lease and connection.from_elsewhere:
+                if connection.claimed:
+                    self._send(connection, Cancel([], 0.0, "its processors go back"))
+                self._send(connection, Leave())
+                self._loop.call_later(_PARTING, connection.hang_up)
+
+    def _is_open(self, connection: "_Connection") -> bool:
+        """Whether a worker takes tasks."""
+        return not connection.leaving and connection.lease not in self._vacated
+
+    def _let_go(self, connection: "_Connection") -> None:
+        """A worker that would like to leave may, if it has nothing; it gets nothing then."""
+        if not connection.claimed:
+            connection.leaving = True
+            self._send(connection, Leave())
 
     def _left(self, connection: "_Connection") -> None:
         self._strangers.discard(connection)
         if self._connections.get(connection.worker) is not connection:
             return
         del self._connections[connection.worker]
+        if connection.from_elsewhere:
+            self.door.left(connection.lease, connection.worker)
         if self._closed:
             return
         lost = self._queue.lose(connection.worker)
@@ -510,10 +629,22 @@ class Dispatcher:
                 for task, attempt in jobs:
                     if self._queue.give_back(connection.worker, task, attempt):
                         self._guard.withdraw(task, self.now())
+                self._rested(connection)
                 self._changed.set()
                 self._hurry()
+            case Goodbye(must):
+                connection.leaving |= must
+                self._let_go(connection)
+                self._changed.set()
             case Hello():
                 raise ProtocolError("a second hello")
+
+    def _rested(self, connection: "_Connection") -> None:
+        """A worker has given something out of its hands; maybe it has nothing now."""
+        if not connection.claimed:
+            connection.idle_since = self.now()
+            if connection.leaving:
+                self._let_go(connection)
 
     def _take_outcomes(self, connection: "_Connection", outcomes: Sequence[Outcome]) -> None:
         now = self.now()
@@ -532,6 +663,7 @@ class Dispatcher:
         if counted:
             self._pending.transfers.extend(self._guard.settle(counted, now))
             self._commit_soon()
+            self._rested(connection)
         self._hurry()
 
     # Giving out work.
@@ -563,7 +695,7 @@ class Dispatcher:
         started: list[int] = []
         for connection in sorted(self._connections.values(), key=_load):
             worker = self._queue.workers[connection.worker]
-            if connection.lease in self._vacated:
+            if not self._is_open(connection):
                 continue
             room = connection.processors - worker.used
             if not self._rigid:
@@ -596,8 +728,7 @@ class Dispatcher:
         """At the end, a worker without work gets what waits at another."""
         if self._rigid or self._queue.draining or len(self._connections) < 2:
             return
-        idle = [c for c in self._connections.values() if not c.claimed]
-        if not idle:
+        if not any(not c.claimed and self._is_open(c) for c in self._connections.values()):
             return
         for connection in self._connections.values():
             waiting = len(connection.claimed) - connection.processors
@@ -764,10 +895,11 @@ class Dispatcher:
 
 
 class _Connection(asyncio.Protocol):
-    """A worker's end of the wire; a stranger's until it has shown the token."""
+    """A worker's end of the wire; a stranger's until it has shown a token."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, *, from_elsewhere: bool = False) -> None:
         self._dispatcher = dispatcher
+        self.from_elsewhere = from_elsewhere
         self._frames = Frames(_STRANGER_FRAME)
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self._transport: asyncio.Transport | None = None
@@ -779,6 +911,8 @@ class _Connection(asyncio.Protocol):
         self.processors = 0
         self.claimed: Mapping[int, float] = {}
         self.prefetch = Prefetch()
+        self.idle_since = 0.0
+        self.leaving = False
         self.asked_back = -math.inf
         self.withheld = 0
 

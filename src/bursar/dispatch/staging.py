@@ -5,15 +5,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class StagingError(Exception):
     """A file is missing or cannot be put in its place: the attempt fails with this line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(NamedTuple):
     """
     The run's root name space.
 

@@ -62,6 +62,20 @@ class Returned(msgspec.Struct, frozen=True, tag=2, array_like=True):
     jobs: list[tuple[int, int]]
 
 
+class Goodbye(msgspec.Struct, frozen=True, tag=3, array_like=True):
+    """
+    The worker would like to leave; it goes when it is told to.
+
+    Parameters
+    ----------
+    must
+        Nothing is to be given to it any more, and it is told to leave once it has nothing.
+        Otherwise it stays when a task is on its way to it.
+    """
+
+    must: bool
+
+
 class Job(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """
     One attempt, as the worker needs it.
@@ -157,7 +171,7 @@ class Leave(msgspec.Struct, frozen=True, tag=14, array_like=True):
     """No more work: end."""
 
 
-FromWorker = Hello | Results | Returned
+FromWorker = Hello | Results | Returned | Goodbye
 FromServer = Welcome | Work | GiveBack | Cancel | Leave
 
 
@@ -166,7 +180,6 @@ class ProtocolError(Exception):
 
 
 _encoder = msgspec.msgpack.Encoder()
-encode_job = _encoder.encode
 
 
 def frame(message: FromWorker | FromServer) -> bytes:

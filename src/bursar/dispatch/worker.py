@@ -7,15 +7,16 @@ worker's working directory. Its settings come on standard input, so that the
 run's secret is on no command line.
 
 Without the dispatcher a worker has no purpose: when the connection ends it
-kills what it runs and leaves.
+kills what it runs and leaves. One of a pilot, whose processors others may take
+away, takes its leave first when it is told to end.
 """
 
 import contextlib
 import heapq
+import math
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from collections import deque
@@ -25,7 +26,9 @@ import msgspec
 from bursar.dispatch.attempt import GRACE, Attempt, Workplace
 from bursar.dispatch.capture import Capture
 from bursar.dispatch.kernel import SIGINFO, adopt_orphans, children, signal_descriptor
-from bursar.dispatch.orphans import task_of
+from bursar.dispatch.line import Line
+from bursar.dispatch.orphans import kill_descendants, task_of
+from bursar.dispatch.settings import Settings, hello_of, make_line
 from bursar.dispatch.spawning import Reaper, Usage
 from bursar.dispatch.wire import (
     BATCH_SIZE,
@@ -33,7 +36,7 @@ from bursar.dispatch.wire import (
     Frames,
     FromServer,
     GiveBack,
-    Hello,
+    Goodbye,
     Job,
     Leave,
     ProtocolError,
@@ -51,19 +54,20 @@ REPORT = 0.025
 YOUTH = 0.005
 """Seconds, about, that a task runs before what it prints is heard at once."""
 
+PARTING = 5.0
+"""Seconds in which a worker that must end takes its leave."""
+
+LAST_WORDS = 1.0
+"""Seconds between SIGTERM and SIGKILL for a task whose processors are taken away."""
+
+TAKEN_AWAY = "its processors were taken away"
+
+_SAME_BLOW = 0.1
+"""Seconds between the signals that a scheduler sends to the processes of one job, at most."""
+
+_BY_SIGTERM = (-signal.SIGTERM, 128 + signal.SIGTERM)  # exit codes, the second of a shell
+
 _MOST_UNREPORTED = 1024
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is told on standard input, as JSON."""
-
-    host: str
-    port: int
-    token: str
-    worker: str
-    site: str
-    lease: str
-    processors: int
 
 
 class Worker:
@@ -74,10 +78,19 @@ class Worker:
     ----------
     settings
         Its name, and where to report.
+    line
+        To the dispatcher, where its hello has been said already; None: it makes one.
+
+    Raises
+    ------
+    OSError
+        When the dispatcher cannot be reached, or is not who it should be.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, line: Line | None = None) -> None:
         self._settings = settings
+        self._server = line or make_line(settings)
+        self._has_said_hello = line is not None
         self._free = settings.processors
         self._queue: deque[Job] = deque()
         self._running: dict[int, Attempt] = {}  # by process
@@ -92,9 +105,6 @@ class Worker:
         self._decoder = msgspec.msgpack.Decoder(FromServer)
         self._jobs = msgspec.msgpack.Decoder(Job)
         self._frames = Frames()
-        self._server = socket.create_connection((settings.host, settings.port))
-        self._server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._server.setblocking(False)
         self._poll = select.epoll()
         self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM))
         self._children = Reaper()
@@ -105,34 +115,49 @@ class Worker:
         self._next_look = 0.0
         self._blocked = False
         self._reported = 0.0
+        self._idle_since = time.monotonic()
+        self._asked_to_leave = False
+        self._must_end = math.inf  # when it has taken its leave, or ends without
 
-    def run(self) -> None:
-        """Works until the dispatcher lets it go, or is gone."""
-        settings = self._settings
+    @property
+    def is_welcome(self) -> bool:
+        """Whether the dispatcher has taken it."""
+        return self._place is not None
+
+    def run(self) -> bool:
+        """
+        Works until the dispatcher lets it go, or is gone.
+
+        Returns
+        -------
+        bool
+            Whether it was let go, or told to end.
+        """
         adopt_orphans()
         self._poll.register(self._server, select.EPOLLIN)
         self._poll.register(self._signals, select.EPOLLIN)
-        hello = Hello(
-            settings.token, settings.worker, settings.site, settings.processors, settings.lease
-        )
-        self._send(frame(hello))
         try:
+            if not self._has_said_hello:
+                self._send(frame(hello_of(self._settings)))
             while not (self._leaving and not self._running and not self._unsent):
                 self._turn()
         except (ConnectionError, ProtocolError, msgspec.MsgspecError):
             pass  # the dispatcher is gone, or is none
         finally:
-            _end_descendants()
+            kill_descendants()
             if self._place is not None:
                 self._place.close()
+            self._server.close()
+        return self._leaving or self._must_end < math.inf
 
     def _turn(self) -> None:
         server = self._server.fileno()
         for fd, events in self._poll.poll(self._patience()):
             if fd == self._signals:
                 if int.from_bytes(os.read(fd, SIGINFO)[:4], sys.byteorder) == signal.SIGTERM:
-                    raise ConnectionAbortedError
-                self._reap()
+                    self._end_soon()
+                else:
+                    self._reap()
             elif fd == server:
                 if events & select.EPOLLOUT:
                     self._flush()
@@ -149,6 +174,10 @@ class Worker:
         self._start()
         if self._done and self._is_time_to_report():
             self._report()
+        if self._settings.idle is not None:
+            self._ask_to_leave(self._settings.idle)
+        if self._must_end < math.inf and time.monotonic() >= self._must_end:
+            raise ConnectionAbortedError
 
     def _patience(self) -> float | None:
         patience = None
@@ -158,7 +187,45 @@ class Worker:
             patience = REPORT if patience is None else min(patience, REPORT)
         if self._young or self._older:
             patience = YOUTH if patience is None else min(patience, YOUTH)
-        return patience
+        if self._must_end < math.inf or (self._settings.idle is not None and not self._tasks):
+            left = self._seconds_to_parting()
+            patience = left if patience is None else min(patience, left)
+        return None if patience == math.inf else patience
+
+    def _seconds_to_parting(self) -> float:
+        """Until it ends, or asks to leave."""
+        idle = self._settings.idle
+        moment = self._must_end
+        if idle is not None and not self._asked_to_leave:
+            moment = min(moment, self._idle_since + idle)
+        return max(0.0, moment - time.monotonic())
+
+    def _ask_to_leave(self, idle: float) -> None:
+        """
+        After some time without a task it would like to go (DRP section 3.1).
+
+        It goes when the dispatcher says so: a task may be on its way.
+        """
+        if self._tasks or self._queue:
+            self._idle_since = time.monotonic()
+            self._asked_to_leave = False
+        elif (
+            not self._asked_to_leave
+            and self.is_welcome
+            and time.monotonic() - self._idle_since >= idle
+        ):
+            self._asked_to_leave = True
+            self._send(frame(Goodbye(must=False)))
+
+    def _end_soon(self) -> None:
+        """The processors are taken away: tasks end, and are told of, before the worker does."""
+        if not self._settings.certificate or not self.is_welcome:
+            raise ConnectionAbortedError
+        if self._must_end < math.inf:
+            return
+        self._must_end = time.monotonic() + PARTING
+        self._send(frame(Goodbye(must=True)))
+        self._cancel([], LAST_WORDS, TAKEN_AWAY)
 
     def _is_time_to_report(self) -> bool:
         """At once when there is nothing else to do; else a moment's worth together."""
@@ -169,19 +236,16 @@ class Worker:
     # From the dispatcher.
 
     def _listen(self) -> None:
-        try:
-            data = self._server.recv(1 << 20)
-        except BlockingIOError:
-            return
-        if not data:
-            raise ConnectionResetError
-        for body in self._frames.feed(data):
-            self._take(self._decoder.decode(body))
+        for data in self._server.receive():
+            for body in self._frames.feed(data):
+                self._take(self._decoder.decode(body))
 
     def _take(self, message: FromServer) -> None:
         match message:
             case Work(jobs):
                 self._queue.extend(map(self._jobs.decode, jobs))
+                if self._must_end < math.inf:
+                    self._cancel([], LAST_WORDS, TAKEN_AWAY)
             case GiveBack(count):
                 self._give_back(count)
             case Cancel(tasks, grace, reason):
@@ -293,6 +357,8 @@ class Worker:
                 break
             attempt = self._running.pop(pid, None)
             if attempt is not None:
+                if code in _BY_SIGTERM:
+                    self._ask_who_ended(attempt)
                 ended.append((attempt, code, usage))
             elif self._place is not None:
                 self._place.callees.forget(pid)
@@ -302,6 +368,16 @@ class Worker:
                 attempt.callee.close()
             self._stop_listening(attempt)
             self._went_on(attempt, attempt.ended(code, usage, alone=found is None, escaped=escaped))
+
+    def _ask_who_ended(self, attempt: Attempt) -> None:
+        """A scheduler that takes the processors away signals all processes, in any order."""
+        if (
+            self._settings.certificate
+            and attempt.stopped is None
+            and self._must_end == math.inf
+            and signal.sigtimedwait((signal.SIGTERM,), _SAME_BLOW) is not None
+        ):
+            self._end_soon()
 
     def _end_escapees(self, ended: set[Attempt]) -> bool:
         """
@@ -387,27 +463,13 @@ class Worker:
         self._flush()
 
     def _flush(self) -> None:
-        blocked = False
-        try:
-            sent = self._server.send(self._unsent)
-            del self._unsent[:sent]
-            blocked = bool(self._unsent)
-        except BlockingIOError:
-            blocked = True
+        sent = self._server.send(self._unsent)
+        del self._unsent[:sent]
+        blocked = bool(self._unsent)
         interest = select.EPOLLIN | (select.EPOLLOUT if blocked else 0)
         if blocked != self._blocked:
             self._blocked = blocked
             self._poll.modify(self._server, interest)
-
-
-def _end_descendants() -> None:
-    """Kills every child until there is none; whoever loses a parent becomes one."""
-    while found := children():
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, 0)
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ A caller asks two things of an error: is it my input, and is trying again
 worth it?
 """
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -98,5 +97,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """
     Hint for a word that is not known: ``did you mean "..."?``, or None.
     """
+    import difflib  # seldom wanted, and workers load this module on the way to their first task
+
     close = difflib.get_close_matches(word, list(known), n=1)
     return f'did you mean "{close[0]}"?' if close else None

@@ -1,0 +1,67 @@
+"""What a worker is told, and what it does with it first: it says hello."""
+
+import msgspec
+
+from bursar.dispatch.credential import SILENCE
+from bursar.dispatch.line import Line, SecureLine
+from bursar.dispatch.wire import Hello
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a worker is told; on standard input as JSON, where it is a program of its own.
+
+    Parameters
+    ----------
+    host, port
+        Where the dispatcher listens.
+    token
+        What it must show.
+    worker
+        Its name, unique in the run.
+    site
+        Name of the site.
+    lease
+        Of its processors.
+    processors
+        How many it has.
+    certificate
+        Of the dispatcher, PEM, for a worker of a pilot: the connection is over TLS. Empty: in
+        clear.
+    silence
+        Seconds after which a dispatcher's machine that does not answer is gone, over TLS.
+    idle
+        Seconds without a task after which it asks to leave; None: it never does.
+    """
+
+    host: str
+    port: int
+    token: str
+    worker: str
+    site: str
+    lease: str
+    processors: int
+    certificate: str = ""
+    silence: float = SILENCE
+    idle: float | None = None
+
+
+def make_line(settings: Settings) -> Line:
+    """
+    A worker's connection to the dispatcher.
+
+    Raises
+    ------
+    OSError
+        When the dispatcher cannot be reached, or is not who it should be.
+    """
+    if not settings.certificate:
+        return Line(settings.host, settings.port)
+    return SecureLine(settings.host, settings.port, settings.certificate, settings.silence)
+
+
+def hello_of(settings: Settings) -> Hello:
+    """What it says first."""
+    return Hello(
+        settings.token, settings.worker, settings.site, settings.processors, settings.lease
+    )

@@ -1,0 +1,73 @@
+"""
+A run's certificate, and what both ends of a connection make of it.
+
+It is made anew for each run, signs itself, and is known to the pilots from their credentials:
+they take this one and no other, whatever names and authorities there are. So it needs no name.
+"""
+
+import datetime
+import os
+import ssl
+
+_VALID = datetime.timedelta(days=3650)
+_SLOW_CLOCK = datetime.timedelta(days=30)
+"""How far behind the clock of a node may be."""
+
+
+def make_certificate() -> tuple[str, bytes]:
+    """
+    A new certificate and its private key, both PEM.
+
+    The key is on the curve P-256 (FIPS 186-4), which every TLS 1.3 library has.
+    """
+    # Workers come to this module too; they do without the library, which takes time to load.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bursar")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SLOW_CLOCK)
+        .not_valid_after(now + _VALID)
+        .sign(key, hashes.SHA256())
+    )
+    return (
+        certificate.public_bytes(serialization.Encoding.PEM).decode(),
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )
+
+
+def server_context(certificate: str, key: bytes) -> ssl.SSLContext:
+    """How the dispatcher speaks: TLS 1.3 only, and no session is taken up again."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    # It can only be loaded from a file; this one is in memory and has no name.
+    file = os.memfd_create("key", os.MFD_CLOEXEC)
+    try:
+        os.write(file, key + certificate.encode())
+        context.load_cert_chain(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)
+    return context
+
+
+def client_context(certificate: str) -> ssl.SSLContext:
+    """How a worker speaks: to who has this certificate, and to nobody else."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # the certificate is pinned, its name says nothing
+    context.load_verify_locations(cadata=certificate)
+    return context

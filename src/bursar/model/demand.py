@@ -1,0 +1,36 @@
+"""The work that waits for processors, in numbers."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """
+    The work that waits for processors.
+
+    Parameters
+    ----------
+    tasks
+        That could start now if there were processors.
+    processors
+        That these would hold.
+    widest
+        Processors of the widest of them.
+    work
+        Processor-seconds of these at speed 1; those without an estimate count as the mean of
+        what ended so far, or a guess.
+    longest
+        Seconds of the longest of them at speed 1, likewise.
+    running
+        Processors that tasks hold now.
+    later
+        Tasks that cannot start yet, since others come before them.
+    """
+
+    tasks: int = 0
+    processors: int = 0
+    widest: int = 0
+    work: float = 0.0
+    longest: float = 0.0
+    running: int = 0
+    later: int = 0

@@ -1,0 +1,235 @@
+"""
+The program that a pilot's job runs on each of its nodes.
+
+It has one worker for all processors of the node, in a process forked from its own so that
+only one Python has to start; a worker that dies is replaced, and what it ran is killed first.
+When the connection is lost it tries to come back for a while, as a new worker. Then it ends,
+as it does when its worker is let go: nobody holds processors for a dispatcher that is gone.
+SIGTERM, of a scheduler that wants the processors back, ends the tasks, which are told of, and
+then the pilot.
+
+    python -m bursar.provisioning.pilot CREDENTIAL_FILE
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+
+from bursar.dispatch.credential import Credential, decode_credential
+from bursar.dispatch.kernel import adopt_orphans, end_with_parent
+from bursar.dispatch.orphans import kill_descendants
+from bursar.dispatch.settings import Settings, hello_of, make_line
+from bursar.dispatch.wire import frame
+from bursar.model.errors import InputError
+
+PROCESSORS = "BURSAR_PROCESSORS"
+"""Variable by which a job says how many processors it has on this node."""
+
+MOST_DEATHS = 5
+"""Of workers, one after the other, each within :data:`SOON`; then the pilot gives up."""
+
+SOON = 10.0  # seconds
+
+GIVEN_UP = 75
+"""Exit status of a pilot that nobody lets in, or whose workers die (``EX_TEMPFAIL``)."""
+
+_LET_GO, _NOT_REACHED, _LOST = 0, 3, 4  # exit statuses of a worker
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds
+_KILLED_AFTER = 6.0  # seconds, of a worker that is told to end: a little more than it takes
+
+
+def read_credential(path: str) -> Credential:
+    """
+    The credential in a file.
+
+    Raises
+    ------
+    InputError
+        When there is none, or others may read it.
+    """
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise InputError(
+                    "others than its owner have access to it", where=path, hint=f"chmod 600 {path}"
+                )
+            return decode_credential(file.read(), path)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=path) from None
+
+
+def processors_here(credential: Credential, said: str) -> int:
+    """
+    Processors of this node that the pilot has.
+
+    Parameters
+    ----------
+    said
+        What the job says; empty: nothing, and the pilot is alone.
+
+    Raises
+    ------
+    InputError
+        When that is no number of processors.
+    """
+    if not said:
+        return credential.processors
+    if not said.isdecimal() or int(said) < 1:
+        raise InputError(f'expected a number of processors, got "{said}"', where=PROCESSORS)
+    return min(int(said), credential.processors)
+
+
+class Supervisor:
+    """
+    Has one worker at a time, as long as it makes sense.
+
+    Parameters
+    ----------
+    credential
+        Of the pilot.
+    processors
+        On this node.
+    """
+
+    def __init__(self, credential: Credential, processors: int) -> None:
+        self._credential = credential
+        self._processors = processors
+        # Other nodes of the lease, and this one's later workers, have other names.
+        self._name = f"{credential.site}-{credential.lease}-{socket.gethostname()}-{os.getpid()}"
+        self._count = 0
+        self._told_to_end = False
+
+    def run(self) -> int:
+        """Returns the exit status when there is nothing more to do here."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+        adopt_orphans()
+        lost = time.monotonic()
+        wait = _FIRST_WAIT
+        deaths = 0
+        while True:
+            began = time.monotonic()
+            code = self._have_worker()
+            now = time.monotonic()
+            if code == _LET_GO or self._told_to_end:
+                return 0
+            if code == _LOST:
+                lost, wait, deaths = now, _FIRST_WAIT, 0
+            elif code != _NOT_REACHED:
+                deaths = deaths + 1 if now - began < SOON else 1
+                lost, wait = now, _FIRST_WAIT * 2 ** (deaths - 1)
+                if deaths > MOST_DEATHS:
+                    _say(f"its worker died {deaths} times in a row, last with status {code}")
+                    return GIVEN_UP
+            if now + wait - lost > self._credential.patience:
+                _say(f"nobody lets it in at {self._credential.host}:{self._credential.port}")
+                return GIVEN_UP
+            if self._is_told_to_end_within(wait):
+                return 0
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    def _have_worker(self) -> int:
+        """Exit status of one worker, from its start to its end, nothing of which is left."""
+        self._count += 1
+        parent = os.getpid()
+        process = os.fork()
+        if process == 0:
+            code = 1
+            try:
+                end_with_parent(signal.SIGTERM)
+                if os.getppid() == parent:
+                    code = self._work()
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(code)
+        return self._watch(process)
+
+    def _work(self) -> int:
+        """In the worker's process."""
+        given = self._credential
+        settings = Settings(
+            host=given.host,
+            port=given.port,
+            token=given.token,
+            worker=f"{self._name}-{self._count}",
+            site=given.site,
+            lease=given.lease,
+            processors=self._processors,
+            certificate=given.certificate,
+            silence=given.silence,
+            idle=given.idle,
+        )
+        try:
+            # As long as it has no task a signal may end it where it is.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
+            line = make_line(settings)
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+            line.send(bytearray(frame(hello_of(settings))))  # so little always goes at once
+        except OSError:
+            return _NOT_REACHED
+        # Half of all that there is to load can be loaded while the dispatcher answers.
+        from bursar.dispatch.worker import Worker
+
+        worker = Worker(settings, line)
+        if worker.run():
+            return _LET_GO
+        return _LOST if worker.is_welcome else _NOT_REACHED
+
+    def _watch(self, process: int) -> int:
+        killed_at: float | None = None
+        while True:
+            heard = _wait_for_signal(None if killed_at is None else killed_at - time.monotonic())
+            if heard == signal.SIGTERM and killed_at is None:
+                self._told_to_end = True
+                killed_at = time.monotonic() + _KILLED_AFTER
+                os.kill(process, signal.SIGTERM)
+            if heard is None:
+                os.kill(process, signal.SIGKILL)
+            found, status = os.waitpid(process, os.WNOHANG)
+            if found:
+                kill_descendants()  # what it left behind became ours
+                return os.waitstatus_to_exitcode(status)
+
+    def _is_told_to_end_within(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if _wait_for_signal(left) == signal.SIGTERM:
+                return True
+        return False
+
+
+_HEARD = (signal.SIGTERM, signal.SIGCHLD)
+
+
+def _wait_for_signal(seconds: float | None) -> int | None:
+    """The next signal; None when none came in time."""
+    if seconds is None:
+        return int(signal.sigwait(_HEARD))
+    found = signal.sigtimedwait(_HEARD, max(0.0, seconds))
+    return None if found is None else found.si_signo
+
+
+def _say(text: str) -> None:
+    print(f"pilot: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Entry point; the exit status."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if len(sys.argv) != 2:
+        _say("expected one file, that of its credential")
+        return 2
+    try:
+        credential = read_credential(sys.argv[1])
+        processors = processors_here(credential, os.environ.get(PROCESSORS, ""))
+    except InputError as error:
+        _say(str(error))
+        return 2
+    return Supervisor(credential, processors).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

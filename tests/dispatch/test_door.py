@@ -1,0 +1,558 @@
+"""The door for pilots' workers: TLS, one secret a lease, and nothing for anybody else."""
+
+import asyncio
+import contextlib
+import gc
+import random
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import cloudpickle
+import msgspec
+import pytest
+
+from bursar.dispatch import door as door_module
+from bursar.dispatch import server as server_module
+from bursar.dispatch.callee import encode_call
+from bursar.dispatch.credential import Credential, decode_credential
+from bursar.dispatch.door import _interface
+from bursar.dispatch.line import SecureLine
+from bursar.dispatch.server import Dispatcher
+from bursar.dispatch.settings import Settings
+from bursar.dispatch.tls import client_context, make_certificate
+from bursar.dispatch.wire import (
+    Frames,
+    FromServer,
+    Goodbye,
+    Hello,
+    Leave,
+    Results,
+    Welcome,
+    Work,
+    frame,
+)
+from bursar.model.errors import SiteError
+from bursar.model.outcome import Outcome, Status
+from bursar.model.step import Call, Shell
+from bursar.model.task import Task
+
+
+@asynccontextmanager
+async def open_to(
+    room: Any, *tasks: Task, processors: int = 2, **more: Any
+) -> AsyncIterator[tuple[Dispatcher, Credential]]:
+    """A dispatcher that lets one lease in."""
+    dispatcher = room.dispatcher(list(tasks))
+    await dispatcher.start()
+    try:
+        yield dispatcher, await let_in(dispatcher, "lease-1", processors, **more)
+    finally:
+        await dispatcher.close()
+
+
+async def let_in(
+    dispatcher: Dispatcher, lease: str, processors: int = 2, **more: Any
+) -> Credential:
+    """The credential of one more lease."""
+    said = await dispatcher.door.credential(
+        lease=lease, site="far", host="127.0.0.1", processors=processors, **more
+    )
+    return decode_credential(said, "")
+
+
+def hello(credential: Credential, **other: Any) -> Hello:
+    """What a worker says first, all right but for what is given."""
+    said = {
+        "token": credential.token,
+        "worker": f"far-{credential.lease}-node-1",
+        "site": "far",
+        "processors": 1,
+        "lease": credential.lease,
+    }
+    return Hello(**{**said, **other})
+
+
+class Client:
+    """A worker's end of the wire, by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._frames = Frames()
+        self._heard: list[FromServer] = []
+
+    @classmethod
+    async def to(cls, credential: Credential) -> "Client":
+        """One that has made a connection, and said nothing."""
+        return cls(
+            *await asyncio.open_connection(
+                credential.host, credential.port, ssl=client_context(credential.certificate)
+            )
+        )
+
+    def say(self, message: Any) -> None:
+        """Sends a frame."""
+        self.writer.write(frame(message))
+
+    async def hear(self) -> FromServer | None:
+        """The next message; None when it is hung up on."""
+        while not self._heard:
+            try:
+                data = await asyncio.wait_for(self.reader.read(1 << 20), 20)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            for body in self._frames.feed(data):
+                self._heard.append(msgspec.msgpack.decode(body, type=FromServer))
+        return self._heard.pop(0)
+
+    async def close(self) -> None:
+        """Ends it."""
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+
+def worker_process(credential: Credential, name: str = "node", **more: Any) -> Any:
+    """A worker that comes through the door."""
+    settings = Settings(
+        host=credential.host,
+        port=credential.port,
+        token=credential.token,
+        worker=f"far-{credential.lease}-{name}",
+        site="far",
+        lease=credential.lease,
+        processors=credential.processors,
+        certificate=credential.certificate,
+        **more,
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "bursar.dispatch.worker"], stdin=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(settings))
+    process.stdin.close()
+    return process
+
+
+def test_a_worker_from_elsewhere_runs_tasks(room: Any) -> None:
+    """
+    Through TLS come the same outcomes as on the loopback interface, and who waits hears of it.
+    """
+    told: list[str] = []
+    tasks = [Task(id=f"t{i}", steps=(Shell(f"echo {i}"),)) for i in range(50)]
+
+    async def run() -> int:
+        async with open_to(room, *tasks, on_join=lambda: told.append("joined")) as (
+            dispatcher,
+            credential,
+        ):
+            process = worker_process(credential)
+            await dispatcher.wait()
+        return await asyncio.to_thread(process.wait)
+
+    assert asyncio.run(run()) == 0
+    attempts = room.state.attempts
+    assert sorted(o.stdout for o in attempts) == sorted(b"%d\n" % i for i in range(50))
+    assert told == ["joined"]
+
+
+def test_large_frames_pass_both_ways(room: Any) -> None:
+    """
+    What is longer than a record of TLS, and than the system takes at once, arrives whole.
+    """
+    data = random.Random(1).randbytes(9_000_000)
+    call = Call(encode_call(cloudpickle.dumps((bytes.upper, (data,), {}))))
+
+    async def run() -> None:
+        async with open_to(room, Task(id="t", steps=(call,))) as (dispatcher, credential):
+            process = worker_process(credential)
+            await dispatcher.wait()
+        assert await asyncio.to_thread(process.wait) == 0
+
+    asyncio.run(run())
+
+    (outcome,) = room.state.attempts
+    assert outcome.status is Status.SUCCEEDED
+    assert cloudpickle.loads(outcome.value) == data.upper()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"token": "a guess"},
+        {"token": ""},
+        {"lease": "lease-2", "worker": "far-lease-2-node"},
+        {"lease": "lease-3", "worker": "far-lease-3-node"},
+        {"site": "near"},
+        {"worker": "local-lease-1-0"},
+        {"processors": 3},
+        {"processors": 0},
+    ],
+    ids=["wrong", "empty", "another's", "unknown", "site", "name", "too many", "none"],
+)
+def test_a_token_is_good_for_its_own_lease_only(room: Any, other: dict[str, Any]) -> None:
+    """
+    Whoever says anything else than what the credential is for is hung up on, unanswered.
+    """
+
+    async def knock() -> None:
+        async with open_to(room) as (dispatcher, credential):
+            await let_in(dispatcher, "lease-2")
+            client = await Client.to(credential)
+            client.say(hello(credential, **other))
+            assert await client.hear() is None
+            assert dispatcher.leases() == {}
+            await client.close()
+
+    asyncio.run(knock())
+
+
+def test_the_local_secret_opens_only_the_local_way_in(room: Any) -> None:
+    """
+    A pilot's secret is worth nothing on the loopback port, nor the run's at the door.
+    """
+
+    async def knock() -> None:
+        async with open_to(room) as (dispatcher, credential):
+            client = await Client.to(credential)
+            client.say(hello(credential, token=dispatcher.token))
+            assert await client.hear() is None
+            await client.close()
+            local = Client(*await asyncio.open_connection(*dispatcher.address))
+            local.say(hello(credential))
+            assert await local.hear() is None
+            await local.close()
+
+    asyncio.run(knock())
+
+
+def test_a_lease_has_no_more_workers_than_processors(room: Any) -> None:
+    """
+    One secret, stolen or not, gets no more work than its lease has room for; what left makes room.
+    """
+
+    async def knock() -> None:
+        async with open_to(room, processors=3) as (dispatcher, credential):
+            first, second, third = [await Client.to(credential) for _ in range(3)]
+            first.say(hello(credential, worker="far-lease-1-a", processors=2))
+            assert isinstance(await first.hear(), Welcome)
+            second.say(hello(credential, worker="far-lease-1-b", processors=2))
+            assert await second.hear() is None
+            await first.close()
+            async with asyncio.timeout(20):
+                while dispatcher.leases():
+                    await asyncio.sleep(0.005)
+            third.say(hello(credential, worker="far-lease-1-b", processors=3))
+            assert isinstance(await third.hear(), Welcome)
+            assert dispatcher.leases()["lease-1"].ready == 3
+            await second.close()
+            await third.close()
+
+    asyncio.run(knock())
+
+
+def test_whoever_is_not_wanted_any_more_is_told_to_leave(room: Any) -> None:
+    """
+    A revoked lease's workers go, and those that come later need not ask again and again.
+    """
+
+    async def knock() -> None:
+        async with open_to(room) as (dispatcher, credential):
+            there = await Client.to(credential)
+            there.say(hello(credential))
+            assert isinstance(await there.hear(), Welcome)
+            late = await Client.to(credential)
+            dispatcher.door.revoke("lease-1")
+            dispatcher.door.revoke("lease-1")
+            dispatcher.door.revoke("nobody's")
+            dispatcher.submit(Task(id="t"))
+            assert await there.hear() == Leave()
+            assert await there.hear() is None
+            late.say(hello(credential, worker="far-lease-1-late"))
+            assert await late.hear() == Leave()
+            assert await late.hear() is None
+            guess = await Client.to(credential)
+            guess.say(hello(credential, token="a guess"))
+            assert await guess.hear() is None
+            for client in (there, late, guess):
+                await client.close()
+
+    asyncio.run(knock())
+
+
+def test_a_new_credential_takes_the_place_of_the_old_one(room: Any) -> None:
+    """
+    A lease has one secret at a time.
+    """
+
+    async def knock() -> None:
+        async with open_to(room) as (dispatcher, old):
+            new = await let_in(dispatcher, "lease-1")
+            assert (new.port, new.certificate) == (old.port, old.certificate)
+            for credential, answer in ((old, None), (new, Welcome)):
+                client = await Client.to(credential)
+                client.say(hello(credential))
+                heard = await client.hear()
+                assert heard is None if answer is None else isinstance(heard, answer)
+                await client.close()
+
+    asyncio.run(knock())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 100_000, b"\0" * 300_000],
+    ids=["http", "half a record", "zeros"],
+)
+def test_what_is_not_tls_gets_nothing_but_an_alert(room: Any, words: bytes) -> None:
+    """
+    Nothing is said in clear at the door, whatever comes in clear.
+    """
+
+    async def knock() -> bytes:
+        async with open_to(room) as (_, credential):
+            reader, writer = await asyncio.open_connection(credential.host, credential.port)
+            writer.write(words)
+            try:
+                return await asyncio.wait_for(reader.read(), 20)
+            except ConnectionResetError:
+                return b""
+            finally:
+                writer.close()
+
+    assert len(asyncio.run(knock())) <= 7  # one alert: a record's head and two bytes
+
+
+def test_a_stranger_cannot_make_it_keep_much(room: Any) -> None:
+    """
+    A frame that announces more than a hello may have ends the connection, behind TLS too.
+    """
+
+    async def knock() -> None:
+        async with open_to(room) as (_, credential):
+            client = await Client.to(credential)
+            client.writer.write((5000).to_bytes(4, "big"))
+            assert await client.hear() is None
+            await client.close()
+
+    asyncio.run(knock())
+
+
+def test_strangers_do_not_stay(room: Any, monkeypatch: Any) -> None:
+    """
+    One that is slow to shake hands is hung up on, and so is one that then says nothing.
+    """
+    monkeypatch.setattr(door_module, "HANDSHAKE", 0.2)
+    monkeypatch.setattr(server_module, "_STRANGER_PATIENCE", 0.2)
+
+    async def knock() -> None:
+        async with open_to(room) as (_, credential):
+            reader, writer = await asyncio.open_connection(credential.host, credential.port)
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+            writer.close()
+            client = await Client.to(credential)
+            assert await client.hear() is None
+            await client.close()
+
+    asyncio.run(knock())
+
+
+def test_nobody_but_the_one_with_the_certificate_is_taken_for_the_dispatcher(room: Any) -> None:
+    """
+    A worker hangs up on whoever has another certificate, before it shows its token.
+    """
+
+    async def knock() -> None:
+        async with open_to(room) as (_, credential):
+            other, _key = make_certificate()
+            with pytest.raises(ssl.SSLError, match="certificate verify failed"):
+                await asyncio.to_thread(
+                    SecureLine, credential.host, credential.port, other, credential.silence
+                )
+
+    asyncio.run(knock())
+
+
+def test_older_tls_is_refused(room: Any) -> None:
+    """
+    TLS 1.3 or nothing.
+    """
+
+    async def knock() -> None:
+        async with open_to(room) as (_, credential):
+            context = client_context(credential.certificate)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            with pytest.raises((ssl.SSLError, ConnectionResetError)):
+                await asyncio.open_connection(credential.host, credential.port, ssl=context)
+
+    asyncio.run(knock())
+
+
+def test_a_silent_network_is_noticed_by_the_system(room: Any) -> None:
+    """
+    Both ends of a connection probe each other: a node without power takes no task with it for
+    longer than the time that is set.
+    """
+    options = [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+    ]
+
+    async def look() -> None:
+        async with open_to(room) as (dispatcher, credential):
+            line = await asyncio.to_thread(
+                SecureLine, credential.host, credential.port, credential.certificate, 15.0
+            )
+            line.send(bytearray(frame(hello(credential))))
+            async with asyncio.timeout(20):
+                while not dispatcher.leases():
+                    await asyncio.sleep(0.005)
+            (connection,) = dispatcher._connections.values()
+            theirs = connection._transport.get_extra_info("socket")
+            # 5 s of silence, two probes 5 s apart: 15 s.
+            for end in (theirs, line._socket):
+                assert [end.getsockopt(*option) for option in options] == [1, 5, 5, 2, 15_000]
+            line.close()
+
+    asyncio.run(look())
+
+
+def test_closing_leaves_no_connection_open(room: Any) -> None:
+    """
+    Whoever is in the middle of coming in when the dispatcher closes is let go of, too.
+    """
+
+    async def knock(rounds: int) -> None:
+        dispatcher = room.dispatcher([])
+        await dispatcher.start()
+        credential = await let_in(dispatcher, "lease-1")
+        silent = socket.create_connection((credential.host, credential.port))
+        halfway = socket.create_connection((credential.host, credential.port))
+        halfway.sendall(b"\x16\x03\x01\x01\x00")
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        await dispatcher.close()
+        with pytest.raises(SiteError, match="the run is ending"):
+            await let_in(dispatcher, "lease-2")
+        for connection in (silent, halfway):
+            connection.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
+            connection.close()
+        gc.collect()
+
+    for rounds in (0, 1, 2, 3, 5, 20):
+        asyncio.run(knock(rounds))
+
+
+def test_it_listens_no_wider_than_it_must() -> None:
+    """
+    Pilots of this machine are listened to here only; those that come by its name, everywhere.
+    """
+    assert [_interface(host) for host in ("127.0.0.1", "localhost", "::1")] == [
+        "127.0.0.1",
+        "127.0.0.1",
+        "::1",
+    ]
+    assert [_interface(host) for host in ("10.1.2.3", "fe80::1", "login.example.org")] == [
+        "0.0.0.0",
+        "::",
+        "0.0.0.0",
+    ]
+
+
+def test_two_interfaces_are_two_ways_in(room: Any) -> None:
+    """
+    A site on this machine and one elsewhere can be reached at a time.
+    """
+
+    async def knock() -> None:
+        async with open_to(room) as (dispatcher, here):
+            said = await dispatcher.door.credential(
+                lease="lease-2", site="far", host=socket.gethostname(), processors=1
+            )
+            wide = decode_credential(said, "")
+            assert wide.port != here.port
+            assert wide.certificate == here.certificate
+
+    asyncio.run(knock())
+
+
+def test_nobody_leaves_with_a_task(room: Any) -> None:
+    """
+    A worker that would like to go gets either leave or a task, however they cross on the way.
+    """
+    dice = random.Random(3)
+    worked = 0
+
+    async def rounds() -> None:
+        nonlocal worked
+        async with open_to(room) as (dispatcher, credential):
+            for number in range(150):
+                client = await Client.to(credential)
+                client.say(hello(credential, worker=f"far-lease-1-{number}"))
+                assert isinstance(await client.hear(), Welcome)
+                delay = dice.choice([0, 0, 1, 1, 2, 3, 5])
+                if dice.random() < 0.5:
+                    client.say(Goodbye(must=False))
+                    for _ in range(delay):
+                        await asyncio.sleep(0)
+                    task = dispatcher.submit(Task(id=f"t{number}"))
+                else:
+                    task = dispatcher.submit(Task(id=f"t{number}"))
+                    for _ in range(delay):
+                        await asyncio.sleep(0)
+                    client.say(Goodbye(must=False))
+                heard = await client.hear()
+                if isinstance(heard, Work):
+                    worked += 1
+                    assert dispatcher.busy_leases() == {"lease-1"}
+                else:
+                    assert heard == Leave()
+                    assert dispatcher.busy_leases() == set()
+                    assert dispatcher.demand().tasks == 1
+                dispatcher.cancel(task)
+                await client.close()
+                async with asyncio.timeout(20):
+                    while dispatcher.leases() or dispatcher.demand().tasks:
+                        await asyncio.sleep(0)
+
+    asyncio.run(rounds())
+
+    assert 0 < worked < 150
+
+
+def test_who_must_go_gets_nothing_more(room: Any) -> None:
+    """
+    A worker whose processors are taken away is told to leave when its last task is told of.
+    """
+
+    async def part() -> None:
+        async with open_to(room, Task(id="a")) as (dispatcher, credential):
+            client = await Client.to(credential)
+            client.say(hello(credential))
+            assert isinstance(await client.hear(), Welcome)
+            assert isinstance(await client.hear(), Work)
+            client.say(Goodbye(must=True))
+            async with asyncio.timeout(20):
+                while next(iter(dispatcher._connections.values())).leaving is False:
+                    await asyncio.sleep(0.005)
+            dispatcher.submit(Task(id="b"))
+            (connection,) = dispatcher._connections.values()
+            (task,) = connection.claimed
+            client.say(Results([Outcome(task=task, attempt=1, status=Status.CANCELLED)]))
+            assert await client.hear() == Leave()
+            assert dispatcher.demand().tasks == 2
+            await client.close()
+
+    asyncio.run(part())
