@@ -1,0 +1,199 @@
+"""
+What became of the processors of each request: used, idle, starting; beside the scheduler's record.
+
+DRP's second measure is the CPU time that was accumulated since the first request; here it is told
+apart by what it was good for, and held against what the scheduler says it charged.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bursar.market.lease import Lease
+from bursar.provisioning.lrm.manager import JobUsage
+
+CLOSE = 5.0
+"""Seconds by which our clock and the scheduler's may differ over a job: it ends a moment after its
+workers do, and is told of late."""
+
+SHARE = 0.01
+"""Of a job's processor time, by which they may differ besides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """
+    Processors from one moment to another.
+
+    Parameters
+    ----------
+    start, end
+        Seconds since the epoch.
+    processors
+        How many.
+    """
+
+    start: float
+    end: float
+    processors: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """
+    The processor time of one request.
+
+    Parameters
+    ----------
+    name, site
+        Of its lease.
+    processors
+        That it held.
+    acquired
+        Processor-seconds from its begin to its end.
+    starting
+        Of these, before the processor's worker had registered.
+    used
+        Of these, with a task.
+    """
+
+    name: str
+    site: str
+    processors: int
+    acquired: float
+    starting: float
+    used: float
+
+    @property
+    def idle(self) -> float:
+        """Processor-seconds with a worker and without a task."""
+        return max(0.0, self.acquired - self.starting - self.used)
+
+
+def account_of(lease: Lease, ready: Iterable[Span], tasks: Iterable[Span], now: float) -> Account:
+    """
+    The account of one request.
+
+    Parameters
+    ----------
+    lease
+        As it was journalled last.
+    ready
+        Times of its workers, from when they registered.
+    tasks
+        Times of what they ran; together never more than the lease's processors.
+    now
+        Counts as the end of a lease that has none, seconds since the epoch.
+    """
+    end = now if lease.end is None else lease.end
+    acquired = lease.processors * max(0.0, end - lease.start)
+    manned = min(_within(ready, lease.start, end), acquired)
+    return Account(
+        name=lease.id,
+        site=lease.site,
+        processors=lease.processors,
+        acquired=acquired,
+        starting=acquired - manned,
+        used=min(_within(tasks, lease.start, end), manned),
+    )
+
+
+def summed(accounts: Iterable[Account]) -> dict[str, Account]:
+    """The accounts of each site as one, by its name."""
+    totals: dict[str, Account] = {}
+    for one in accounts:
+        before = totals.get(one.site)
+        if before is None:
+            before = Account(
+                name=one.site, site=one.site, processors=0, acquired=0.0, starting=0.0, used=0.0
+            )
+        totals[one.site] = Account(
+            name=one.site,
+            site=one.site,
+            processors=before.processors + one.processors,
+            acquired=before.acquired + one.acquired,
+            starting=before.starting + one.starting,
+            used=before.used + one.used,
+        )
+    return totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """
+    Where the scheduler's record is another than ours.
+
+    Parameters
+    ----------
+    name
+        Of the lease; empty: there is none for this job.
+    job
+        Of the scheduler; empty: it has no record of one.
+    ours, theirs
+        Processor-seconds; None where there is no record.
+    """
+
+    name: str
+    job: str
+    ours: float | None
+    theirs: float | None
+
+    def __str__(self) -> str:
+        if self.theirs is None:
+            return f"{self.name}: the scheduler has no record, ours says {self.ours:.0f} CPU s"
+        if self.ours is None:
+            return f"job {self.job}: {self.theirs:.0f} CPU s of the scheduler's are of no request"
+        return (
+            f"{self.name}: {self.ours:.0f} CPU s by our record, "
+            f"{self.theirs:.0f} by the scheduler's (job {self.job})"
+        )
+
+
+def reconcile(
+    accounts: Iterable[Account],
+    jobs: Mapping[str, str],
+    usage: Mapping[str, JobUsage],
+    *,
+    close: float = CLOSE,
+    share: float = SHARE,
+) -> list[Difference]:
+    """
+    Our accounts against the scheduler's; what agrees is left out.
+
+    Parameters
+    ----------
+    jobs
+        The scheduler's job of each lease.
+    usage
+        What it says of jobs, by their ids: of all that were ours. Such as still run are left
+        out.
+    close
+        Seconds of a job's processors, and
+    share
+        of the larger amount, by which they may differ.
+    """
+    found = []
+    left = dict(usage)
+    for one in accounts:
+        job = jobs.get(one.name, "")
+        told = left.pop(job, None)
+        if told is None:
+            if one.acquired > close * one.processors:
+                found.append(Difference(name=one.name, job=job, ours=one.acquired, theirs=None))
+            continue
+        if told.how is None:
+            continue
+        theirs = told.cpu_seconds
+        width = max(one.processors, told.processors)
+        allowed = close * width + share * max(one.acquired, theirs)
+        if abs(one.acquired - theirs) > allowed:
+            found.append(Difference(name=one.name, job=job, ours=one.acquired, theirs=theirs))
+    for job, told in left.items():
+        if told.cpu_seconds > close * told.processors:
+            found.append(Difference(name="", job=job, ours=None, theirs=told.cpu_seconds))
+    return found
+
+
+def _within(spans: Iterable[Span], start: float, end: float) -> float:
+    return sum(
+        span.processors * max(0.0, min(span.end, end) - max(span.start, start)) for span in spans
+    )

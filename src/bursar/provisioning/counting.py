@@ -1,0 +1,73 @@
+"""How many processors there are, for whom there is room on them, and what they cost."""
+
+import math
+from collections.abc import Sequence
+
+from bursar.provisioning.view import Allocation, SiteView, View
+from bursar.provisioning.walltime import mean_seconds
+
+
+def capacity(site: SiteView) -> int:
+    """Processors that may be held there at a time."""
+    most = site.rules.most
+    return site.processors if most is None else min(most, site.processors)
+
+
+def widest_at(site: SiteView) -> int:
+    """Processors of the widest task that runs there: a task does not reach over nodes."""
+    return min(capacity(site), site.per_node or site.processors)
+
+
+def price(site: SiteView) -> tuple[bool, float]:
+    """What work costs there, to compare: an unknown price comes after all known ones."""
+    if site.unit_price is None:
+        return True, 0.0
+    return False, site.unit_price / site.speed
+
+
+def worst_cost(site: SiteView, processors: int, seconds: float) -> float:
+    """Currency units at the most; 0 where the price is unknown, or nobody knows for how long."""
+    rate = site.unit_price or 0.0
+    return processors * rate * seconds if rate and math.isfinite(seconds) else 0.0
+
+
+def room(view: View, allocations: Sequence[Allocation], unit: int) -> int:
+    """
+    Processors for tasks that wait: those without a task, there or asked for.
+
+    Of a race the largest counts. What ends before a task would does not, nor what is left of an
+    allocation, or of its nodes, beside whole units.
+
+    Parameters
+    ----------
+    allocations
+        Without those on their way out.
+    unit
+        Processors that are of use only together.
+    """
+    total = 0
+    races: dict[str, int] = {}
+    begun: set[str] = set()
+    # Where an allocation is over before, there is no time for a task.
+    needs = {name: view.now + mean_seconds(view.demand, s) for name, s in view.sites.items()}
+    for one in allocations:
+        if one.site not in needs:
+            continue
+        if one.race and one.began is not None:
+            begun.add(one.race)
+        if one.busy == one.processors or one.until < needs[one.site]:
+            continue
+        idle = _in_units(one.processors - one.busy, unit, view.sites[one.site])
+        if one.race and one.began is None:
+            races[one.race] = max(races.get(one.race, 0), idle)
+        else:
+            total += idle
+    return total + sum(size for race, size in races.items() if race not in begun)
+
+
+def _in_units(processors: int, unit: int, site: SiteView) -> int:
+    node = site.per_node
+    if unit == 1 or not node or processors <= node:
+        return processors // unit * unit
+    nodes, rest = divmod(processors, node)
+    return (nodes * (node // unit) + rest // unit) * unit

@@ -1,0 +1,90 @@
+"""What a pool remembers from one decision to the next."""
+
+import math
+from dataclasses import dataclass, field
+
+from bursar.provisioning.hunting import Shape
+from bursar.provisioning.standing import Standing
+from bursar.provisioning.view import Hole
+from bursar.provisioning.waits import Waits
+
+
+@dataclass(slots=True)
+class Known:
+    """
+    A request that was made, until it is gone.
+
+    Parameters
+    ----------
+    site
+        Of whom.
+    began
+        When it got its processors, on the pool's clock; None: not yet.
+    worked
+        Whether some of it had a task.
+    given_back
+        Whether that was decided.
+    """
+
+    site: str
+    began: float | None = None
+    worked: bool = False
+    given_back: bool = False
+
+
+@dataclass(slots=True)
+class Sight:
+    """What was claimed of a site since the scheduler was last looked at."""
+
+    free: int | None
+    holes: tuple[Hole, ...]
+    claims: list[Shape] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Memory:
+    """
+    All of it.
+
+    Parameters
+    ----------
+    waits
+        The user's history of waits.
+    wake
+        When a decision may be due though nothing has happened, on the pool's clock.
+    standings, sights
+        Of sites, by name.
+    known
+        Requests, by name.
+    is_hungry
+        Whether tasks waited when last decided.
+    spare
+        Since when at least so many processors are too many; None: there are none.
+    tried
+        Moves of requests since one last began, by site.
+    labels
+        Given to races and bundles so far.
+    """
+
+    waits: Waits
+    wake: float = math.inf
+    standings: dict[str, Standing] = field(default_factory=dict)
+    sights: dict[str, Sight] = field(default_factory=dict)
+    known: dict[str, Known] = field(default_factory=dict)
+    is_hungry: bool = False
+    spare: tuple[float, int] | None = None
+    tried: dict[str, int] = field(default_factory=dict)
+    labels: int = 0
+
+    def standing(self, site: str) -> Standing:
+        """A site's; a good one at first."""
+        return self.standings.setdefault(site, Standing())
+
+    def wake_at(self, moment: float) -> None:
+        """At the latest."""
+        self.wake = min(self.wake, moment)
+
+    def label(self, kind: str) -> str:
+        """One that was not given before."""
+        self.labels += 1
+        return f"{kind}-{self.labels}"

@@ -1,0 +1,251 @@
+"""
+What a pool of processors does: asks for more, gives some back (DRP section 3).
+
+Processors are asked for as long as tasks wait that those at hand, or asked for, have no room
+for. Which requests are made of it is said in :mod:`bursar.provisioning.acquisition` and
+:mod:`bursar.provisioning.hunting`; when they go back in :mod:`bursar.provisioning.release`. Between
+asking and giving back lies a time, so that a load that does not change moves nothing.
+
+Decisions only: no clock, nothing is sent. The same views give the same decisions, in simulation
+and live.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from bursar.provisioning import walltime
+from bursar.provisioning.asking import Round
+from bursar.provisioning.counting import room
+from bursar.provisioning.hunting import moves
+from bursar.provisioning.memory import Known, Memory, Sight
+from bursar.provisioning.racing import is_racing, losers
+from bursar.provisioning.release import ROUNDING, SETTLING, is_active, lasting, released
+from bursar.provisioning.standing import QUICK
+from bursar.provisioning.verdict import verdict_of
+from bursar.provisioning.view import Allocation, Ask, Decision, GiveBack, Loss, View
+from bursar.provisioning.waits import Waits
+
+TRIES = 10
+"""Times that the patience doubles before a request is moved again, where that did not help."""
+
+
+class Pool:
+    """
+    Decides which processors are asked for and which go back.
+
+    Parameters
+    ----------
+    waits
+        The user's history of waits; None: it begins now.
+
+    Notes
+    -----
+    Whoever carries out what it decides tells it of every request by :meth:`asked`,
+    :meth:`began` and :meth:`gone`, and shows in the views all that was asked and is not gone.
+    """
+
+    def __init__(self, waits: Waits | None = None) -> None:
+        self._memory = Memory(waits if waits is not None else Waits())
+
+    @property
+    def waits(self) -> Waits:
+        """The history, with what was seen since."""
+        return self._memory.waits
+
+    # What it decides.
+
+    def decide(self, view: View) -> list[Decision]:
+        """
+        What is to be done now; nothing, as long as things stay as they are.
+
+        Parameters
+        ----------
+        view
+            Everything that was asked for and is not gone, as it is; what is on its way out
+            counts until it is gone.
+        """
+        self._memory.wake = math.inf
+        self._learn(view)
+        gives = self._give_backs(view)
+        going = {give.name for give in gives}
+        for name in going:
+            if name in self._memory.known:
+                self._memory.known[name].given_back = True
+        stay = [a for a in view.allocations if not a.leaving and a.name not in going]
+        return [*gives, *Round(self._memory, view, stay).asks()]
+
+    @property
+    def wake(self) -> float:
+        """When a decision may be due though nothing has happened, on the pool's clock; or inf."""
+        return self._memory.wake
+
+    def verdict(self, view: View) -> str | None:
+        """Why tasks that wait will get no processors, for people; None: they will."""
+        return verdict_of(view, self.given_up)
+
+    @property
+    def given_up(self) -> Mapping[str, str]:
+        """Sites that are not asked any more, and why, in their own words."""
+        return {name: s.given_up for name, s in self._memory.standings.items() if s.given_up}
+
+    # What it is told.
+
+    def asked(self, name: str, ask: Ask, now: float) -> None:
+        """A request is on its way, under a name."""
+        self._memory.known[name] = Known(ask.site)
+        self._memory.waits.asked(name, ask.site, ask.processors, ask.seconds, now)
+
+    def began(self, name: str, now: float) -> None:
+        """It has its processors."""
+        self._memory.waits.began(name, now)
+        known = self._memory.known.get(name)
+        if known is not None and known.began is None:
+            known.began = now
+            self._memory.tried.pop(known.site, None)
+
+    def gone(self, name: str, now: float, loss: Loss, reason: str = "") -> None:
+        """
+        It is no more, or was not taken; being told again changes nothing.
+
+        Parameters
+        ----------
+        reason
+            In the scheduler's own words.
+        """
+        self._memory.waits.gone(name, now)
+        known = self._memory.known.pop(name, None)
+        if known is None:
+            return
+        self._memory.sights.pop(known.site, None)  # what it took is free again
+        standing = self._memory.standing(known.site)
+        match loss:
+            case "refused":
+                others = any(k.site == known.site for k in self._memory.known.values())
+                standing.refused(now, reason, has_others=others)
+            case "unreachable":
+                standing.unreachable(now)
+            case "lost":
+                lived = 0.0 if known.began is None else now - known.began
+                standing.lost(now, reason, lived)
+            case "ended" if known.worked:
+                standing.worked()
+            case "ended":
+                # No task came to it though some waited, or somebody else took it away.
+                in_vain = known.began is not None or not known.given_back
+                if self._memory.is_hungry and in_vain:
+                    standing.in_vain(now)
+        if not standing.given_up and standing.until > now:
+            self._memory.wake_at(standing.until)
+
+    # How.
+
+    def _learn(self, view: View) -> None:
+        """From what is there, told of or not."""
+        for a in view.allocations:
+            known = self._memory.known.get(a.name)
+            if known is None:  # of an earlier life
+                known = self._memory.known[a.name] = Known(a.site)
+            if a.began is not None and known.began is None:
+                self.began(a.name, a.began)
+            known.worked = known.worked or a.busy > 0
+            if a.busy and view.now - (a.began or view.now) >= QUICK:
+                self._memory.standing(a.site).worked()
+        self._memory.is_hungry = view.demand.tasks > 0
+        for name, site in view.sites.items():
+            sight = self._memory.sights.get(name)
+            if sight is None or sight.free != site.free or sight.holes != site.holes:
+                self._memory.sights[name] = Sight(site.free, site.holes)
+
+    def _give_backs(self, view: View) -> list[GiveBack]:
+        demand, now = view.demand, view.now
+        gives = losers(view.allocations, idle_too=not demand.tasks)
+        going = {give.name for give in gives}
+        stay = [a for a in view.allocations if not a.leaving and a.name not in going]
+        unit = max(demand.widest, 1)
+        spare = room(view, stay, unit) - demand.processors
+        withdrawn = self._withdrawn(view, stay, spare)
+        gives.extend(withdrawn)
+        going.update(give.name for give in withdrawn)
+        moved = self._moved(view, [a for a in stay if a.name not in going])
+        gives.extend(moved)
+        going.update(give.name for give in moved)
+        by_site: dict[str, list[Allocation]] = {name: [] for name in view.sites}
+        for a in view.allocations:
+            if a.name not in going and a.site in by_site:
+                by_site[a.site].append(a)
+            if a.name in going:
+                spare -= a.processors
+        for name, allocations in by_site.items():
+            back, wake = released(view.sites[name], allocations, demand, now, max(spare, 0))
+            self._memory.wake_at(wake)
+            gives.extend(back)
+            gone = {give.name for give in back}
+            spare -= sum(a.processors for a in allocations if a.name in gone)
+        return gives
+
+    def _moved(self, view: View, stay: Sequence[Allocation]) -> list[GiveBack]:
+        """Requests that make way for others that fit into what is free now."""
+        tried = self._memory.tried
+        chosen: list[Allocation] = []
+        for name, site in view.sites.items():
+            if site.rules.acquisition != "adaptive" or not site.holes or not view.demand.tasks:
+                continue
+            # Where what was thought to fit did not start, it is tried ever more rarely.
+            patience = site.rules.probe_every * 2.0 ** tried.get(name, 0)
+            waiting = [a for a in stay if a.began is None and a.site == name]
+            if not waiting:
+                continue
+            wanted = walltime.wanted_seconds(view.demand, site, room(view, stay, 1))
+            least = walltime.least_seconds(view.demand, site, wanted)
+            due = []
+            for a in moves(site, waiting, least):
+                if view.now < a.asked + patience - ROUNDING:
+                    self._memory.wake_at(a.asked + patience)
+                else:
+                    due.append(a)
+            if due:
+                tried[name] = min(tried.get(name, 0) + 1, TRIES)
+            chosen.extend(due)
+        races = {a.race for a in chosen if a.race}
+        names = {a.name for a in chosen} | {a.name for a in stay if a.race in races}
+        return [
+            GiveBack(name=a.name, reason="a hole is open for it") for a in stay if a.name in names
+        ]
+
+    def _withdrawn(self, view: View, stay: Sequence[Allocation], spare: int) -> list[GiveBack]:
+        """Requests that wait and have been too many for a while, the last first."""
+        if spare <= 0:
+            self._memory.spare = None
+            return []
+        now, active = view.now, is_active(view.demand)
+        since, least = self._memory.spare or (now, spare)
+        least = min(least, spare) if active else spare
+        gives = []
+        kept = {
+            name: lasting((a for a in stay if a.site == name and not is_racing(a)), now)
+            for name in view.sites
+        }
+        passed = True
+        for a in sorted(stay, key=lambda a: (-a.asked, a.processors)):
+            site = view.sites.get(a.site)
+            if a.began is not None or site is None or a.processors > spare:
+                continue
+            size = 0 if is_racing(a) else a.processors
+            if active and size and kept[a.site] - size < site.rules.fewest:
+                continue
+            patience = max(site.rules.idle, SETTLING) if active else 0.0
+            if now < since + patience - ROUNDING:
+                self._memory.wake_at(since + patience)
+                passed = False
+            elif a.processors <= least:
+                kept[a.site] -= size
+                least -= a.processors
+                spare -= a.processors
+                gives.append(GiveBack(name=a.name, reason="no task waits for it"))
+            elif spare > least and passed:
+                # More have been too many since; these are watched from now on.
+                since, least = now, spare
+                self._memory.wake_at(now + patience)
+                break
+        self._memory.spare = (since, least) if spare else None
+        return gives

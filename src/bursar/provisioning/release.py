@@ -1,0 +1,153 @@
+"""
+When processors go back (DRP section 3.1).
+
+Centralised, by the queue of tasks: all that is idle when no task waits, or one request's when
+fewer than so many are queued. Distributed, by the processors themselves: whoever is idle for a
+time. What was acquired by one request goes back together, unless the scheduler can take a part.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+from bursar.model.demand import Demand
+from bursar.provisioning.view import Allocation, GiveBack, SiteView
+
+AHEAD = 60.0
+"""Seconds before its end that an allocation is replaced which the least number needs."""
+
+SETTLING = 5.0
+"""Seconds that processors are left when tasks wait, which may be on their way to them."""
+
+USELESS = 120.0
+"""Seconds after which centralised rules let idle processors go although tasks wait."""
+
+SILENT = 300.0
+"""Seconds within which a worker has to register; and is not called idle before."""
+
+ROUNDING = 1e-9
+"""Seconds by which the clock may be early."""
+
+
+def is_active(demand: Demand) -> bool:
+    """Whether anything waits, runs or is to come."""
+    return bool(demand.tasks or demand.running or demand.later)
+
+
+def ends_soon_at(allocation: Allocation) -> float:
+    """
+    When an allocation's end is so near that it is replaced, where the least number needs it.
+
+    Infinite while it waits, and without an end.
+    """
+    if allocation.began is None or math.isinf(allocation.until):
+        return math.inf
+    return allocation.until - min(AHEAD, (allocation.until - allocation.began) / 2)
+
+
+def lasting(allocations: Iterable[Allocation], now: float) -> int:
+    """Processors that do not go soon."""
+    return sum(
+        a.processors for a in allocations if not a.leaving and now < ends_soon_at(a) - ROUNDING
+    )
+
+
+def released(
+    site: SiteView, allocations: Sequence[Allocation], demand: Demand, now: float, spare: int
+) -> tuple[list[GiveBack], float]:
+    """
+    What of a site goes back now.
+
+    Parameters
+    ----------
+    allocations
+        Of the site.
+    spare
+        Idle processors, there or asked for, beyond what the waiting tasks hold, everywhere.
+
+    Returns
+    -------
+    gives
+        Of idle processors only; not so many that fewer than the rules' fewest are held while
+        there is work, unless these are of no use for it.
+    wake
+        When the rules should be asked again, if nothing happens before; infinite: never.
+    """
+    rules = site.rules
+    keep = rules.fewest if is_active(demand) else 0
+    there = [a for a in allocations if a.began is not None]
+    if all(a.busy or a.leaving for a in there):
+        return [], math.inf
+    total = sum(a.processors for a in there if not a.leaving)
+    free = lasting(there, now) - keep
+    leaving = any(a.leaving for a in there)
+    gives: list[GiveBack] = []
+    wake = math.inf
+    for group in _groups(there, apart=site.shrinks):
+        size, last = sum(a.processors for a in group), lasting(group, now)
+        needed = total - size < keep or bool(last and last > free)
+        choices = [
+            (moment, reason)
+            for moment, reason in _choices(group, site, demand, spare)
+            if not (needed and reason not in _USELESS)
+            # One request at a time: the next when this one has gone.
+            and not (reason == _QUEUE and (leaving or gives))
+        ]
+        moment, reason = min(choices, default=(math.inf, ""))
+        if now < moment - ROUNDING:
+            wake = min(wake, moment)
+            continue
+        gives.extend(GiveBack(name=a.name, reason=reason) for a in group)
+        free -= last
+        total -= size
+        spare -= size
+    return gives, wake
+
+
+_QUEUE = "few tasks are queued"
+_USELESS = ("no worker has registered", "no waiting task runs there")
+"""Reasons for which it goes although the rules' fewest are held: others may be of use."""
+
+
+def _choices(
+    group: Sequence[Allocation], site: SiteView, demand: Demand, spare: int
+) -> Iterator[tuple[float, str]]:
+    """Moments from which on a group goes back, by what is known now, and why."""
+    if any(a.busy or a.idle_since is None for a in group):
+        return
+    rules = site.rules
+    since = max(a.idle_since or 0.0 for a in group)
+    is_ready = any(a.ready for a in group)
+    match rules.release:
+        case "idle" if is_ready or not is_active(demand):
+            least = SETTLING if demand.tasks else 0.0
+            yield since + max(rules.idle, least), f"idle for {rules.idle:g} s"
+        case "no-tasks" if not demand.tasks and not demand.later:
+            yield since, "no task waits"
+        case "queue" if demand.tasks < rules.below:
+            if not demand.tasks or sum(a.processors for a in group) <= spare:
+                yield since, _QUEUE
+    if not is_ready:
+        yield since + max(rules.idle, SILENT), _USELESS[0]
+    elif demand.tasks:
+        # Idle while tasks wait: they do not fit into the time that is left, or not there at all.
+        fits_until = max(a.until for a in group) - demand.longest / site.speed
+        yield max(since + SETTLING, fits_until), "no waiting task fits into its time"
+        yield since + max(rules.idle, USELESS), _USELESS[1]
+
+
+def _groups(allocations: Iterable[Allocation], *, apart: bool) -> list[list[Allocation]]:
+    """What is held and goes back together, the largest first."""
+    groups: dict[str, list[Allocation]] = {}
+    alone: list[list[Allocation]] = []
+    for a in allocations:
+        if a.leaving:
+            continue
+        if a.bundle and not apart:
+            groups.setdefault(a.bundle, []).append(a)
+        else:
+            alone.append([a])
+    return sorted(
+        chain(groups.values(), alone),
+        key=lambda group: (-sum(a.processors for a in group), group[0].name),
+    )

@@ -1,0 +1,110 @@
+"""How long processors are asked for, and how many of them work in time for a deadline."""
+
+import math
+from collections.abc import Iterable
+
+from bursar.model.demand import Demand
+from bursar.provisioning.view import Allocation, SiteView
+
+MARGIN = 1.25
+"""Times an estimate that a task may take."""
+
+START = 30.0
+"""Seconds that a worker may take to start, of what was asked for."""
+
+
+def limit(site: SiteView) -> float:
+    """Seconds of the longest allocation there: by our own rules and by the queue's."""
+    return min(site.rules.longest, math.inf if site.longest is None else site.longest)
+
+
+def mean_seconds(demand: Demand, site: SiteView) -> float:
+    """Seconds that waiting tasks take there, by processor; 0 while none waits."""
+    return demand.work / demand.processors / site.speed if demand.processors else 0.0
+
+
+def has_time(demand: Demand, site: SiteView) -> bool:
+    """Whether even the longest task fits into the longest allocation; estimates as they are."""
+    return not site.batch or demand.longest / site.speed <= limit(site)
+
+
+def wanted_seconds(demand: Demand, site: SiteView, processors: int) -> float:
+    """
+    Seconds to ask for, so that these processors do all the work that waits.
+
+    So each runs as many tasks as there are for it, and these share the wait for it (DRP section
+    3.2, at its end). Never less than the longest task needs nor than the rules' shortest, and
+    never more than the rules and the queue allow. Tasks that are to come count as long as those
+    that wait. Infinite of a site without a queue.
+
+    Parameters
+    ----------
+    processors
+        That will share the work.
+    """
+    if not site.batch:
+        return math.inf
+    if not demand.tasks:  # kept for tasks to come
+        return limit(site)
+    work = demand.work * (demand.tasks + demand.later) / demand.tasks
+    share = work * MARGIN / (site.speed * max(processors, 1)) + START
+    return _bounded(max(share, _longest(demand, site)), site)
+
+
+def least_seconds(demand: Demand, site: SiteView, wanted: float) -> float:
+    """
+    Seconds below which an allocation is not worth its wait: what the longest task needs.
+
+    Parameters
+    ----------
+    wanted
+        See :func:`wanted_seconds`; it is never more.
+    """
+    if not site.batch:
+        return math.inf
+    return min(_bounded(_longest(demand, site), site), wanted)
+
+
+def short_for_deadline(
+    demand: Demand,
+    allocations: Iterable[Allocation],
+    speeds: dict[str, float],
+    left: float,
+) -> int:
+    """
+    Processors that are missing for the work to be done in time; not negative.
+
+    Work that waits and is to come, with a margin, less what the processors at hand can do until
+    then. Where even the longest task alone is late, every processor helps: as many as waiting
+    tasks hold.
+
+    Parameters
+    ----------
+    allocations
+        That work on it: held or waiting, without those on their way out.
+    speeds
+        Of the sites by name: work per second.
+    left
+        Seconds to the deadline.
+    """
+    if not demand.tasks:
+        return 0
+    slowest = min(speeds.values(), default=1.0)
+    usable = left - START
+    if usable <= demand.longest * MARGIN / slowest:
+        return demand.processors
+    work = demand.work * (demand.tasks + demand.later) / demand.tasks * MARGIN
+    for one in allocations:  # to the deadline: another takes the place of one that ends before
+        work -= one.processors * usable * speeds.get(one.site, slowest)
+    # What runs now takes its share of these; half of it is done on average.
+    work += demand.running * demand.work / demand.processors / 2
+    return max(0, math.ceil(work / (usable * slowest)))
+
+
+def _longest(demand: Demand, site: SiteView) -> float:
+    return demand.longest * MARGIN / site.speed + START
+
+
+def _bounded(seconds: float, site: SiteView) -> float:
+    most = limit(site)
+    return min(max(float(math.ceil(seconds)), site.rules.shortest), most)

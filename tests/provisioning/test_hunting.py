@@ -1,0 +1,163 @@
+"""Requests in the shape of holes."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bursar.model.provisioning import Acquiring
+from bursar.provisioning.hunting import (
+    SLACK,
+    Shape,
+    evenly,
+    fitting,
+    free_now,
+    halves,
+    hunted,
+    moves,
+)
+from bursar.provisioning.view import Allocation, Hole, SiteView
+
+
+def site(*holes: tuple[float, float, int], **more: object) -> SiteView:
+    """With holes of (start, seconds, processors)."""
+    made = tuple(Hole(start=s, seconds=d, processors=n) for s, d, n in holes)
+    return SiteView(name="a", rules=Acquiring(), processors=96, holes=made, **more)  # type: ignore[arg-type]
+
+
+def hunt(view: SiteView, processors: int, **more: object) -> list[Shape]:
+    """From 300 s on, an hour if possible."""
+    options = {"unit": 1, "least": 300.0, "wanted": 3600.0, "most": 64, **more}
+    return hunted(view, processors, **options)  # type: ignore[arg-type]
+
+
+def brief(shapes: list[Shape]) -> list[tuple[int, float, bool]]:
+    """What matters here."""
+    return [(s.processors, s.seconds, s.fits) for s in shapes]
+
+
+def test_a_request_has_the_size_and_the_length_of_its_hole() -> None:
+    """In whole minutes, and a little shorter: it takes a moment to get there."""
+    view = site((0.0, math.inf, 10), (0.0, 1000.0, 20), (0.0, 200.0, 40))
+    assert brief(hunt(view, 20)) == [(10, 3600.0, True), (10, 960.0, True)]
+
+
+def test_the_rest_is_asked_for_as_it_becomes_free_in_pieces() -> None:
+    """Jobs end sooner than was said, and one by one."""
+    view = site((0.0, math.inf, 10), (600.0, math.inf, 8), (900.0, 400.0, 9), (950.0, 100.0, 50))
+    assert brief(hunt(view, 19)) == [
+        (10, 3600.0, True),
+        *[(2, 3600.0, False)] * 4,
+        (1, 360.0, False),
+    ]
+
+
+def test_without_holes_what_is_free_is_asked_for_as_one() -> None:
+    """The paper's busy site: 47 of 48, and one that waits."""
+    assert brief(hunt(site(free=47), 48)) == [(47, 3600.0, True), (1, 3600.0, False)]
+    assert brief(hunt(site(free=94), 48)) == [(48, 3600.0, True)]
+
+
+def test_where_nobody_says_anything_halves_are_asked_for() -> None:
+    """Much comes at once where there is room; or a range of nodes, where that is possible."""
+    assert halves(48) == [24, 12, 6, 3, 2, 1]
+    assert [s.processors for s in hunt(site(), 48)] == [24, 12, 6, 3, 2, 1]
+    ranged = hunt(site(node_ranges=True, per_node=12), 50)
+    assert [(s.processors, s.least_processors) for s in ranged] == [(48, 12), (1, None), (1, None)]
+
+
+def test_claims_take_of_the_holes() -> None:
+    """What was asked since the scheduler was last looked at is not free any more."""
+    view = site((0.0, math.inf, 10), (0.0, 1000.0, 20))
+    claims = [Shape(processors=15, seconds=900.0), Shape(processors=4, seconds=3600.0)]
+    assert free_now(view, claims) == [(math.inf, 6), (1000.0, 5)]
+    too_large = [Shape(processors=11, seconds=3600.0)]  # it waits, and others go ahead
+    assert free_now(view, too_large) == [(math.inf, 10), (1000.0, 20)]
+
+
+def test_a_limit_may_be_cut_where_the_scheduler_can() -> None:
+    """Down to what the longest task needs."""
+    (shape,) = hunt(site(free=48, time_ranges=True), 48)
+    assert (shape.seconds, shape.least_seconds) == (3600.0, 300.0)
+
+
+def test_lengths_are_learned_where_nothing_is_known() -> None:
+    """Whoever chooses is offered the wanted length, half of it, and so on."""
+    offered: list[tuple[float, ...]] = []
+
+    def choose(processors: int, lengths: tuple[float, ...]) -> float:
+        offered.append(lengths)
+        return lengths[-1]
+
+    shapes = hunt(site(), 4, choose=choose)
+    assert offered[0] == (3600.0, 1800.0, 900.0, 450.0)
+    assert {s.seconds for s in shapes} == {450.0}
+
+
+def waiting(name: str, processors: int, asked: float = 0.0) -> Allocation:
+    """A request in the queue."""
+    return Allocation(name=name, site="a", processors=processors, asked=asked, seconds=3600.0)
+
+
+def test_requests_move_into_holes_that_have_opened() -> None:
+    """The last first; not into such as are too short, and no more than fit."""
+    queue = [waiting("old", 4), waiting("young", 5, 10.0), waiting("large", 40, 20.0)]
+    chosen = moves(site((0.0, 1000.0, 8)), queue, 300.0)
+    assert [a.name for a in chosen] == ["young"]
+    assert moves(site((0.0, 200.0, 90)), queue, 300.0) == []
+    assert moves(site(free=90), queue, 300.0) == []
+
+
+def test_a_request_that_fits_as_it_is_does_not_move() -> None:
+    """It is on its way, which takes longer at some sites than until the next look."""
+    assert moves(site((0.0, math.inf, 47)), [waiting("on its way", 47)], 300.0) == []
+    queue = [waiting("on its way", 40), waiting("too large", 7, 5.0), waiting("waits", 7, 9.0)]
+    assert moves(site((0.0, math.inf, 41), (0.0, 400.0, 8)), queue, 300.0) == [queue[2]]
+
+
+holes = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.5, 100.0, 5000.0]),
+        st.sampled_from([30.0, 400.0, 1000.0, 5000.0, math.inf]),
+        st.integers(1, 40),
+    ),
+    max_size=6,
+)
+
+
+@given(holes, st.integers(1, 30), st.sampled_from([1, 1, 4]), st.integers(1, 64))
+def test_requests_sum_to_what_was_asked_and_fit_where_they_are_said_to(
+    drawn: list[tuple[float, float, int]], count: int, unit: int, most: int
+) -> None:
+    """Whatever the schedule looks like."""
+    view = site(*drawn)
+    shapes = hunt(view, count * unit, unit=unit, most=most)
+    assert len(shapes) <= most
+    total = sum(s.processors for s in shapes)
+    assert total <= count * unit
+    if most >= 30:
+        assert total == count * unit
+    assert all(s.processors % unit == 0 and 300.0 <= s.seconds <= 3600.0 for s in shapes)
+    for seconds in {s.seconds for s in shapes if s.fits}:
+        # As many processors as are asked for at once so long or longer are free for so long.
+        asked = sum(s.processors for s in shapes if s.fits and s.seconds >= seconds)
+        free = sum(n for start, d, n in drawn if start <= 1.0 and d >= seconds + SLACK)
+        assert asked <= free
+
+
+@given(st.floats(1, 1e6), st.sampled_from([60.0, 600.0, 3600.0, 5000.5]))
+def test_a_request_rounded_up_to_minutes_still_fits(hole: float, wanted: float) -> None:
+    """As schedulers round, after the time that it took to get there."""
+    seconds = fitting(hole, wanted)
+    assert seconds <= wanted
+    if seconds >= 60.0:
+        assert math.ceil(seconds / 60.0) * 60.0 + SLACK <= hole
+
+
+@given(st.integers(1, 500), st.integers(1, 5), st.integers(1, 20))
+def test_pieces_are_as_even_as_can_be(count: int, unit: int, pieces: int) -> None:
+    """No piece is more than a unit larger than another."""
+    made = evenly(count * unit, unit, pieces)
+    assert sum(made) == count * unit
+    assert len(made) == min(count, pieces)
+    assert max(made) - min(made) in (0, unit)
