@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bursar.api.loops import outside_loops
 from bursar.api.planning import plan as make_plan
 from bursar.api.prospect import choose_strategy
-from bursar.api.running import RUNS, outside_loops
+from bursar.api.running import RUNS
 from bursar.api.simulator import Simulator
 from bursar.broker.strategies import POLICIES, Named, Policy
 from bursar.model.campaign import Campaign

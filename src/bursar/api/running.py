@@ -1,16 +1,13 @@
 """From a proposal to a run, and from a run that was stopped to its end."""
 
-import asyncio
-import ctypes
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 from bursar.api.brokering import choose_brokering, suitable
 from bursar.api.copies import copies_now
+from bursar.api.loops import outside_loops
 from bursar.api.matched import Matched, look_for_matches
 from bursar.api.planning import plan as make_plan
 from bursar.api.planning import resolve_campaign
@@ -28,8 +25,6 @@ from bursar.model.site import SiteFacts
 from bursar.runs.folder import RunFolder
 from bursar.runs.haulage import check_storages
 from bursar.runs.planned import read_plan, write_plan
-
-T = TypeVar("T")
 
 RUNS = Path("runs")
 """Folder that holds the runs, unless another is named."""
@@ -55,6 +50,7 @@ def run(
     sites: Sites = None,
     *,
     processors: int | None = None,
+    provisioning: Literal["planned", "dynamic"] | None = None,
     strategy: Named | None = None,
     out_of_reach: OutOfReach = "fit",
     broker: Brokering | None = None,
@@ -76,6 +72,10 @@ def run(
         A sites file or the sites; None: this machine.
     processors
         Lease exactly so many; None: as the goal picks.
+    provisioning
+        ``"planned"``: what a plan buys is reserved. ``"dynamic"``: a pool acquires and releases
+        processors as there is work for them (DRP), by the rules of the sites file. None: the
+        latter where a site has a batch scheduler and nothing else says how, else a plan.
     strategy
         Brings the jobs of a bag to the sites one by one, by deadline and budget, see
         :mod:`bursar.broker.strategies`; a workflow is planned by the trade-off it stands
@@ -121,7 +121,12 @@ def run(
     brokering = choose_brokering(
         campaign, facts, broker, catalogue=catalogue, strategy=strategy, processors=processors
     )
-    if brokering is None:
+    if provisioning is None and brokering is None and strategy is None and processors is None:
+        provisioning = "dynamic" if any(site.batch is not None for site in facts) else None
+    if provisioning == "dynamic":
+        _check_dynamic(strategy, brokering, processors)
+        facts = suitable(campaign, facts)
+    elif brokering is None:
         facts = suitable(campaign, facts)
         if processors is None:
             strategy, campaign = choose_strategy(campaign, facts, strategy)
@@ -141,10 +146,12 @@ def run(
         if not proposal.feasible and not anyway:
             raise GoalOutOfReach(proposal)
     else:
-        proposal = make_plan(campaign, facts, processors=processors)
-        if proposal.chosen is None and not anyway:
-            raise GoalOutOfReach(proposal)
-        chosen = proposal.chosen or proposal.nearest()
+        planned = _planned(campaign, facts, processors, dynamic=provisioning == "dynamic")
+        if planned.chosen is None and not anyway:
+            raise GoalOutOfReach(planned)
+        proposal, chosen = planned, planned.chosen or planned.nearest()
+        if provisioning == "dynamic":
+            chosen = unplanned(facts, "dynamic", chosen.makespan, chosen.cost)
     created = RunFolder.create(
         Path(runs),
         campaign,
@@ -154,6 +161,7 @@ def run(
         strategy=strategy,
         out_of_reach=out_of_reach,
         brokering=brokering,
+        dynamic=provisioning == "dynamic",
     )
     with created as folder:
         write_plan(folder, proposal.to_dict(), chosen)
@@ -222,40 +230,6 @@ def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) ->
     return RunResult(folder, summary, summary["exit_status"])
 
 
-def outside_loops(work: Callable[[], T]) -> T:
-    """What ``work``, which runs a loop of its own, returns; in a notebook, for one, too."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return work()
-    return _in_thread(work)  # a thread has one loop at a time
-
-
-def _in_thread(work: Callable[[], T]) -> T:
-    """What ``work`` returns, done in a thread of its own; an interrupt is passed on to it."""
-    done: Future[T] = Future()
-
-    def do() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    thread = threading.Thread(target=do, name="bursar-run")
-    thread.start()
-    try:
-        return done.result()
-    except KeyboardInterrupt:
-        # Tasks must not go on spending behind an interrupted cell.
-        if thread.is_alive() and not done.done():
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
-            )
-        raise
-    finally:
-        thread.join()
-
-
 _NOT_THERE = {
     "advertised": "known by the slots it advertises only",
     "simulated": "simulated",
@@ -264,12 +238,36 @@ _NOT_THERE = {
 
 def _check_sites(sites: Sequence[SiteFacts]) -> None:
     for site in sites:
-        if site.kind != "local":
+        if site.kind in _NOT_THERE:
             raise InputError(
                 f'site "{site.name}" is {_NOT_THERE[site.kind]}: it can be planned on, not run on',
                 where=f"site.{site.name}.kind",
                 hint="see what would happen with bursar simulate",
             )
+
+
+def _planned(
+    campaign: Campaign, facts: Sequence[SiteFacts], processors: int | None, *, dynamic: bool
+) -> Proposal:
+    """A plan; where a pool will not follow it, what may be expected, without much thought."""
+    if dynamic:
+        quick = make_plan(campaign, facts, method="heft")
+        if quick.chosen is not None:
+            return quick
+    return make_plan(campaign, facts, processors=processors)
+
+
+def _check_dynamic(
+    strategy: Named | None, brokering: Brokering | None, processors: int | None
+) -> None:
+    others = {
+        "a strategy leases processors": strategy,
+        "the broker sends these jobs": brokering,
+        "a pool leases processors": processors,
+    }
+    for what, given in others.items():
+        if given is not None:
+            raise InputError(f"{what} as it goes", where="provisioning")
 
 
 def _make_initial_files(folder: RunFolder, campaign: Campaign) -> None:

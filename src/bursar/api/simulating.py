@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bursar.api.brokering import asked_of_broker, choose_brokering, suitable
 from bursar.api.copies import copies_now
+from bursar.api.loops import outside_loops
 from bursar.api.matched import look_for_matches
 from bursar.api.planning import plan as make_plan
 from bursar.api.planning import resolve_campaign
 from bursar.api.prospect import choose_strategy, prospect
-from bursar.api.running import RUNS, GoalOutOfReach, outside_loops
+from bursar.api.running import RUNS, GoalOutOfReach
 from bursar.api.simulator import Simulator
 from bursar.api.sites import Sites, resolve_sites
 from bursar.broker.provisioning import Provisioning
@@ -21,6 +23,7 @@ from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
 from bursar.model.plan import Plan
+from bursar.model.site import Background, SiteFacts
 from bursar.planning.policy import Method, Scheduler
 from bursar.simulation.grid import Grid
 from bursar.simulation.world import Chance, World
@@ -97,11 +100,12 @@ def simulate(
     sites
         A sites file or the sites, of any kind; None: this machine, as if it were idle.
     provisioning
-        ``"planned"``: by reservations of what a plan buys. ``"best-effort"``: each task is
-        sent to a queue when its parents have ended (HPDC'07 section 5). ``"queued"``: all
-        are put into the queues at once, each to start after its parents (the competitor
-        of its section 7). ``"either"``: whichever of these is expected to serve the goal
-        best, by what can be known at the begin.
+        ``"planned"``: by reservations of what a plan buys. ``"dynamic"``: by a pool that
+        acquires and releases processors as there is work for them (DRP).
+        ``"best-effort"``: each task is sent to a queue when its parents have ended (HPDC'07
+        section 5). ``"queued"``: all are put into the queues at once, each to start after its
+        parents (the competitor of its section 7). ``"either"``: whichever of the first and
+        these two is expected to serve the goal best, by what can be known at the begin.
     strategy
         Takes the place of all these: the jobs of a bag are brought to the sites one by one
         as a deadline-and-budget strategy says (Nimrod/G), see
@@ -146,6 +150,7 @@ def simulate(
         brokering = choose_brokering(
             campaign, facts, broker, catalogue=catalogue, strategy=strategy, processors=processors
         )
+    facts = tuple(_as_simulated(site) for site in facts)
     grid = Grid(suitable(campaign, facts) if brokering is None else facts)
     chance = chance or Chance()
     World(campaign.workflow, grid.sites, chance)  # says what is wrong before any search
@@ -163,6 +168,7 @@ def simulate(
         out_of_reach=out_of_reach,
         brokering=brokering,
         copies=copies_now(brokering, campaign),
+        dynamic=provisioning == "dynamic",
         progress=progress,
     )
 
@@ -179,6 +185,8 @@ def simulate(
             proposal = looked.to_dict()
             if not looked.feasible and not anyway:
                 raise GoalOutOfReach(looked)
+        elif provisioning == "dynamic":
+            pass  # the pool decides as it goes
         elif provisioning == "queued":
             plan = _queued(simulator)
         elif provisioning != "best-effort":
@@ -195,6 +203,13 @@ def simulate(
         return simulator.carry_out(plan, proposal, name=name, runs=Path(runs), argv=argv)
 
     return Simulation(outside_loops(work))
+
+
+def _as_simulated(site: SiteFacts) -> SiteFacts:
+    """A real cluster as if it were idle, under a scheduler like its own."""
+    if site.batch is None:
+        return site
+    return replace(site, kind="simulated", batch=None, background=Background(policy="easy"))
 
 
 def _queued(simulator: Simulator) -> Plan:

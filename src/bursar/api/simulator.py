@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bursar.api.prospect import unplanned
 from bursar.api.replanning import replanner
@@ -39,6 +39,9 @@ from bursar.simulation.grid import Arrivals, Grid
 from bursar.simulation.haulage import SimulatedHaulage
 from bursar.simulation.site import SimulatedSite
 from bursar.simulation.world import Chance
+
+if TYPE_CHECKING:
+    from bursar.provisioning.pool import Pool
 
 
 class Simulator:
@@ -81,6 +84,7 @@ class Simulator:
         strategy: Named | None = None,
         out_of_reach: OutOfReach = "fit",
         brokering: Brokering | None = None,
+        dynamic: bool = False,
         copies: Mapping[str, Sequence[Replica]] | None = None,
         work: Mapping[int, float] | None = None,
         progress: bool = False,
@@ -89,6 +93,7 @@ class Simulator:
         self.strategy = strategy
         self.out_of_reach: OutOfReach = out_of_reach
         self.brokering = brokering
+        self.dynamic = dynamic
         self.copies = copies or {}
         self.campaign = campaign
         self.grid = grid
@@ -164,7 +169,8 @@ class Simulator:
         surroundings = Surroundings(
             sites=sites,
             loop=VirtualLoop,
-            just_in_time=self._supply(sites, plan, brokerage),
+            just_in_time=None if self.dynamic else self._supply(sites, plan, brokerage),
+            pool=_pool() if self.dynamic else None,
             beside=nullcontext if brokerage is None else brokerage.running,
             delay=self._delay(),
             replan=self._replan(sites),
@@ -191,6 +197,7 @@ class Simulator:
                 strategy=None if plan is not None else self.strategy,
                 out_of_reach=self.out_of_reach,
                 brokering=self.brokering if plan is None else None,
+                dynamic=self.dynamic,
             )
             with made as folder:
                 write_plan(folder, proposal, carried)
@@ -256,6 +263,8 @@ class Simulator:
     def _kind_of(self, plan: Plan | None) -> str:
         if plan is not None:
             return "queued" if plan.algorithm == _QUEUED else "planned"
+        if self.dynamic:
+            return "dynamic"
         if self.brokering is not None:
             return f"broker, {self.brokering.choice}"
         return "best-effort" if self.strategy is None else self.strategy
@@ -274,6 +283,12 @@ class Simulator:
             method=self.method,
             scheduler=self.scheduler,
         )
+
+
+def _pool() -> "Pool":
+    from bursar.provisioning.pool import Pool
+
+    return Pool()
 
 
 def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustInTime:

@@ -36,13 +36,20 @@ def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
 
 def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
     """
-    The sites with what they offer now: a simulated one, what its schedule leaves free.
+    The sites with what they offer now: a simulated one, what its schedule leaves free; one with
+    a batch scheduler, what its queue does.
 
     Raises
     ------
     InputError
         When the log of a simulated site is wrong.
+    SiteError
+        When no batch scheduler answers, and there is no other site.
     """
+    if any(site.batch is not None and site.slots is None for site in sites):
+        from bursar.api.queues import advertised
+
+        sites = advertised(sites)
     if all(site.kind != "simulated" or site.slots is not None for site in sites):
         return sites
     from bursar.simulation.grid import Grid

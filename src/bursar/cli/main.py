@@ -17,6 +17,7 @@ from bursar.cli import (
     amend,
     ledger,
     match,
+    pilots,
     plan,
     replicas,
     reproduce,
@@ -25,6 +26,7 @@ from bursar.cli import (
     schema,
     simulate,
     sites,
+    testgrid,
     trace,
     tune,
     why,
@@ -49,6 +51,7 @@ for module in (
     amend,
     simulate,
     runs,
+    pilots,
     why,
     ledger,
     sites,
@@ -56,6 +59,7 @@ for module in (
     tune,
     trace,
     reproduce,
+    testgrid,
     schema,
 ):
     module.register(app)

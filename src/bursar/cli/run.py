@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -51,6 +51,14 @@ def run_campaign(
     trade_off: TradeOff = None,
     runtime: Runtime = None,
     processors: Processors = None,
+    provisioning: Annotated[
+        Literal["planned", "dynamic"] | None,
+        typer.Option(
+            help="By a plan's reservations, or by a pool that acquires and releases processors as "
+            "there is work. Without it: a pool where a site has a batch scheduler.",
+            show_default=False,
+        ),
+    ] = None,
     strategy: ByStrategy = None,
     out_of_reach: IfOutOfReach = "fit",
     deadline_factor: DeadlineFactor = None,
@@ -84,7 +92,7 @@ def run_campaign(
             raise InputError("takes no CAMPAIGN: the run has its own", where="--resume")
         given = (sites, deadline, trade_off, runtime, processors, replay, name, strategy)
         factors = (deadline_factor, budget_factor, choice, alpha, beta, weights, refresh, rank_by)
-        others = anyway or out_of_reach != "fit" or size_scale != 1.0
+        others = anyway or out_of_reach != "fit" or size_scale != 1.0 or provisioning is not None
         if others or any(option is not None for option in (*given, *factors)):
             raise InputError(
                 "goes with --budget, --retry-failed, --runs, --json and --quiet only",
@@ -118,6 +126,7 @@ def run_campaign(
                 what,
                 where,
                 processors=processors,
+                provisioning=provisioning,
                 strategy=strategy,
                 out_of_reach=out_of_reach,
                 broker=broker,

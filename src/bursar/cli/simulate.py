@@ -61,7 +61,8 @@ def simulate_campaign(
     provisioning: Annotated[
         Provisioning,
         typer.Option(
-            help="By a plan's reservations; by best effort, each task sent to a queue when its "
+            help="By a plan's reservations; by a pool that acquires and releases processors as "
+            "there is work; by best effort, each task sent to a queue when its "
             "parents have ended; queued at once; or by whichever promises most."
         ),
     ] = "planned",

@@ -7,8 +7,11 @@ from typing import Any
 import typer
 
 from bursar.cli.options import AsJson, SitesPath
+from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
+
+Said = SiteStatus | SiteError | None
 
 
 def register(app: typer.Typer) -> None:
@@ -17,13 +20,13 @@ def register(app: typer.Typer) -> None:
 
 
 def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
-    """Show the sites with their processors and prices, and how local ones are."""
+    """Show the sites with their processors and prices, and how those are that can be asked."""
     from bursar.cli.load import load_sites
     from bursar.cli.output import print_json
 
     facts = load_sites(sites)
     now = _prices_now(facts)
-    said = {site.name: _status(site) for site in facts}
+    said = _statuses(facts)
     if as_json:
         print_json(
             {
@@ -43,7 +46,7 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
     for site in facts:
         table.add_row(
             site.name,
-            site.kind,
+            site.kind if site.batch is None else site.batch.manager,
             str(site.processors),
             *_shown(said[site.name]),
             f"{site.speed:g}",
@@ -52,6 +55,9 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
             _price(site.fixed_price, 1, f"{site.currency}/slot"),
         )
     Console().print(table)
+    for answer in said.values():
+        if isinstance(answer, SiteError):
+            Console(stderr=True).print(str(answer), markup=False, highlight=False)
 
 
 def _prices_now(sites: Sequence[SiteFacts]) -> dict[str, float | None]:
@@ -63,26 +69,37 @@ def _prices_now(sites: Sequence[SiteFacts]) -> dict[str, float | None]:
     return {site.name: site.unit_price for site in at_prices(sites, time.time())}
 
 
-def _status(site: SiteFacts) -> SiteStatus | None:
-    """What a site says of itself, where it can be asked at once."""
-    if site.kind != "local":
-        return None
+def _statuses(sites: Sequence[SiteFacts]) -> dict[str, Said]:
+    """What sites say of themselves, or why they do not; None where they cannot be asked."""
     from bursar.sites.local import LocalSite
 
-    return LocalSite(site).status()
+    said: dict[str, Said] = {
+        site.name: LocalSite(site).status() if site.kind == "local" else None for site in sites
+    }
+    if any(site.batch is not None for site in sites):
+        from bursar.api.queues import statuses
+
+        said |= statuses(sites)
+    return said
 
 
-def _shown(status: SiteStatus | None) -> tuple[str, str]:
+def _shown(status: Said) -> tuple[str, str]:
     """Free processors and traversal time, for the table."""
+    if isinstance(status, SiteError):
+        return "no answer", "unknown"
     if status is None:
         return "unknown", "unknown"
     wait = status.traversal_time
     return str(status.free_processors), "unknown" if wait is None else f"{wait:g} s"
 
 
-def _told(status: SiteStatus | None) -> dict[str, Any]:
+def _told(status: Said) -> dict[str, Any]:
     """The same and more, for scripts."""
+    error = str(status) if isinstance(status, SiteError) else None
+    if isinstance(status, SiteError):
+        status = None
     return {
+        "error": error,
         "free_processors": None if status is None else status.free_processors,
         "traversal_time_s": None if status is None else status.traversal_time,
         "free_memory": None if status is None else status.free_memory,
@@ -96,7 +113,7 @@ def _price(price: float | None, times: float, unit: str) -> str:
 def _as_dict(site: SiteFacts) -> dict[str, Any]:
     return {
         "name": site.name,
-        "kind": site.kind,
+        "kind": site.kind if site.batch is None else site.batch.manager,
         "processors": site.processors,
         "speed": site.speed,
         "unit_price": site.unit_price,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bursar.market.lease import Lease
-from bursar.market.ledger import Ledger
+from bursar.market.ledger import Ledger, paid_to
 from bursar.market.threshold import Effect, Stop, Thresholds
 from bursar.model.admission import Refusal
 from bursar.model.goal import BudgetAction
@@ -319,6 +319,11 @@ class BudgetGuard:
     def spent(self, now: float) -> Micros:
         """Paid, and accrued by the open leases."""
         return self.ledger.spent + sum(entry.owed(now) for entry in self._open.values())
+
+    def spent_at(self, site: str, now: float) -> Micros:
+        """The same of one site's leases."""
+        owed = sum(e.owed(now) for e in self._open.values() if e.lease.site == site)
+        return self.ledger.balance(paid_to(site)) + owed
 
     @property
     def held(self) -> Micros:

@@ -29,12 +29,18 @@ class SiteProgress:
         Leased, and holding tasks.
     running
         Tasks.
+    asked
+        Processors that were asked for and are not there yet.
+    spent
+        Currency units, what open leases have accrued included.
     """
 
     name: str
     processors: int
     busy: int
     running: int
+    asked: int = 0
+    spent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +183,9 @@ class Progress:
             f"{self._rate:.3g}/s",
             money(s),
             times(s),
+            "; ".join(" ".join(part for part in at_site(p, s.currency) if part) for p in s.sites)
+            if len(s.sites) > 1
+            else "",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -199,11 +208,19 @@ class Progress:
             (f"{s.failed} failed", "red" if s.failed else "dim"),
             (f"  {s.skipped} skipped" if s.skipped else "", "yellow"),
         )
-        sites = Text(
-            "  ".join(f"{p.name}: {p.busy}/{p.processors} processors busy" for p in s.sites),
-            style="dim",
-        )
+        sites = Table.grid(padding=(0, 2))
+        for site in s.sites:
+            sites.add_row(*(Text(part, style="dim") for part in at_site(site, s.currency)))
         return Group(first, tasks, Text(f"{money(s)}  {times(s)}"), sites)
+
+
+def at_site(p: SiteProgress, currency: str) -> tuple[str, str, str]:
+    """How many processors are busy there, how many are still to come, and what it cost so far."""
+    return (
+        f"{p.name}: {p.busy}/{p.processors} processors busy",
+        f"{p.asked} asked for" if p.asked else "",
+        "" if p.spent is None else f"{p.spent:.4g} {currency}",
+    )
 
 
 def money(s: ProgressSnapshot) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -32,6 +32,10 @@ from bursar.runs.folder import RunFolder
 from bursar.runs.lives import BEGIN, END, lives_of
 from bursar.runs.provision import Provision, leases_of
 from bursar.sites.protocol import Site
+
+if TYPE_CHECKING:
+    from bursar.provisioning.pool import Pool
+    from bursar.runs.pooling import Pooling
 
 TICK = 0.2
 """Seconds between looks at the money."""
@@ -110,6 +114,9 @@ class Execution:
         data have arrived there; None: they are there at once.
     data
         See :class:`bursar.dispatch.server.Dispatcher`.
+    pool
+        Takes the place of the plan's purchases: acquires and releases processors as there is
+        work for them, and any of them runs any task.
     replan
         Makes another plan when processors went back before their tasks were done; None:
         the run then stops.
@@ -159,6 +166,7 @@ class Execution:
         just_in_time: Supply | None = None,
         delay: Delay | None = None,
         data: DataAt | None = None,
+        pool: "Pool | None" = None,
         replan: Replan | None = None,
         rigid: bool | None = None,
         prefetch: bool = True,
@@ -185,6 +193,8 @@ class Execution:
         self._just_in_time = just_in_time
         self._delay = delay
         self._data = data
+        self._pool = pool
+        self.pooling: Pooling | None = None
         self._replan = replan
         self._replanning: asyncio.Task[None] | None = None
         self._prefetch = prefetch
@@ -274,7 +284,7 @@ class Execution:
         if now - self._last_beat >= BEAT:
             self._last_beat = now
             self.dispatcher.beat()
-        if self.cause is None and self.provision.is_dead:
+        if self.cause is None and self.pooling is None and self.provision.is_dead:
             self.stop("fault", "no worker is left", grace=0.0)
         supply = self._just_in_time
         if supply is not None and self.cause is None and supply.wake <= self.elapsed:
@@ -450,6 +460,8 @@ class Execution:
         self.dispatcher.post(self.guard.transfers())
         # Such as were asked for and never begun have numbers, too.
         self._pilots = max((int(name.rpartition("-")[2]) for name in leases), default=0)
+        if self._pool is not None:
+            self.pooling = self._pooling_of(self._pool)
         self.provision = Provision(
             sites=self._sites,
             guard=self.guard,
@@ -462,13 +474,33 @@ class Execution:
             on_fault=self._fault,
             on_left_over=self._left_over,
             route=None if self._just_in_time is None else self._just_in_time.routed,
+            watch=self.pooling,
         )
         if self._tasks and self.dispatcher.is_done:
+            return
+        if self.pooling is not None:
+            self.pooling.begin(self.provision)
             return
         if self._just_in_time is None:
             await self._sign(self._plan)
         else:
             self._supply(self._just_in_time, self._just_in_time.begin(self._standing(past)))
+
+    def _pooling_of(self, pool: "Pool") -> "Pooling":
+        from bursar.runs.pooling import Pooling
+
+        return Pooling(
+            pool,
+            self._sites,
+            dispatcher=self.dispatcher,
+            guard=self.guard,
+            goal=lambda: self._goal,
+            elapsed=lambda: self.elapsed,
+            pilots=self._pilots,
+            note=self.dispatcher.note,
+            stop=lambda verdict: self.stop("goal", verdict, grace=0.0),
+            on_error=self._fault,
+        )
 
     async def _sign(self, plan: Plan) -> None:
         """What the plan buys is agreed on, and its tasks are bound to it."""
@@ -540,6 +572,8 @@ class Execution:
         try:
             if self._replanning is not None:
                 self._replanning.cancel()
+            if self.pooling is not None:
+                await self.pooling.end()
             if hasattr(self, "dispatcher"):
                 await self.dispatcher.close()
             if hasattr(self, "provision"):
@@ -588,6 +622,13 @@ class Execution:
 
     def _fault(self, error: BursarError, pilot: Pilot | None = None) -> None:
         supply = self._just_in_time
+        if (
+            self.pooling is not None
+            and pilot is not None
+            and isinstance(error, BudgetStop | SiteError)
+        ):
+            self.say(str(error))  # the pool was told, and asks somebody else, or later
+            return
         if supply is not None and pilot is not None and self.cause is None:
             if isinstance(error, BudgetStop):
                 with self._heard():

@@ -1,6 +1,7 @@
 """Where a run lies on disk."""
 
 import contextlib
+import hashlib
 import os
 import re
 import secrets
@@ -53,6 +54,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
         With a strategy: what happens once not all jobs can be done.
     brokering
         How the resource broker brings its jobs to sites; None: it does not.
+    dynamic
+        Whether a pool acquires and releases its processors.
     """
 
     format: int
@@ -65,6 +68,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     strategy: Named | None = None
     out_of_reach: OutOfReach = "fit"
     brokering: Brokering | None = None
+    dynamic: bool = False
     finished: float | None = None
 
 
@@ -93,6 +97,13 @@ class RunFolder:
         self.bill_file = path / "bill.json"
         self.report_file = path / "report.html"
 
+        self.pilots = path / "pilots"
+
+    @property
+    def identity(self) -> str:
+        """Of the folder among all folders: jobs of its pilots are named after it."""
+        return hashlib.sha256(os.fsencode(self.path.absolute())).hexdigest()[:10]
+
     @property
     def name(self) -> str:
         """What the user calls it: the folder's own name."""
@@ -111,6 +122,7 @@ class RunFolder:
         strategy: Named | None = None,
         out_of_reach: OutOfReach = "fit",
         brokering: Brokering | None = None,
+        dynamic: bool = False,
     ) -> "Iterator[RunFolder]":
         """
         Makes the folder of a new run under ``base``; a context to fill it in.
@@ -151,6 +163,7 @@ class RunFolder:
                     strategy=strategy,
                     out_of_reach=out_of_reach,
                     brokering=brokering,
+                    dynamic=dynamic,
                 )
             )
         except BaseException:

@@ -54,7 +54,7 @@ class _Carried:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     awaited: bool = False
     held: Held | None = None
-    lost: str = ""  # why the site took it away
+    lost: tuple[Loss, str] | None = None  # when it went by itself
     since: float = 0.0
     until: float = math.inf
     more: float = 0.0  # seconds that what runs longer than thought gets on top
@@ -119,7 +119,9 @@ class Provision:
         self._sites = sites
         self._guard = guard
         self._dispatcher = dispatcher
-        self._endpoint = Endpoint(address=dispatcher.address, token=dispatcher.token, run=run)
+        self._endpoint = Endpoint(
+            address=dispatcher.address, token=dispatcher.token, run=run, door=dispatcher.door
+        )
         self._currency = currency
         self._rigid = rigid
         self._note = note
@@ -238,6 +240,15 @@ class Provision:
                 held[carried.pilot.site] += carried.pilot.processors
         return held
 
+    def asked(self) -> dict[str, int]:
+        """Processors that each site was asked for and has not given yet."""
+        asked: dict[str, int] = {}
+        for carried in self._carried.values():
+            if carried.held is None and carried.pilot.start is None and carried.pilot.site:
+                site = carried.pilot.site
+                asked[site] = asked.get(site, 0) + carried.pilot.processors
+        return asked
+
     @property
     def is_dead(self) -> bool:
         """Whether there are processors, none of them has a worker, and none will come."""
@@ -279,7 +290,9 @@ class Provision:
             self._close(carried, origin)
         if failed:
             return
-        self._watch.gone(carried.pilot, "lost" if carried.lost else "ended", carried.lost)
+        self._watch.gone(carried.pilot, *(carried.lost or ("ended", "")))
+        if carried.lost is not None and carried.lost[0] == "lost":
+            self._say(f"{carried.pilot.site}: {carried.lost[1]}")
         if not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
             self._on_left_over(pilot)
 
@@ -302,7 +315,7 @@ class Provision:
                 return
         if not carried.begun.done():
             carried.begun.set_result(None)
-        lost: asyncio.Future[str] | None = None
+        lost: asyncio.Future[tuple[Loss, str]] | None = None
         try:
             since = carried.since if pilot.start is None else origin + pilot.start
             if carried.held is not None:
@@ -312,7 +325,7 @@ class Provision:
                 lost.add_done_callback(lambda _: carried.finish())
                 self._watch.began(carried.pilot, since)
             carried.more = carried.pilot.duration
-            carried.until = since + carried.pilot.duration
+            self._ends_at(carried, since + carried.pilot.duration)
             while not carried.over.is_set():
                 await self._over_by(carried, carried.until + GRACE)
                 if carried.over.is_set() or self._dispatcher.now() < carried.until:
@@ -352,9 +365,17 @@ class Provision:
             if isinstance(lease, Refusal):
                 return lease
             self._write(lease)
-        carried.until = until
+        self._ends_at(carried, until)
         carried.news.set()
         return None
+
+    def _ends_at(self, carried: _Carried, until: float) -> None:
+        """A pilot is to end then; it gets no task that would be cut off."""
+        carried.until = until
+        pilot = carried.pilot
+        if pilot.works and not pilot.extensible:
+            speed = self._sites[pilot.site].facts.speed
+            self._dispatcher.ends(pilot.name, None if math.isinf(until) else until, speed)
 
     async def _ask(self, carried: _Carried, due: float) -> Held:
         if self._route is not None and not carried.pilot.site:
@@ -364,16 +385,23 @@ class Provision:
             pilot,
             self._endpoint,
             rigid=self._rigid,
-            begin=lambda processors=None: self._begin(carried, processors, due),
+            begin=lambda processors=None, seconds=None: self._begin(
+                carried, processors, seconds, due
+            ),
             on_event=self._say,
         )
 
-    def _begin(self, carried: _Carried, processors: int | None, due: float) -> None:
+    def _begin(
+        self, carried: _Carried, processors: int | None, seconds: float | None, due: float
+    ) -> None:
         """The processors are there; from now on they are paid."""
         carried.since = now = self._dispatcher.now()
         pilot = carried.pilot
         if processors is not None and processors != pilot.processors:
             carried.pilot = pilot = replace(pilot, processors=processors, own=processors)
+        if seconds is not None:
+            carried.pilot = pilot = replace(pilot, duration=seconds)
+        self._ends_at(carried, now + pilot.duration)  # before a worker is there
         if pilot.start is None:
             self._open(pilot, now)
         elif now > due + _LATE:
@@ -389,7 +417,8 @@ class Provision:
             await carried.news.wait()
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(carried.news.wait(), moment - self._dispatcher.now())
+            async with asyncio.timeout(moment - self._dispatcher.now()):
+                await carried.news.wait()
 
     async def _end(self, carried: Sequence[_Carried]) -> None:
         for one in carried:

@@ -13,7 +13,7 @@ from contextlib import (
 )
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,6 +27,7 @@ from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
+from bursar.model.site import SiteFacts
 from bursar.report.progress import Progress, ProgressSnapshot, SiteProgress
 from bursar.runs.amendments import AMENDED, Amendment, Answer, heed
 from bursar.runs.brokerage import Brokerage
@@ -37,7 +38,10 @@ from bursar.runs.haulage import StagedHaulage
 from bursar.runs.reading import read_run, summarise
 from bursar.runs.writing import write_up
 from bursar.sites.local import LocalSite
-from bursar.sites.protocol import Site
+from bursar.sites.protocol import Opened, Site
+
+if TYPE_CHECKING:
+    from bursar.provisioning.pool import Pool
 
 REFRESH = 0.25
 """Seconds between two looks at the progress."""
@@ -47,6 +51,9 @@ LOOK = 1.0
 
 _LEAST = 1e-3
 """Seconds between two looks at the deadline."""
+
+
+Beside = Callable[[], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +67,7 @@ class Surroundings:
         By name.
     loop
         Makes the loop; None: the usual one.
-    just_in_time, delay, data, replan, prefetch, look, durable
+    just_in_time, delay, data, pool, replan, prefetch, look, durable
         See :class:`bursar.runs.execution.Execution`.
     beside
         What is ready before the run begins, and goes on beside it until it ends.
@@ -75,7 +82,8 @@ class Surroundings:
     just_in_time: Supply | None = None
     delay: Delay | None = None
     data: DataAt | None = None
-    beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    pool: "Pool | None" = None
+    beside: Beside = nullcontext
     replan: Replan | None = None
     prefetch: bool = True
     look: float = TICK
@@ -173,6 +181,7 @@ async def _carry_out(
             just_in_time=surroundings.just_in_time,
             delay=surroundings.delay,
             data=surroundings.data,
+            pool=surroundings.pool,
             replan=surroundings.replan,
             prefetch=surroundings.prefetch,
             look=surroundings.look,
@@ -314,6 +323,7 @@ def _snapshot(
     now = execution.dispatcher.now()
     busy, running = execution.dispatcher.busy(), execution.dispatcher.running()
     held = execution.provision.processors()
+    asked = execution.provision.asked()
     return ProgressSnapshot(
         campaign=campaign.name,
         elapsed=execution.elapsed,
@@ -336,6 +346,8 @@ def _snapshot(
                 processors=processors,
                 busy=busy.get(site, 0),
                 running=running.get(site, 0),
+                asked=asked.get(site, 0),
+                spent=from_micros(execution.guard.spent_at(site, now)),
             )
             for site, processors in held.items()
         ),
@@ -345,15 +357,60 @@ def _snapshot(
 def _real(
     info: RunInfo, campaign: Campaign, folder: RunFolder, replan: Replan | None
 ) -> Surroundings:
-    for site in info.sites:
-        if site.kind != "local":
-            raise InputError(
-                f'site "{site.name}" is {site.kind}, which cannot run tasks', where=folder.name
-            )
-    sites = {facts.name: LocalSite(facts) for facts in info.sites}
+    sites = {facts.name: _site(facts, folder) for facts in info.sites}
+    queues = [site for site in sites.values() if isinstance(site, Opened)]
     if info.brokering is not None:
-        return _matched(folder, campaign, sites, info.brokering)
-    return Surroundings(sites=sites, just_in_time=economy_of(info, campaign), replan=replan)
+        made = _matched(folder, campaign, sites, info.brokering)
+    elif info.dynamic:
+        from bursar.provisioning.pool import Pool
+        from bursar.runs.history import read_waits
+
+        pool = Pool(read_waits(folder.path.parent))
+        made = Surroundings(sites=sites, pool=pool, beside=_remembered(pool, folder))
+    else:
+        made = Surroundings(sites=sites, just_in_time=economy_of(info, campaign), replan=replan)
+    return replace(made, beside=_all_open(queues, made.beside)) if queues else made
+
+
+def _site(facts: SiteFacts, folder: RunFolder) -> Site:
+    if facts.batch is not None:
+        from bursar.sites.batch import BatchSite
+
+        return BatchSite(facts, run=folder.identity, folder=folder.pilots)
+    if facts.kind != "local":
+        raise InputError(
+            f'site "{facts.name}" is {facts.kind}, which cannot run tasks', where=folder.name
+        )
+    return LocalSite(facts)
+
+
+def _remembered(pool: "Pool", folder: RunFolder) -> Beside:
+    """What the pool learns of queues is kept for the next run."""
+
+    @asynccontextmanager
+    async def learning() -> AsyncIterator[None]:
+        from bursar.runs.history import write_waits
+
+        try:
+            yield
+        finally:
+            write_waits(folder.path.parent, pool.waits)
+
+    return learning
+
+
+def _all_open(queues: Sequence[Opened], beside: Beside) -> Beside:
+    """Queues are watched before anything else begins, and until everything has ended."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for site in queues:
+                await stack.enter_async_context(site.opened())
+            await stack.enter_async_context(beside())
+            yield
+
+    return opened
 
 
 def _matched(

@@ -15,7 +15,7 @@ from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.view import SiteView
+from bursar.provisioning.view import Loss, SiteView
 from bursar.simulation.loaded import LoadedCluster
 from bursar.simulation.worker import SimulatedWorker
 from bursar.simulation.world import World
@@ -275,7 +275,7 @@ class HeldProcessors:
         """One, while it is there."""
         return int(self._worker is not None and self._worker.is_there)
 
-    async def lost(self) -> str:
+    async def lost(self) -> tuple[Loss, str]:
         """Never: its machine takes nothing away before its time."""
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 

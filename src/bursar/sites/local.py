@@ -11,7 +11,7 @@ from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.view import SiteView
+from bursar.provisioning.view import Loss, SiteView
 from bursar.sites.protocol import Begin
 
 MEMORY = Path("/proc/meminfo")
@@ -149,7 +149,7 @@ class HeldWorkers:
         """Workers that are there or will be again."""
         return self._workers.workers
 
-    async def lost(self) -> str:
+    async def lost(self) -> tuple[Loss, str]:
         """Never: nobody else has a claim to this machine."""
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 

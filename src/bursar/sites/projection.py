@@ -5,7 +5,7 @@ import math
 from bursar.cluster.machine import Machine
 from bursar.model.errors import InputError
 from bursar.model.slot import Slot
-from bursar.provisioning.lrm.manager import QueueState
+from bursar.provisioning.lrm.manager import QueuedJob, QueueState
 from bursar.provisioning.view import Hole
 
 UNLIMITED = 30 * 86_400.0
@@ -28,34 +28,55 @@ def projected(state: QueueState) -> Machine:
     InputError
         When no node is up.
     """
-    held = sum(node.allocated for node in state.nodes if node.up)
-    machine = Machine(max(state.processors, 1), "easy", overrun="extend")
     if not state.processors:
         raise InputError("no node is up")
+    machine = Machine(state.processors, "easy", overrun="extend")
     left = machine.processors
     for job in state.jobs:
-        if not job.running:
-            continue
-        width = min(job.processors, left)
-        if width < 1:
-            break
-        left -= width
-        machine.submit(width, _remaining(job.began, job.seconds, state.at))
+        width = min(_on_nodes_that_are_up(job, state), left) if job.running else 0
+        if width:
+            left -= width
+            machine.submit(width, _remaining(job.began, job.seconds, state.at))
     # Held by jobs that this user does not see.
+    held = sum(min(node.allocated, node.processors) for node in state.nodes if node.up)
     hidden = min(held - (machine.processors - left), left)
     if hidden > 0:
         machine.submit(hidden, UNLIMITED)
     machine.advance(machine.now)
     for window in state.windows:
         start = max(0.0, window.start - state.at)
-        seconds = window.start + window.seconds - state.at - start
-        if seconds > 0:
-            machine.reserve(start, seconds, min(window.processors, machine.processors))
+        _keep(machine, start, window.start + window.seconds - state.at, window.processors)
     for job in state.jobs:
         if not job.running and not job.held and 1 <= job.processors <= machine.processors:
-            machine.submit(job.processors, job.seconds or UNLIMITED)
+            machine.submit(job.processors, _asked(job.seconds))
     machine.advance(machine.now)
     return machine
+
+
+def _on_nodes_that_are_up(job: QueuedJob, state: QueueState) -> int:
+    """Processors of a running job; what it has on nodes that drain is not ours to count."""
+    if not job.nodes:
+        return job.processors
+    up = {node.name for node in state.nodes if node.up}
+    there = sum(name in up for name in job.nodes)
+    return -(-job.processors * there // len(job.nodes))
+
+
+def _keep(machine: Machine, start: float, end: float, processors: int) -> None:
+    """
+    Keeps processors from jobs for a window, as many of them at each time as are free then.
+
+    Those that are not free are held by jobs: such as run in it, or run too long for it.
+    """
+    if not end > start:
+        return
+    times, free = machine.profile()
+    ends = [*times[1:].tolist(), math.inf]
+    for begin, until, count in zip(times.tolist(), ends, free.tolist(), strict=True):
+        first, last = max(begin, start), min(until, end)
+        width = min(processors, count)
+        if last > first and width > 0:
+            machine.reserve(first, last - first, width)
 
 
 def slots_of(
@@ -112,6 +133,10 @@ def holes_of(machine: Machine) -> tuple[Hole, ...]:
 
 
 def _remaining(began: float | None, seconds: float | None, now: float) -> float:
-    if seconds is None or began is None or not math.isfinite(seconds):
-        return UNLIMITED
-    return max(began + seconds - now, 1.0)
+    if began is None:
+        return _asked(seconds)
+    return max(began + _asked(seconds) - now, 1.0)
+
+
+def _asked(seconds: float | None) -> float:
+    return seconds if seconds is not None and 0 < seconds < math.inf else UNLIMITED

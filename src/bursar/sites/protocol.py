@@ -1,27 +1,28 @@
 """All that is known of a provider goes through one small interface."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, runtime_checkable
 
 from bursar.broker.pilots import Pilot
 from bursar.dispatch.launch import Endpoint
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.view import SiteView
+from bursar.provisioning.view import Loss, SiteView
 
 
 class Begin(Protocol):
     """Told when a pilot has its processors."""
 
-    def __call__(self, processors: int | None = None) -> None:
+    def __call__(self, processors: int | None = None, seconds: float | None = None) -> None:
         """
         They are there, and before a worker is; what it raises gives them back at once.
 
         Parameters
         ----------
-        processors
-            How many there are; None: as many as it asked for.
+        processors, seconds
+            How many there are, and for how long; None: as it asked for.
         """
 
 
@@ -32,11 +33,27 @@ class Held(Protocol):
     def workers(self) -> int:
         """Workers that are there, or will be again."""
 
-    async def lost(self) -> str:
-        """Returns when the site has taken the processors away by itself, and why it did."""
+    async def lost(self) -> tuple[Loss, str]:
+        """
+        Returns when the processors are gone although they were not released.
+
+        Returns
+        -------
+        tuple
+            ``"ended"`` when their workers have left by themselves, ``"lost"`` when the site took
+            them away or they broke down; and the site's own words.
+        """
 
     async def release(self) -> None:
         """Gives the processors back; nothing of the pilot is left behind there."""
+
+
+@runtime_checkable
+class Opened(Protocol):
+    """A site that is to be open while it is used."""
+
+    def opened(self) -> AbstractAsyncContextManager[None]:
+        """Ready while the context lasts; nothing of ours is left there after it."""
 
 
 class Site(Protocol):

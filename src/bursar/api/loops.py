@@ -1,0 +1,44 @@
+"""Work that runs an asyncio loop of its own, also where there is one already."""
+
+import asyncio
+import ctypes
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def outside_loops(work: Callable[[], T]) -> T:
+    """What ``work``, which runs a loop of its own, returns; in a notebook, for one, too."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    return _in_thread(work)  # a thread has one loop at a time
+
+
+def _in_thread(work: Callable[[], T]) -> T:
+    """What ``work`` returns, done in a thread of its own; an interrupt is passed on to it."""
+    done: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=do, name="bursar-run")
+    thread.start()
+    try:
+        return done.result()
+    except KeyboardInterrupt:
+        # Tasks must not go on spending behind an interrupted cell.
+        if thread.is_alive() and not done.done():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
+            )
+        raise
+    finally:
+        thread.join()

@@ -1,0 +1,783 @@
+"""A batch-scheduled cluster as a site: pilots are ordinary jobs there."""
+
+import asyncio
+import contextlib
+import math
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bursar.broker.pilots import Pilot
+from bursar.cluster.machine import Machine
+from bursar.dispatch import credential as credentials
+from bursar.dispatch.launch import Door, Endpoint
+from bursar.model.errors import InputError, SiteError
+from bursar.model.provisioning import Batch
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.status import SiteStatus
+from bursar.provisioning.lrm.choice import manager_of
+from bursar.provisioning.lrm.manager import (
+    JobReport,
+    QueueState,
+    Request,
+    ResourceManager,
+)
+from bursar.provisioning.lrm.shell import Shell
+from bursar.provisioning.recorded import USAGE, PilotUsage
+from bursar.provisioning.view import Hole, Loss, SiteView
+from bursar.sites.bundling import Bundles
+from bursar.sites.job_record import Finds, JobRecord
+from bursar.sites.job_watch import JobWatch
+from bursar.sites.pilot_job import complaints_of, pilot_script
+from bursar.sites.projection import holes_of, projected, slots_of
+from bursar.sites.protocol import Begin
+
+FRESH = 5.0
+"""Seconds for which what the queue said is good after something of ours has changed there."""
+
+PARTING = 15.0
+"""Seconds that jobs have to end when the site is closed."""
+
+PATIENCE = credentials.PATIENCE
+"""Seconds for which a pilot looks for a run that it has lost; then it ends by itself."""
+
+_AT_ONCE = 1.0  # seconds ahead up to which a pilot is due now
+_GATHERED = 0.02  # seconds in which jobs are gathered that are to be ended by one command
+_SLACK = 60.0  # seconds of a reservation beyond its pilot: limits are in whole minutes
+_LAST_WORDS = 400  # bytes of what a pilot complained of that are repeated
+
+
+@dataclass(slots=True, eq=False)
+class _Pilot:
+    """A pilot between its request and its end."""
+
+    pilot: Pilot
+    begin: Begin
+    say: Callable[[str], None]
+    together: bool
+    credential: str  # file
+    job: str = ""
+    seconds: float = math.inf  # of its job
+    processors: int | None = None  # of its job, where they are others than it asks for
+    has_begun: bool = False
+    has_run: bool = False  # by the scheduler's word
+    submitted: asyncio.Future[None] = field(default_factory=lambda: _future())
+    begun: asyncio.Future[None] = field(default_factory=lambda: _future())
+    lost: asyncio.Future[tuple[Loss, str]] = field(default_factory=lambda: _future())
+
+
+class BatchSite:
+    """
+    Processors of a cluster whose scheduler runs our pilots as jobs.
+
+    It is to be open while it is used, see :meth:`opened`.
+
+    Parameters
+    ----------
+    facts
+        Of the site, with its batch scheduler.
+    run
+        Identity of the run; names of jobs begin with it.
+    folder
+        Where it keeps files of pilots, unless the facts name a folder.
+    manager
+        Of its jobs; None: as the facts say.
+    shell
+        Writes files there; None: as the facts say.
+    clock
+        The present time by the scheduler's clock, seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        facts: SiteFacts,
+        *,
+        run: str,
+        folder: Path,
+        manager: ResourceManager | None = None,
+        shell: Shell | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if facts.batch is None:
+            raise InputError("has no batch scheduler", where=f"site.{facts.name}.kind")
+        self._facts = facts
+        self._batch: Batch = facts.batch
+        self._shell = shell or Shell(
+            environment=self._batch.environment,
+            ssh=self._batch.ssh,
+            scheduler=self._batch.manager,
+        )
+        # An adapter's own shell keeps away what users set for their use of its commands.
+        self._manager = manager or manager_of(self._batch, shell)
+        self._clock = clock
+        self._run = run
+        self._name = "".join(c if c.isalnum() else "-" for c in f"{facts.name}")
+        self._folder = f"{self._batch.folder or folder.absolute()}/{run[:12]}-{self._name}"
+        self._record = JobRecord(folder / f"{self._name}.jobs")
+        self._usage = folder / f"{self._name}{USAGE}"
+        self._on_event: Callable[[str], None] = lambda message: None
+        self._watch = JobWatch(self._manager, self._say)
+        self._pilots: dict[str, _Pilot] = {}  # by name
+        self._bundles: Bundles[_Pilot] = Bundles(self._hand_in)
+        self._jobs: dict[str, str] = {}  # to their pilots, of all that there were
+        self._state: QueueState | None = None
+        self._projected: Machine | None = None
+        self._holes: tuple[Hole, ...] = ()
+        self._asked = 0.0
+        self._is_ready = False
+        self._readying: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        self._due: dict[str, float] = {}  # pilots with a start, seconds since the epoch
+        self._reserved: set[str] = set()  # names of reservations
+        self._may_reserve = self._manager.abilities.reservations
+        self._tasks: set[asyncio.Task[None]] = set()  # that end by themselves
+        self._to_end: set[str] = set()  # jobs
+        self._not_ended: set[str] = set()  # jobs of which the scheduler could not be told
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def facts(self) -> SiteFacts:
+        """What is known of it."""
+        return self._facts
+
+    def _say(self, message: str) -> None:
+        """To whom asked for a pilot last, in one line."""
+        self._on_event(f"{self._facts.name}: {message}")
+
+    # Open and closed.
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """
+        Watches the queue; what an earlier life left there is ended first, and all at the end.
+        """
+        with contextlib.suppress(SiteError):  # told, and tried again, when a pilot is asked for
+            await self._make_ready()
+        watching = [
+            asyncio.create_task(self._lasting(self._watch.run())),
+            asyncio.create_task(self._lasting(self._keep_fresh())),
+        ]
+        try:
+            yield
+        finally:
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+            await self._close()
+
+    async def _lasting(self, work: Coroutine[object, object, None]) -> None:
+        """What goes on beside all else; what fails there is heard by those who rely on it."""
+        try:
+            await work
+        except Exception as error:
+            told = SiteError(f"{self._facts.name}: {type(error).__name__}: {error}")
+            self._say(f"is not watched any more: {type(error).__name__}: {error}")
+            for entry in list(self._pilots.values()):
+                self._fail(entry, told)
+            raise
+
+    async def _make_ready(self) -> None:
+        """However many ask for it: once at a time."""
+        if self._is_ready:
+            return
+        if self._readying is None or self._readying.done():
+            self._readying = self._go_on(self._become_ready())
+        await asyncio.shield(self._readying)
+
+    async def _become_ready(self) -> None:
+        await self._end_leftovers()
+        await self.refresh()
+        self._is_ready = True
+
+    async def refresh(self) -> None:
+        """
+        Asks for the queue as it is now.
+
+        Raises
+        ------
+        SiteError
+            When the scheduler cannot be asked.
+        """
+        state = await self._manager.queue()
+        seen, holes = await asyncio.to_thread(_look_ahead, state)  # of a long queue it takes long
+        self._asked = asyncio.get_running_loop().time()
+        self._state, self._projected, self._holes = state, seen, holes
+
+    # What it says of itself.
+
+    def offers(self) -> tuple[Slot, ...]:
+        """What its queue leaves free, by our own model of it; starts are seconds from now."""
+        if self._projected is None:
+            return ()
+        return slots_of(
+            self._projected,
+            self._facts.name,
+            most=self._facts.processors,
+            longest=self._longest,
+            unit_price=self._facts.unit_price,
+            fixed_price=self._facts.fixed_price,
+        )
+
+    def status(self, seconds: float | None = None) -> SiteStatus:
+        """What its scheduler said when it was asked last; see the Site protocol."""
+        state = self._state
+        if state is None:
+            raise SiteError(f"{self._facts.name}: its scheduler has not been asked", transient=True)
+        machine = self._projected
+        traversal = None
+        if machine is not None:
+            with contextlib.suppress(InputError):
+                traversal = machine.expected_start(1, seconds or self._usual(state)) - machine.now
+        return SiteStatus(
+            site=self._facts.name,
+            at=self._asked,
+            free_processors=self._free(state),
+            running=sum(job.running for job in state.jobs),
+            waiting=sum(not job.running for job in state.jobs),
+            traversal_time=traversal,
+            state="Production" if state.up else "Closed",
+        )
+
+    def view(self) -> SiteView:
+        """What a pool sees of it; see the Site protocol."""
+        state, can = self._state, self._manager.abilities
+        return SiteView(
+            name=self._facts.name,
+            rules=self._facts.acquiring,
+            processors=self._facts.processors,
+            per_node=_per_node(state),
+            speed=self._facts.speed,
+            unit_price=self._facts.unit_price,
+            batch=True,
+            free=None if state is None else self._free(state),
+            holes=self._holes,
+            waiting=0 if state is None else sum(not j.running and not j.own for j in state.jobs),
+            longest=None if state is None else state.longest,
+            arrays=can.arrays,
+            node_ranges=can.node_ranges,
+            time_ranges=can.time_ranges,
+            shrinks=can.shrinks,
+        )
+
+    @property
+    def _longest(self) -> float:
+        """Seconds of one allocation."""
+        longest = self._facts.acquiring.longest
+        queue = None if self._state is None else self._state.longest
+        return longest if queue is None else min(longest, queue)
+
+    def _free(self, state: QueueState) -> int:
+        held = sum(p.pilot.processors for p in self._pilots.values() if p.has_begun)
+        return max(0, min(state.free, self._facts.processors - held))
+
+    def _usual(self, state: QueueState) -> float:
+        """Seconds that jobs ask for there, in the mean."""
+        asked = [job.seconds for job in state.jobs if job.seconds is not None]
+        return sum(asked) / len(asked) if asked else self._longest
+
+    async def _keep_fresh(self) -> None:
+        """Asks for the queue now and then, and soon when something of ours has changed there."""
+        loop = asyncio.get_running_loop()
+        every = self._facts.acquiring.probe_every
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._asked + every):
+                    await self._wanted.wait()
+            await asyncio.sleep(max(0.0, self._asked + min(FRESH, every) - loop.time()))
+            self._wanted.clear()
+            try:
+                await self.refresh()
+            except SiteError:
+                self._asked = loop.time()  # the watch says so when it matters
+                continue
+            if self._not_ended:
+                self._end_soon(self._not_ended)
+
+    # Reservations.
+
+    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+        """
+        Reservations of the scheduler where this user may make them; else pilots with a start
+        are handed in at once as jobs that may not begin before it.
+        """
+        now = self._clock()
+        kept = {self._job_name(name) for name in self._pilots}
+        for name in sorted(self._reserved - kept):
+            await self._unreserve(name)
+        self._due = {
+            pilot.name: now + pilot.start
+            for pilot in pilots
+            if pilot.works and pilot.start is not None and pilot.start > _AT_ONCE
+        }
+        if not self._due:
+            return 0.0
+        if self._may_reserve:
+            made: list[str] = []
+            try:
+                for pilot in pilots:
+                    if pilot.name in self._due:
+                        made.append(self._job_name(pilot.name))
+                        await self._reserve(pilot)
+                return 0.0
+            except SiteError as error:
+                for name in made:
+                    await self._unreserve(name)
+                if error.transient:
+                    raise self._in_its_name(error) from None
+                self._may_reserve = False
+                self._say(f"no reservations ({error}): pilots are handed in ahead")
+        return math.inf if self._manager.abilities.begin else 0.0
+
+    async def _reserve(self, pilot: Pilot) -> None:
+        seconds = math.ceil(min(pilot.duration, self._longest) / 60) * 60 + _SLACK
+        name = self._job_name(pilot.name)
+        self._record.keeps(name)
+        self._reserved.add(name)  # whatever happens while it is made
+        await self._manager.reserve(name, self._due[pilot.name], seconds, pilot.processors)
+
+    async def _unreserve(self, name: str) -> None:
+        try:
+            await self._manager.unreserve(name)
+        except SiteError as error:
+            self._say(f"{error}; tried again at the end")  # where it does not end before
+            return
+        self._reserved.discard(name)
+        self._record.keeps_no_more(name)
+
+    def _job_name(self, pilot: str) -> str:
+        return f"bursar-{self._run[:12]}-{pilot}"
+
+    # Pilots.
+
+    async def acquire(
+        self,
+        pilot: Pilot,
+        endpoint: Endpoint,
+        *,
+        rigid: bool,
+        begin: Begin,
+        on_event: Callable[[str], None],
+    ) -> "HeldPilot":
+        """
+        Hands in a job, and waits until it runs or its workers report.
+
+        Pilots of one bundle are one submission.
+        """
+        door = endpoint.door
+        if door is None:
+            raise SiteError(f"{self._facts.name}: nobody listens for pilots from elsewhere")
+        entry = _Pilot(
+            pilot,
+            begin,
+            on_event,
+            together=rigid,
+            credential=f"{self._folder}/{pilot.name}.json",
+        )
+        self._pilots[pilot.name] = entry
+        self._on_event = on_event
+        try:
+            await self._hand_over(entry, door)
+            await entry.begun
+        except BaseException as error:
+            door.revoke(pilot.name)
+            await self._give_up(entry)
+            if isinstance(error, SiteError):
+                raise self._in_its_name(error) from None
+            raise
+        return HeldPilot(entry, lambda: self._release(entry, door))
+
+    async def _hand_over(self, entry: _Pilot, door: Door) -> None:
+        """Its credential lies there, and its job is in the queue."""
+        pilot = entry.pilot
+        bundle = pilot.bundle if pilot.copies > 1 else ""
+        if bundle:
+            self._bundles.comes(bundle, pilot.copies)
+        try:
+            await self._make_ready()
+            secret = await door.credential(
+                lease=pilot.name,
+                site=self._facts.name,
+                host=self._batch.reach or socket.getfqdn(),
+                processors=pilot.processors,
+                idle=self._facts.acquiring.idle if self._leaves_by_itself(pilot) else None,
+                patience=PATIENCE,
+                on_join=lambda: self._joined(entry),
+            )
+            await self._shell.make_folder(self._folder)
+            await self._shell.write(entry.credential, secret)
+        except BaseException:
+            if bundle:
+                self._bundles.stays_away(bundle)
+            raise
+        if bundle:
+            self._bundles.ready(bundle, entry)
+        else:
+            self._hand_in([entry])
+        await entry.submitted
+
+    def _in_its_name(self, error: SiteError) -> SiteError:
+        name = self._facts.name
+        if f"{error}".startswith(f"{name}: "):
+            return error
+        return SiteError(f"{name}: {error}", transient=error.transient)
+
+    def _leaves_by_itself(self, pilot: Pilot) -> bool:
+        """Whether its workers may go when they are idle: nobody counts on them."""
+        rules = self._facts.acquiring
+        return rules.release == "idle" and not rules.fewest and not pilot.tasks
+
+    def _hand_in(self, entries: Sequence[_Pilot]) -> None:
+        """One submission for all; it is not stopped half-way, whoever is not wanted any more."""
+        self._go_on(self._submit(entries))
+
+    def _go_on(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._has_ended)
+        return task
+
+    def _has_ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, SiteError):  # that is told elsewhere
+            self._say(f"{type(error).__name__}: {error}")
+
+    async def _submit(self, entries: Sequence[_Pilot]) -> None:
+        wanted = [entry for entry in entries if not entry.submitted.done()]
+        if not wanted:
+            return
+        jobs: list[str] = []
+        try:
+            request = self._request(wanted)
+            self._record.asks(request.name)
+            try:
+                jobs = await self._manager.submit(request)
+            except SiteError as error:
+                if not error.transient:
+                    self._record.refused(request.name)
+                raise
+            pilots = [entry.pilot.name for entry in wanted]
+            self._jobs.update(zip(jobs, pilots, strict=True))
+            self._record.has(request.name, dict(zip(jobs, pilots, strict=True)))
+        except Exception as error:
+            if isinstance(error, OSError | ValueError):
+                error = SiteError(f"{type(error).__name__}: {error}")
+            for entry in wanted:
+                if not entry.submitted.done():
+                    entry.submitted.set_exception(error)
+            self._end_soon(jobs)
+            return
+        for job, entry in zip(jobs, wanted, strict=True):
+            entry.job = job
+            if entry.submitted.cancelled():
+                self._end_soon([job])
+                continue
+            self._watch.add(job, lambda report, entry=entry: self._hear(entry, report))  # type: ignore[misc]
+            entry.submitted.set_result(None)
+        self._wanted.set()
+
+    def _request(self, entries: Sequence[_Pilot]) -> Request:
+        pilot, together = entries[0].pilot, entries[0].together
+        seconds = self._longest if pilot.extensible else min(pilot.duration, self._longest)
+        nodes, processors = None, pilot.processors
+        per_node = _per_node(self._state)
+        several = _SEVERAL_NODES[self._batch.manager]
+        if per_node and several and pilot.least_processors is not None:
+            nodes = (
+                max(1, pilot.least_processors // per_node),
+                max(1, -(-pilot.processors // per_node)),
+            )
+            processors = per_node
+        elif per_node and several and together and processors > per_node:
+            # As many on each node: a wide task finds its processors on one.
+            count = -(-processors // per_node)
+            nodes, processors = (count, count), processors // count
+            if count * processors != pilot.processors:
+                for entry in entries:
+                    entry.processors = count * processors
+        for entry in entries:
+            entry.seconds = seconds
+        due = self._due.get(pilot.name)
+        name = self._job_name(pilot.name)
+        reserved = name in self._reserved
+        least = pilot.least_duration
+        return Request(
+            name=name,
+            processors=processors,
+            seconds=seconds,
+            script=pilot_script(self._batch, [entry.credential for entry in entries]),
+            folder=self._folder,
+            copies=len(entries),
+            nodes=nodes,
+            together=nodes is None and (together or not several),
+            least_seconds=least if least is None else min(least, seconds),
+            begin=None if due is None or reserved else due,
+            reservation=name if reserved else None,
+        )
+
+    # What becomes of them.
+
+    def _hear(self, entry: _Pilot, report: JobReport) -> None:
+        """What is known of a pilot's job has changed."""
+        self._wanted.set()
+        what = f"{entry.pilot.name} (job {report.id})"
+        match report.state:
+            case "running":
+                entry.has_run = True
+                self._began(entry, report)
+            case "pending" | "held" if entry.has_run:
+                # Put back into the queue, whatever we said of that: what it was is gone.
+                reason = f": {report.reason}" if report.reason else ""
+                self._lose(entry, "lost", f"{what} was put back into the queue{reason}")
+                self._end_soon([report.id])
+            case "held":
+                self._fail(entry, SiteError(f"{what} is held: {report.reason}"))
+            case "ended":
+                loss: Loss = "ended" if report.how in ("completed", "timeout") else "lost"
+                reason = f", {report.reason}" if report.reason else ""
+                said = f"{what} has ended: {report.how}{reason}"
+                if report.how == "failed" and not entry.has_begun:
+                    self._go_on(self._lose_with_reason(entry, loss, said))
+                else:
+                    self._lose(entry, loss, said)
+
+    def _joined(self, entry: _Pilot) -> None:
+        """A worker has come from there, maybe before the scheduler says that the job runs."""
+        pilot = entry.pilot
+        if pilot.least_processors is None and pilot.least_duration is None:
+            self._began(entry, None)
+        else:
+            self._watch.hurry()  # how much it got, the scheduler has to say
+
+    def _began(self, entry: _Pilot, report: JobReport | None) -> None:
+        """Its processors are there."""
+        if entry.has_begun or entry.begun.done():
+            return
+        entry.has_begun = True
+        pilot = entry.pilot
+        processors, seconds = entry.processors, None
+        if report is not None and pilot.least_processors is not None:
+            processors = report.processors
+        if report is not None and pilot.least_duration is not None and report.until is not None:
+            seconds = min(report.until - self._clock(), pilot.duration)
+        elif entry.seconds < pilot.duration:
+            seconds = entry.seconds
+        try:
+            entry.begin(processors, seconds)
+        except Exception as error:
+            self._fail(entry, error)
+            return
+        entry.begun.set_result(None)
+
+    async def _lose_with_reason(self, entry: _Pilot, loss: Loss, said: str) -> None:
+        """The scheduler has an exit status only; the program may have said more."""
+        words = ""
+        with contextlib.suppress(SiteError):
+            # On a shared file system it may come late; what was said is a help, no more.
+            path = complaints_of(entry.credential)
+            answer = await self._shell.run(["tail", "-c", str(_LAST_WORDS), path])
+            words = "; ".join(answer.stdout.split("\n")).strip("; \r") if not answer.status else ""
+        self._lose(entry, loss, f'{said}; it said "{words}"' if words else said)
+
+    def _fail(self, entry: _Pilot, error: Exception) -> None:
+        """It does not begin."""
+        for future in (entry.submitted, entry.begun):
+            if not future.done():
+                future.set_exception(error)
+
+    def _lose(self, entry: _Pilot, loss: Loss, reason: str) -> None:
+        if entry.job:
+            self._watch.drop(entry.job)
+        if not entry.begun.done():
+            self._fail(entry, SiteError(reason))
+        elif not entry.lost.done():
+            entry.lost.set_result((loss, reason))
+
+    async def _release(self, entry: _Pilot, door: Door) -> None:
+        door.revoke(entry.pilot.name)
+        await self._give_up(entry)
+
+    async def _give_up(self, entry: _Pilot) -> None:
+        """The job ends, whatever state it is in."""
+        self._pilots.pop(entry.pilot.name, None)
+        for future in (entry.submitted, entry.begun):
+            if not future.done():
+                future.cancel()  # a job that is just being handed in is ended then
+            elif not future.cancelled():
+                future.exception()  # is told elsewhere
+        ending = None
+        if entry.job:
+            self._watch.drop(entry.job)
+            if not entry.lost.done():
+                ending = self._end_soon([entry.job])
+        self._wanted.set()
+        if ending is not None:
+            await asyncio.shield(ending)
+        if self._job_name(entry.pilot.name) in self._reserved:
+            await self._unreserve(self._job_name(entry.pilot.name))
+        for file in (entry.credential, complaints_of(entry.credential)):
+            with contextlib.suppress(SiteError):
+                await self._shell.remove(file)
+
+    def _end_soon(self, jobs: Iterable[str]) -> "asyncio.Task[None] | None":
+        """Jobs that go at about the same time go by one command; the task that ends them."""
+        self._to_end.update(jobs)
+        if self._to_end and (self._ending is None or self._ending.done()):
+            self._ending = self._go_on(self._end_gathered())
+        return self._ending
+
+    async def _end_gathered(self) -> None:
+        await asyncio.sleep(_GATHERED)
+        while self._to_end:
+            jobs = sorted(self._to_end)
+            self._to_end.clear()
+            try:
+                await self._manager.cancel(jobs)
+                self._not_ended.difference_update(jobs)
+            except SiteError as error:
+                # Nobody lets their workers in any more, and those that are there leave.
+                if not self._not_ended.issuperset(jobs):
+                    self._say(f"jobs {', '.join(jobs)} are to be ended later: {error}")
+                self._not_ended.update(jobs)
+
+    # What is left behind.
+
+    async def _end_leftovers(self) -> None:
+        """What an earlier life asked for and could not give back."""
+        left = self._record.read()
+        if not left:
+            return
+        jobs = dict(left.jobs)
+        if isinstance(self._manager, Finds):
+            for name in left.names:
+                jobs.update(dict.fromkeys(await self._manager.named(name), ""))
+        if jobs:
+            await self._manager.cancel(list(jobs))
+        for name in left.windows:
+            self._reserved.add(name)
+            await self._unreserve(name)
+        self._jobs.update(jobs)  # seen to be gone at the end, with what they took
+
+    async def _close(self) -> None:
+        """Whatever of ours is there goes, and is seen to be gone."""
+        for entry in list(self._pilots.values()):
+            await self._give_up(entry)
+        while self._tasks:
+            done, late = await asyncio.wait(self._tasks, timeout=PARTING)
+            if not done:  # what they ask for is written down for the next life
+                for task in late:
+                    task.cancel()
+                await asyncio.wait(late)
+        for name in sorted(self._reserved):
+            await self._unreserve(name)
+        left = await self._see_them_gone()
+        if left:
+            self._say(f"jobs {', '.join(left)} may still be there")
+        elif not self._reserved and (self._is_ready or not self._record.read()):
+            self._record.clear()
+        await self._keep_usage()
+        with contextlib.suppress(SiteError):
+            await self._shell.remove(self._folder)
+
+    async def _see_them_gone(self) -> list[str]:
+        """Jobs that have not ended in time, or of which nobody can say."""
+        loop = asyncio.get_running_loop()
+        left = list(self._jobs)
+        give_up = loop.time() + PARTING
+        told = ""
+        while left and loop.time() < give_up:
+            try:
+                reports = await self._manager.look(left)
+                left = [job for job in left if reports[job].state in ("pending", "held", "running")]
+                if left:
+                    await self._manager.cancel(left)
+            except SiteError as error:
+                if not error.transient:
+                    self._say(str(error))
+                    return left
+                if not told:  # a scheduler that is started again comes back in seconds
+                    told = str(error)
+                    self._say(f"{told}; asked again for {PARTING:g} s")
+                await asyncio.sleep(1.0)
+            if left:
+                await asyncio.sleep(0.2)
+        return left
+
+    async def _keep_usage(self) -> None:
+        """What the scheduler says that each pilot took is written down, to be held against ours."""
+        if not self._jobs:
+            return
+        try:
+            said = await self._manager.usage(list(self._jobs))
+        except SiteError as error:
+            self._say(f"no record of what was used: {error}")
+            return
+        with contextlib.suppress(OSError), self._usage.open("ab") as file:
+            for job, used in said.items():
+                row = PilotUsage(
+                    pilot=self._jobs[job],
+                    job=job,
+                    processors=used.processors,
+                    seconds=used.seconds,
+                    how=used.how or "unknown",
+                )
+                file.write(msgspec.json.encode(row) + b"\n")
+
+
+class HeldPilot:
+    """
+    A pilot at a batch site.
+
+    Parameters
+    ----------
+    entry
+        Of the pilot.
+    release
+        Ends it.
+    """
+
+    def __init__(self, entry: _Pilot, release: Callable[[], Awaitable[None]]) -> None:
+        self._entry = entry
+        self._release = release
+
+    @property
+    def workers(self) -> int:
+        """One, while its job is there."""
+        return int(not self._entry.lost.done())
+
+    async def lost(self) -> tuple[Loss, str]:
+        """Returns when its job has ended by itself; see :class:`bursar.sites.protocol.Held`."""
+        return await asyncio.shield(self._entry.lost)
+
+    async def release(self) -> None:
+        """Its job ends."""
+        await self._release()
+
+
+_SEVERAL_NODES = {"slurm": True, "gridengine": False, "pbs": False, "lsf": False, "flux": False}
+"""Whether a pilot may hold processors of several nodes: whose scripts start it on each."""
+
+
+def _future() -> "asyncio.Future[Any]":
+    return asyncio.get_running_loop().create_future()
+
+
+def _look_ahead(state: QueueState) -> tuple[Machine | None, tuple[Hole, ...]]:
+    try:
+        machine = projected(state)
+    except InputError:
+        return None, ()
+    return machine, holes_of(machine)
+
+
+def _per_node(state: QueueState | None) -> int | None:
+    if state is None:
+        return None
+    return max((node.processors for node in state.nodes if node.up), default=None)

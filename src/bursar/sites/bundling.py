@@ -1,0 +1,76 @@
+"""Pilots that are to be one submission, gathered until all that come are there."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+TOGETHER = 0.05
+"""Seconds within which the pilots of one bundle are asked for."""
+
+T = TypeVar("T")
+
+
+class _Bundle(Generic[T]):
+    def __init__(self, copies: int) -> None:
+        self.copies = copies
+        self.come = 0  # so far
+        self.on_way = 0  # of these, not ready yet
+        self.ready: list[T] = []
+        self.is_late = False
+
+
+class Bundles(Generic[T]):
+    """
+    Gathers those of one bundle, however long one of them takes to get ready.
+
+    Parameters
+    ----------
+    hand_in
+        Called with those of a bundle that are ready, when no more are on their way.
+    """
+
+    def __init__(self, hand_in: Callable[[Sequence[T]], None]) -> None:
+        self._hand_in = hand_in
+        self._bundles: dict[str, _Bundle[T]] = {}
+
+    def comes(self, name: str, copies: int) -> None:
+        """
+        One is on its way; it is to be told of again by :meth:`ready` or :meth:`stays_away`.
+
+        Parameters
+        ----------
+        copies
+            How many there should be. Who has not come soon after the first is not waited for.
+        """
+        bundle = self._bundles.get(name)
+        if bundle is None:
+            bundle = self._bundles[name] = _Bundle(copies)
+            asyncio.get_running_loop().call_later(TOGETHER, self._waited, name, bundle)
+        bundle.come += 1
+        bundle.on_way += 1
+
+    def ready(self, name: str, one: T) -> None:
+        """One can be handed in."""
+        bundle = self._bundles[name]
+        bundle.ready.append(one)
+        self._arrived(name, bundle)
+
+    def stays_away(self, name: str) -> None:
+        """One that was on its way is not any more."""
+        self._arrived(name, self._bundles[name])
+
+    def _arrived(self, name: str, bundle: "_Bundle[T]") -> None:
+        bundle.on_way -= 1
+        self._look(name, bundle)
+
+    def _waited(self, name: str, bundle: "_Bundle[T]") -> None:
+        bundle.is_late = True
+        if self._bundles.get(name) is bundle:
+            self._look(name, bundle)
+
+    def _look(self, name: str, bundle: "_Bundle[T]") -> None:
+        if bundle.on_way or not (bundle.is_late or bundle.come >= bundle.copies):
+            return
+        del self._bundles[name]
+        if bundle.ready:
+            self._hand_in(bundle.ready)
