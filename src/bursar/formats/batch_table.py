@@ -36,7 +36,7 @@ class PoolTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shortest: Annotated[Duration, Meta(description="Of one allocation.")] = "1 min"
     longest: Annotated[Duration, Meta(description="Of one allocation.")] = "1 h"
     trigger: Annotated[Positive, Meta(description="Waiting tasks that make it acquire.")] = 1
-    release: Annotated[Release, Meta(description="When processors go back.")] = "idle"
+    release: Annotated[Release, Meta(description="When processors go back.")] = "adaptive"
     idle: Annotated[Duration, Meta(description="For which a worker is idle before it goes.")] = (
         "30 s"
     )

@@ -20,9 +20,10 @@ and one job over a range of nodes."""
 
 ACQUISITIONS: tuple[Acquisition, ...] = get_args(Acquisition)
 
-Release = Literal["idle", "no-tasks", "queue"]
+Release = Literal["adaptive", "idle", "no-tasks", "queue"]
 """When processors go back: distributed, when a worker was idle for a time; centralised, when
-there are no tasks, or fewer than so many are queued (DRP section 3.1)."""
+there are no tasks, or fewer than so many are queued (DRP section 3.1). Ours: as the first, but at
+once when no task waits and none will come."""
 
 Manager = Literal["slurm", "gridengine", "pbs", "lsf", "flux"]
 """Local resource managers."""
@@ -47,8 +48,7 @@ class Acquiring:
     release
         When they go back.
     idle
-        Seconds for which a worker is idle before it goes, with ``"idle"``; and before it goes
-        although others of its request do not, where the scheduler can shrink jobs.
+        Seconds for which a worker is idle before it goes, with ``"adaptive"`` and ``"idle"``.
     below
         With ``"queue"``: processors go back when fewer tasks than this are queued.
     max_pending
@@ -65,7 +65,7 @@ class Acquiring:
     shortest: float = 60.0
     longest: float = 3600.0
     trigger: int = 1
-    release: Release = "idle"
+    release: Release = "adaptive"
     idle: float = 30.0
     below: int = 1
     max_pending: int = 64

@@ -46,6 +46,8 @@ class Round:
                 self._money -= worst_cost(view.sites[a.site], a.processors, a.seconds)
         self._races = {name: racing(view.allocations, name) for name in view.sites}
         self._made: dict[str, list[Shape]] = {name: [] for name in view.sites}
+        self._firm = dict.fromkeys(view.sites, 0)  # of these processors, such as do not race
+        self._wished = 0  # processors of this round, of all sites
         self._starts: dict[str, float] = {}
         self._asks: list[Ask] = []
 
@@ -62,6 +64,7 @@ class Round:
             elif not standing.given_up:
                 self._memory.wake_at(standing.until)
         amounts = self._amounts(open_sites)
+        self._wished = sum(amounts.values())
         for site in sorted(open_sites, key=self._order):
             if amounts.get(site.name):
                 self._ask(site, amounts[site.name], open_sites)
@@ -213,7 +216,11 @@ class Round:
         unit = self._unit_at(site) or 1
         demand = self._view.demand
         there = room(self._view, self._stay, unit) + demand.running
-        wanted = walltime.wanted_seconds(demand, site, there + amount)
+        # The work is shared with what others are asked for besides.
+        wanted = walltime.wanted_seconds(demand, site, there + max(amount, self._wished))
+        left = self._view.until_deadline
+        if left is not None and left > 0 and site.batch:
+            wanted = min(wanted, max(left, walltime.least_seconds(demand, site, wanted)))
         least = walltime.least_seconds(demand, site, wanted)
         amount, seconds = self._affordable(site, amount, unit, wanted, least)
         if amount <= 0:
@@ -303,6 +310,8 @@ class Round:
         """Who else is asked for the same, and for how long."""
         if self._races[site.name] >= site.rules.max_racing:
             return []
+        if self._below_fewest(site) > self._firm[site.name]:
+            return []  # the least number is not to be lost to others
         found = []
         for other in sorted(rivals, key=self._order):
             if (
@@ -337,7 +346,12 @@ class Round:
         self._room[site.name] -= shape.processors
         self._pending[site.name] += 1
         self._money -= cost
-        self._races[site.name] += bool(race)
+        if race:
+            self._races[site.name] += 1
+        else:
+            self._firm[site.name] += shape.processors
+        if site.holes and not shape.fits:  # it may have to move
+            self._memory.wake_at(self._view.now + site.rules.probe_every)
         if site.holes or site.free is not None:
             self._memory.sights[site.name].claims.append(shape)
         self._made[site.name].append(shape)

@@ -119,7 +119,9 @@ def _choices(
     since = max(a.idle_since or 0.0 for a in group)
     is_ready = any(a.ready for a in group)
     match rules.release:
-        case "idle" if is_ready or not is_active(demand):
+        case "adaptive" if not demand.tasks and not demand.later:
+            yield since, "no task is left for it"
+        case "adaptive" | "idle" if is_ready or not is_active(demand):
             least = SETTLING if demand.tasks else 0.0
             yield since + max(rules.idle, least), f"idle for {rules.idle:g} s"
         case "no-tasks" if not demand.tasks and not demand.later:

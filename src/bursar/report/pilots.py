@@ -22,7 +22,7 @@ def print_pilots(requests: Sequence[Mapping[str, Any]], sites: Sequence[Mapping[
     table = Table("request", "site", "job", "width", "waited", *_HEADINGS, "", box=None)
     for column in table.columns[3:9]:
         column.justify = "right"
-    for column in table.columns[:9]:
+    for column in table.columns:
         column.no_wrap = True
     for one in requests:
         wait = "" if one["wait_s"] is None else span(one["wait_s"])

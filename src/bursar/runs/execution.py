@@ -13,7 +13,7 @@ import msgspec
 
 from bursar.broker.pilots import Pilot, pilots_of
 from bursar.broker.supply import Ended, Past, Supply
-from bursar.dispatch.journal import Journal, JournalState
+from bursar.dispatch.journal import Event, Journal, JournalState
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.queue import Counts
 from bursar.dispatch.server import DataAt, Dispatcher, Folders
@@ -458,10 +458,9 @@ class Execution:
                 text = msgspec.json.encode(ended).decode()
                 self.dispatcher.note("lease", text, self.guard.transfers())
         self.dispatcher.post(self.guard.transfers())
-        # Such as were asked for and never begun have numbers, too.
         self._pilots = max((int(name.rpartition("-")[2]) for name in leases), default=0)
         if self._pool is not None:
-            self.pooling = self._pooling_of(self._pool)
+            self.pooling = self._pooling_of(self._pool, past.events)
         self.provision = Provision(
             sites=self._sites,
             guard=self.guard,
@@ -486,8 +485,8 @@ class Execution:
         else:
             self._supply(self._just_in_time, self._just_in_time.begin(self._standing(past)))
 
-    def _pooling_of(self, pool: "Pool") -> "Pooling":
-        from bursar.runs.pooling import Pooling
+    def _pooling_of(self, pool: "Pool", past: Sequence[Event]) -> "Pooling":
+        from bursar.runs.pooling import Pooling, last_number
 
         return Pooling(
             pool,
@@ -496,7 +495,7 @@ class Execution:
             guard=self.guard,
             goal=lambda: self._goal,
             elapsed=lambda: self.elapsed,
-            pilots=self._pilots,
+            pilots=max(self._pilots, last_number(past)),
             note=self.dispatcher.note,
             stop=lambda verdict: self.stop("goal", verdict, grace=0.0),
             on_error=self._fault,

@@ -5,18 +5,19 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from bursar.broker.pilots import Pilot
+from bursar.dispatch.journal import Event
 from bursar.dispatch.server import Dispatcher, LeaseLoad
 from bursar.market.guard import BudgetGuard
 from bursar.model.errors import BursarError
 from bursar.model.goal import Goal
 from bursar.model.money import from_micros
 from bursar.provisioning.pool import Pool
-from bursar.provisioning.view import Allocation, Ask, GiveBack, Loss, View
+from bursar.provisioning.view import Allocation, Ask, GiveBack, Loss, SiteView, View
 from bursar.runs.provision import Provision, Watch
 from bursar.sites.protocol import Site
 
@@ -33,6 +34,10 @@ ASKED = "asked"
 BOUNDS = "bounds"
 """Kind of the event that says, at the end, how many bounds on waits were given for each site so
 far, in this run and before it, and how many held."""
+
+
+_ROUNDING = 100
+"""Micro-units that are left alone: what is set aside for a lease is rounded up."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +68,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     bundle: str = ""
     race: str = ""
+
+
+def last_number(events: Sequence[Event]) -> int:
+    """The highest number of a pilot that was asked for, whether it began or not; 0: none was."""
+    names = (
+        msgspec.json.decode(event.text, type=Asked).name for event in events if event.kind == ASKED
+    )
+    return max((int(name.rpartition("-")[2]) for name in names), default=0)
 
 
 @dataclass(slots=True)
@@ -206,6 +219,7 @@ class Pooling(Watch):
             verdict = self._pool.verdict(view)
             if verdict:
                 self._stop(verdict)
+                return
             await asyncio.sleep(PAUSE)
             until = min(loop.time() + CALM, loop.time() + self._pool.wake - view.now)
             heard = asyncio.ensure_future(self._news.wait())
@@ -255,15 +269,25 @@ class Pooling(Watch):
     def _view(self) -> View:
         now = self._dispatcher.now()
         loads = self._dispatcher.leases()
-        goal = self._goal()
+        goal, free = self._goal(), self._guard.ledger.free
         return View(
             now=now,
             demand=self._dispatcher.demand(),
             allocations=tuple(self._allocation(name, e, loads) for name, e in self._asked.items()),
-            sites={name: site.view() for name, site in self._sites.items()},
+            sites={name: self._seen(site, goal) for name, site in self._sites.items()},
             until_deadline=None if goal.deadline is None else goal.deadline - self._elapsed(),
-            affordable=(None if goal.budget is None else from_micros(self._guard.ledger.free)),
+            affordable=None if goal.budget is None else from_micros(max(0, free - _ROUNDING)),
         )
+
+    def _seen(self, site: Site, goal: Goal) -> SiteView:
+        """
+        A site as it sees itself.
+
+        Of a lease without an end any amount may have to be set aside for what it runs: with a
+        budget each has one, wherever it is.
+        """
+        view = site.view()
+        return view if goal.budget is None else replace(view, batch=True)
 
     def _allocation(self, name: str, entry: _Asked, loads: Mapping[str, LeaseLoad]) -> Allocation:
         load = loads.get(name)

@@ -399,7 +399,7 @@ class Provision:
         pilot = carried.pilot
         if processors is not None and processors != pilot.processors:
             carried.pilot = pilot = replace(pilot, processors=processors, own=processors)
-        if seconds is not None:
+        if seconds is not None and seconds < pilot.duration:
             carried.pilot = pilot = replace(pilot, duration=seconds)
         self._ends_at(carried, now + pilot.duration)  # before a worker is there
         if pilot.start is None:
@@ -408,6 +408,10 @@ class Provision:
             # Nothing is paid for the time that the site let it wait.
             self._write(self._guard.close(pilot.name, math.nextafter(due, -math.inf)))
             self._open(pilot, now)
+        if seconds is None or seconds <= pilot.duration or pilot.whole:
+            return
+        if self._end_at(carried, now + seconds) is None:
+            carried.pilot = replace(pilot, duration=seconds)
 
     async def _over_by(self, carried: _Carried, moment: float) -> None:
         """Waits until a pilot has another end, or is not wanted any more; at most to a moment."""
@@ -463,7 +467,9 @@ class Provision:
 
 
 def _loss(error: BursarError) -> Loss:
-    return "unreachable" if error.transient else "refused"
+    # That there is no money is not the site's fault.
+    passing = error.transient or isinstance(error, BudgetStop)
+    return "unreachable" if passing else "refused"
 
 
 def leases_of(events: Sequence[Event]) -> dict[str, Lease]:

@@ -48,6 +48,9 @@ PARTING = 15.0
 PATIENCE = credentials.PATIENCE
 """Seconds for which a pilot looks for a run that it has lost; then it ends by itself."""
 
+STARTING = 30.0
+"""Seconds that a job gets on top of those of a plan, in which its workers start."""
+
 _AT_ONCE = 1.0  # seconds ahead up to which a pilot is due now
 _GATHERED = 0.02  # seconds in which jobs are gathered that are to be ended by one command
 _SLACK = 60.0  # seconds of a reservation beyond its pilot: limits are in whole minutes
@@ -161,8 +164,8 @@ class BatchSite:
         with contextlib.suppress(SiteError):  # told, and tried again, when a pilot is asked for
             await self._make_ready()
         watching = [
-            asyncio.create_task(self._lasting(self._watch.run())),
-            asyncio.create_task(self._lasting(self._keep_fresh())),
+            asyncio.create_task(self._lasting(self._watch.run)),
+            asyncio.create_task(self._lasting(self._keep_fresh)),
         ]
         try:
             yield
@@ -172,10 +175,10 @@ class BatchSite:
             await asyncio.gather(*watching, return_exceptions=True)
             await self._close()
 
-    async def _lasting(self, work: Coroutine[object, object, None]) -> None:
+    async def _lasting(self, work: Callable[[], Awaitable[None]]) -> None:
         """What goes on beside all else; what fails there is heard by those who rely on it."""
         try:
-            await work
+            await work()
         except Exception as error:
             told = SiteError(f"{self._facts.name}: {type(error).__name__}: {error}")
             self._say(f"is not watched any more: {type(error).__name__}: {error}")
@@ -431,7 +434,7 @@ class BatchSite:
     def _leaves_by_itself(self, pilot: Pilot) -> bool:
         """Whether its workers may go when they are idle: nobody counts on them."""
         rules = self._facts.acquiring
-        return rules.release == "idle" and not rules.fewest and not pilot.tasks
+        return rules.release in ("adaptive", "idle") and not rules.fewest and not pilot.tasks
 
     def _hand_in(self, entries: Sequence[_Pilot]) -> None:
         """One submission for all; it is not stopped half-way, whoever is not wanted any more."""
@@ -467,7 +470,9 @@ class BatchSite:
             self._jobs.update(zip(jobs, pilots, strict=True))
             self._record.has(request.name, dict(zip(jobs, pilots, strict=True)))
         except Exception as error:
-            if isinstance(error, OSError | ValueError):
+            if isinstance(error, InputError):  # no job can be so here; elsewhere it may
+                error = SiteError(f"{error}")
+            elif isinstance(error, OSError | ValueError):
                 error = SiteError(f"{type(error).__name__}: {error}")
             for entry in wanted:
                 if not entry.submitted.done():
@@ -485,7 +490,8 @@ class BatchSite:
 
     def _request(self, entries: Sequence[_Pilot]) -> Request:
         pilot, together = entries[0].pilot, entries[0].together
-        seconds = self._longest if pilot.extensible else min(pilot.duration, self._longest)
+        # A pool thinks of the start itself, a plan of tasks does not.
+        seconds = min(pilot.duration + (STARTING if pilot.tasks else 0.0), self._longest)
         nodes, processors = None, pilot.processors
         per_node = _per_node(self._state)
         several = _SEVERAL_NODES[self._batch.manager]
@@ -567,7 +573,7 @@ class BatchSite:
             processors = report.processors
         if report is not None and pilot.least_duration is not None and report.until is not None:
             seconds = min(report.until - self._clock(), pilot.duration)
-        elif entry.seconds < pilot.duration:
+        elif entry.seconds != pilot.duration:
             seconds = entry.seconds
         try:
             entry.begin(processors, seconds)

@@ -22,7 +22,8 @@ class Begin(Protocol):
         Parameters
         ----------
         processors, seconds
-            How many there are, and for how long; None: as it asked for.
+            How many there are, and for how long; None: as it asked for. Of more time than that
+            use is made if there is money for it.
         """
 
 
