@@ -1,11 +1,12 @@
 """The experiments there are."""
 
 from bursar.model.errors import InputError, nearest
-from bursar.papers import datagrid, escience06, hpdc07, market, nimrodg
+from bursar.papers import datagrid, drp, escience06, hpdc07, market, nimrodg
 from bursar.papers.experiment import Experiment
 
 TITLES = {
     "datagrid": "Cavalieri, Monforte, Scibilia 2003: where jobs go, by the files they read",
+    "drp": "Raicu, Dumitrescu, Foster 2006: acquiring processors from batch schedulers",
     "escience06": "Singh, Kesselman, Deelman, e-Science 2006: total cost by GA and Min-Min",
     "hpdc07": "Singh, Kesselman, Deelman, HPDC 2007: provisioned against best effort",
     "market": "the market: protocols and pricing policies among competing users",
@@ -13,6 +14,7 @@ TITLES = {
 }
 EXPERIMENTS: tuple[Experiment, ...] = (
     *datagrid.EXPERIMENTS,
+    *drp.EXPERIMENTS,
     *escience06.EXPERIMENTS,
     *hpdc07.EXPERIMENTS,
     *market.EXPERIMENTS,

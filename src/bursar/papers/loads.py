@@ -31,13 +31,13 @@ LOGS = {
 
 
 @lru_cache(maxsize=2)
-def _log(data: Path, name: str) -> Trace:
+def log(data: Path, name: str) -> Trace:
     return read_swf(data_file(data, "swf", LOGS[name][0]))
 
 
 def cluster_of_log(data: Path, name: str, seed: int, policy: Policy) -> LoadedCluster:
     """The machine of one of ``LOGS``, somewhere in the middle three fifths of it."""
-    trace = _log(data, name)
+    trace = log(data, name)
     share = np.random.default_rng([seed, 5]).uniform(0.2, 0.8)
     at = float(np.floor(trace.submit[0] + share * (trace.submit[-1] - trace.submit[0])))
     return LoadedCluster(trace, LOGS[name][1], at=at, policy=policy)
@@ -53,7 +53,7 @@ def ctc(data: Path, utilisation: float | None) -> Trace:
     utilisation
         Share of the processors; None: as it is, 65.7 % of 430.
     """
-    trace = _log(data, "CTC")
+    trace = log(data, "CTC")
     if utilisation is None:
         return trace
     rng = np.random.default_rng(COPY_SEED)

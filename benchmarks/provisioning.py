@@ -1,0 +1,201 @@
+"""
+The pool: what it costs to decide, and how many workers it can take in.
+
+Tables:
+
+deciding
+    One decision with 100 allocations at 5 sites: nothing to do, and 50 processors more to be
+    asked for, by every policy; median of many.
+
+joining
+    10,000 workers that join within 100 s of virtual time, in requests of every policy, on a site
+    with room for all: the pool is asked every second, told of everything, and shown everything.
+    Seconds of the processor for all of it, and the slowest decision.
+
+Use::
+
+    python benchmarks/provisioning.py [--quick]
+
+Times are of the processor: the machine may be doing other things.
+"""
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass, field, replace
+
+from bursar.model.demand import Demand
+from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition
+from bursar.provisioning.pool import Pool
+from bursar.provisioning.view import Allocation, Ask, Hole, SiteView, View
+
+WORKERS = 10_000
+SECONDS = 100
+JOIN_AIM = 5.0
+"""Seconds for all of them."""
+HELD = 100
+SITES = 5
+DECIDE_AIM = 1e-3
+"""Seconds of one decision."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the workers")
+    args = parser.parse_args()
+    rounds = 20 if args.quick else 200
+    print(f"deciding: {HELD} allocations, {SITES} sites, aim {1000 * DECIDE_AIM:g} ms")
+    for acquisition in ACQUISITIONS:
+        print("   ", decide(acquisition, rounds))
+    workers = WORKERS // 10 if args.quick else WORKERS
+    print(f"joining: {workers:,} workers, aim {JOIN_AIM:g} s")
+    for acquisition in ACQUISITIONS:
+        print("   ", join(acquisition, workers))
+
+
+# Deciding.
+
+
+def decide(acquisition: Acquisition, rounds: int) -> str:
+    """A line of the table."""
+    idle = [_decided(acquisition, more=0) for _ in range(rounds)]
+    asking = [_decided(acquisition, more=50) for _ in range(rounds)]
+    made = asking[0][1]
+    quiet, busy = (1000 * statistics.median(t for t, _ in all_) for all_ in (idle, asking))
+    verdict = "met" if max(quiet, busy) < 1000 * DECIDE_AIM else "MISSED"
+    return (
+        f"{acquisition:14} {quiet:6.3f} ms, asking ({made:2} decisions) {busy:6.3f} ms  {verdict}"
+    )
+
+
+def _decided(acquisition: Acquisition, more: int) -> tuple[float, int]:
+    """Seconds of one decision, and what was decided."""
+    names = [f"site-{i}" for i in range(SITES)]
+    rules = Acquiring(acquisition=acquisition)
+    sites = {
+        name: SiteView(
+            name=name,
+            rules=rules,
+            processors=96,
+            per_node=12,
+            unit_price=1.0,
+            free=8,
+            holes=tuple(Hole(start=60.0 * i, seconds=900.0, processors=4) for i in range(20)),
+            arrays=True,
+            node_ranges=True,
+        )
+        for name in names
+    }
+    held = tuple(
+        Allocation(
+            name=f"a{i}",
+            site=names[i % SITES],
+            processors=1,
+            asked=0.0,
+            seconds=3600.0,
+            began=1.0,
+            until=3601.0,
+            ready=1,
+            busy=1,
+        )
+        for i in range(HELD)
+    )
+    demand = Demand(
+        tasks=more, processors=more, widest=1, work=60.0 * more, longest=60.0, running=HELD
+    )
+    pool, view = Pool(), View(now=100.0, demand=demand, allocations=held, sites=sites)
+    before = time.perf_counter()
+    decisions = pool.decide(view)
+    return time.perf_counter() - before, len(decisions)
+
+
+# Joining.
+
+
+@dataclass(slots=True)
+class _Site:
+    """Requests begin in their order, evenly over the time."""
+
+    workers: int
+    allocations: dict[str, Allocation] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
+    free: int = 0
+
+    def take(self, ask: Ask, now: float) -> str:
+        name = f"a{len(self.allocations)}"
+        self.allocations[name] = Allocation(
+            name=name,
+            site="site",
+            processors=ask.processors,
+            asked=now,
+            seconds=ask.seconds,
+            bundle=ask.bundle,
+        )
+        self.waiting.append(name)
+        return name
+
+    def begin(self, processors: int, now: float) -> list[str]:
+        """Those of so many processors more, whole requests only."""
+        begun = []
+        self.free += processors
+        while self.waiting and self.allocations[self.waiting[0]].processors <= self.free:
+            name = self.waiting.pop(0)
+            a = self.allocations[name]
+            self.free -= a.processors
+            self.allocations[name] = replace(
+                a, began=now, until=now + a.seconds, ready=a.processors, busy=a.processors
+            )
+            begun.append(name)
+        return begun
+
+
+def join(acquisition: Acquisition, workers: int) -> str:
+    """A line of the table."""
+    rules = Acquiring(acquisition=acquisition, most=workers, max_pending=workers)
+    told = SiteView(
+        name="site",
+        rules=rules,
+        processors=2 * workers,
+        per_node=64,
+        free=2 * workers,
+        holes=(Hole(start=0.0, seconds=86_400.0, processors=2 * workers),),
+        arrays=True,
+        node_ranges=True,
+    )
+    pool, site = Pool(), _Site(workers)
+    slowest, began = 0.0, time.process_time()
+    for second in range(SECONDS + 1):
+        now = float(second)
+        for name in site.begin(-(-workers // SECONDS) if second else 0, now):
+            pool.began(name, now)
+        running = sum(a.ready for a in site.allocations.values())
+        left = 10 * workers - running
+        view = View(
+            now=now,
+            demand=Demand(
+                tasks=left,
+                processors=left,
+                widest=1,
+                work=60.0 * left,
+                longest=60.0,
+                running=running,
+            ),
+            allocations=tuple(site.allocations.values()),
+            sites={"site": told},
+        )
+        before = time.process_time()
+        decisions = pool.decide(view)
+        slowest = max(slowest, time.process_time() - before)
+        for decision in decisions:
+            if isinstance(decision, Ask):
+                pool.asked(site.take(decision, now), decision, now)
+    took = time.process_time() - began
+    held = sum(a.ready for a in site.allocations.values())
+    return (
+        f"{acquisition:14} {held:7,} workers in {len(site.allocations):6,} requests: "
+        f"{took:7.3f} s, slowest decision {1000 * slowest:8.2f} ms"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,355 @@
+"""
+What acquisition policies gather on machines with the jobs of real logs.
+
+The paper stops at two scenarios that were made by hand, and concludes that each policy suits
+another load. Here all of them meet the same moments of recorded loads.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats
+
+from bursar.cluster.machine import Policy
+from bursar.model.provisioning import Acquiring, Acquisition
+from bursar.papers import drawing
+from bursar.papers.drp_acquiring import Acquirer, Work, acquire
+from bursar.papers.drp_findings import BLIND
+from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
+from bursar.papers.loads import LOGS, log
+from bursar.papers.summary import Summary, selected
+from bursar.provisioning.view import Hole, SiteView
+from bursar.simulation.loaded import LoadedCluster
+from bursar.sites.projection import holes_of
+
+if TYPE_CHECKING:
+    import altair
+
+HORIZON = 7200.0
+"""Seconds after the request, in which processor time counts."""
+TASK = 600.0
+"""Seconds of a task; each takes one processor."""
+LOOK = 60.0
+"""Seconds between two looks at the queue."""
+SHARES = (0.125, 0.25, 0.5)
+"""Of the machine's processors, that are asked for."""
+ON = ("CTC", "KTH", "HPC2N")
+"""Logs with what users asked for."""
+QUEUES: tuple[Policy, ...] = ("easy", "conservative")
+POLICIES: tuple[Acquisition, ...] = (
+    "one-at-a-time",
+    "additive",
+    "exponential",
+    "all-at-once",
+    "optimal",
+    "adaptive",
+)
+CONFIDENCE = 0.95
+MOMENTS_SEED = 180
+"""Of the moments that are reported; our policy was made on others (48), which are not."""
+
+
+class TraceSite:
+    """
+    A loaded machine as :class:`bursar.papers.drp_acquiring.Scheduler`; pilots are jobs of it.
+
+    A pilot runs until its limit. Its workers are there as soon as it starts.
+    """
+
+    def __init__(self, cluster: LoadedCluster) -> None:
+        self._cluster = cluster
+        self._machine = cluster.machine
+        self._own: list[int] = []
+        self.submissions = 0
+
+    @property
+    def now(self) -> float:
+        """Seconds on the log's clock."""
+        return self._machine.now
+
+    @property
+    def free(self) -> int:
+        """Processors on which a job could start now."""
+        return self._machine.free
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """What the queue leaves free by what its jobs asked for."""
+        return holes_of(self._machine)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs of others that wait."""
+        return len(np.setdiff1d(self._machine.waiting, self._own, assume_unique=True))
+
+    @property
+    def next_event(self) -> float:
+        """When something happens next by itself, seconds."""
+        return self._cluster.next_event
+
+    def submit(
+        self, processors: int, seconds: float, *, fewest: int | None = None, with_last: bool = False
+    ) -> int:
+        """A job; it takes no time to hand in."""
+        self._own.append(self._machine.submit(processors, seconds))
+        self.submissions += not with_last
+        return self._own[-1]
+
+    def cancel(self, number: int) -> None:
+        """A job is not wanted any more."""
+        self._machine.cancel(number)
+
+    def began(self, number: int) -> float | None:
+        """When a job got its processors, seconds; None: not yet."""
+        return self._machine.job(number).start
+
+    def ended(self, number: int) -> bool:
+        """Whether a job is gone."""
+        return self._machine.job(number).finish is not None
+
+    def processors(self, number: int) -> int:
+        """That a job asks for."""
+        return self._machine.job(number).processors
+
+    def ready(self, number: int) -> int:
+        """All of a job's workers while it runs."""
+        job = self._machine.job(number)
+        return job.processors if job.start is not None and job.finish is None else 0
+
+    def advance(self, until: float) -> None:
+        """Moves the clock."""
+        self._cluster.advance(until)
+
+    def spans(self, until: float) -> Iterator[tuple[float, float, int]]:
+        """From when to when each job of ours held how many processors, up to a moment."""
+        for number in self._own:
+            job = self._machine.job(number)
+            if job.start is not None:
+                yield job.start, min(job.finish or math.inf, until), job.processors
+
+
+def loaded(data: Path, name: str, seed: int, policy: Policy) -> LoadedCluster:
+    """
+    The machine of a log somewhere in the middle three fifths of it, at work hours or not.
+
+    Its users ask for what they asked for; where they ended early, waiting jobs move forward.
+    """
+    trace = log(data, name)
+    share = np.random.default_rng([seed, MOMENTS_SEED]).uniform(0.2, 0.8)
+    at = float(np.floor(trace.submit[0] + share * (trace.submit[-1] - trace.submit[0])))
+    return LoadedCluster(
+        trace, LOGS[name][1], at=at, policy=policy, early="compress", looseness=None
+    )
+
+
+def gathered(cluster: LoadedCluster, policy: Acquisition, wanted: int, longest: float) -> Row:
+    """
+    What a policy gathers for so many processors until the horizon; the cluster moves there.
+
+    Returns
+    -------
+    dict
+        ``cpu``: processor time in per cent of what as many processors at once would have given;
+        ``useful``: such as whole tasks fit into; ``first``, ``half``, ``all``: seconds until so
+        many processors were held, None where they never were; ``requests``.
+    """
+    began, end = cluster.now, cluster.now + HORIZON
+    site = TraceSite(cluster)
+    told = SiteView(name="cluster", rules=Acquiring(), processors=cluster.machine.processors)
+    work = Work(wanted=wanted, tasks=math.ceil(wanted * HORIZON / TASK), seconds=TASK)
+    acquire(site, Acquirer(policy, work, told, longest), horizon=end, every=LOOK)
+    spans = list(site.spans(end))
+    full = wanted * HORIZON
+    return {
+        "cpu": 100 * sum(n * (b - a) for a, b, n in spans) / full,
+        "useful": 100 * sum(n * TASK * ((b - a + 1e-6) // TASK) for a, b, n in spans) / full,
+        "most": max(_held(spans), default=(0.0, 0), key=lambda step: step[1])[1],
+        **{
+            name: reached(spans, began, number)
+            for name, number in (("first", 1), ("half", math.ceil(wanted / 2)), ("all", wanted))
+        },
+        "requests": site.submissions,
+    }
+
+
+def _held(spans: Sequence[tuple[float, float, int]]) -> Iterator[tuple[float, int]]:
+    """Processors held from each moment on; those given back go first."""
+    steps = sorted([(b, -n) for _, b, n in spans] + [(a, n) for a, _, n in spans])
+    held = 0
+    for at, change in steps:
+        held += change
+        yield at, held
+
+
+def reached(
+    spans: Sequence[tuple[float, float, int]], began: float, processors: int
+) -> float | None:
+    """Seconds until so many processors were held at a time; None: never."""
+    return next((at - began for at, held in _held(spans) if held >= processors), None)
+
+
+# The study.
+
+MOMENTS: dict[Effort, int] = {"quick": 6, "normal": 24, "full": 120}
+
+
+def _cells(longest: float, effort: Effort) -> list[Cell]:
+    return [
+        {"log": name, "queue": queue, "longest": longest, "seed": seed}
+        for name in ON
+        for queue in QUEUES
+        for seed in range(MOMENTS[effort])
+    ]
+
+
+def _measure(cell: Cell, data: Path) -> list[Row]:
+    """All policies and sizes at one moment, each on a copy of the same machine."""
+    cluster = loaded(data, cell["log"], cell["seed"], cell["queue"])
+    machine = cluster.machine
+    state = {
+        "free": machine.free / machine.processors,
+        "waiting": len(machine.waiting),
+    }
+    return [
+        dict(cell)
+        | state
+        | {"share": share, "policy": policy}
+        | gathered(
+            cluster.copy(), policy, max(1, round(share * machine.processors)), cell["longest"]
+        )
+        for share, policy in product(SHARES, POLICIES)
+    ]
+
+
+def differences(rows: Sequence[Row], policy: str, measure: str, other: str) -> list[float]:
+    """Of one policy over another, at the same moments of the same machines."""
+    on = ("log", "queue", "share", "seed")
+    theirs = {tuple(r[k] for k in on): r[measure] for r in selected(rows, policy=other)}
+    return [
+        row[measure] - theirs[key]
+        for row in selected(rows, policy=policy)
+        if (key := tuple(row[k] for k in on)) in theirs
+    ]
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Of the confidence interval of the mean, by Student's distribution."""
+    if len(values) < 2:
+        return math.inf
+    sample = Summary.of(values)
+    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, sample.count - 1)) * sample.error
+
+
+def by_moment(rows: Sequence[Row], policy: str, measure: str, other: str) -> list[float]:
+    """The same, a mean for each moment of a log: those of one moment are not independent."""
+    moments = dict.fromkeys((row["log"], row["seed"]) for row in rows)
+    return [
+        float(np.mean(differences(selected(rows, log=name, seed=seed), policy, measure, other)))
+        for name, seed in moments
+    ]
+
+
+def _find(rows: Sequence[Row]) -> list[Finding]:
+    found = []
+    for policy in POLICIES:
+        of = selected(rows, policy=policy)
+        cpu, useful = (Summary.of([r[k] for r in of]) for k in ("cpu", "useful"))
+        found.append(
+            Finding(
+                what=f"{policy}: processor time of what was wanted (%)",
+                paper="",
+                ours=f"{cpu.mean:.1f}, in whole tasks {useful.mean:.1f}; "
+                f"{np.mean([r['requests'] for r in of]):.0f} requests",
+                agrees=None,
+                remark=_times(of),
+            )
+        )
+    for other in BLIND:
+        found.append(_beside(rows, other))
+        for queue in dict.fromkeys(row["queue"] for row in rows):
+            found.append(_beside(selected(rows, queue=queue), other, f", {queue}"))
+    for name in dict.fromkeys(row["log"] for row in rows):
+        best = max(
+            BLIND,
+            key=lambda p: np.mean([r["cpu"] for r in selected(rows, policy=p, log=name)]),
+        )
+        found.append(_beside(selected(rows, log=name), best, f", {name}, its best blind one"))
+    for share in SHARES:
+        best = max(
+            BLIND,
+            key=lambda p: np.mean([r["cpu"] for r in selected(rows, policy=p, share=share)]),
+        )
+        found.append(
+            _beside(selected(rows, share=share), best, f", {share:.3g} of the machine, best blind")
+        )
+    return found
+
+
+def _times(rows: Sequence[Row]) -> str:
+    """How often, and after how long in the median, so many processors were held."""
+    told = []
+    for name in ("first", "half", "all"):
+        times = [row[name] for row in rows if row[name] is not None]
+        median = f" after {np.median(times) / 60:.0f} min" if times else ""
+        told.append(f"{name} in {len(times) / len(rows):.0%}{median}")
+    return ", ".join(told)
+
+
+def _beside(rows: Sequence[Row], other: str, where: str = "") -> Finding:
+    """Ours is to be better on average; it agrees where the whole interval says so."""
+    told = []
+    bounds = []
+    for measure in ("cpu", "useful"):
+        values = by_moment(rows, "adaptive", measure, other)
+        mean, half = float(np.mean(values)), half_width(values)
+        told.append(f"{mean:+.1f} ± {half:.1f}")
+        bounds.append((mean - half, mean + half))
+    low, high = bounds[0]
+    return Finding(
+        what=f"adaptive over {other}{where}, points",
+        paper="",
+        ours=f"{told[0]}; in whole tasks {told[1]}",
+        agrees=True if low > 0 else False if high < 0 else None,
+    )
+
+
+def _draw(rows: Sequence[Row]) -> "dict[str, altair.TopLevelMixin]":
+    shown = [row | {"asked": f"{row['share']:.3g} of it, {row['queue']}"} for row in rows]
+    title = "processor time of what was wanted (%)"
+    charts: dict[str, altair.TopLevelMixin] = {
+        "cpu": drawing.bars(
+            shown, x="asked", y="cpu", by="policy", titles=("share of the machine", title)
+        ),
+        "useful": drawing.bars(
+            shown, x="asked", y="useful", by="policy",
+            titles=("share of the machine", "the same in whole tasks (%)"),
+        ),
+    }  # fmt: skip
+    return charts
+
+
+EXPERIMENTS: tuple[Experiment, ...] = tuple(
+    Experiment(
+        paper="drp",
+        figure=figure,
+        title=f"processor time on the machines of real logs, allocations of at most {hours}",
+        about="At random moments of three logs, each policy asks a copy of the same machine for "
+        "an eighth, a quarter and half of its processors, for tasks of 10 minutes and 2 hours of "
+        "work; counted until 2 hours after the request. All choose an allocation's time from the "
+        "queued work by the same rule. Differences are paired; intervals are of 95 %, over the "
+        "moments.",
+        cells=partial(_cells, longest),
+        measure=_measure,
+        findings=_find,
+        charts=_draw,
+    )
+    for figure, hours, longest in (
+        ("traces", "2 hours", HORIZON),
+        ("traces-short", "20 minutes", 2 * TASK),
+    )
+)
