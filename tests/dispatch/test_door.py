@@ -556,3 +556,55 @@ def test_who_must_go_gets_nothing_more(room: Any) -> None:
             await client.close()
 
     asyncio.run(part())
+
+
+@pytest.mark.parametrize("how", ["vacate", "stop"])
+def test_a_worker_that_stands_still_holds_nobody_up(room: Any, monkeypatch: Any, how: str) -> None:
+    """
+    Its job is suspended: the system answers for it, it does not. Its task is lost.
+    """
+    monkeypatch.setattr(server_module, "STUBBORN", 0.2)
+
+    async def suspend() -> None:
+        async with open_to(room, Task(id="a")) as (dispatcher, credential):
+            client = await Client.to(credential)
+            client.say(hello(credential))
+            assert isinstance(await client.hear(), Welcome)
+            assert isinstance(await client.hear(), Work)
+            async with asyncio.timeout(20):
+                if how == "vacate":
+                    await dispatcher.vacate("lease-1", "its time is over")
+                else:
+                    await dispatcher.stop("enough", grace=0.0)
+            assert dispatcher.busy_leases() == set()
+            assert dispatcher.counts.running == 0
+            await client.close()
+
+    asyncio.run(suspend())
+
+
+def test_no_more_strangers_are_let_near_than_it_can_bear(room: Any, monkeypatch: Any) -> None:
+    """
+    Who speaks TLS and does not say who it is takes a place; workers that are known take none.
+    """
+    monkeypatch.setattr(door_module, "MOST_STRANGERS", 2)
+
+    async def crowd() -> None:
+        async with open_to(room, processors=4) as (_, credential):
+            there = []
+            for number in range(3):
+                there.append(await Client.to(credential))
+                there[-1].say(hello(credential, worker=f"far-lease-1-{number}"))
+                assert isinstance(await there[-1].hear(), Welcome)
+            silent = [await Client.to(credential) for _ in range(2)]
+            coming = asyncio.create_task(Client.to(credential))
+            await asyncio.wait({coming}, timeout=0.3)
+            assert not coming.done()
+            await silent[0].close()
+            late = await asyncio.wait_for(coming, 20)
+            late.say(hello(credential, worker="far-lease-1-late"))
+            assert isinstance(await late.hear(), Welcome)
+            for client in (*there, silent[1], late):
+                await client.close()
+
+    asyncio.run(crowd())

@@ -67,9 +67,9 @@ def test_all_is_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_a_login_node_stays_as_it_is(tmp_path: Path) -> None:
-    batch, _ = read(tmp_path, SITE + 'ssh = "login"\nfolder = "scratch/me"\n')
+    batch, _ = read(tmp_path, SITE + 'ssh = "login"\nfolder = "/scratch/me"\n')
     assert batch is not None
-    assert batch.folder == "scratch/me"
+    assert batch.folder == "/scratch/me"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,10 @@ def test_a_folder_of_a_login_node_stays_as_it_is(tmp_path: Path) -> None:
         (SITE + 'queue = "a b"\n', "s.toml:4: site.x.queue: expected a word"),
         (SITE + 'directives = ["-p x\\n-A y"]\n', "site.x.directives: expected single lines"),
         (SITE + 'ssh = "-oProxyCommand=x"\n', "s.toml:4: site.x.ssh: expected a host"),
+        (
+            SITE + 'ssh = "login"\nfolder = "scratch/me"\n',
+            "s.toml:5: site.x.folder: expected a path from the root",
+        ),
         (SITE + '[site.x.pool]\nacquisition = "all"\n', "site.x.pool.acquisition: "),
         (SITE + "[site.x.pool]\nfewest = 5\nmost = 4\n", "site.x.pool: most must be at least"),
         (SITE + "[site.x.pool]\nlongest = 5\n", "site.x.pool: 0 < shortest <= longest"),

@@ -256,7 +256,7 @@ def test_no_more_is_asked_than_there_is_money_for() -> None:
     poor.run(0.5)
     assert poor.asked() == []
     assert poor.pool.verdict(poor.view()) == (
-        "a task costs up to 100 where it is cheapest, 10 are left"
+        "a task costs up to 155 where it is cheapest, 10 are left"
     )
 
 

@@ -11,6 +11,9 @@ import bursar
 from bursar.dispatch.journal import read_journal
 from bursar.market.ledger import Ledger
 from bursar.model.outcome import Status
+from bursar.provisioning.pool import Pool
+from bursar.provisioning.view import Decision, View
+from bursar.runs.provision import leases_of
 
 
 def site(name: str = "here", processors: int = 2, price: float | None = 1.0) -> bursar.SiteFacts:
@@ -235,3 +238,26 @@ def test_no_run_spends_more_than_its_budget(
     assert bill.total == books.spent
     assert sum(i.amount for i in bill.tasks) + sum(i.remainder for i in bill.leases) == bill.total
     assert result.exit_status in (0, 1, 4)
+
+
+def test_a_pool_that_fails_gives_everything_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong is told; leases are closed and paid all the same."""
+    decide = Pool.decide
+
+    def once(self: Pool, view: View) -> list[Decision]:
+        if any(a.began is not None for a in view.allocations):
+            raise ValueError("a slip")
+        return decide(self, view)
+
+    monkeypatch.setattr(Pool, "decide", once)
+    with pytest.raises((ValueError, bursar.BursarError), match="a slip"):
+        bursar.run(
+            campaign(shell("long", "sleep 60")), site(), provisioning="dynamic", runs=tmp_path
+        )
+
+    (folder,) = (path.parent for path in tmp_path.glob("*/journal.sqlite"))
+    journal = read_journal(folder / "journal.sqlite")
+    assert [lease.end is not None for lease in leases_of(journal.events).values()] == [True]
+    assert Ledger(journal.transfers).held == 0

@@ -819,3 +819,63 @@ def test_no_word_of_a_path_reaches_the_jobs_names(tmp_path: Path) -> None:
             assert re.fullmatch(r"[A-Za-z0-9_-]+", request.name)
 
     run(main())
+
+
+def test_where_nothing_is_free_the_scheduler_is_asked_when_something_will_be(
+    tmp_path: Path,
+) -> None:
+    """
+    Its own word, once in so many seconds as courtesy allows, and only while all is taken: the
+    job that holds everything ends after 600 s at the latest.
+    """
+
+    async def main() -> None:
+        ground = Ground(tmp_path, probe_every=20.0)
+        asked: list[Request] = []
+        inner = ground.manager.expected_start
+
+        async def expected_start(request: Request) -> float | None:
+            asked.append(request)
+            return await inner(request)
+
+        ground.manager.expected_start = expected_start  # type: ignore[method-assign]
+        async with ground.site.opened():
+            await asyncio.sleep(30)
+            assert asked == []
+            assert ground.site.view().probed is None
+            held = await ground.acquire(pilot(processors=8))
+            begin = asyncio.get_running_loop().time()
+            await asyncio.sleep(100)
+            assert 4 <= len(asked) <= 6
+            left = ground.site.view().probed
+            assert left is not None
+            assert 500 <= left <= 600 - (100 - 21)
+            assert ground.site.status().traversal_time == left
+            assert asyncio.get_running_loop().time() - begin == 100
+            await held.release()
+            await asyncio.sleep(30)
+            assert ground.site.view().probed is None
+
+    run(main())
+
+
+def test_a_job_whose_answer_was_lost_goes_at_the_end(tmp_path: Path) -> None:
+    """It was taken, nobody heard of it, and it waits under its name."""
+
+    async def main() -> None:
+        ground = Ground(tmp_path)
+        manager = ground.manager
+        inner = manager.inside.submit
+
+        async def submit(request: Request) -> list[str]:
+            await inner(request)
+            raise SiteError("no answer", transient=True)
+
+        manager.inside.submit = submit  # type: ignore[method-assign]
+        async with ground.site.opened():
+            with pytest.raises(SiteError):
+                await ground.acquire(pilot())
+            assert len(manager.there) == 1
+        assert manager.there == []
+
+    run(main())

@@ -1,5 +1,6 @@
 """Several clusters side by side."""
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -81,3 +82,21 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="clusters must be 1 to 20, got 0"):
         Grid.up(tmp_path, clusters=0)
     assert (tmp_path / "file").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
+    """
+    Slurm's commands run what its configuration names, and that is another's to write.
+    """
+    need_slurm()
+    folder = tmp_path / "g"
+    folder.mkdir()
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(InputError, match="is another user's"):
+        Grid.up(folder, clusters=1, nodes=1)
+    (folder / grids.MARK).write_text("{}")
+    for use in (Grid.at, Grid.clear):
+        with pytest.raises(InputError, match="is another user's"):
+            use(folder)
+    assert [path.name for path in folder.iterdir()] == [grids.MARK]

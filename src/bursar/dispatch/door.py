@@ -25,11 +25,24 @@ HANDSHAKE = 10.0
 """Seconds in which a connection must have become one over TLS."""
 
 MOST_STRANGERS = 256
-"""Connections that are becoming ones over TLS at a time; others wait to be accepted."""
+"""Connections at a time of which nobody knows yet whose they are; others wait to be accepted."""
 
 _GOODBYE = 1.0  # seconds for TLS to end in order
 _ROUNDS = 3  # of the loop, more than it takes until a connection that was accepted is made
 _EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more
+
+
+class Visit(asyncio.Protocol):
+    """
+    A connection through the door.
+
+    Attributes
+    ----------
+    settled
+        Set once it is known whose it is, or it has ended.
+    """
+
+    settled: asyncio.Event
 
 
 @dataclass(slots=True)
@@ -64,7 +77,7 @@ class PilotDoor:
     def __init__(
         self,
         run: str,
-        protocol: Callable[[], asyncio.Protocol],
+        protocol: Callable[[], Visit],
         turn_out: Callable[[str], None],
         silence: float = SILENCE,
     ) -> None:
@@ -237,13 +250,14 @@ class PilotDoor:
             self._room.release()
             return
         try:
-            await loop.connect_accepted_socket(
+            _, visit = await loop.connect_accepted_socket(
                 self._protocol,
                 connection,
                 ssl=self._context,
                 ssl_handshake_timeout=HANDSHAKE,
                 ssl_shutdown_timeout=_GOODBYE,
             )
+            await visit.settled.wait()
         except OSError:  # as time-outs are, and all that TLS refuses
             pass
         finally:

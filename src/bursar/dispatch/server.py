@@ -21,7 +21,7 @@ import msgspec
 
 from bursar.dispatch.clock import epoch_of
 from bursar.dispatch.credential import SILENCE
-from bursar.dispatch.door import PilotDoor
+from bursar.dispatch.door import PilotDoor, Visit
 from bursar.dispatch.folders import folder_name
 from bursar.dispatch.guard import Guard
 from bursar.dispatch.journal import Event, Journal, Record
@@ -67,6 +67,13 @@ _ROUNDS = 3
 
 _PARTING = 1.0  # seconds for what was written last to be read
 _ASK_AGAIN = 0.2  # seconds until the guard is asked again that refused for now
+
+STUBBORN = 10.0
+"""Seconds after its tasks were to be killed in which a worker from elsewhere must have said so.
+
+Later it is taken to be gone. A scheduler may suspend a job: then its worker stands still for as
+long as one likes, with its connection as it was.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +344,11 @@ class Dispatcher:
         self.drain()
         for connection in self._connections.values():
             self._send(connection, Cancel([], grace, reason))
-        await self.wait()
+        late = self._loop.call_later(grace + STUBBORN, self._cut_off)
+        try:
+            await self.wait()
+        finally:
+            late.cancel()
 
     def assign(
         self,
@@ -359,8 +370,12 @@ class Dispatcher:
         for connection in self._connections.values():
             if connection.lease == lease and connection.claimed:
                 self._send(connection, Cancel([], 0.0, reason))
-        while lease in self.busy_leases() and self._fault is None:
-            await self.change()
+        late = self._loop.call_later(STUBBORN, self._cut_off, lease)
+        try:
+            while lease in self.busy_leases() and self._fault is None:
+                await self.change()
+        finally:
+            late.cancel()
 
     def dismiss(self, lease: str) -> None:
         """A lease's workers are let go; they take nothing more."""
@@ -581,6 +596,20 @@ class Dispatcher:
                     self._send(connection, Cancel([], 0.0, "its processors go back"))
                 self._send(connection, Leave())
                 self._loop.call_later(_PARTING, connection.hang_up)
+
+    def _cut_off(self, lease: str | None = None) -> None:
+        """Workers from elsewhere, of a lease or any, that still have tasks are gone to us."""
+        for connection in list(self._connections.values()):
+            if (
+                connection.from_elsewhere
+                and connection.claimed
+                and lease
+                in (
+                    None,
+                    connection.lease,
+                )
+            ):
+                connection.abort()
 
     def _is_open(self, connection: "_Connection") -> bool:
         """Whether a worker takes tasks."""
@@ -894,7 +923,7 @@ class Dispatcher:
         self._changed.set()
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(Visit):
     """A worker's end of the wire; a stranger's until it has shown a token."""
 
     def __init__(self, dispatcher: Dispatcher, *, from_elsewhere: bool = False) -> None:
@@ -905,6 +934,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._known = False
+        self.settled = asyncio.Event()
         self.worker = ""
         self.site = ""
         self.lease = ""
@@ -919,6 +949,7 @@ class _Connection(asyncio.Protocol):
     def introduce(self, hello: Hello) -> None:
         """The stranger is a worker."""
         self._known = True
+        self.settled.set()
         self._frames.limit = MAX_FRAME
         self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
         self.lease = hello.lease
@@ -970,6 +1001,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The worker is gone."""
+        self.settled.set()
         if self._patience is not None:
             self._patience.cancel()
         self._dispatcher._left(self)

@@ -51,7 +51,8 @@ class PoolTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Of these, such as race with requests elsewhere."),
     ] = 2
     probe_every: Annotated[
-        Duration, Meta(description="Between questions when a request would start.")
+        Duration,
+        Meta(description="Between looks at the queue while nothing changes there."),
     ] = "30 s"
 
 
@@ -104,6 +105,10 @@ def batch_of(table: "SiteTable", place: str, folder: Path) -> Batch | None:
             raise InputError("expected a word", where=joined(place, key))
     if given.get("ssh", "").startswith("-"):
         raise InputError("expected a host", where=joined(place, "ssh"))
+    if given.get("ssh") and not given.get("folder", "/").startswith("/"):
+        raise InputError(
+            "expected a path from the root, as the login node has it", where=joined(place, "folder")
+        )
     if "folder" in given and not given.get("ssh"):
         given["folder"] = str((folder / given["folder"]).absolute())
     for key in ("directives", "setup"):

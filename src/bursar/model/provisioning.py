@@ -56,7 +56,8 @@ class Acquiring:
     max_racing
         Of these, such as others elsewhere may take the place of.
     probe_every
-        Seconds between questions to the scheduler when a request would start.
+        Seconds between looks at the queue while nothing of ours changes there, and for which a
+        request waits at the least before another takes its place in what has become free.
     """
 
     acquisition: Acquisition = "adaptive"
@@ -115,7 +116,7 @@ class Batch:
     python
         Interpreter on the nodes that has this package; None: the one that runs this.
     folder
-        Where files of pilots lie, on this machine and on the nodes; None: in the user's cache.
+        Where files of pilots lie, on this machine and on the nodes; None: in the run's folder.
     reach
         Host or address under which the nodes find this machine; None: its name.
     """

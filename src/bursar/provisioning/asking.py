@@ -206,6 +206,8 @@ class Round:
             return 0.0
         if self._free(site) >= self._unit:
             return 0.0
+        if site.probed is not None:
+            return site.probed  # its own word is worth more than our model of it
         starts = [h.start for h in site.holes if h.processors >= self._unit and h.start > 0]
         bound = self._memory.waits.bound(site.name, self._unit, walltime.limit(site))
         return min([*starts, math.inf if bound is None else bound])
@@ -238,14 +240,17 @@ class Round:
     ) -> tuple[int, float]:
         """As many as there is money for in the worst case, rather for less time than fewer."""
         rate = site.unit_price or 0.0
-        if not rate or math.isinf(self._money):
+        money = self._money - (site.fixed_price or 0.0)
+        if money < 0:
+            return 0, wanted
+        if not rate or math.isinf(money):
             return amount, wanted
         seconds = wanted if site.batch else self._view.demand.longest / site.speed
         shortest = least if site.batch else seconds
-        if amount * rate * seconds > self._money:
-            seconds = max(shortest, math.floor(self._money / (rate * amount)))
-            if rate * seconds * amount > self._money:
-                amount = int(self._money / (rate * seconds)) // unit * unit if seconds else 0
+        if amount * rate * seconds > money:
+            seconds = max(shortest, math.floor(money / (rate * amount)))
+            if rate * seconds * amount > money:
+                amount = int(money / (rate * seconds)) // unit * unit if seconds else 0
         return max(amount, 0), seconds if site.batch else wanted
 
     def _ask_blindly(

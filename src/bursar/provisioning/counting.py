@@ -22,13 +22,15 @@ def price(site: SiteView) -> tuple[bool, float]:
     """What work costs there, to compare: an unknown price comes after all known ones."""
     if site.unit_price is None:
         return True, 0.0
-    return False, site.unit_price / site.speed
+    # What one request costs besides, over the longest time that one processor of it may last.
+    besides = (site.fixed_price or 0.0) / site.rules.longest
+    return False, (site.unit_price + besides) / site.speed
 
 
 def worst_cost(site: SiteView, processors: int, seconds: float) -> float:
     """Currency units at the most; 0 where the price is unknown, or nobody knows for how long."""
-    rate = site.unit_price or 0.0
-    return processors * rate * seconds if rate and math.isfinite(seconds) else 0.0
+    rate, fixed = site.unit_price or 0.0, site.fixed_price or 0.0
+    return fixed + (processors * rate * seconds if rate and math.isfinite(seconds) else 0.0)
 
 
 def room(view: View, allocations: Sequence[Allocation], unit: int) -> int:

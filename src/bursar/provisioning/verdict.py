@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from bursar.provisioning.counting import capacity, widest_at, worst_cost
 from bursar.provisioning.view import SiteView, View
-from bursar.provisioning.walltime import has_time, limit
+from bursar.provisioning.walltime import has_time, least_seconds, limit
 
 
 def verdict_of(view: View, given_up: Mapping[str, str]) -> str | None:
@@ -52,8 +52,8 @@ def verdict_of(view: View, given_up: Mapping[str, str]) -> str | None:
 
 def _cost(site: SiteView, view: View) -> float:
     seconds = view.demand.longest / site.speed
-    if site.batch:
-        seconds = max(seconds, site.rules.shortest)
+    if site.batch:  # what would be asked for, at the least
+        seconds = least_seconds(view.demand, site, limit(site))
     return worst_cost(site, max(view.demand.widest, 1), seconds)
 
 

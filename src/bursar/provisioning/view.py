@@ -95,8 +95,8 @@ class SiteView:
         Processors of its nodes, the most of one; None where it has no nodes.
     speed
         Work per second, relative to what estimates hold for.
-    unit_price
-        Currency units per processor-second; None when unknown.
+    unit_price, fixed_price
+        Currency units per processor-second, and for each request; None when unknown.
     batch
         Whether requests wait in a queue and have an end; otherwise it gives at once, and for as
         long as one likes.
@@ -104,6 +104,9 @@ class SiteView:
         Processors that are free now by what the scheduler says; None: it does not say.
     holes
         What is free, now and later, by the scheduler's queue; empty: nobody knows.
+    probed
+        Seconds until one processor would be there, as the scheduler said when it was asked; None:
+        it was not, or does not say.
     waiting
         Jobs of others in the queue.
     longest
@@ -118,9 +121,11 @@ class SiteView:
     per_node: int | None = None
     speed: float = 1.0
     unit_price: float | None = None
+    fixed_price: float | None = 0.0
     batch: bool = True
     free: int | None = None
     holes: tuple[Hole, ...] = ()
+    probed: float | None = None
     waiting: int = 0
     longest: float | None = None
     arrays: bool = False

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -568,18 +568,20 @@ class Execution:
     async def _end(self) -> None:
         """Gives everything back; every step is tried, whatever became of the others."""
         self._leaving = True
-        try:
-            if self._replanning is not None:
-                self._replanning.cancel()
-            if self.pooling is not None:
-                await self.pooling.end()
-            if hasattr(self, "dispatcher"):
-                await self.dispatcher.close()
+        if self._replanning is not None:
+            self._replanning.cancel()
+        async with AsyncExitStack() as steps:  # the last one first
+            steps.callback(self._journal.close)
             if hasattr(self, "provision"):
-                await self.provision.end()
-                self._note(END, "", self.guard.transfers())
-        finally:
-            self._journal.close()
+                steps.push_async_callback(self._give_back)
+            if hasattr(self, "dispatcher"):
+                steps.push_async_callback(self.dispatcher.close)
+            if self.pooling is not None:
+                steps.push_async_callback(self.pooling.end)
+
+    async def _give_back(self) -> None:
+        await self.provision.end()
+        self._note(END, "", self.guard.transfers())
 
     # What happens in between.
 

@@ -132,6 +132,7 @@ class SimulatedSite:
             processors=facts.processors,
             speed=facts.speed,
             unit_price=facts.unit_price,
+            fixed_price=facts.fixed_price,
             batch=cluster is not None,
             free=max(0, facts.processors - self._bought),
         )

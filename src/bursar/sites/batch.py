@@ -135,6 +135,8 @@ class BatchSite:
         self._holes: tuple[Hole, ...] = ()
         self._asked = 0.0
         self._is_ready = False
+        self._probed: float | None = None  # seconds until a processor is there, as it says
+        self._probe_at = 0.0
         self._readying: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._due: dict[str, float] = {}  # pilots with a start, seconds since the epoch
@@ -234,8 +236,8 @@ class BatchSite:
         if state is None:
             raise SiteError(f"{self._facts.name}: its scheduler has not been asked", transient=True)
         machine = self._projected
-        traversal = None
-        if machine is not None:
+        traversal = self._probed  # its own word before our model of it
+        if traversal is None and machine is not None:
             with contextlib.suppress(InputError):
                 traversal = machine.expected_start(1, seconds or self._usual(state)) - machine.now
         return SiteStatus(
@@ -258,8 +260,10 @@ class BatchSite:
             per_node=_per_node(state),
             speed=self._facts.speed,
             unit_price=self._facts.unit_price,
+            fixed_price=self._facts.fixed_price,
             batch=True,
             free=None if state is None else self._free(state),
+            probed=self._probed,
             holes=self._holes,
             waiting=0 if state is None else sum(not j.running and not j.own for j in state.jobs),
             longest=None if state is None else state.longest,
@@ -300,8 +304,36 @@ class BatchSite:
             except SiteError:
                 self._asked = loop.time()  # the watch says so when it matters
                 continue
+            await self._probe()
             if self._not_ended:
                 self._end_soon(self._not_ended)
+
+    async def _probe(self) -> None:
+        """
+        Asks the scheduler itself when a small request would start, where nothing is free.
+
+        No more often than the rules' courtesy allows: it costs the scheduler a round.
+        """
+        state, now = self._state, asyncio.get_running_loop().time()
+        if state is None or state.free:
+            self._probed = None
+            return
+        rules = self._facts.acquiring
+        if now < self._probe_at or not self._manager.abilities.start_estimates:
+            return
+        self._probe_at = now + rules.probe_every
+        request = Request(
+            name=self._job_name("probe"),
+            processors=1,
+            seconds=min(rules.shortest, self._longest),
+            script="exit 0\n",
+            folder=self._folder,
+        )
+        try:
+            start = await self._manager.expected_start(request)
+        except SiteError:
+            start = None  # a refusal is told when something is asked for in earnest
+        self._probed = None if start is None else max(0.0, start - self._clock())
 
     # Reservations.
 
@@ -683,14 +715,37 @@ class BatchSite:
                 await asyncio.wait(late)
         for name in sorted(self._reserved):
             await self._unreserve(name)
+        are_known = await self._find_unanswered()
         left = await self._see_them_gone()
         if left:
             self._say(f"jobs {', '.join(left)} may still be there")
-        elif not self._reserved and (self._is_ready or not self._record.read()):
+        elif are_known and not self._reserved and (self._is_ready or not self._record.read()):
             self._record.clear()
         await self._keep_usage()
         with contextlib.suppress(SiteError):
             await self._shell.remove(self._folder)
+
+    async def _find_unanswered(self) -> bool:
+        """
+        Jobs of submissions whose answer was lost are ours, too.
+
+        Returns
+        -------
+        bool
+            Whether all of them are known; otherwise the next life looks for them.
+        """
+        names = self._record.read().names
+        if not names:
+            return True
+        if not isinstance(self._manager, Finds):
+            return False
+        try:
+            for name in names:
+                self._jobs.update(dict.fromkeys(await self._manager.named(name), ""))
+        except SiteError as error:
+            self._say(str(error))
+            return False
+        return True
 
     async def _see_them_gone(self) -> list[str]:
         """Jobs that have not ended in time, or of which nobody can say."""

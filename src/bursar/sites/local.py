@@ -93,6 +93,7 @@ class LocalSite:
             processors=self._facts.processors,
             speed=self._facts.speed,
             unit_price=self._facts.unit_price,
+            fixed_price=self._facts.fixed_price,
             batch=False,
             free=max(0, self._facts.processors - held),
         )

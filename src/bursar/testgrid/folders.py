@@ -44,8 +44,8 @@ def held(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"cannot be used: {error.strerror}", where=str(folder)) from None
     try:
-        if os.geteuid() not in (0, os.fstat(handle).st_uid):
-            raise InputError("is another user's", where=str(folder))
+        if os.fstat(handle).st_uid != os.geteuid():
+            raise _not_ours(folder)
         busy = InputError("another process brings it up or down just now", where=str(folder))
         # A process that was killed may live on for a moment in one that it was about to start.
         if not wait_until(lambda: _locks(handle), 2.0):
@@ -56,6 +56,25 @@ def held(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def need_own(folder: Path) -> None:
+    """
+    Raises
+    ------
+    InputError
+        When a folder that is there is another user's.
+    """
+    if folder.exists() and folder.stat().st_uid != os.geteuid():
+        raise _not_ours(folder)
+
+
+def _not_ours(folder: Path) -> InputError:
+    """
+    Whoever has a folder may name programs in the configurations in it, and Slurm's commands would
+    run them as us, root included. Its usual name is foreseen easily, where all may make folders.
+    """
+    return InputError("is another user's", where=str(folder))
 
 
 def _locks(handle: int) -> bool:

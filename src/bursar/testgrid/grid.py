@@ -156,9 +156,10 @@ class Grid:
         Raises
         ------
         InputError
-            When there is none.
+            When there is none, or it is another user's.
         """
         path = (folder or default_folder()).resolve()
+        folders.need_own(path)
         if not folders.is_marked(path, MARK):
             raise InputError(
                 "no test grid is there", where=str(path), hint="bursar testgrid up starts one"

@@ -84,7 +84,7 @@ def test_every_state_means_something() -> None:
         "122": ("held", None),
         "123": ("pending", None),  # until others of the user end
         "124": ("held", None),
-        "125": ("pending", None),
+        "125": ("held", None),  # the quota is used up
         "126": ("unknown", None),
         "127": ("ended", "node-fail"),
         "128": ("pending", None),
@@ -493,6 +493,30 @@ def test_with_accounting_a_job_is_looked_up_there(tmp_path: Path) -> None:
     usage = asyncio.run(manager.usage(["200", "202"]))
     assert usage["200"].cpu_seconds == 400
     assert usage["202"].cpu_seconds == 0
+
+
+def test_a_record_that_was_never_closed_is_no_job(tmp_path: Path) -> None:
+    """A controller that lost its state knows no such job: the records say that it runs for ever."""
+    manager = fake(tmp_path, squeue="exit 0", sacct=f"cat {RECORDED}/sacct.txt")
+    reports = asyncio.run(manager.look(["205", "203_3"]))
+    assert [r.state for r in reports.values()] == ["unknown", "unknown"]
+    assert "running by the records" in reports["205"].reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [
+        ("AssocGrpCPUMinutesLimit", "held"),
+        ("QOSGrpBillingMinutes", "held"),
+        ("AssocGrpCPURunMinutesLimit", "pending"),
+        ("AssocGrpCpuLimit", "pending"),
+        ("QOSMaxCpuPerUserLimit", "pending"),
+        ("Priority", "pending"),
+    ],
+)
+def test_a_quota_that_is_used_up_holds_a_job(reason: str, state: str) -> None:
+    """One that becomes free as jobs end does not."""
+    assert words.of_job("PENDING", reason)[0].state == state
 
 
 def test_a_refused_cancel_is_told(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from bursar.model.errors import InputError, SiteError
 from bursar.provisioning.lrm.manager import Request
 
 _PLAIN = re.compile(r"/[\w./+@=-]*")
-
-
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,200}")
 
 

@@ -106,7 +106,7 @@ class GridEngine:
                 return [number]
             return [f"{number}.{task}" for task in range(int(first), int(last) + 1, int(step))]
 
-        return await self._submissions.once(plain_name(request), hand_in, self._find)
+        return await self._submissions.once(plain_name(request), hand_in, self.named)
 
     async def cancel(self, ids: Sequence[str]) -> None:
         """Tasks of one array are named by their ranges."""
@@ -289,8 +289,15 @@ class GridEngine:
             self._environments = found
         return parallel.choose(self._environments, request).name
 
-    async def _find(self, name: str) -> Ids:
-        """Ids of our jobs of a name."""
+    async def named(self, name: str) -> Ids:
+        """
+        Ids of this user's jobs of a name, such as have ended lately included.
+
+        Raises
+        ------
+        SiteError
+            When Grid Engine cannot be asked.
+        """
         user = await self._who()
         lines = await self._listed()
         ours = [line for line in lines if line.name == name and line.owner in ("", user)]

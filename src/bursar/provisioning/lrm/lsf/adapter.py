@@ -105,7 +105,7 @@ class LSF(Plainly):
                 return [number]
             return [f"{number}[{index}]" for index in range(1, request.copies + 1)]
 
-        return await self._submissions.once(plain_name(request), hand_in, self._find)
+        return await self._submissions.once(plain_name(request), hand_in, self.named)
 
     async def cancel(self, ids: Sequence[str]) -> None:
         """Those that are gone already are no error."""
@@ -212,8 +212,15 @@ class LSF(Plainly):
             raise refusal("date", answer, ())
         return answer.stdout.strip()
 
-    async def _find(self, name: str) -> Ids:
-        """Ids of our jobs of a name."""
+    async def named(self, name: str) -> Ids:
+        """
+        Ids of this user's jobs of a name, such as have ended lately included.
+
+        Raises
+        ------
+        SiteError
+            When LSF cannot be asked.
+        """
         command = ["bjobs", "-a", "-J", name, "-o", reading.JOB_FIELDS, "-json"]
         records, _ = await self._records(command)
         return [reading.id_of(entry) for entry in records if "JOBID" in entry]

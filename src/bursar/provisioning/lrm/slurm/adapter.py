@@ -302,7 +302,14 @@ class Slurm:
         found = {}
         for id in ids:
             report = _of(names.get(id, id), status)
-            if report is not None:
+            if report is not None and report.state != "ended":
+                # A controller that lost its state leaves such records open for ever.
+                found[id] = JobReport(
+                    id=id,
+                    state="unknown",
+                    reason=f"not in the queue, but {report.state} by the records",
+                )
+            elif report is not None:
                 found[id] = replace(report, id=id)
             elif id in self._cancelled:
                 # Of an element that is cancelled while it waits Slurm keeps nothing.

@@ -5,12 +5,12 @@ import re
 
 from bursar.model.errors import InputError
 from bursar.model.provisioning import Batch
+from bursar.provisioning.lrm import jobscript
 from bursar.provisioning.lrm.manager import Request
 
 MOST_ELEMENTS = 1000
 """Of one array: the highest number of an element is below MaxArraySize, 1001 unless it is set."""
 
-_NAME = re.compile(r"[A-Za-z0-9_\-]{1,200}")
 _WORD = re.compile(r"[^\s'\"\\]+")
 
 
@@ -21,20 +21,12 @@ def check(request: Request) -> None:
     InputError
         When no job can be as a request says.
     """
-    if not _NAME.fullmatch(request.name):
-        raise InputError(f"a job's name is letters, digits, - and _, got {request.name!r}")
-    for name in ("processors", "copies"):
-        if getattr(request, name) < 1:
-            raise InputError(f"{name} must be at least 1, got {getattr(request, name)}")
-    if not 0 < request.seconds < math.inf:
-        raise InputError(f"seconds must be positive and finite, got {request.seconds}")
+    jobscript.check(request)
     if request.least_seconds is not None and not 0 < request.least_seconds <= request.seconds:
         raise InputError(
             f"0 < least_seconds <= seconds must hold, got {request.least_seconds} "
             f"and {request.seconds}"
         )
-    if request.nodes is not None and not 1 <= request.nodes[0] <= request.nodes[1]:
-        raise InputError(f"1 <= fewest <= most nodes must hold, got {request.nodes}")
     if not request.folder.startswith("/") or re.search(r"[\n\0\"\\]", request.folder):
         raise InputError(
             f"folder must be a path from the root without quotes, got {request.folder!r}"

@@ -83,6 +83,10 @@ _STUCK = (
     (r"(Assoc|QOS|Association)Max(Wall|Time)\w*|(Association|QOS)TimeLimit",
      'ask for less time: lower "longest" of its pool'),
     (r"(Assoc|QOS)Max\w+Per(Job|Node)\w*", "ask for fewer processors in one request"),
+    # Not that of processor time which running jobs may still take: that becomes free with them.
+    (r"(Assoc|QOS)Grp(?!\w*Run)\w*Minutes\w*",
+     'the quota does not have so much processor time left: ask for less, lowering "longest" of its '
+     'pool, or name another "account"'),
     (r"QOSMin\w+", "ask for more processors in one request, or name another qos"),
     (r"QOSNotAllowed|InvalidQOS", 'name another "qos"'),
     (r"AccountNotAllowed|InvalidAccount", 'name another "account"'),
@@ -163,7 +167,7 @@ _ADVICE = tuple(
          r"(denied|invalid user id)", "only operators of this Slurm may keep processors in "
          "advance; jobs with a begin time serve instead"),
         (r"invalid partition", '"queue" must name a partition; sinfo lists them'),
-        (r"invalid account or account/partition|invalid account",
+        (r"invalid account",
          '"account" must be one that this user may charge on this partition'),
         (r"invalid qos", '"qos" must be one that this user has; sacctmgr show assoc lists them'),
         (r"time limit is invalid|invalid time limit|requested time limit|time.*exceeds",
