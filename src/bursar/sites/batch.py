@@ -581,7 +581,7 @@ class BatchSite:
                 loss: Loss = "ended" if report.how in ("completed", "timeout") else "lost"
                 reason = f", {report.reason}" if report.reason else ""
                 said = f"{what} has ended: {report.how}{reason}"
-                if report.how == "failed" and not entry.has_begun:
+                if report.how == "failed":
                     self._go_on(self._lose_with_reason(entry, loss, said))
                 else:
                     self._lose(entry, loss, said)

@@ -201,7 +201,9 @@ def test_a_requeued_job_waits_again(slurm: Cluster, tmp_path: Path) -> None:
     async def check(ground: Ground) -> None:
         (ours,) = await ground.manager.submit(ground.request("ours"))
         await ground.wait([ours], is_running)
-        told = slurm.run("sbatch", "--parsable", "--requeue", "-t1", "--wrap", "sleep 60")
+        told = slurm.run(
+            "sbatch", "--parsable", "--requeue", "-t1", "--output=/dev/null", "--wrap", "sleep 60"
+        )
         id = told.strip()
         await ground.wait([id], is_running)
         slurm.run("scontrol", "requeue", id)

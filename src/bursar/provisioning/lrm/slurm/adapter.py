@@ -126,6 +126,7 @@ class Slurm:
             When no job can be like that.
         """
         check(request)
+        self._must_be_configured()
         ids: list[str] = []
         for first in range(0, request.copies, MOST_ELEMENTS):
             copies = min(MOST_ELEMENTS, request.copies - first)
@@ -407,6 +408,7 @@ class Slurm:
         SiteError
             When Slurm cannot be asked, or there is no such partition.
         """
+        self._must_be_configured()
         part = [f"--partition={self._batch.queue}"] if self._batch.queue else []
         sinfo = ["sinfo", "--noheader", "--Node", *part, reading.NODES]
         # Without a name the default partition is meant; which that is, sinfo says.
@@ -530,6 +532,14 @@ class Slurm:
             self._must(answer, "the configuration cannot be read")
             self._config = reading.read_config(answer.stdout)
         return self._config
+
+    def _must_be_configured(self) -> None:
+        """Of a file that is not there Slurm's commands say so after a minute only."""
+        path = self._batch.environment.get("SLURM_CONF")
+        if path is not None and self._batch.ssh is None and not os.path.isfile(path):
+            raise SiteError(
+                f'Slurm: there is no file {path} (set SLURM_CONF in the site\'s "environment")'
+            )
 
     @staticmethod
     def _must(answer: Answer, what: str) -> None:

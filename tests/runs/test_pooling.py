@@ -1,0 +1,281 @@
+"""Pools that are carried out, on virtual time: goals, money, sites that fail."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import bursar
+from bursar.dispatch.journal import JournalState, read_journal
+from bursar.market.ledger import Ledger
+from bursar.model.errors import SiteError
+from bursar.model.provisioning import Acquiring
+from bursar.model.site import Background
+from bursar.runs.pooling import ASKED, Asked, last_number
+from bursar.runs.provision import leases_of
+from bursar.simulation.site import SimulatedSite
+
+
+def site(
+    name: str = "here", processors: int = 8, price: float | None = 1.0, **rules: Any
+) -> bursar.SiteFacts:
+    """A cluster with a queue; its price is per processor-second."""
+    return bursar.SiteFacts(
+        name=name,
+        kind="simulated",
+        processors=processors,
+        unit_price=price,
+        fixed_price=None if price is None else 0.0,
+        currency="EUR",
+        background=Background(policy="easy"),
+        acquiring=Acquiring(**rules),
+    )
+
+
+def tasks(
+    count: int, runtime: float = 60.0, processors: int = 1, name: str = "t"
+) -> list[bursar.Task]:
+    return [
+        bursar.Task(
+            id=f"{name}{i}",
+            steps=(bursar.Shell("x"),),
+            runtime=runtime,
+            processors=processors,
+        )
+        for i in range(count)
+    ]
+
+
+def campaign(*of: bursar.Task, **goal: Any) -> bursar.Campaign:
+    return bursar.Campaign(
+        name="c", workflow=bursar.Workflow(of or tasks(20)), goal=bursar.Goal(**goal)
+    )
+
+
+class Ran:
+    """A simulated run and what is journalled of it."""
+
+    def __init__(
+        self,
+        runs: Path,
+        wanted: bursar.Campaign,
+        sites: bursar.SiteFacts | Sequence[bursar.SiteFacts],
+        name: str = "r",
+    ) -> None:
+        self.result = bursar.simulate(wanted, sites, provisioning="dynamic", name=name, runs=runs)
+        self.journal: JournalState = read_journal(runs / name / "journal.sqlite")
+        self.leases = leases_of(self.journal.events)
+        self.budget = wanted.goal.budget
+
+    @property
+    def messages(self) -> str:
+        return "\n".join(e.text for e in self.journal.events if e.kind == "message")
+
+    @property
+    def steps(self) -> list[Asked]:
+        return [
+            msgspec.json.decode(event.text, type=Asked)
+            for event in self.journal.events
+            if event.kind == ASKED
+        ]
+
+    def check(self) -> None:
+        """What holds of every run: the ledger balances, and what is paid is what was held."""
+        ledger = Ledger(self.journal.transfers)
+        assert sum(ledger.balances.values()) == 0
+        assert ledger.held == 0
+        held = sum(
+            # What stays a moment past its end, for what ends with it, is not paid for that.
+            lease.processors
+            * (min(lease.end, lease.until or lease.end) - lease.start)
+            * (lease.unit_price or 0.0)
+            for lease in self.leases.values()
+            if lease.end is not None
+        )
+        assert all(lease.end is not None for lease in self.leases.values())
+        assert ledger.spent / 1e6 == pytest.approx(held, abs=1e-4)
+        if self.budget is not None:
+            assert ledger.spent <= self.budget * 1e6
+            assert self.most_promised <= self.budget + 1e-6
+        asked = {step.name for step in self.steps if step.step == "asked"}
+        ended = {s.name for s in self.steps if s.step in ("ended", "lost", "refused")}
+        assert set(self.leases) <= asked
+        assert ended <= asked
+
+    @property
+    def most_promised(self) -> float:
+        """The most that was ever spent and held together, currency units."""
+        most = 0
+        for count in range(1, len(self.journal.transfers) + 1, 7):
+            ledger = Ledger(self.journal.transfers[:count])
+            most = max(most, ledger.spent + ledger.held)
+        return most / 1e6
+
+
+def test_all_is_done_and_nothing_is_held_longer(tmp_path: Path) -> None:
+    """20 tasks of 60 s on 8 processors: three rounds."""
+    ran = Ran(tmp_path, campaign(), site())
+
+    assert ran.result.exit_status == 0
+    assert ran.result.makespan == pytest.approx(180.0)
+    ran.check()
+
+
+def test_with_a_deadline_no_more_is_held_than_it_takes(tmp_path: Path) -> None:
+    """1,200 processor-seconds in 700 s: fewer than all, in time, and cheaper."""
+    ran = Ran(tmp_path, campaign(deadline=700.0), site())
+
+    assert ran.result.exit_status == 0
+    assert max(lease.processors for lease in ran.leases.values()) < 8
+    assert ran.result.cost is not None
+    assert ran.result.cost < 1440.0
+    ran.check()
+
+
+@pytest.mark.parametrize("budget", [59.0, 106.0, 210.0, 400.0, 777.0, 1200.0, 1300.0, 1500.0])
+@pytest.mark.parametrize("several", [False, True])
+def test_the_budget_is_never_exceeded_and_the_run_ends(
+    tmp_path: Path, budget: float, several: bool
+) -> None:
+    """
+    Nor promised; what is pending counts. A run without the money for another task stops.
+
+    A task of 60 s is asked for with a margin: 105 s. What is left may pay the task and not the
+    margin: then nothing more will come, and it must not be waited for.
+    """
+    sites = [site("a", 4, 1.0, most=3), site("b", 4, 2.0)] if several else [site()]
+    ran = Ran(tmp_path, campaign(budget=budget), sites)
+
+    done = ran.result.to_dict()["succeeded"]
+    assert (ran.result.exit_status == 0) == (done == 20)
+    if done < 20:
+        assert ran.result.exit_status == 4
+        assert "a task costs up to" in ran.messages
+    if budget < 105:
+        assert done == 0
+    ran.check()
+
+
+def test_fewest_and_most_are_kept(tmp_path: Path) -> None:
+    ran = Ran(tmp_path, campaign(), site(fewest=2, most=3))
+
+    assert ran.result.exit_status == 0
+    moments = sorted(lease.start for lease in ran.leases.values())
+    held = [
+        sum(one.processors for one in ran.leases.values() if one.start <= t < (one.end or t + 1))
+        for t in moments
+    ]
+    assert max(held) == 3
+    ran.check()
+
+
+def test_a_workflow_follows_its_order(tmp_path: Path) -> None:
+    """One, then eight, then one: what is idle in between goes back, and is asked for again."""
+    first, last = tasks(1, name="first"), tasks(1, name="last")
+    middle = tasks(8, runtime=300.0, name="m")
+    middle = [replace(task, after=("first0",)) for task in middle]
+    last = [replace(task, after=tuple(other.id for other in middle)) for task in last]
+    wanted = campaign(*first, *middle, *last)
+    ran = Ran(tmp_path, wanted, site())
+
+    assert ran.result.exit_status == 0
+    ends = {r.outcome.task: r.outcome for r in ran.journal.records}
+    assert ends[0].end <= min(ends[i].start for i in range(1, 9))
+    assert max(ends[i].end for i in range(1, 9)) <= ends[9].start
+    # 60 + 300 + 60 s; one processor of eight would be idle for no longer than the rules say.
+    assert ran.result.makespan == pytest.approx(420.0, abs=10.0)
+    ran.check()
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"processors": 20}, "a task needs 20 processors, the largest allocation at here has 8"),
+        ({"runtime": 5000.0}, "a task needs 1.39 h, the longest allocation at here is 1 h"),
+    ],
+)
+def test_what_no_site_can_run_stops_with_the_reason(
+    tmp_path: Path, task: dict[str, Any], words: str
+) -> None:
+    """Nothing is bought for it."""
+    ran = Ran(tmp_path, campaign(*tasks(2, **task)), site())
+
+    assert ran.result.exit_status == 4
+    assert words in ran.messages
+    assert ran.messages.count(words) == 1
+    assert ran.leases == {}
+    ran.check()
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, name: str, *, transient: bool) -> list[str]:
+    """A site that takes no pilot; whom it refused."""
+    acquire = SimulatedSite.acquire
+    asked: list[str] = []
+
+    async def maybe(self: SimulatedSite, pilot: Any, *given: Any, **more: Any) -> Any:
+        if self.facts.name == name:
+            asked.append(pilot.name)
+            raise SiteError(f"{name}: account is not permitted", transient=transient)
+        return await acquire(self, pilot, *given, **more)
+
+    monkeypatch.setattr(SimulatedSite, "acquire", maybe)
+    return asked
+
+
+@pytest.mark.parametrize("transient", [False, True])
+def test_where_one_site_takes_nothing_another_does_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transient: bool
+) -> None:
+    """The cheaper one refuses, or is away: it is asked ever more rarely, and said to be so."""
+    asked = refusing(monkeypatch, "bad", transient=transient)
+    ran = Ran(tmp_path, campaign(), [site("bad", 8, 0.5), site("good", 4, 1.0)])
+
+    assert ran.result.exit_status == 0
+    assert {lease.site for lease in ran.leases.values()} == {"good"}
+    assert "account is not permitted" in ran.messages
+    assert len(asked) < 20
+    ran.check()
+
+
+def test_where_no_site_takes_anything_the_run_ends_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(monkeypatch, "here", transient=False)
+    ran = Ran(tmp_path, campaign(), site())
+
+    assert ran.result.exit_status == 4
+    assert "here: account is not permitted" in ran.messages
+    assert ran.leases == {}
+    ran.check()
+
+
+@pytest.mark.parametrize("acquisition", ["adaptive", "exponential", "array", "one-at-a-time"])
+def test_the_same_campaign_gives_the_same_decisions(tmp_path: Path, acquisition: str) -> None:
+    """To the byte, times included."""
+    sites = [site("a", 6, 1.0, acquisition=acquisition), site("b", 6, 1.5)]
+    wanted = campaign(*tasks(30, runtime=100.0), *tasks(4, processors=4, name="wide"))
+    one = Ran(tmp_path, wanted, sites, "one")
+    two = Ran(tmp_path, wanted, sites, "two")
+
+    def told(ran: Ran) -> list[tuple[float, str, str]]:
+        return [(e.time, e.kind, e.text) for e in ran.journal.events]
+
+    assert told(one) == told(two)
+    assert one.result.exit_status == 0
+    one.check()
+
+
+def test_names_go_on_after_those_that_never_began(tmp_path: Path) -> None:
+    """A request that was only asked for has a name, and a job may have it still."""
+    ran = Ran(tmp_path, campaign(), site())
+    events = list(ran.journal.events)
+    last = max(int(step.name.rpartition("-")[2]) for step in ran.steps)
+    assert last_number(events) == last
+    step = Asked(name=f"lease-{last + 7}", site="here", step="asked", processors=1)
+    text = msgspec.json.encode(step).decode()
+    later = type(events[0])(events[0].time, ASKED, text)
+    assert last_number([*events, later]) == last + 7
+    assert last_number([]) == 0
