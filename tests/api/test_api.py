@@ -1,6 +1,7 @@
 """``bursar.plan``, ``bursar.run`` and what they return, as the guide tells them."""
 
 import asyncio
+import contextlib
 import inspect
 import json
 import os
@@ -34,6 +35,16 @@ def squares(**goal: Any) -> Campaign:
         id="show", steps=(Shell("cat square.txt"),), inputs=(File("square.txt"),), runtime=1.0
     )
     return Campaign(name="squares", workflow=Workflow((square, show)), goal=Goal(**goal))
+
+
+def running(word: str) -> list[str]:
+    """Processes with a word on their command lines."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if word.encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
 
 
 def long_one(mark: Path) -> Campaign:
@@ -337,3 +348,4 @@ def test_interrupting_a_cell_stops_the_run(tmp_path: Path) -> None:
     run = json.loads((tmp_path / "mine" / "run.json").read_text())
     assert run["state"] in ("failed", "interrupted")
     assert not [thread for thread in threading.enumerate() if thread.name == "bursar-run"]
+    assert not running(str(mark))

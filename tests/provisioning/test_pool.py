@@ -481,6 +481,7 @@ def views(draw: st.DrawFn, name: str) -> SiteView:
         name=name,
         processors=draw(st.sampled_from([1, 8, 96])),
         per_node=draw(st.sampled_from([None, 4, 12])),
+        spans_nodes=draw(st.booleans()),
         speed=draw(st.sampled_from([0.5, 1.0, 2.0])),
         unit_price=draw(st.sampled_from([None, 0.0, 1.0])),
         longest=draw(st.sampled_from([None, 900.0])),
@@ -602,3 +603,13 @@ def test_requests_sum_to_what_was_asked(view: SiteView, tasks: int) -> None:
         expected = min(max(tasks, view.rules.fewest), most)
         whole = view.per_node or 1 if view.rules.acquisition == "node-range" else 1
         assert expected <= total < expected + whole
+
+
+def test_where_a_request_cannot_span_nodes_there_is_one_for_each() -> None:
+    """Ten processors on nodes of four: 4, 4 and 2."""
+    view = site(acquisition="all-at-once")
+    made = world(replace(view, per_node=4, spans_nodes=False), bag(10))
+    made.run(0.5)
+    assert [ask.processors for ask in made.asked()] == [4, 4, 2]
+    made.run(1000.0)
+    assert made.done()

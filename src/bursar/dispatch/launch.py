@@ -133,6 +133,7 @@ class LocalWorkers:
         self._watches: list[asyncio.Task[None]] = []
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._leaving = asyncio.Event()
+        self._run = ""
 
     async def start(self, endpoint: Endpoint) -> None:
         """
@@ -143,6 +144,7 @@ class LocalWorkers:
         SiteError
             When a process cannot be started.
         """
+        self._run = endpoint.run
         for number, share in enumerate(self._shares):
             name = f"{self._site}-{self._lease}-{number}"
             await self._spawn(name, share, endpoint)
@@ -151,13 +153,17 @@ class LocalWorkers:
     async def release(self) -> None:
         """Waits for them to leave, and kills those that do not."""
         self._leaving.set()
-        if self._watches:
-            _, late = await asyncio.wait(self._watches, timeout=_LEAVING)
-            for process in self._processes.values():
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-            if late:
-                await asyncio.wait(late)
+        if not self._watches:
+            return
+        _, late = await asyncio.wait(self._watches, timeout=_LEAVING)
+        killed = dict(self._processes)
+        for process in killed.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        if late:
+            await asyncio.wait(late)
+        for name in killed:  # what it ran is not to go on without it
+            await asyncio.to_thread(kill_leftovers, self._run, name)
 
     @property
     def workers(self) -> int:

@@ -315,6 +315,8 @@ class Round:
         """Who else is asked for the same, and for how long."""
         if self._races[site.name] >= site.rules.max_racing:
             return []
+        if _is_too_wide(site, shape):
+            return []
         if self._below_fewest(site) > self._firm[site.name]:
             return []  # the least number is not to be lost to others
         found = []
@@ -326,6 +328,7 @@ class Round:
                 or self._races[other.name] >= other.rules.max_racing
                 or self._pending[other.name] >= other.rules.max_pending
                 or self._room[other.name] < shape.processors
+                or _is_too_wide(other, shape)
                 or not self._is_triggered(other)
                 or not self._unit_at(other)
                 or shape.processors % self._unit_at(other)
@@ -339,8 +342,22 @@ class Round:
                 found.append((other, seconds))
         return found
 
+    def _make_parts(self, site: SiteView, shape: Shape, *, bundle: str) -> bool:
+        """A request for each node that it takes."""
+        unit = self._unit_at(site) or 1
+        size = max((site.per_node or 0) // unit, 1) * unit
+        made, left = False, shape.processors
+        while left > 0:
+            part = replace(shape, processors=min(size, left), least_processors=None)
+            if not self._make(site, part, bundle=bundle):
+                break
+            made, left = True, left - size
+        return made
+
     def _make(self, site: SiteView, shape: Shape, *, bundle: str = "", race: str = "") -> bool:
         """One request, unless there is no room for it, or no money, or too many wait."""
+        if _is_too_wide(site, shape):
+            return self._make_parts(site, shape, bundle=bundle)
         cost = worst_cost(site, shape.processors, shape.seconds)
         if (
             shape.processors > self._room[site.name]
@@ -372,3 +389,9 @@ class Round:
             )
         )
         return True
+
+
+def _is_too_wide(site: SiteView, shape: Shape) -> bool:
+    """Whether it takes more than a node where a request cannot have more."""
+    most = site.per_node
+    return not site.spans_nodes and most is not None and shape.processors > most

@@ -93,6 +93,8 @@ class SiteView:
         That the site has.
     per_node
         Processors of its nodes, the most of one; None where it has no nodes.
+    spans_nodes
+        Whether one request may hold processors of several nodes.
     speed
         Work per second, relative to what estimates hold for.
     unit_price, fixed_price
@@ -119,6 +121,7 @@ class SiteView:
     rules: Acquiring
     processors: int
     per_node: int | None = None
+    spans_nodes: bool = True
     speed: float = 1.0
     unit_price: float | None = None
     fixed_price: float | None = 0.0

@@ -258,6 +258,7 @@ class BatchSite:
             rules=self._facts.acquiring,
             processors=self._facts.processors,
             per_node=_per_node(state),
+            spans_nodes=_SEVERAL_NODES[self._batch.manager],
             speed=self._facts.speed,
             unit_price=self._facts.unit_price,
             fixed_price=self._facts.fixed_price,
