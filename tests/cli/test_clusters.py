@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import PATIENCE, Folder
 
+from bursar.dispatch.journal import read_journal
 from bursar.testgrid.slurm import Cluster
 
 CAMPAIGN = """\
@@ -422,3 +423,30 @@ def test_without_schedulers_commands_it_says_what_is_missing(ground: Ground, com
     assert done.returncode in (1, 2, 4)
     assert "not found on this machine" in done.stderr
     assert not (ground.folder.path / "runs").exists()
+
+
+@pytest.mark.parametrize("acquisition", ["exponential", "additive", "adaptive"])
+def test_in_simulated_time_it_asks_for_the_same(ground: Ground, acquisition: str) -> None:
+    """The same campaign over the same idle cluster, real and simulated: the same requests."""
+    ground.campaign(12, command="sleep 1.5", runtime=1.5)
+    ground.sites(more=f'[site.c.pool]\nacquisition = "{acquisition}"')
+    ground.run("--name", "real")
+    ground.folder.bursar(
+        *("simulate", "c.toml", "--sites", "s.toml", "--provisioning", "dynamic"),
+        *("--name", "simulated"),
+    )
+
+    def asked(run: str) -> list[tuple[str, int, float]]:
+        steps = [
+            json.loads(event.text)
+            for event in read_journal(ground.folder.path / "runs" / run / "journal.sqlite").events
+            if event.kind == "asked"
+        ]
+        return [
+            (step["site"], step["processors"], step["seconds"])
+            for step in steps
+            if step["step"] == "asked"
+        ]
+
+    assert asked("real") == asked("simulated")
+    assert sum(processors for _, processors, _ in asked("real")) == 12
