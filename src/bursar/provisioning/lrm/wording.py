@@ -55,3 +55,28 @@ def nonsense(doing: str, said: str) -> SiteError:
     """The error of a command that succeeded, but whose answer cannot be read."""
     start = " ".join(said.split())[:120]
     return SiteError(f"{doing} printed what cannot be read: {start!r}", transient=True)
+
+
+def must_have_ended(what: str, answer: Answer, gone: str, complaints: Iterable[Complaint]) -> None:
+    """
+    Jobs that were to end do, or the scheduler said why; those gone already are no error.
+
+    Parameters
+    ----------
+    what
+        The command that was to end them.
+    gone
+        Pattern of a line that says that a job is gone, whatever its case.
+
+    Raises
+    ------
+    SiteError
+        When another line says why some do not.
+    """
+    bad = [
+        line
+        for line in answer.stderr.splitlines()
+        if line.strip() and not re.search(gone, line, re.IGNORECASE)
+    ]
+    if answer.status != 0 and bad:
+        raise refusal(what, Answer(answer.status, "", "\n".join(bad)), complaints)

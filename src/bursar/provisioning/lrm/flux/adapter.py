@@ -15,7 +15,7 @@ from bursar.provisioning.lrm.plainly import Plainly
 from bursar.provisioning.lrm.seen import Seen, unknown
 from bursar.provisioning.lrm.shell import Answer, Shell
 from bursar.provisioning.lrm.submission import Ids, Submissions
-from bursar.provisioning.lrm.wording import Complaint, nonsense, refusal
+from bursar.provisioning.lrm.wording import Complaint, must_have_ended, nonsense, refusal
 
 _GONE = r"unknown|invalid or|inactive|no such job|not found|job is not active"
 _ENGLISH = {"LC_ALL": "C.UTF-8"}
@@ -120,13 +120,7 @@ class Flux(Plainly):
         if not ids:
             return
         answer = await self._run(["cancel", *ids])
-        bad = [
-            line
-            for line in answer.stderr.splitlines()
-            if line.strip() and not re.search(_GONE, line, re.IGNORECASE)
-        ]
-        if answer.status != 0 and bad:
-            raise refusal("flux cancel", Answer(answer.status, "", "\n".join(bad)), COMPLAINTS)
+        must_have_ended("flux cancel", answer, _GONE, COMPLAINTS)
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """By one command, which tells of jobs that ended too."""

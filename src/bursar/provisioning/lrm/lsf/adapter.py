@@ -15,7 +15,7 @@ from bursar.provisioning.lrm.plainly import Plainly
 from bursar.provisioning.lrm.seen import Seen, unknown
 from bursar.provisioning.lrm.shell import Answer, Shell
 from bursar.provisioning.lrm.submission import Ids, Submissions
-from bursar.provisioning.lrm.wording import Complaint, nonsense, refusal
+from bursar.provisioning.lrm.wording import Complaint, must_have_ended, nonsense, refusal
 
 _GIVEN = re.compile(r"Job <(\d+)> is submitted")
 _GONE = r"no matching job found|job has already finished|is not found|no unfinished job"
@@ -112,13 +112,7 @@ class LSF(Plainly):
         if not ids:
             return
         answer = await self._run(["bkill", *ids])
-        bad = [
-            line
-            for line in answer.stderr.splitlines()
-            if line.strip() and not re.search(_GONE, line, re.IGNORECASE)
-        ]
-        if answer.status != 0 and bad:
-            raise refusal("bkill", Answer(answer.status, "", "\n".join(bad)), COMPLAINTS)
+        must_have_ended("bkill", answer, _GONE, COMPLAINTS)
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """By one command; ``bjobs`` forgets jobs after an hour or so, then ``bacct`` is asked."""

@@ -14,7 +14,7 @@ from bursar.provisioning.lrm.plainly import Plainly
 from bursar.provisioning.lrm.seen import Seen, unknown
 from bursar.provisioning.lrm.shell import Answer, Shell
 from bursar.provisioning.lrm.submission import Ids, Submissions
-from bursar.provisioning.lrm.wording import Complaint, nonsense, refusal
+from bursar.provisioning.lrm.wording import Complaint, must_have_ended, nonsense, refusal
 
 _GIVEN = re.compile(r"^(\d+)(\[\])?(\.\S+)?\s*$", re.MULTILINE)
 _GONE = r"unknown job id|job has finished|invalid state for job|request invalid for state"
@@ -105,13 +105,7 @@ class PBS(Plainly):
         if not ids:
             return
         answer = await self._run(["qdel", *ids])
-        bad = [
-            line
-            for line in answer.stderr.splitlines()
-            if line.strip() and not re.search(_GONE, line, re.IGNORECASE)
-        ]
-        if answer.status != 0 and bad:
-            raise refusal("qdel", Answer(answer.status, "", "\n".join(bad)), COMPLAINTS)
+        must_have_ended("qdel", answer, _GONE, COMPLAINTS)
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """Where jobs stand, those of the history too, by one command."""
