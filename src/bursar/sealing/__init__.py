@@ -1,0 +1,1 @@
+"""End-to-end envelopes: what a service routes and cannot read."""

@@ -1,0 +1,322 @@
+"""
+Whose certificate it is, and whether it is to be believed.
+
+A certificate of ours names one party by a URI among its alternative names (RFC 5280, section
+4.2.1.6): ``bursar:user:NAME``, ``bursar:worker:NAME`` or ``bursar:server:NAME``. It is issued by
+one of the authorities directly: there are no intermediate ones.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.utils import CryptographyDeprecationWarning
+
+from bursar.model.errors import BursarError, InputError
+
+Kind = Literal["user", "worker", "server"]
+"""What a certificate is good for; each for nothing else."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+"""What a party may be called: it fits a URI, a file's name and a line of a log."""
+
+_SCHEME = "bursar:"
+_LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----\s*", re.DOTALL)
+
+
+_EXPIRED = "the certificate has expired or is not good yet"
+
+_MOST_VOUCHED = 4096
+"""Certificates of which the answer is kept."""
+
+_ODD = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    InvalidSignature,
+    x509.InvalidVersion,
+    CryptographyDeprecationWarning,  # where warnings are errors
+)
+"""What the library raises at bytes that somebody else has chosen."""
+
+
+class Untrusted(BursarError):
+    """A certificate is not to be believed; the text says why, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """
+    Who a certificate is of.
+
+    Parameters
+    ----------
+    kind
+        What it may be used as.
+    name
+        Of the user, worker or server.
+    """
+
+    kind: Kind
+    name: str
+
+    @property
+    def uri(self) -> str:
+        """As the certificate has it."""
+        return f"{_SCHEME}{self.kind}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vouched:
+    """
+    A certificate that is believed.
+
+    Parameters
+    ----------
+    name
+        Of its party.
+    begin, end
+        When it is good, seconds since the epoch.
+    """
+
+    certificate: x509.Certificate
+    name: str
+    begin: float
+    end: float
+
+
+def party_of(certificate: x509.Certificate) -> Party | None:
+    """Who a certificate is of; None: it does not say, or says more than one."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return None
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    ours = [uri for uri in uris if uri.startswith(_SCHEME)]
+    if len(ours) != 1:
+        return None
+    kind, _, name = ours[0].removeprefix(_SCHEME).partition(":")
+    if kind not in get_args(Kind) or not NAME.fullmatch(name):
+        return None
+    return Party(kind, name)  # type: ignore[arg-type]
+
+
+def names_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Host names and addresses that a certificate is for."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return ()
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return (*names.get_values_for_type(x509.DNSName), *map(str, addresses))
+
+
+class Trust:
+    """
+    The authorities that are believed, and what they have taken back.
+
+    Parameters
+    ----------
+    authorities
+        Their certificates.
+    lists
+        Their revocation lists (RFC 5280, section 5); several of one authority add up.
+
+    Raises
+    ------
+    InputError
+        When a certificate is of no authority, or a list is signed by none of them.
+    """
+
+    def __init__(
+        self,
+        authorities: Sequence[x509.Certificate],
+        lists: Iterable[x509.CertificateRevocationList] = (),
+    ) -> None:
+        if not authorities:
+            raise InputError("expected the certificate of an authority, there is none")
+        for authority in authorities:
+            if not is_authority(authority):
+                name = authority.subject.rfc4514_string()
+                raise InputError(f"expected certificates of authorities, {name} is none")
+        self.authorities = tuple(authorities)
+        self._vouched: dict[tuple[bytes, Kind], Vouched] = {}
+        self._revoked: set[tuple[x509.Name, int]] = set()
+        for revocations in lists:
+            if not any(_signed_by(revocations, each) for each in authorities):
+                raise InputError("the revocation list is signed by none of the authorities")
+            issuer = revocations.issuer
+            self._revoked.update((issuer, entry.serial_number) for entry in revocations)
+
+    @classmethod
+    def from_pem(cls, pem: bytes) -> "Trust":
+        """
+        What is in a file: certificates of authorities (others are passed over), and lists.
+
+        Raises
+        ------
+        InputError
+            When there is no authority in it, or something cannot be read.
+        """
+        authorities = [each for each in read_certificates(pem) if is_authority(each)]
+        return cls(authorities, read_lists(pem))
+
+    def is_revoked(self, certificate: x509.Certificate) -> bool:
+        """Whether its authority has taken it back."""
+        return (certificate.issuer, certificate.serial_number) in self._revoked
+
+    def check(self, certificate: x509.Certificate, kind: Kind, now: float) -> Party:
+        """
+        Who a certificate is of, if it is to be believed.
+
+        Parameters
+        ----------
+        kind
+            What it is used as.
+        now
+            Seconds since the epoch.
+
+        Raises
+        ------
+        Untrusted
+            When it was not issued by one of the authorities, is of another kind, is not good yet
+            or any more, or was revoked.
+        """
+        issuers = [each for each in self.authorities if _issued_by(certificate, each)]
+        if not issuers:
+            raise Untrusted("the certificate was not issued by an authority that is trusted")
+        if not any(is_current(each, now) for each in issuers):
+            raise Untrusted("the certificate of the authority is not good at this time")
+        party = party_of(certificate)
+        if party is None or party.kind != kind:
+            raise Untrusted(f"the certificate is not that of a {kind}")
+        if not is_current(certificate, now):
+            raise Untrusted(_EXPIRED)
+        if self.is_revoked(certificate):
+            raise Untrusted("the certificate was revoked")
+        return party
+
+    def vouch(self, der: bytes, kind: Kind, now: float) -> Vouched:
+        """
+        As :meth:`check`, of a certificate as somebody has sent it (DER); fast the second time.
+
+        Raises
+        ------
+        Untrusted
+            Also when it cannot be read.
+        """
+        known = self._vouched.get((der, kind))
+        if known is None:
+            certificate = parse_certificate(der)
+            party = self.check(certificate, kind, now)
+            known = Vouched(
+                certificate=certificate,
+                name=party.name,
+                begin=certificate.not_valid_before_utc.timestamp(),
+                end=certificate.not_valid_after_utc.timestamp(),
+            )
+            if len(self._vouched) >= _MOST_VOUCHED:
+                self._vouched.clear()
+            self._vouched[der, kind] = known
+        if not known.begin <= now <= known.end:
+            raise Untrusted(_EXPIRED)
+        return known
+
+
+def is_current(certificate: x509.Certificate, now: float) -> bool:
+    """Whether a time, seconds since the epoch, lies in a certificate's own."""
+    begin = certificate.not_valid_before_utc.timestamp()
+    return begin <= now <= certificate.not_valid_after_utc.timestamp()
+
+
+def is_authority(certificate: x509.Certificate) -> bool:
+    """Whether it may issue others."""
+    try:
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+    return constraints.value.ca
+
+
+def parse_certificate(der: bytes) -> x509.Certificate:
+    """
+    A certificate with a key on P-256, in DER, as somebody has sent it.
+
+    Raises
+    ------
+    Untrusted
+        When it is none, or one of a sort that is not known here.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        key = certificate.public_key()
+    except _ODD:
+        raise Untrusted("the certificate cannot be read") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise Untrusted("the certificate's key is not on the curve P-256")
+    return certificate
+
+
+def read_pem(path: Path) -> bytes:
+    """
+    What a file of keys or certificates holds.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def read_certificates(pem: bytes) -> list[x509.Certificate]:
+    """
+    All certificates in a PEM text, which may hold other things too.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        raise InputError("expected a certificate in PEM") from None
+
+
+def read_lists(pem: bytes) -> list[x509.CertificateRevocationList]:
+    """
+    All revocation lists in a PEM text, which may hold other things too.
+
+    Raises
+    ------
+    InputError
+        When one cannot be read.
+    """
+    try:
+        return [x509.load_pem_x509_crl(found) for found in _LIST.findall(pem)]
+    except ValueError:
+        raise InputError("expected a revocation list in PEM") from None
+
+
+def _issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except _ODD:
+        return False
+    return True
+
+
+def _signed_by(revocations: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    key = authority.public_key()
+    if revocations.issuer != authority.subject or not isinstance(key, ec.EllipticCurvePublicKey):
+        return False
+    return revocations.is_signature_valid(key)

@@ -1,0 +1,216 @@
+"""
+The level *conversation*: one secret for many tasks and their results.
+
+The user draws the secret, locks it to the workers' key and signs that (a grant). All keys follow
+from it by HKDF (RFC 5869), one for tasks, and one for the results of each task; all is encrypted
+by AES-256-GCM (NIST SP 800-38D) with random nonces, bound to the conversation, the direction and
+what it is about. So nothing can be altered, moved to another place, or sent back where it came
+from. Whoever made a result had the secret: a holder of the workers' key, or the user.
+"""
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from bursar.sealing.envelope import (
+    ConversationResult,
+    ConversationTask,
+    Grant,
+    Header,
+    SealError,
+    decode_grant,
+    digest,
+    encode,
+    encode_part,
+)
+from bursar.sealing.keys import Identity, altered, key_name, lock, public_key, verify
+
+MOST_TASKS = 1 << 32
+"""Of one conversation: as often may a key be used with random nonces (SP 800-38D, section 8.3)."""
+
+_GRANT = b"bursar sealing 1: grant\n"
+_WRAPPED = "bursar sealing 1: secret for the workers"
+_KEPT = "bursar sealing 1: secret for the user"
+_TASK = "bursar sealing 1: task"
+_RESULT = "bursar sealing 1: result"
+_NONCE = 12
+
+
+class Conversation:
+    """
+    What both ends know.
+
+    Parameters
+    ----------
+    secret
+        From which all keys follow, 32 random bytes.
+    grant, signature
+        By which it was opened, as bytes.
+    """
+
+    def __init__(self, secret: bytes, grant: bytes, signature: bytes) -> None:
+        self._grant = grant
+        self._signature = signature
+        self._name = digest(grant)
+        self._task_key = AESGCM(_derive(secret, self._name, _TASK))
+        self._result_secret = _derive(secret, self._name, _RESULT)
+
+    def seal_task(self, header: bytes, payload: bytes, about: str) -> bytes:
+        """A task's envelope."""
+        nonce = os.urandom(_NONCE)
+        box = self._task_key.encrypt(nonce, payload, self._bound(_TASK, about))
+        return encode(ConversationTask(header, about, nonce, box))
+
+    def open_task(self, task: ConversationTask) -> bytes:
+        """
+        What a task's envelope holds.
+
+        Raises
+        ------
+        SealError
+            When it was altered.
+        """
+        return _decrypt(self._task_key, task.nonce, task.box, self._bound(_TASK, task.about))
+
+    def seal_result(self, payload: bytes, task: bytes, about: str) -> bytes:
+        """A result's envelope, of the task whose envelope has this digest."""
+        nonce = os.urandom(_NONCE)
+        box = self._key_of(task).encrypt(nonce, payload, self._bound(_RESULT, about, task))
+        return encode(ConversationResult(self._grant, self._signature, task, nonce, box))
+
+    def open_result(self, result: ConversationResult, about: str) -> bytes:
+        """
+        What a result's envelope holds.
+
+        Raises
+        ------
+        SealError
+            When it was altered, or is about something else.
+        """
+        bound = self._bound(_RESULT, about, result.task)
+        return _decrypt(self._key_of(result.task), result.nonce, result.box, bound)
+
+    def _key_of(self, task: bytes) -> AESGCM:
+        # A key for each task: it is used as often as the task is tried, so that nobody need count
+        # nonces over all workers.
+        info = encode_part((_RESULT, task))
+        return AESGCM(HKDFExpand(hashes.SHA256(), 32, info).derive(self._result_secret))
+
+    def _bound(self, direction: str, about: str, task: bytes = b"") -> bytes:
+        return encode_part((direction, self._name, about, task))
+
+
+def begin(
+    identity: Identity, recipient: x509.Certificate, now: float, lifetime: float
+) -> tuple[bytes, Conversation]:
+    """
+    A new conversation of a user's with workers; its header, encoded, goes with each task.
+
+    Parameters
+    ----------
+    recipient
+        The workers' certificate; checked by the caller.
+    now, lifetime
+        From when, seconds since the epoch, and for how long, seconds, workers take tasks of it.
+    """
+    secret = os.urandom(32)
+    certificate = identity.certificate.public_bytes(Encoding.DER)
+    bare = Grant(
+        session=os.urandom(16),
+        created=int(now),
+        expires=int(now + lifetime),
+        user=digest(certificate),
+        recipient=key_name(public_key(recipient)),
+        wrapped=b"",
+        kept=b"",
+    )
+    grant = encode_part(
+        msgspec.structs.replace(
+            bare,
+            wrapped=lock(secret, public_key(recipient), _info(_WRAPPED, bare)),
+            kept=lock(secret, public_key(identity.certificate), _info(_KEPT, bare)),
+        )
+    )
+    signature = identity.sign(_GRANT, grant)
+    header = encode_part(Header(certificate, grant, signature))
+    return header, Conversation(secret, grant, signature)
+
+
+def accept(header: Header, certificate: x509.Certificate, worker: Identity) -> Conversation:
+    """
+    The conversation that a user has opened with a worker.
+
+    Parameters
+    ----------
+    certificate
+        The user's, as it is in the header; checked by the caller.
+
+    Raises
+    ------
+    SealError
+        When the user did not open it, or not with this worker.
+    """
+    verify(public_key(certificate), header.signature, _GRANT, header.grant)
+    grant = decode_grant(header.grant)
+    if grant.user != digest(header.certificate):
+        raise altered()
+    secret = worker.unlock(grant.wrapped, _info(_WRAPPED, grant))
+    return Conversation(_whole(secret), header.grant, header.signature)
+
+
+def recall(result: ConversationResult, users: Sequence[Identity]) -> Conversation:
+    """
+    The conversation of a result, for the user who opened it.
+
+    Parameters
+    ----------
+    users
+        The user's certificates, of which one has opened it.
+
+    Raises
+    ------
+    SealError
+        When none of them did.
+    """
+    grant = decode_grant(result.grant)
+    for user in users:
+        if digest(user.certificate.public_bytes(Encoding.DER)) == grant.user:
+            break
+    else:
+        raise altered()
+    verify(public_key(user.certificate), result.signature, _GRANT, result.grant)
+    secret = user.unlock(grant.kept, _info(_KEPT, grant))
+    return Conversation(_whole(secret), result.grant, result.signature)
+
+
+def _info(purpose: str, grant: Grant) -> bytes:
+    """What a locked secret is bound to: nobody can put it into a grant of another user's."""
+    return encode_part(
+        (purpose, grant.session, grant.created, grant.expires, grant.user, grant.recipient)
+    )
+
+
+def _whole(secret: bytes) -> bytes:
+    if len(secret) != 32:
+        raise SealError("it is no envelope")
+    return secret
+
+
+def _derive(secret: bytes, name: bytes, purpose: str) -> bytes:
+    return HKDF(hashes.SHA256(), 32, salt=name, info=purpose.encode()).derive(secret)
+
+
+def _decrypt(key: AESGCM, nonce: bytes, box: bytes, bound: bytes) -> bytes:
+    if len(nonce) != _NONCE:
+        raise altered()
+    try:
+        return key.decrypt(nonce, box, bound)
+    except InvalidTag:
+        raise altered() from None

@@ -1,0 +1,182 @@
+"""
+How envelopes are written: a byte of the version, then MessagePack.
+
+A decoded envelope must be written exactly as it came: then whatever differs in a bit is another
+envelope, and its digest names it.
+"""
+
+import hashlib
+
+import msgspec
+
+from bursar.model.errors import BursarError
+
+VERSION = 1
+
+MOST_BYTES = 1 << 26
+"""Of one envelope: what a submitted task may hold of one."""
+
+
+class SealError(BursarError):
+    """An envelope cannot be opened or made; the text says why, in a few words."""
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True):
+    """
+    A conversation as its user opened it: what the user signs.
+
+    Parameters
+    ----------
+    session
+        Its identity, random.
+    created, expires
+        Seconds since the epoch: workers take no task of it before or after.
+    user
+        SHA-256 of the user's certificate.
+    recipient
+        Of the workers' key, as :func:`bursar.sealing.keys.key_name` has it.
+    wrapped, kept
+        The conversation's secret, locked to the workers' key, and to the user's own: so a later
+        process of the user's can read what comes back.
+    """
+
+    session: bytes
+    created: int
+    expires: int
+    user: bytes
+    recipient: bytes
+    wrapped: bytes
+    kept: bytes
+
+
+class Header(msgspec.Struct, frozen=True, array_like=True):
+    """What each task of a conversation begins with: a grant and who vouches for it."""
+
+    certificate: bytes
+    grant: bytes
+    signature: bytes
+
+
+class ConversationTask(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A task of a conversation; ``header`` is an encoded :class:`Header`."""
+
+    header: bytes
+    about: str
+    nonce: bytes
+    box: bytes
+
+
+class ConversationResult(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A result of a conversation; ``task`` is the digest of its task's envelope."""
+
+    grant: bytes
+    signature: bytes
+    task: bytes
+    nonce: bytes
+    box: bytes
+
+
+class MessageTask(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """A task by itself; ``box`` is locked to the workers' key, all the rest is signed with it."""
+
+    certificate: bytes
+    recipient: bytes
+    created: int
+    expires: int
+    about: str
+    box: bytes
+    signature: bytes
+
+
+class MessageResult(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A result by itself; ``box`` is locked to the user's key and signed by the worker."""
+
+    certificate: bytes
+    task: bytes
+    box: bytes
+    signature: bytes
+
+
+Envelope = ConversationTask | ConversationResult | MessageTask | MessageResult
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Envelope)
+_header_decoder = msgspec.msgpack.Decoder(Header)
+_grant_decoder = msgspec.msgpack.Decoder(Grant)
+
+
+def encode(envelope: Envelope) -> bytes:
+    """
+    As it travels.
+
+    Raises
+    ------
+    SealError
+        When it is too large.
+    """
+    data = bytes([VERSION]) + _encoder.encode(envelope)
+    if len(data) > MOST_BYTES:
+        raise SealError(f"an envelope of {len(data)} bytes is larger than {MOST_BYTES}")
+    return data
+
+
+def decode(data: bytes) -> Envelope:
+    """
+    What travelled.
+
+    Raises
+    ------
+    SealError
+        When it is no envelope.
+    """
+    if len(data) > MOST_BYTES:
+        raise SealError(f"an envelope of {len(data)} bytes is larger than {MOST_BYTES}")
+    if data[:1] != bytes([VERSION]):
+        raise SealError("it is no envelope of a version that is known here")
+    try:
+        envelope: Envelope = _decoder.decode(memoryview(data)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise SealError("it is no envelope") from None
+    if _encoder.encode(envelope) != data[1:]:
+        raise SealError("it is no envelope")
+    return envelope
+
+
+def encode_part(part: Header | Grant | tuple[object, ...]) -> bytes:
+    """A part of an envelope, or what a cipher or signature is bound to."""
+    return _encoder.encode(part)
+
+
+def decode_header(data: bytes) -> Header:
+    """
+    Reads a header.
+
+    Raises
+    ------
+    SealError
+        When it is none.
+    """
+    try:
+        return _header_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise SealError("it is no envelope") from None
+
+
+def decode_grant(data: bytes) -> Grant:
+    """
+    Reads a grant.
+
+    Raises
+    ------
+    SealError
+        When it is none.
+    """
+    try:
+        return _grant_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise SealError("it is no envelope") from None
+
+
+def digest(data: bytes) -> bytes:
+    """Names bytes (SHA-256, FIPS 180-4)."""
+    return hashlib.sha256(data).digest()

@@ -1,0 +1,175 @@
+"""
+A party's key, and the three things done with it: sign, lock to a key, unlock.
+
+All keys are on the curve P-256 (FIPS 186-5), which TLS libraries have too. One key signs (ECDSA)
+and unlocks (HPKE, RFC 9180: DHKEM(P-256, HKDF-SHA256), HKDF-SHA256, AES-256-GCM; its key
+agreement is that of NIST SP 800-56A). That one key does both was shown to be sound for
+elliptic-curve encryption and ECDSA [1]_; what is signed begins with its purpose, so that no
+signature serves for anything else.
+
+References
+----------
+.. [1] Degabriele, Lehmann, Paterson, Smart, Strefler (2012). On the joint security of encryption
+   and signature in EMV. CT-RSA, LNCS 7178: 116-135.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+
+from bursar.model.errors import InputError
+from bursar.sealing.certificates import (
+    is_authority,
+    read_certificates,
+)
+from bursar.sealing.envelope import SealError
+
+_SUITE = Suite(KEM.P256, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+_SIGNING = ec.ECDSA(hashes.SHA256())
+_KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.+?-----END \1-----\s*", re.DOTALL)
+
+PublicKey = ec.EllipticCurvePublicKey
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """
+    A certificate and its private key.
+
+    Raises
+    ------
+    InputError
+        When they do not belong together.
+    """
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    def __post_init__(self) -> None:
+        if self.key.public_key() != public_key(self.certificate):
+            raise InputError("the private key does not belong to the certificate")
+
+    @classmethod
+    def from_pem(cls, certificate: bytes, key: bytes) -> "Identity":
+        """
+        The first certificate of a PEM text, and the key of another, or the same.
+
+        Raises
+        ------
+        InputError
+            When something is not there, or they do not belong together.
+        """
+        return cls(read_certificates(certificate)[0], read_keys(key)[0])
+
+    def sign(self, purpose: bytes, data: bytes) -> bytes:
+        """A signature of bytes, for one purpose."""
+        return self.key.sign(purpose + data, _SIGNING)
+
+    def unlock(self, locked: bytes, info: bytes) -> bytes:
+        """
+        What was locked to this key.
+
+        Raises
+        ------
+        SealError
+            When it was locked to another key or with other info, or was altered.
+        """
+        try:
+            return _SUITE.decrypt(locked, self.key, info=info)
+        except (InvalidTag, ValueError):
+            raise altered() from None
+
+
+def lock(secret: bytes, key: PublicKey, info: bytes) -> bytes:
+    """Bytes that only the owner of a key can read; ``info`` is not in them, but needed too."""
+    return _SUITE.encrypt(secret, key, info=info)
+
+
+def verify(key: PublicKey, signature: bytes, purpose: bytes, data: bytes) -> None:
+    """
+    Holds a signature against what was signed.
+
+    Raises
+    ------
+    SealError
+        When it was made with another key, or of something else.
+    """
+    try:
+        key.verify(signature, purpose + data, _SIGNING)
+    except InvalidSignature:
+        raise altered() from None
+
+
+def altered() -> SealError:
+    """One reason for all that a cipher or signature refuses: which it was helps only attackers."""
+    return SealError("the envelope was altered, or is not for this key")
+
+
+def public_key(certificate: x509.Certificate) -> PublicKey:
+    """
+    The key of a certificate.
+
+    Raises
+    ------
+    InputError
+        When it is not on P-256.
+    """
+    key = certificate.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise InputError("expected a certificate whose key is on the curve P-256")
+    return key
+
+
+def read_keys(pem: bytes) -> list[ec.EllipticCurvePrivateKey]:
+    """
+    All private keys in a PEM text, which may hold other things too.
+
+    Raises
+    ------
+    InputError
+        When there is none, or one is encrypted or not on P-256.
+    """
+    keys = [_read_key(found[0]) for found in _KEY.finditer(pem)]
+    if not keys:
+        raise InputError("expected a private key in PEM")
+    return keys
+
+
+def read_identities(pem: bytes) -> list[Identity]:
+    """
+    All private keys in a PEM text that have a certificate in it, with that, in its order.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    keys = {key_name(key.public_key()): key for key in read_keys(pem)}
+    certificates = [each for each in read_certificates(pem) if not is_authority(each)]
+    named = [(each, key_name(public_key(each))) for each in certificates]
+    found = [Identity(each, keys[name]) for each, name in named if name in keys]
+    if not found:
+        raise InputError("expected a private key with its certificate")
+    return found
+
+
+def key_name(key: PublicKey) -> bytes:
+    """Names a key (SHA-256): a certificate's stays the same when it is renewed with its key."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).digest()
+
+
+def _read_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError):  # TypeError: it is encrypted
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise InputError("expected a private key on the curve P-256, not encrypted")
+    return key

@@ -1,0 +1,110 @@
+"""
+The level *message*: each task and each result stands by itself.
+
+Each is locked to the other end's key with a key agreement of its own (HPKE, RFC 9180) and signed
+by who made it. What is locked is bound to its maker's certificate: nobody can take off a
+signature, put another one in its place and have the answer.
+"""
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from bursar.sealing.envelope import MessageResult, MessageTask, digest, encode, encode_part
+from bursar.sealing.keys import Identity, key_name, lock, public_key, verify
+
+_TASK = "bursar sealing 1: task by itself"
+_RESULT = "bursar sealing 1: result by itself"
+_SIGNED_TASK = b"bursar sealing 1: signed task\n"
+_SIGNED_RESULT = b"bursar sealing 1: signed result\n"
+
+
+def seal_task(
+    identity: Identity,
+    recipient: x509.Certificate,
+    payload: bytes,
+    about: str,
+    now: float,
+    lifetime: float,
+) -> bytes:
+    """
+    A task's envelope.
+
+    Parameters
+    ----------
+    recipient
+        The workers' certificate; checked by the caller.
+    now, lifetime
+        From when, seconds since the epoch, and for how long, seconds, workers take it.
+    """
+    certificate = identity.certificate.public_bytes(Encoding.DER)
+    name = key_name(public_key(recipient))
+    created, expires = int(now), int(now + lifetime)
+    info = _task_info(certificate, name, created, expires, about)
+    box = lock(payload, public_key(recipient), info)
+    signature = identity.sign(_SIGNED_TASK, encode_part((info, box)))
+    return encode(MessageTask(certificate, name, created, expires, about, box, signature))
+
+
+def open_task(task: MessageTask, certificate: x509.Certificate, worker: Identity) -> bytes:
+    """
+    What a task's envelope holds.
+
+    Parameters
+    ----------
+    certificate
+        The user's, as it is in the envelope; checked by the caller.
+
+    Raises
+    ------
+    SealError
+        When the user did not make it, or not for this worker.
+    """
+    info = _task_info(task.certificate, task.recipient, task.created, task.expires, task.about)
+    signed = encode_part((info, task.box))
+    verify(public_key(certificate), task.signature, _SIGNED_TASK, signed)
+    return worker.unlock(task.box, info)
+
+
+def seal_result(
+    worker: Identity, user: x509.Certificate, payload: bytes, task: bytes, about: str
+) -> bytes:
+    """A result's envelope, of the task whose envelope has this digest."""
+    certificate = worker.certificate.public_bytes(Encoding.DER)
+    info = _result_info(certificate, key_name(public_key(user)), task, about)
+    box = lock(payload, public_key(user), info)
+    signature = worker.sign(_SIGNED_RESULT, encode_part((info, box)))
+    return encode(MessageResult(certificate, task, box, signature))
+
+
+def open_result(
+    result: MessageResult, certificate: x509.Certificate, user: Identity, about: str
+) -> bytes:
+    """
+    What a result's envelope holds.
+
+    Parameters
+    ----------
+    certificate
+        The worker's, as it is in the envelope; checked by the caller.
+
+    Raises
+    ------
+    SealError
+        When the worker did not make it, not for this user, or about something else.
+    """
+    info = _result_info(
+        result.certificate, key_name(public_key(user.certificate)), result.task, about
+    )
+    signed = encode_part((info, result.box))
+    verify(public_key(certificate), result.signature, _SIGNED_RESULT, signed)
+    return user.unlock(result.box, info)
+
+
+def _task_info(
+    certificate: bytes, recipient: bytes, created: int, expires: int, about: str
+) -> bytes:
+    return encode_part((_TASK, digest(certificate), recipient, created, expires, about))
+
+
+def _result_info(certificate: bytes, user: bytes, task: bytes, about: str) -> bytes:
+    return encode_part((_RESULT, digest(certificate), user, task, about))

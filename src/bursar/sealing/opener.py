@@ -1,0 +1,219 @@
+"""The worker's end: opens tasks, seals their results."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bursar.model.errors import InputError
+from bursar.sealing import conversation, message
+from bursar.sealing.certificates import Trust, Untrusted, Vouched
+from bursar.sealing.conversation import Conversation
+from bursar.sealing.envelope import (
+    ConversationTask,
+    MessageTask,
+    SealError,
+    decode,
+    decode_grant,
+    decode_header,
+    digest,
+)
+from bursar.sealing.keys import (
+    Identity,
+    key_name,
+    public_key,
+    read_identities,
+)
+
+_REMEMBERED = 256
+"""Conversations of which the keys are kept: opening one takes a hundred times what a task takes."""
+
+_SLOW_CLOCK = 3600.0
+"""Seconds by which this machine's clock may be behind the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """
+    A task that was sealed.
+
+    Parameters
+    ----------
+    payload
+        What the envelope holds.
+    user
+        Who sealed it, by the certificate.
+    about
+        What the user's end holds the result against.
+    seal
+        Makes the result's envelope, which only that user can open.
+    """
+
+    payload: bytes
+    user: str
+    about: str
+    seal: Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A conversation that was accepted, and what is to be looked at each time."""
+
+    conversation: Conversation
+    user: str
+    begin: float
+    end: float
+
+
+class Opener:
+    """
+    Opens tasks that users of an authority have sealed for these workers.
+
+    Parameters
+    ----------
+    identities
+        The workers' certificates with their keys: more than one while they are being renewed.
+    trust
+        The authorities that vouch for the users.
+    clock
+        Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        identities: Sequence[Identity],
+        trust: Trust,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._identities = {key_name(public_key(each.certificate)): each for each in identities}
+        self._trust = trust
+        self._clock = clock
+        self._known: dict[bytes, _Known] = {}
+
+    def open(self, envelope: bytes) -> Opened:
+        """
+        What a task's envelope holds, who sealed it, and how its result is sealed.
+
+        Raises
+        ------
+        SealError
+            When it is for other workers, was altered, or is too old or too new; or its user is
+            not certified by an authority, expired or revoked.
+        """
+        match decode(envelope):
+            case ConversationTask() as task:
+                known = self._accept(task.header)
+                return Opened(
+                    payload=known.conversation.open_task(task),
+                    user=known.user,
+                    about=task.about,
+                    seal=partial(
+                        known.conversation.seal_result, task=digest(envelope), about=task.about
+                    ),
+                )
+            case MessageTask() as task:
+                return self._open_message(task, digest(envelope))
+            case _:
+                raise SealError("it is a result, not a task")
+
+    def _accept(self, encoded: bytes) -> _Known:
+        now = self._clock()
+        known = self._known.get(encoded)
+        if known is None:
+            header = decode_header(encoded)
+            grant = decode_grant(header.grant)
+            worker = self._recipient(grant.recipient)
+            user = self._user(header.certificate, now)
+            known = _Known(
+                conversation=conversation.accept(header, user.certificate, worker),
+                user=user.name,
+                begin=grant.created - _SLOW_CLOCK,
+                end=min(grant.expires, user.end),
+            )
+            if len(self._known) >= _REMEMBERED:
+                del self._known[next(iter(self._known))]
+            self._known[encoded] = known
+        _check_time(known.begin, known.end, now)
+        return known
+
+    def _open_message(self, task: MessageTask, name: bytes) -> Opened:
+        now = self._clock()
+        worker = self._recipient(task.recipient)
+        user = self._user(task.certificate, now)
+        payload = message.open_task(task, user.certificate, worker)
+        _check_time(task.created - _SLOW_CLOCK, task.expires, now)
+
+        def seal(result: bytes) -> bytes:
+            return message.seal_result(worker, user.certificate, result, name, task.about)
+
+        return Opened(payload=payload, user=user.name, about=task.about, seal=seal)
+
+    def _recipient(self, name: bytes) -> Identity:
+        try:
+            return self._identities[name]
+        except KeyError:
+            raise SealError("the envelope is for other workers") from None
+
+    def _user(self, der: bytes, now: float) -> Vouched:
+        try:
+            return self._trust.vouch(der, "user", now)
+        except Untrusted as error:
+            raise SealError(f"the user: {error}") from None
+
+
+class OpenerFile:
+    """
+    An :class:`Opener` made of one file, and made anew when the file has changed.
+
+    Parameters
+    ----------
+    path
+        PEM: the workers' keys and certificates, those of the authorities, and their revocation
+        lists; ``bursar certs worker`` writes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._opener: Opener | None = None
+
+    def open(self, envelope: bytes) -> Opened:
+        """
+        As :meth:`Opener.open`.
+
+        Raises
+        ------
+        SealError
+            Also when the file is not what is expected.
+        """
+        try:
+            status = os.stat(self._path)
+            seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if self._opener is None or seen != self._seen:
+                self._opener = make_opener(self._path.read_bytes())
+                self._seen = seen
+        except OSError as error:
+            raise SealError(f"{self._path}: cannot be read: {error.strerror}") from None
+        except InputError as error:
+            raise SealError(f"{self._path}: {error}") from None
+        return self._opener.open(envelope)
+
+
+def make_opener(pem: bytes) -> Opener:
+    """
+    An opener with what is in a PEM text, in any order.
+
+    Raises
+    ------
+    InputError
+        When something is missing.
+    """
+    return Opener(read_identities(pem), Trust.from_pem(pem))
+
+
+def _check_time(begin: float, end: float, now: float) -> None:
+    if not begin <= now <= end:
+        raise SealError("the envelope has expired, or is not good yet by the clock here")
