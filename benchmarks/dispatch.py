@@ -111,6 +111,11 @@ class BareLoops:
             self._lines.append(ours)
             self._processes.append(process)
 
+    @property
+    def pids(self) -> list[int]:
+        """Their processes."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
     def carry_out(self, count: int) -> float:
         """Seconds for so many programs."""
         began = time.perf_counter()
@@ -343,6 +348,7 @@ async def measure_resuming(tasks: int) -> list[Figure]:
                     Outcome(task=i, attempt=1, status=Status.SUCCEEDED, stdout=b"hello\n"),
                     True,
                     "local",
+                    "lease-1",
                 )
                 for i in range(tasks - 10)
             ]

@@ -21,16 +21,16 @@ def write(fd: int, data: bytes) -> None:
 
 def test_short_and_long_streams_come_out_whole(tmp_path: Path) -> None:
     """At the limit in memory, past it in the file, and the next use starts empty."""
-    captures = Captures(str(tmp_path), LIMIT)
-    capture = captures.open()
+    captures = Captures(LIMIT)
+    capture = captures.open(str(tmp_path))
 
     for size in (0, 1, LIMIT):
         write(capture.writer, b"x" * size)
         assert captures.take(capture, "short", reuse=True) == (b"x" * size, size)
-        assert captures.open() is capture
+        assert captures.open(str(tmp_path)) is capture
     write(capture.writer, b"y" * (LIMIT + 1))
     assert captures.take(capture, "long", reuse=True) == (b"", LIMIT + 1)
-    assert captures.open() is capture
+    assert captures.open(str(tmp_path)) is capture
     write(capture.writer, b"z")
     assert captures.take(capture, "short", reuse=False) == (b"z", 1)
 
@@ -41,8 +41,8 @@ def test_short_and_long_streams_come_out_whole(tmp_path: Path) -> None:
 
 def test_more_than_a_pipe_holds_is_drained_on_the_way(tmp_path: Path) -> None:
     """Draining never waits, and takes at most a share before others have their turn."""
-    captures = Captures(str(tmp_path), LIMIT)
-    capture = captures.open()
+    captures = Captures(LIMIT)
+    capture = captures.open(str(tmp_path))
     data = os.urandom(1 << 20) * 5
     writer = threading.Thread(target=write, args=(capture.writer, data))
     writer.start()
@@ -64,8 +64,8 @@ def test_a_file_system_without_nameless_files_will_do(tmp_path: Path, monkeypatc
         return real(path, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", refuse)
-    captures = Captures(str(tmp_path), LIMIT)
-    capture = captures.open()
+    captures = Captures(LIMIT)
+    capture = captures.open(str(tmp_path))
     write(capture.writer, b"y" * 5000)
 
     assert captures.take(capture, "log", reuse=False) == (b"", 5000)
@@ -75,13 +75,13 @@ def test_a_file_system_without_nameless_files_will_do(tmp_path: Path, monkeypatc
 def test_a_stream_that_cannot_be_kept_says_so_once(tmp_path: Path) -> None:
     """The task's outcome tells; the next task's stream is whole again."""
     folder = tmp_path / "logs"
-    captures = Captures(str(folder), LIMIT)
-    capture = captures.open()
+    captures = Captures(LIMIT)
+    capture = captures.open(str(folder))
     write(capture.writer, b"y" * 5000)
 
     with pytest.raises(FileNotFoundError):
         captures.take(capture, "log", reuse=True)
 
-    assert captures.open() is capture
+    assert captures.open(str(folder)) is capture
     write(capture.writer, b"ok")
     assert captures.take(capture, "log", reuse=False) == (b"ok", 2)

@@ -16,11 +16,11 @@ import cloudpickle
 import msgspec
 import pytest
 
-from bursar.dispatch import door as door_module
+from bursar.dispatch import entrance as entrance_module
 from bursar.dispatch import server as server_module
 from bursar.dispatch.callee import encode_call
 from bursar.dispatch.credential import Credential, decode_credential
-from bursar.dispatch.door import _interface
+from bursar.dispatch.entrance import _interface
 from bursar.dispatch.line import SecureLine
 from bursar.dispatch.server import Dispatcher
 from bursar.dispatch.settings import Settings
@@ -348,7 +348,7 @@ def test_strangers_do_not_stay(room: Any, monkeypatch: Any) -> None:
     """
     One that is slow to shake hands is hung up on, and so is one that then says nothing.
     """
-    monkeypatch.setattr(door_module, "HANDSHAKE", 0.2)
+    monkeypatch.setattr(entrance_module, "HANDSHAKE", 0.2)
     monkeypatch.setattr(server_module, "_STRANGER_PATIENCE", 0.2)
 
     async def knock() -> None:
@@ -587,7 +587,7 @@ def test_no_more_strangers_are_let_near_than_it_can_bear(room: Any, monkeypatch:
     """
     Who speaks TLS and does not say who it is takes a place; workers that are known take none.
     """
-    monkeypatch.setattr(door_module, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(entrance_module, "MOST_STRANGERS", 2)
 
     async def crowd() -> None:
         async with open_to(room, processors=4) as (_, credential):

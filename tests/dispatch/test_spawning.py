@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bursar.dispatch.kernel import children
 from bursar.dispatch.spawning import Reaper, Spawner
 
 TELL = """
@@ -96,7 +97,7 @@ def test_ended_children_are_heard_of_one_by_one(spawner: Spawner) -> None:
         waits = spawner.spawn("/bin/sleep", ("sleep", "60"), (b"1",), {}, fd, fd)
     found = {}
     give_up = time.monotonic() + 30
-    while len(found) < 2:
+    while not {seven, killed} <= found.keys():  # other tests' children may end, too
         assert time.monotonic() < give_up
         answer = reaper.wait()
         assert answer is not None
@@ -112,4 +113,5 @@ def test_ended_children_are_heard_of_one_by_one(spawner: Spawner) -> None:
     assert answer[0] == 0
     os.kill(waits, signal.SIGKILL)
     os.waitpid(waits, 0)
-    assert reaper.wait() is None
+    left = reaper.wait()
+    assert left is None or (left[0] == 0 and children()), "other tests' children may be there"

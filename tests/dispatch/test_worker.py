@@ -60,6 +60,7 @@ def test_processor_time_is_told(room: Any) -> None:
         ((Exec(("false",)),), 1, "false exited with status 1"),
         ((Shell("kill -SEGV $$"),), -11, "the command was killed by SIGSEGV"),
         ((Exec(("no-such-program",)),), None, 'exec: "no-such-program" is not on PATH'),
+        ((Exec(()),), None, "exec: there is no program to run"),
         ((Exec(("./missing",)),), None, "exec: "),
         ((Copy("nothing", "x", False, False),), None, 'copy: "nothing" does not exist'),
         ((Substitute("nothing", "x", {}),), None, "substitute: cannot read"),

@@ -9,7 +9,7 @@ from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
 from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.exchange import Exchange
-from bursar.market.messages import Accept, Message, Offer, Quote, Reject, RequestQuote
+from bursar.market.messages import Accept, Confirm, Message, Offer, Quote, Reject, RequestQuote
 from bursar.market.negotiation.bargaining import Concession
 from bursar.market.negotiation.sealed import SealedAuctioneer
 from bursar.market.trade_manager import TradeManager
@@ -160,6 +160,65 @@ def test_a_cancelled_deal_frees_its_processors_unless_it_has_begun() -> None:
     agreement = bought(exchange, bob)
     exchange.carry(bob.cancel("d", "uni", 5_000.0), 5_000.0)
     assert bob.agreements == owner.agreements == (agreement,)
+
+
+class Careful:
+    """A clerk that signs only what it was told to, by names of its own."""
+
+    def __init__(self) -> None:
+        self.signs = False
+        self.kept: list[Agreement] = []
+
+    def name(self) -> str:
+        return "a-name"
+
+    def sign(self, agreement: Agreement, now: float) -> Refusal | None:
+        if not self.signs:
+            return Refusal("there is no money", final=False)
+        self.kept.append(agreement)
+        return None
+
+    def take_back(self, agreement: Agreement, now: float) -> None:
+        self.kept.remove(agreement)
+
+
+def test_a_clerk_names_agreements_and_has_a_say() -> None:
+    """What it refuses binds nobody and takes no processors; what is taken back, it is told."""
+    clerk = Careful()
+    exchange = Exchange([owner := server(clerk=clerk), ann := manager(), bob := manager("bob")])
+    exchange.carry(ann.ask("d", ["uni"], WANTED, NOW), NOW)
+    exchange.carry(ann.accept(only(ann.quotes("d", NOW)), NOW), NOW)
+    assert (ann.agreements, owner.agreements, owner.capacity.commitments) == ((), (), ())
+
+    clerk.signs = True
+    agreement = bought(exchange, bob)
+    assert (agreement.id, clerk.kept) == ("a-name", [agreement])
+    exchange.carry(bob.cancel("d", "uni", NOW), NOW)
+    assert (clerk.kept, owner.agreements) == ([], ())
+
+
+def test_what_was_agreed_in_an_earlier_life_stays_sold() -> None:
+    """Until it is forgotten."""
+    exchange = Exchange([server(), ann := manager()])
+    agreement = bought(exchange, ann)
+    later = server()
+    later.restore(agreement)
+    assert later.agreements == (agreement,)
+    assert quote(later).terms.start == agreement.terms.end
+    later.forget_agreement(agreement.id)
+    assert (later.agreements, later.capacity.commitments) == ((), ())
+
+
+def test_a_conversation_with_one_customer_is_forgotten_alone() -> None:
+    """Others' of the same name go on."""
+    owner = server(processors=8)
+    quote(owner)
+    eve = quote(owner, sender="eve")
+    owner.forget("d", "ann")
+    answer = owner.deliver(Accept(deal="d", sender="ann", to="uni", number=2, of=1), NOW)
+    assert isinstance(only(answer), Reject)
+    accept = Accept(deal="d", sender="eve", to="uni", number=2, of=eve.number)
+    assert isinstance(only(owner.deliver(accept, NOW)), Confirm)
 
 
 def test_bargaining_through_both_sides_makes_a_deal_between_the_reserves() -> None:

@@ -2,22 +2,29 @@
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from bursar.dispatch.callee import Callees
 from bursar.dispatch.capture import Capture, Captures
+from bursar.dispatch.folders import remove_tree
+from bursar.dispatch.home import Homes, log_name, when_changed
 from bursar.dispatch.orphans import RUN, TASK, WORKER
 from bursar.dispatch.spawning import Spawner, Usage
-from bursar.dispatch.staging import Root, StagingError, copy, link_in, publish, stage_in, substitute
+from bursar.dispatch.staging import StagingError, copy, link_in, substitute
 from bursar.dispatch.wire import MAX_PIECE, Job, Welcome
+from bursar.model.errors import BursarError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute
+
+if TYPE_CHECKING:
+    from bursar.dispatch.sealed import Sealed
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
@@ -25,7 +32,16 @@ GRACE = 5.0
 PROCESSORS = "BURSAR_PROCESSORS"
 """Variable that tells a task how many processors it holds."""
 
+MOST_PRINTED = 16 * 1024 * 1024
+"""Bytes of each stream of a sealed task that its outcome has; the rest of it is cut off."""
+
+MOST_RETURNED = 24 * 1024 * 1024
+"""Bytes of what a sealed call returns."""
+
 _KILL = int(signal.SIGKILL)
+
+_TROUBLE = (StagingError, BursarError, OSError, ValueError, RecursionError)
+"""What an attempt's words and files may cause; it is the attempt that fails, not the worker."""
 
 
 class Workplace:
@@ -38,54 +54,34 @@ class Workplace:
         Where the run's files lie.
     worker
         The worker's name.
+    seal_key
+        Path of what sealed tasks are opened with; empty: it has none.
     """
 
-    def __init__(self, welcome: Welcome, worker: str) -> None:
+    def __init__(self, welcome: Welcome, worker: str, seal_key: str = "") -> None:
         self.welcome = welcome
-        self.worker = worker
-        self._scratch: list[tuple[str, int]] = []
+        self.homes = Homes(welcome, worker)
+        self._seal_key = seal_key
         self._inside = ""
-        self._made = 0
         self._found: dict[tuple[str, str], str] = {}
-        self.root = Root(self.welcome.root, self.welcome.files)
         path = os.environ.get("PATH", os.defpath)
         self.environment = {
             **os.environ,
             # Programs of the environment that Bursar is installed in come first.
             "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{path}",
-            RUN: self.welcome.run,
-            WORKER: self.worker,
+            RUN: welcome.run,
+            WORKER: worker,
         }
         self.spawner = Spawner(self.environment, (TASK, PROCESSORS))
         self.callees = Callees(self.environment)
-        self.captures = Captures(self.welcome.logs, self.welcome.spill)
+        self.captures = Captures(welcome.spill)
 
-    def take_scratch(self) -> tuple[str, int]:
-        """
-        An empty folder that a task without files may work in.
+    @functools.cached_property
+    def sealed(self) -> "Sealed":
+        """What opens sealed tasks."""
+        from bursar.dispatch.sealed import Sealed  # cryptography takes its time to load
 
-        Returns
-        -------
-        path : str
-        changed : int
-            When it was last changed, as :meth:`give_scratch` wants it.
-        """
-        if self._scratch:
-            return self._scratch.pop()
-        self._made += 1
-        path = os.path.join(self.welcome.work, f".{self.worker}-{self._made}")
-        shutil.rmtree(path, ignore_errors=True)
-        os.mkdir(path)
-        return path, os.stat(path).st_mtime_ns
-
-    def give_scratch(self, path: str, changed: int) -> None:
-        """The folder is free for the next task; what this one left in it goes."""
-        if os.stat(path).st_mtime_ns != changed:
-            self.leave(path)  # the new folder of that name is another one
-            shutil.rmtree(path, ignore_errors=True)
-            os.makedirs(path, exist_ok=True)
-            changed = os.stat(path).st_mtime_ns
-        self._scratch.append((path, changed))
+        return Sealed(self._seal_key)
 
     def enter(self, folder: str) -> None:
         """What is started next starts in this folder."""
@@ -102,8 +98,7 @@ class Workplace:
         """Ends the idle callees and removes the scratch folders."""
         self.callees.close()
         self.captures.close()
-        for path, _ in self._scratch:
-            shutil.rmtree(path, ignore_errors=True)
+        self.homes.close()
         self.spawner.close()
 
     def find(self, name: str, path: str) -> str:
@@ -151,10 +146,13 @@ class Attempt:
         "_folder",
         "_ignore",
         "_scratch",
+        "_seal",
+        "_stays",
         "_step",
         "_streams",
         "_usage",
         "_value",
+        "home",
         "job",
         "pid",
         "place",
@@ -165,6 +163,7 @@ class Attempt:
     def __init__(self, job: Job, place: Workplace) -> None:
         self.job = job
         self.place = place
+        self.home = place.homes.at(job.home)
         self.pid = 0
         self.start = time.time()
         self.stopped: tuple[Status, str] | None = None
@@ -175,7 +174,9 @@ class Attempt:
         self._value = b""
         self._captures: list[Capture | None] = [None, None]
         self._streams = [-1, -1]
-        self._scratch = not (job.inputs or job.outputs or job.data)
+        self._stays = bool(job.directory)  # where it runs is not its own, and not removed
+        self._scratch = not (job.inputs or job.outputs or job.data or self._stays)
+        self._seal: Callable[[bytes], bytes] | None = None
         self._folder = ""
         self._changed = 0
         self._callee: Any = None
@@ -185,8 +186,10 @@ class Attempt:
     def begin(self) -> Outcome | None:
         """Prepares the working directory and starts the first process; see :meth:`advance`."""
         try:
+            if self.job.sealed:
+                self.job, self._seal = self.place.sealed.open(self.job)
             self._prepare()
-        except (StagingError, OSError) as error:
+        except _TROUBLE as error:
             return self._end(Status.FAILED, _line(error))
         return self.advance()
 
@@ -205,7 +208,7 @@ class Attempt:
             self._step += 1
             try:
                 running = self._do(step)
-            except (StagingError, OSError, ValueError) as error:
+            except _TROUBLE as error:
                 if not self._ignore:
                     return self._end(Status.FAILED, f"{_named(step)}: {_line(error)}")
                 continue
@@ -251,10 +254,9 @@ class Attempt:
         self.place.callees.give(callee)
         if self.stopped is not None:
             return self._end(*self.stopped)
-        if len(value) > MAX_PIECE:
-            reason = (
-                f"the result takes {len(value)} bytes, more than the {MAX_PIECE} there is room for"
-            )
+        room = MAX_PIECE if self._seal is None else MOST_RETURNED
+        if len(value) > room:
+            reason = f"the result takes {len(value)} bytes, more than the {room} there is room for"
             return self._end(Status.FAILED, reason)
         self._value = value
         if not succeeded:
@@ -286,32 +288,47 @@ class Attempt:
         return self._end(status, reason)
 
     def _prepare(self) -> None:
-        job, place = self.job, self.place
+        job, home = self.job, self.home
+        if job.home:
+            _check_environment(job.environment)
         if not job.steps and self._scratch:
             return
         if self._scratch:
-            self._folder, self._changed = place.take_scratch()
+            self._folder, self._changed = home.take_scratch()
             return
-        self._folder = self._own_folder()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.mkdir(self._folder)
+        if self._stays:
+            self._folder = self._given_folder()
+        else:
+            self._folder = self._own_folder()
+            remove_tree(self._folder)
+            os.mkdir(self._folder)
         for name in job.inputs:
-            stage_in(place.root, self._folder, name)
+            home.files.stage_in(self._folder, name)
         for name, path in job.data.items():
+            home.files.make_room(self._folder, name)
             link_in(path, self._folder, name)
         for name in job.outputs:
-            if "/" in name:
-                os.makedirs(os.path.join(self._folder, os.path.dirname(name)), exist_ok=True)
+            home.files.make_room(self._folder, name)
 
     def _own_folder(self) -> str:
         name = self.job.folder
         if self.job.attempt > 1:
             name = f"{name}.{self.job.attempt}"
-        return os.path.join(self.place.welcome.work, name)
+        return os.path.join(self.home.work, name)
+
+    def _given_folder(self) -> str:
+        name = self.job.directory
+        if not os.path.isabs(name):
+            return self.home.files.directory(name)
+        if not os.path.isdir(name):
+            raise StagingError(f'"{name}" is no folder here')
+        return name
 
     def _do(self, step: Step) -> bool:
         """Does a step; True when it is a process that runs now."""
         match step:
+            case Exec(()):
+                raise ValueError("there is no program to run")
             case Exec(argv):
                 self._doing = argv[0]
                 path = self.job.environment.get("PATH", self.place.environment["PATH"])
@@ -338,7 +355,7 @@ class Attempt:
         return os.path.join(self._folder, path)
 
     def _copy(self, source: str, target: str, source_at_root: bool, target_at_root: bool) -> None:
-        root = self.place.root
+        root = self.home.files
         found = root.find(source) if source_at_root else self._at_node(source)
         if not os.path.lexists(found):
             raise StagingError(f'"{source}" does not exist')
@@ -352,16 +369,18 @@ class Attempt:
         if self._streams[which] < 0:
             capture = self._captures[which]
             if capture is None:
-                capture = self._captures[which] = self.place.captures.open()
+                capture = self._captures[which] = self.place.captures.open(self.home.logs)
             self._streams[which] = capture.writer
         return self._streams[which]
 
     def _redirect(self, which: int, path: str | None, append: bool) -> None:
         self._close_redirect(which)
         if path is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            # Of a named pipe that nobody reads from, to open it would take for ever.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
             flags |= os.O_APPEND if append else os.O_TRUNC
-            self._streams[which] = os.open(self._at_node(path), flags, 0o666)
+            fd = self._streams[which] = os.open(self._at_node(path), flags, 0o666)
+            os.set_blocking(fd, True)
 
     def _close_redirect(self, which: int) -> None:
         fd, self._streams[which] = self._streams[which], -1
@@ -407,8 +426,8 @@ class Attempt:
     def _succeed(self) -> Outcome:
         try:
             for name in self.job.outputs:
-                publish(self.place.root, self._folder, name)
-        except (StagingError, OSError) as error:
+                self.home.files.publish(self._folder, name, stays=self._stays)
+        except _TROUBLE as error:
             return self._end(Status.FAILED, _line(error))
         return self._end(Status.SUCCEEDED, "")
 
@@ -419,15 +438,20 @@ class Attempt:
         for which, stream in enumerate(("stdout", "stderr")):
             self._close_redirect(which)
             capture = self._captures[which]
-            if capture is not None:
-                try:
-                    content[which], sizes[which] = self.place.captures.take(
-                        capture, f"{job.folder}.{job.attempt}.{stream}", reuse=self._clean
-                    )
-                except OSError as error:
-                    reason = reason or f"{stream} is lost: {error.strerror}"
-        self._clear(status)
-        return Outcome(
+            if capture is None:
+                continue
+            try:
+                content[which], sizes[which] = self._take(capture, stream)
+            except OSError as error:
+                reason = reason or f"{stream} is lost: {error.strerror}"
+            if self._seal is not None and sizes[which] > MOST_PRINTED:
+                had = f"{stream} of {sizes[which]} bytes is cut off after {MOST_PRINTED}"
+                reason = f"{reason}; {had}" if reason else had
+        try:
+            self._clear(status)
+        except OSError as error:  # its folders were taken from under it
+            reason = reason or _line(error)
+        outcome = Outcome(
             task=job.task,
             attempt=job.attempt,
             status=status,
@@ -444,24 +468,68 @@ class Attempt:
             reason=reason,
             value=self._value,
         )
+        return outcome if self._seal is None else self._sealed(outcome, self._seal)
+
+    def _take(self, capture: Capture, stream: str) -> tuple[bytes, int]:
+        captures = self.place.captures
+        if self._seal is None:
+            name = log_name(self.job.folder, self.job.attempt, stream)
+            return captures.take(capture, name, reuse=self._clean)
+        # In clear nothing of it gets a name on disk.
+        return captures.take_unnamed(capture, MOST_PRINTED, reuse=self._clean)
+
+    def _sealed(self, outcome: Outcome, seal: Callable[[bytes], bytes]) -> Outcome:
+        from bursar.dispatch.sealed import seal_outcome
+
+        try:
+            return seal_outcome(outcome, seal)
+        except BursarError as error:
+            return Outcome(
+                task=outcome.task,
+                attempt=outcome.attempt,
+                status=Status.FAILED,
+                start=outcome.start,
+                end=outcome.end,
+                reason=f"the outcome cannot be sealed: {error}",
+            )
 
     def _clear(self, status: Status) -> None:
         """The working directory of a failed task stays, for whoever looks into it."""
         if not self._folder:
             return
         place = self.place
-        if not self._scratch:
+        if self._stays:
+            place.leave(self._folder)  # by the next task it may be another of that name
+        elif not self._scratch:
             place.leave(self._folder)
             if status is Status.SUCCEEDED:
-                shutil.rmtree(self._folder, ignore_errors=True)
-            return
-        if status is not Status.SUCCEEDED and os.stat(self._folder).st_mtime_ns != self._changed:
-            place.leave(self._folder)
+                remove_tree(self._folder)
+        else:
+            self._clear_scratch(status)
+
+    def _clear_scratch(self, status: Status) -> None:
+        if status is not Status.SUCCEEDED and when_changed(self._folder) != self._changed:
             with contextlib.suppress(OSError):
-                shutil.rmtree(self._own_folder(), ignore_errors=True)
+                remove_tree(self._own_folder())
                 os.rename(self._folder, self._own_folder())
-                os.mkdir(self._folder)
-        place.give_scratch(self._folder, self._changed)
+        self.home.give_scratch(self._folder, self._changed)
+
+
+def _check_environment(environment: dict[str, str]) -> None:
+    """
+    Refuses variables by which a task would pass for another one, or that are none.
+
+    All others are its own business, ``LD_PRELOAD`` too: they are for its processes, which run
+    as its user, and never for the worker.
+    """
+    for name in environment:
+        if not name or "=" in name or "\0" in name:
+            raise StagingError(f"{name[:100]!a} is no name of a variable")
+        if name in _RESERVED:
+            raise StagingError(f'the variable "{name}" is not the task\'s to set')
+
+
+_RESERVED = frozenset((RUN, WORKER, TASK, PROCESSORS))
 
 
 def _named(step: Step) -> str:

@@ -16,18 +16,21 @@ class Capture:
 
     Parameters
     ----------
-    folder
-        Where the file is made once the stream is long.
     limit
         Bytes kept in memory; more goes to the file, from the first byte on.
+
+    Attributes
+    ----------
+    folder
+        Where the file is made once the stream is long.
     """
 
-    __slots__ = ("_content", "_file", "_folder", "_limit", "_name", "_problem", "reader", "writer")
+    __slots__ = ("_content", "_file", "_limit", "_name", "_problem", "folder", "reader", "writer")
 
     def __init__(self, folder: str, limit: int) -> None:
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
-        self._folder = folder
+        self.folder = folder
         self._limit = limit
         self._content = b""
         self._file = -1
@@ -77,10 +80,35 @@ class Capture:
         file, self._file = self._file, -1
         try:
             size = os.fstat(file).st_size
-            self._give_name(file, os.path.join(self._folder, name))
+            self._give_name(file, os.path.join(self.folder, name))
         finally:
             os.close(file)
         return b"", size
+
+    def take_unnamed(self, at_most: int) -> tuple[bytes, int]:
+        """
+        As :meth:`take`, without a file: the beginning of the stream, however long it was.
+
+        Parameters
+        ----------
+        at_most
+            Bytes of it.
+        """
+        self.drain(-1)
+        content, self._content = self._content, b""
+        size = len(content)
+        file, self._file = self._file, -1
+        problem, self._problem = self._problem, None
+        if file >= 0:
+            with open(file, "rb"):
+                size = os.fstat(file).st_size
+                content = os.pread(file, at_most, 0)
+            if self._name:
+                os.unlink(self._name)
+                self._name = ""
+        if problem is not None:
+            raise problem
+        return content, size
 
     def close(self) -> None:
         """Lets go of the pipe; what is in it is lost."""
@@ -108,11 +136,11 @@ class Capture:
         """A file without a name, where the file system knows such."""
         flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
         try:
-            return os.open(self._folder, flags, 0o600)
+            return os.open(self.folder, flags, 0o600)
         except OSError:
             import tempfile  # seldom wanted, and it takes time to load
 
-            fd, self._name = tempfile.mkstemp(prefix=".capture-", dir=self._folder)
+            fd, self._name = tempfile.mkstemp(prefix=".capture-", dir=self.folder)
             return fd
 
     def _give_name(self, file: int, path: str) -> None:
@@ -132,18 +160,21 @@ class Captures:
 
     Parameters
     ----------
-    folder, limit
+    limit
         As of :class:`Capture`.
     """
 
-    def __init__(self, folder: str, limit: int) -> None:
-        self._folder = folder
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._free: list[Capture] = []
 
-    def open(self) -> Capture:
-        """An empty one."""
-        return self._free.pop() if self._free else Capture(self._folder, self._limit)
+    def open(self, folder: str) -> Capture:
+        """An empty one; long streams go to that folder."""
+        if not self._free:
+            return Capture(folder, self._limit)
+        capture = self._free.pop()
+        capture.folder = folder
+        return capture
 
     def take(self, capture: Capture, name: str, *, reuse: bool) -> tuple[bytes, int]:
         """
@@ -157,13 +188,23 @@ class Captures:
         try:
             return capture.take(name)
         finally:
-            if reuse:
-                self._free.append(capture)
-            else:
-                capture.close()
+            self._give(capture, reuse)
+
+    def take_unnamed(self, capture: Capture, at_most: int, *, reuse: bool) -> tuple[bytes, int]:
+        """Ends a capture; see :meth:`Capture.take_unnamed`."""
+        try:
+            return capture.take_unnamed(at_most)
+        finally:
+            self._give(capture, reuse)
 
     def close(self) -> None:
         """Closes those that wait to be used again."""
         for capture in self._free:
             capture.close()
         self._free.clear()
+
+    def _give(self, capture: Capture, reuse: bool) -> None:
+        if reuse:
+            self._free.append(capture)
+        else:
+            capture.close()

@@ -68,5 +68,5 @@ def decode_credential(data: bytes, where: str) -> Credential:
     """
     try:
         return msgspec.json.decode(data, type=Credential)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise InputError("is not a pilot's credential", where=where) from None

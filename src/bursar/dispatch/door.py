@@ -5,44 +5,15 @@ Nothing is said in clear, and nothing to anybody who has not shown the secret of
 let in: it is that lease's alone, and good for as many processors as the lease has.
 """
 
-import asyncio
-import contextlib
 import hmac
-import ipaddress
 import secrets
-import socket
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bursar.dispatch.credential import PATIENCE, SILENCE, Credential
-from bursar.dispatch.keepalive import keep_alive
+from bursar.dispatch.entrance import Entrance, Visit
 from bursar.dispatch.tls import make_certificate, server_context
 from bursar.dispatch.wire import Hello
-from bursar.model.errors import SiteError
-
-HANDSHAKE = 10.0
-"""Seconds in which a connection must have become one over TLS."""
-
-MOST_STRANGERS = 256
-"""Connections at a time of which nobody knows yet whose they are; others wait to be accepted."""
-
-_GOODBYE = 1.0  # seconds for TLS to end in order
-_ROUNDS = 3  # of the loop, more than it takes until a connection that was accepted is made
-_EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more
-
-
-class Visit(asyncio.Protocol):
-    """
-    A connection through the door.
-
-    Attributes
-    ----------
-    settled
-        Set once it is known whose it is, or it has ended.
-    """
-
-    settled: asyncio.Event
 
 
 @dataclass(slots=True)
@@ -82,17 +53,12 @@ class PilotDoor:
         silence: float = SILENCE,
     ) -> None:
         self._run = run
-        self._protocol = protocol
+        self._entrance = Entrance(protocol, silence)
         self._turn_out = turn_out
         self._silence = silence
         self._certificate = ""
-        self._context: ssl.SSLContext | None = None
-        self._listening: dict[str, socket.socket] = {}  # by address
-        self._accepting: list[asyncio.Task[None]] = []
-        self._strangers: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(MOST_STRANGERS)
+        self._key = b""
         self._admitted: dict[str, _Admitted] = {}
-        self._closed = False
 
     # For sites; see bursar.dispatch.launch.Door.
 
@@ -143,26 +109,9 @@ class PilotDoor:
         SiteError
             When that cannot be.
         """
-        address = _interface(host)
-        if self._closed:
-            raise SiteError("the run is ending", transient=True)
-        if address not in self._listening:
-            if self._context is None:
-                self._certificate, key = make_certificate()
-                self._context = server_context(self._certificate, key)
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            listening = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                listening.setblocking(False)
-                listening.bind((address, 0))
-                listening.listen(MOST_STRANGERS)
-            except OSError as error:
-                listening.close()
-                raise SiteError(f"cannot listen on {address}: {error.strerror}") from None
-            self._listening[address] = listening
-            self._accepting.append(asyncio.create_task(self._accept(listening)))
-        port: int = self._listening[address].getsockname()[1]
-        return address, port
+        if not self._certificate:
+            self._certificate, self._key = make_certificate()
+        return self._entrance.open(host, lambda: server_context(self._certificate, self._key))
 
     def lets_in(self, hello: Hello) -> bool:
         """Whether a worker may come in; one that is let in counts until :meth:`left`."""
@@ -206,74 +155,7 @@ class PilotDoor:
 
     async def close(self) -> None:
         """Listens no more; connections that are just being made end."""
-        self._closed = True
-        for task in self._accepting:
-            task.cancel()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
-        for _ in range(_ROUNDS):
-            await asyncio.sleep(0)
-        strangers = list(self._strangers)
-        for task in strangers:
-            task.cancel()
-        await asyncio.gather(*strangers, return_exceptions=True)
-        for listening in self._listening.values():
-            listening.close()
-        self._listening.clear()
-
-    # Inside.
-
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._room.acquire()
-            try:
-                connection, _ = await loop.sock_accept(listening)
-            except OSError:  # too many files are open, or it has gone again
-                self._room.release()
-                await asyncio.sleep(_EXHAUSTED)
-                continue
-            except BaseException:
-                self._room.release()
-                raise
-            task = asyncio.create_task(self._shake_hands(connection))
-            self._strangers.add(task)
-            task.add_done_callback(self._strangers.discard)
-
-    async def _shake_hands(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keep_alive(connection, self._silence)
-        except OSError:  # it has gone again
-            connection.close()
-            self._room.release()
-            return
-        try:
-            _, visit = await loop.connect_accepted_socket(
-                self._protocol,
-                connection,
-                ssl=self._context,
-                ssl_handshake_timeout=HANDSHAKE,
-                ssl_shutdown_timeout=_GOODBYE,
-            )
-            await visit.settled.wait()
-        except OSError:  # as time-outs are, and all that TLS refuses
-            pass
-        finally:
-            self._room.release()
+        await self._entrance.close()
 
 
 _NOBODY = _Admitted(secrets.token_urlsafe(32), "", 0, None)
-
-
-def _interface(host: str) -> str:
-    """Address to listen on so that a host name reaches it: loopback only if it is that."""
-    if host == "localhost":
-        return "127.0.0.1"
-    with contextlib.suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        if address.is_loopback:
-            return host
-        return "::" if address.version == 6 else "0.0.0.0"
-    return "0.0.0.0"

@@ -1,10 +1,106 @@
-"""Names of working directories."""
+"""Names of working directories, and how they go away."""
 
+import contextlib
+import os
 import re
+import time
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+_PATIENCE = 60.0  # seconds for a folder that is filled while it is emptied
+
+# Not through a link, and without waiting for whoever might write to a pipe.
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def folder_name(task: int, task_id: str) -> str:
     """A task's working directory: unique by its number, readable by its id."""
     return f"{task}-{_UNSAFE.sub('_', task_id)[:60]}"
+
+
+def remove_tree(path: str, *, dir_fd: int | None = None) -> None:
+    """
+    Removes a folder and all in it, or a file, whatever its owner did to hinder that.
+
+    Links are removed, not followed, and pipes not opened, also when they take a folder's place at
+    that very moment. Folders that nobody may enter are opened up, and those that lie deeper than
+    Python calls itself are brought up first. What cannot be removed stays, and so does what
+    somebody goes on to fill.
+
+    Parameters
+    ----------
+    dir_fd
+        Descriptor of the folder that the path begins at; None: the present one.
+    """
+    try:
+        os.unlink(path, dir_fd=dir_fd)
+        return
+    except FileNotFoundError:
+        return
+    except OSError:  # a folder
+        pass
+    try:
+        _remove_folder(path, dir_fd)
+    except (OSError, RecursionError):
+        _remove_by_force(path, dir_fd)
+
+
+def _remove_folder(name: str, parent: int | None) -> None:
+    folder = os.open(name, _FOLDER, dir_fd=parent)
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for entry, is_folder in found:
+            if is_folder:
+                _remove_folder(entry, folder)
+            else:
+                os.unlink(entry, dir_fd=folder)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _remove_by_force(path: str, dir_fd: int | None) -> None:
+    with contextlib.suppress(OSError):
+        top = _open_up(path, dir_fd)
+        try:
+            give_up = time.monotonic() + _PATIENCE
+            while sum(_flatten(name, top) for name in os.listdir(top)):
+                if time.monotonic() > give_up:
+                    break
+        finally:
+            os.close(top)
+        os.rmdir(path, dir_fd=dir_fd)
+
+
+def _flatten(name: str, top: int) -> bool:
+    """Removes what lies at the top, but what are folders in it are brought up; whether it could."""
+    try:
+        with contextlib.suppress(IsADirectoryError):
+            os.unlink(name, dir_fd=top)
+            return True
+        folder = _open_up(name, top)
+        try:
+            for entry in os.listdir(folder):
+                try:
+                    os.unlink(entry, dir_fd=folder)
+                except IsADirectoryError:
+                    os.close(_open_up(entry, folder))
+                    up = f".{os.urandom(8).hex()}"
+                    os.rename(entry, up, src_dir_fd=folder, dst_dir_fd=top)
+        finally:
+            os.close(folder)
+        os.rmdir(name, dir_fd=top)
+    except OSError:
+        return False
+    return True
+
+
+def _open_up(name: str, parent: int | None) -> int:
+    """A descriptor of a folder that its owner has taken the right to enter from himself."""
+    path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{path}", 0o700)
+        return os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(path)

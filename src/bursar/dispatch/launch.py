@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,6 +99,108 @@ class Endpoint:
     door: Door | None = None
 
 
+class WorkerProcess(Protocol):
+    """A worker, from outside."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+
+    async def wait(self) -> int | None:
+        """Its exit status once it has ended, negative for a signal; None: nobody knows."""
+
+    def kill(self) -> None:
+        """Ends it; nothing when it has ended."""
+
+    def close(self) -> None:
+        """Lets go of it, which may go on."""
+
+
+class Starter(Protocol):
+    """How worker processes come to be."""
+
+    async def start(
+        self, settings: Settings, marks: Mapping[str, str], processors: int
+    ) -> WorkerProcess:
+        """
+        Starts one.
+
+        Parameters
+        ----------
+        settings
+            Its own.
+        marks
+            Variables of its environment, by which it is recognised.
+        processors
+            Of its lease, all workers together.
+
+        Raises
+        ------
+        OSError
+            When it cannot be started.
+        """
+
+    def adopt(self, name: str, run: str) -> WorkerProcess | None:
+        """One of that name and run that an earlier process has started, if it is there."""
+
+    async def clear(self, lease: str) -> None:
+        """
+        A lease has no worker any more.
+
+        Raises
+        ------
+        OSError
+            When something of it remains.
+        """
+
+
+class ChildProcess:
+    """One that ends with this process, since it loses its connection to it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    async def wait(self) -> int:
+        """See :class:`WorkerProcess`."""
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        """See :class:`WorkerProcess`."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    def close(self) -> None:
+        """It does not go on for long."""
+
+
+class ChildStarter:
+    """Starts such workers."""
+
+    async def start(
+        self, settings: Settings, marks: Mapping[str, str], processors: int
+    ) -> ChildProcess:
+        """See :class:`Starter`."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # not from the user's folder, whatever lies there
+            "-m",
+            "bursar.dispatch.worker",
+            stdin=asyncio.subprocess.PIPE,
+            env={**os.environ, **marks},
+        )
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(settings))
+        process.stdin.close()
+        return ChildProcess(process)
+
+    def adopt(self, name: str, run: str) -> None:
+        """There is none."""
+
+    async def clear(self, lease: str) -> None:
+        """Nothing remains."""
+
+
 class LocalWorkers:
     """
     Workers of one site that runs on this machine.
@@ -115,6 +217,8 @@ class LocalWorkers:
         Whether some task holds several processors: then one worker has them all.
     on_event
         Told, in one line for people, of workers that died.
+    starter
+        Starts them; None: as children of this process.
     """
 
     def __init__(
@@ -125,19 +229,22 @@ class LocalWorkers:
         *,
         rigid: bool,
         on_event: Callable[[str], None],
+        starter: Starter | None = None,
     ) -> None:
         self._site = site
         self._lease = lease
+        self._processors = processors
         self._shares = shares(processors, rigid=rigid)
         self._on_event = on_event
+        self._starter: Starter = starter or ChildStarter()
         self._watches: list[asyncio.Task[None]] = []
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._processes: dict[str, WorkerProcess] = {}
         self._leaving = asyncio.Event()
         self._run = ""
 
     async def start(self, endpoint: Endpoint) -> None:
         """
-        Starts them; they report by themselves.
+        Starts them, but for those that are there already; they report by themselves.
 
         Raises
         ------
@@ -147,7 +254,11 @@ class LocalWorkers:
         self._run = endpoint.run
         for number, share in enumerate(self._shares):
             name = f"{self._site}-{self._lease}-{number}"
-            await self._spawn(name, share, endpoint)
+            found = self._starter.adopt(name, endpoint.run)
+            if found is not None:
+                self._processes[name] = found
+            else:
+                await self._spawn(name, share, endpoint)
             self._watches.append(asyncio.create_task(self._watch(name, share, endpoint)))
 
     async def release(self) -> None:
@@ -158,12 +269,24 @@ class LocalWorkers:
         _, late = await asyncio.wait(self._watches, timeout=_LEAVING)
         killed = dict(self._processes)
         for process in killed.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
         if late:
             await asyncio.wait(late)
         for name in killed:  # what it ran is not to go on without it
             await asyncio.to_thread(kill_leftovers, self._run, name)
+        try:
+            await self._starter.clear(self._lease)
+        except OSError as error:
+            self._on_event(f"{self._lease}: something of its workers remains: {error}")
+
+    async def leave_running(self) -> None:
+        """Watches them no more; those that can do without this process go on."""
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()
 
     @property
     def workers(self) -> int:
@@ -186,20 +309,11 @@ class LocalWorkers:
             lease=self._lease,
             processors=share,
         )
+        marks = {RUN: endpoint.run, WORKER: name}
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # not from the user's folder, whatever lies there
-                "-m",
-                "bursar.dispatch.worker",
-                stdin=asyncio.subprocess.PIPE,
-                env={**os.environ, RUN: endpoint.run, WORKER: name},
-            )
+            process = await self._starter.start(settings, marks, self._processors)
         except OSError as error:
             raise SiteError(f"{self._site}: cannot start a worker: {error.strerror}") from None
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(settings))
-        process.stdin.close()
         self._processes[name] = process
 
     async def _watch(self, name: str, share: int, endpoint: Endpoint) -> None:
@@ -208,7 +322,7 @@ class LocalWorkers:
         while True:
             born = loop.time()
             code = await self._processes[name].wait()
-            del self._processes[name]
+            self._processes.pop(name).close()
             if self._leaving.is_set() or code == 0:
                 return
             # What it ran goes with it: its tasks will run again elsewhere.
@@ -220,7 +334,11 @@ class LocalWorkers:
             self._on_event(f"worker {name} died ({_how(code)}) and is replaced")
             if await self._left_within(0.1 * 2 ** (deaths - 1)):
                 return
-            await self._spawn(name, share, endpoint)
+            try:
+                await self._spawn(name, share, endpoint)
+            except SiteError as error:
+                self._on_event(f"{error}; worker {name} is given up")
+                return
 
     async def _left_within(self, seconds: float) -> bool:
         """Whether the workers are told to leave within so many seconds."""
@@ -246,5 +364,7 @@ def shares(processors: int, *, rigid: bool) -> list[int]:
     return [processors // workers + (i < processors % workers) for i in range(workers)]
 
 
-def _how(code: int) -> str:
+def _how(code: int | None) -> str:
+    if code is None:
+        return "it is gone"
     return f"killed by signal {-code}" if code < 0 else f"status {code}"

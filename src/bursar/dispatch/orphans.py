@@ -11,6 +11,8 @@ RUN = "BURSAR_RUN"
 WORKER = "BURSAR_WORKER"
 TASK = "BURSAR_TASK"
 
+_PROGRAM = b"bursar.dispatch.worker"
+
 
 def kill_leftovers(run: str, worker: str | None = None, *, patience: float = 5.0) -> int:
     """
@@ -72,19 +74,69 @@ def task_of(pid: int) -> int | None:
     return None
 
 
-def _marked(marks: list[bytes]) -> list[int]:
-    found = []
-    own = os.getpid()
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == own:
-            continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:
-                environment = file.read().split(b"\0")
-            with open(f"/proc/{name}/stat", "rb") as file:
-                state = file.read().rpartition(b")")[2].split()[0]
-        except OSError:
-            continue  # gone, or somebody else's
-        if state != b"Z" and all(mark in environment for mark in marks):
-            found.append(int(name))
+def workers_of(run: str) -> dict[str, int]:
+    """
+    Workers of a run that are alive, by name: their processes.
+
+    What they started bears the same marks, but is another program.
+    """
+    found = {}
+    for pid in _marked([f"{RUN}={run}".encode()]):
+        name = _worker_name(pid)
+        if name:
+            found[name] = pid
     return found
+
+
+def traces_of(run: str) -> set[str]:
+    """Names of the workers of a run of which anything is there, if only what they started."""
+    names = set()
+    for pid in _marked([f"{RUN}={run}".encode()]):
+        name = _mark(pid, WORKER)
+        if name:
+            names.add(name)
+    return names
+
+
+def is_worker(pid: int, run: str, name: str) -> bool:
+    """Whether that process is the worker of that name."""
+    return _has_marks(str(pid), [f"{RUN}={run}".encode()]) and _worker_name(pid) == name
+
+
+def _worker_name(pid: int) -> str:
+    """Of a worker's process; empty when it is none."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            is_worker = _PROGRAM in file.read().split(b"\0")
+    except OSError:
+        return ""
+    return _mark(pid, WORKER) if is_worker else ""
+
+
+def _mark(pid: int, name: str) -> str:
+    """A variable of a process; empty when it has none."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environment = file.read().split(b"\0")
+    except OSError:
+        return ""
+    mark = f"{name}=".encode()
+    found = (entry[len(mark) :] for entry in environment if entry.startswith(mark))
+    return next(found, b"").decode(errors="replace")
+
+
+def _marked(marks: list[bytes]) -> list[int]:
+    own = os.getpid()
+    names = (name for name in os.listdir("/proc") if name.isdigit() and int(name) != own)
+    return [int(name) for name in names if _has_marks(name, marks)]
+
+
+def _has_marks(process: str, marks: list[bytes]) -> bool:
+    try:
+        with open(f"/proc/{process}/environ", "rb") as file:
+            environment = file.read().split(b"\0")
+        with open(f"/proc/{process}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False  # gone, or somebody else's
+    return state != b"Z" and all(mark in environment for mark in marks)

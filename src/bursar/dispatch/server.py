@@ -21,7 +21,8 @@ import msgspec
 
 from bursar.dispatch.clock import epoch_of
 from bursar.dispatch.credential import SILENCE
-from bursar.dispatch.door import PilotDoor, Visit
+from bursar.dispatch.door import PilotDoor
+from bursar.dispatch.entrance import Visit
 from bursar.dispatch.folders import folder_name
 from bursar.dispatch.guard import Guard
 from bursar.dispatch.journal import Event, Journal, Record
@@ -32,6 +33,7 @@ from bursar.dispatch.wire import (
     BATCH_SIZE,
     MAX_FRAME,
     MAX_PIECE,
+    NONSENSE,
     Cancel,
     Frames,
     FromServer,
@@ -993,7 +995,7 @@ class _Connection(Visit):
                     self._dispatcher._heard(self, message)
                 elif not isinstance(message, Hello) or not self._dispatcher._joined(self, message):
                     raise ProtocolError("the token is wrong")
-        except (ProtocolError, msgspec.MsgspecError):
+        except NONSENSE:
             if self._transport is not None:
                 self._transport.abort()
         except Exception as error:  # ours, not the worker's

@@ -1,8 +1,11 @@
 """What a worker is told, and what it does with it first: it says hello."""
 
+import socket
+
 import msgspec
 
 from bursar.dispatch.credential import SILENCE
+from bursar.dispatch.limits import ResourceLimits
 from bursar.dispatch.line import Line, SecureLine
 from bursar.dispatch.wire import Hello
 
@@ -32,6 +35,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Seconds after which a dispatcher's machine that does not answer is gone, over TLS.
     idle
         Seconds without a task after which it asks to leave; None: it never does.
+    seal_key
+        Path of the file that it opens sealed tasks with, absolute; empty: it opens none.
+    limits
+        To which it holds itself and its tasks; None: to none.
     """
 
     host: str
@@ -44,6 +51,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str = ""
     silence: float = SILENCE
     idle: float | None = None
+    seal_key: str = ""
+    limits: ResourceLimits | None = None
 
 
 def make_line(settings: Settings) -> Line:
@@ -60,8 +69,21 @@ def make_line(settings: Settings) -> Line:
     return SecureLine(settings.host, settings.port, settings.certificate, settings.silence)
 
 
-def hello_of(settings: Settings) -> Hello:
-    """What it says first."""
+def hello_of(settings: Settings, holds: tuple[tuple[int, int], ...] = ()) -> Hello:
+    """
+    What it says first.
+
+    Parameters
+    ----------
+    holds
+        Task and attempt of all that it has of a connection that was lost.
+    """
     return Hello(
-        settings.token, settings.worker, settings.site, settings.processors, settings.lease
+        settings.token,
+        settings.worker,
+        settings.site,
+        settings.processors,
+        settings.lease,
+        socket.gethostname(),
+        holds,
     )

@@ -1,6 +1,7 @@
 """Files between the run's root name space and a task's working directory."""
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -60,29 +61,67 @@ class Root(NamedTuple):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return path
 
+    def directory(self, name: str) -> str:
+        """
+        Path of a folder among the run's files, made.
 
-def stage_in(root: Root, folder: str, name: str) -> None:
-    """
-    Puts an input into a working directory.
+        Raises
+        ------
+        StagingError
+            When it would lie elsewhere.
+        """
+        return os.path.dirname(self.target(os.path.join(name, "x")))
 
-    What the run made is hard-linked; what belongs to the user is linked by
-    name, so that a task that deletes or replaces it only loses its link.
-    """
-    target = os.path.join(folder, name)
-    if "/" in name:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-    try:
-        os.link(os.path.join(root.files, name), target, follow_symlinks=False)
-    except FileNotFoundError:
-        source = root.find(name)
-        os.symlink(os.path.abspath(source), target)
-    except OSError:  # another device, or a folder
-        os.symlink(os.path.join(root.files, name), target)
+    def stage_in(self, folder: str, name: str) -> None:
+        """
+        Puts an input into a working directory.
+
+        What the run made is hard-linked; what belongs to the user is linked by
+        name, so that a task that deletes or replaces it only loses its link.
+        """
+        target = os.path.join(folder, name)
+        self.make_room(folder, name)
+        try:
+            os.link(os.path.join(self.files, name), target, follow_symlinks=False)
+        except FileNotFoundError:
+            source = self.find(name)
+            os.symlink(os.path.abspath(source), target)
+        except OSError:  # another device, or a folder
+            os.symlink(os.path.join(self.files, name), target)
+
+    def make_room(self, folder: str, name: str) -> None:
+        """Makes the folder of something that is to be in a working directory."""
+        if "/" in name:
+            os.makedirs(os.path.join(folder, os.path.dirname(name)), exist_ok=True)
+
+    def publish(self, folder: str, name: str, *, stays: bool) -> None:
+        """
+        Puts an output into the run's files, whole or not at all.
+
+        Parameters
+        ----------
+        stays
+            The working directory goes on to be used: what lies there must not be the same file.
+
+        Raises
+        ------
+        StagingError
+            When the task did not make it.
+        """
+        source = os.path.join(folder, name)
+        if not os.path.exists(source):
+            raise StagingError(f'output "{name}" was not made')
+        if stays:
+            copy(source, self.target(name))
+        else:
+            copy_whole(source, self.target(name))
 
 
 def link_in(path: str, folder: str, name: str) -> None:
     """
     Puts a file of a site's storage, which other tasks read too, into a working directory.
+
+    There is room for it already.
 
     Raises
     ------
@@ -91,24 +130,7 @@ def link_in(path: str, folder: str, name: str) -> None:
     """
     if not os.path.exists(path):
         raise StagingError(f'"{name}" is not in the storage any more')
-    target = os.path.join(folder, name)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    os.symlink(os.path.abspath(path), target)
-
-
-def publish(root: Root, folder: str, name: str) -> None:
-    """
-    Puts an output into the run's files, whole or not at all.
-
-    Raises
-    ------
-    StagingError
-        When the task did not make it.
-    """
-    source = os.path.join(folder, name)
-    if not os.path.exists(source):
-        raise StagingError(f'output "{name}" was not made')
-    copy_whole(source, root.target(name))
+    os.symlink(os.path.abspath(path), os.path.join(folder, name))
 
 
 def copy(source: str, target: str) -> None:
@@ -166,8 +188,15 @@ def _link_file(source: str, target: str) -> None:
 
 
 def _copy_file(source: str, target: str) -> None:
+    _check_plain(source)
     shutil.copyfile(source, target)
     shutil.copymode(source, target)
+
+
+def _check_plain(path: str) -> None:
+    """Reading a pipe or a device may take for ever, and nobody else would be served meanwhile."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(errno.EINVAL, "is not a plain file", path)
 
 
 _NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
@@ -183,6 +212,8 @@ def substitute(source: str, target: str, values: Mapping[str, str]) -> None:
         When the source cannot be read.
     """
     try:
+        _check_plain(source)
+        _check_plain(target)
         with open(source, encoding="utf-8", errors="surrogateescape", newline="") as file:
             text = file.read()
     except OSError as error:

@@ -41,6 +41,11 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
         How many it has.
     lease
         Of these processors; unique in the run.
+    host
+        Name of its machine.
+    holds
+        Task and attempt of all that it has, of a connection that was lost: running, waiting, or
+        ended and not :class:`Recorded`.
     """
 
     token: str
@@ -48,6 +53,8 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
     site: str
     processors: int
     lease: str
+    host: str = ""
+    holds: tuple[tuple[int, int], ...] = ()
 
 
 class Results(msgspec.Struct, frozen=True, tag=1, array_like=True):
@@ -98,6 +105,13 @@ class Job(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         Variables added to the worker's.
     data
         Files of its site's storage: their paths there, by name.
+    home
+        Folder, absolute, in which ``files``, ``work`` and ``logs`` of the task's own instance
+        lie; empty: those of the :class:`Welcome`.
+    directory
+        Where it runs, relative to ``files`` of its home, or absolute; empty: a folder of its own.
+    sealed
+        An envelope that holds its steps and environment, to be opened by the worker.
     """
 
     task: int
@@ -110,6 +124,9 @@ class Job(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     outputs: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     data: dict[str, str] = {}
+    home: str = ""
+    directory: str = ""
+    sealed: bytes = b""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
@@ -126,6 +143,10 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
         Of the run.
     spill
         Bytes of each stream that travel with the outcome; more goes to a file.
+    outlives
+        Seconds for which the worker goes on with what it has when the connection is lost, and
+        tries to come back. Then it keeps each outcome until it is :class:`Recorded`, and says
+        it again on the next connection. 0: without the dispatcher it ends.
     """
 
     run: str
@@ -134,6 +155,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
     work: str
     logs: str
     spill: int
+    outlives: float = 0.0
 
 
 class Work(msgspec.Struct, frozen=True, tag=11, array_like=True):
@@ -171,13 +193,22 @@ class Leave(msgspec.Struct, frozen=True, tag=14, array_like=True):
     """No more work: end."""
 
 
+class Recorded(msgspec.Struct, frozen=True, tag=15, array_like=True):
+    """So many more outcomes, in the order they came over this connection, are durable."""
+
+    count: int
+
+
 FromWorker = Hello | Results | Returned | Goodbye
-FromServer = Welcome | Work | GiveBack | Cancel | Leave
+FromServer = Welcome | Work | GiveBack | Cancel | Leave | Recorded
 
 
 class ProtocolError(Exception):
     """The other end said something that is not of this protocol."""
 
+
+NONSENSE = (ProtocolError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What taking in what the other end said may raise."""
 
 _encoder = msgspec.msgpack.Encoder()
 

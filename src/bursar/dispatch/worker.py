@@ -7,8 +7,11 @@ worker's working directory. Its settings come on standard input, so that the
 run's secret is on no command line.
 
 Without the dispatcher a worker has no purpose: when the connection ends it
-kills what it runs and leaves. One of a pilot, whose processors others may take
-away, takes its leave first when it is told to end.
+kills what it runs and leaves. Unless its dispatcher told it to outlive that:
+then it goes on with what it has, keeps what is not durable, and comes back.
+
+One of a pilot, or one that outlives its dispatcher, takes its leave first when
+it is told to end.
 """
 
 import contextlib
@@ -20,11 +23,13 @@ import signal
 import sys
 import time
 from collections import deque
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from bursar.dispatch.attempt import GRACE, Attempt, Workplace
 from bursar.dispatch.capture import Capture
+from bursar.dispatch.holding import Holding
 from bursar.dispatch.kernel import SIGINFO, adopt_orphans, children, signal_descriptor
 from bursar.dispatch.line import Line
 from bursar.dispatch.orphans import kill_descendants, task_of
@@ -32,6 +37,7 @@ from bursar.dispatch.settings import Settings, hello_of, make_line
 from bursar.dispatch.spawning import Reaper, Usage
 from bursar.dispatch.wire import (
     BATCH_SIZE,
+    NONSENSE,
     Cancel,
     Frames,
     FromServer,
@@ -40,6 +46,7 @@ from bursar.dispatch.wire import (
     Job,
     Leave,
     ProtocolError,
+    Recorded,
     Results,
     Returned,
     Welcome,
@@ -48,7 +55,10 @@ from bursar.dispatch.wire import (
 )
 from bursar.model.outcome import Outcome, Status
 
-REPORT = 0.025
+if TYPE_CHECKING:
+    from bursar.dispatch.comeback import Comeback
+
+REPORT = 0.05
 """Seconds that results may wait for others while there is more to do."""
 
 YOUTH = 0.005
@@ -56,6 +66,9 @@ YOUTH = 0.005
 
 PARTING = 5.0
 """Seconds in which a worker that must end takes its leave."""
+
+WELCOME = 10.0
+"""Seconds in which a dispatcher that was found again answers; else it is tried once more."""
 
 LAST_WORDS = 1.0
 """Seconds between SIGTERM and SIGKILL for a task whose processors are taken away."""
@@ -97,8 +110,7 @@ class Worker:
         self._tasks: dict[int, Attempt] = {}  # by task
         self._timers: list[tuple[float, int, int, Attempt]] = []
         self._timer = 0
-        self._done: list[Outcome] = []
-        self._done_size = 0
+        self._holding = Holding()
         self._unsent = bytearray()
         self._leaving = False
         self._place: Workplace | None = None
@@ -118,6 +130,13 @@ class Worker:
         self._idle_since = time.monotonic()
         self._asked_to_leave = False
         self._must_end = math.inf  # when it has taken its leave, or ends without
+        self._outlives = 0.0
+        self._in_touch = False  # it was made welcome over the present connection
+        self._is_cut = False  # the present connection is of no use; acted on when a turn ends
+        self._comeback: Comeback | None = None  # while there is no connection
+        self._setbacks = 0
+        self._welcome_by = math.inf
+        self._away_until = math.inf
 
     @property
     def is_welcome(self) -> bool:
@@ -139,16 +158,23 @@ class Worker:
         try:
             if not self._has_said_hello:
                 self._send(frame(hello_of(self._settings)))
-            while not (self._leaving and not self._running and not self._unsent):
+            while not self._has_left:
                 self._turn()
-        except (ConnectionError, ProtocolError, msgspec.MsgspecError):
+        except (ConnectionError, *NONSENSE):
             pass  # the dispatcher is gone, or is none
         finally:
             kill_descendants()
             if self._place is not None:
                 self._place.close()
             self._server.close()
+            if self._comeback is not None:
+                self._comeback.close()
         return self._leaving or self._must_end < math.inf
+
+    @property
+    def _has_left(self) -> bool:
+        nothing = not self._running and not self._unsent and not self._holding.unrecorded
+        return self._leaving and nothing
 
     def _turn(self) -> None:
         server = self._server.fileno()
@@ -165,6 +191,8 @@ class Worker:
                     self._listen()
             elif fd in self._streams:
                 self._streams[fd].drain()
+            elif self._comeback is not None and fd == self._comeback.fileno():
+                self._come_back()
             else:
                 self._hear(fd)
         if self._young or self._older:
@@ -172,31 +200,38 @@ class Worker:
         if self._timers:
             self._ring()
         self._start()
-        if self._done and self._is_time_to_report():
+        if self._in_touch and self._holding.unsaid and self._is_time_to_report():
             self._report()
         if self._settings.idle is not None:
             self._ask_to_leave(self._settings.idle)
-        if self._must_end < math.inf and time.monotonic() >= self._must_end:
+        if self._must_end < math.inf and self._is_parting_over():
             raise ConnectionAbortedError
+        if self._is_cut or self._waits_in_vain():
+            self._lose()
 
     def _patience(self) -> float | None:
         patience = None
         if self._timers:
             patience = max(0.0, self._timers[0][0] - time.monotonic())
-        if self._done:
+        if self._in_touch and self._holding.unsaid:
             patience = REPORT if patience is None else min(patience, REPORT)
         if self._young or self._older:
             patience = YOUTH if patience is None else min(patience, YOUTH)
-        if self._must_end < math.inf or (self._settings.idle is not None and not self._tasks):
+        if self._may_part:
             left = self._seconds_to_parting()
             patience = left if patience is None else min(patience, left)
         return None if patience == math.inf else patience
 
+    @property
+    def _may_part(self) -> bool:
+        idle = self._settings.idle is not None
+        return idle or self._must_end < math.inf or self._welcome_by < math.inf
+
     def _seconds_to_parting(self) -> float:
-        """Until it ends, or asks to leave."""
+        """Until it ends, or asks to leave, or has waited for long enough to be made welcome."""
         idle = self._settings.idle
-        moment = self._must_end
-        if idle is not None and not self._asked_to_leave:
+        moment = min(self._must_end, self._welcome_by)
+        if idle is not None and self._in_touch and not self._tasks and not self._asked_to_leave:
             moment = min(moment, self._idle_since + idle)
         return max(0.0, moment - time.monotonic())
 
@@ -211,7 +246,7 @@ class Worker:
             self._asked_to_leave = False
         elif (
             not self._asked_to_leave
-            and self.is_welcome
+            and self._in_touch
             and time.monotonic() - self._idle_since >= idle
         ):
             self._asked_to_leave = True
@@ -219,47 +254,95 @@ class Worker:
 
     def _end_soon(self) -> None:
         """The processors are taken away: tasks end, and are told of, before the worker does."""
-        if not self._settings.certificate or not self.is_welcome:
+        if not self._takes_leave:
             raise ConnectionAbortedError
         if self._must_end < math.inf:
             return
         self._must_end = time.monotonic() + PARTING
-        self._send(frame(Goodbye(must=True)))
+        if self._in_touch:
+            self._send(frame(Goodbye(must=True)))
         self._cancel([], LAST_WORDS, TAKEN_AWAY)
+
+    @property
+    def _takes_leave(self) -> bool:
+        return self.is_welcome and (bool(self._settings.certificate) or self._outlives > 0)
+
+    def _is_parting_over(self) -> bool:
+        """Whether the time for it is up, or nobody is there and there is nothing to be told."""
+        if time.monotonic() >= self._must_end:
+            return True
+        return self._comeback is not None and not self._tasks and not self._holding.unrecorded
 
     def _is_time_to_report(self) -> bool:
         """At once when there is nothing else to do; else a moment's worth together."""
-        if not self._queue or len(self._done) >= _MOST_UNREPORTED:
+        if not self._queue or self._holding.unsaid >= _MOST_UNREPORTED:
             return True
         return time.monotonic() - self._reported >= REPORT
 
     # From the dispatcher.
 
     def _listen(self) -> None:
-        for data in self._server.receive():
-            for body in self._frames.feed(data):
-                self._take(self._decoder.decode(body))
+        if self._is_cut:
+            return
+        try:
+            for data in self._server.receive():
+                for body in self._frames.feed(data):
+                    self._take(self._decoder.decode(body))
+        except (ConnectionError, *NONSENSE):
+            if not self._outlives:
+                raise
+            self._is_cut = True
 
     def _take(self, message: FromServer) -> None:
         match message:
             case Work(jobs):
-                self._queue.extend(map(self._jobs.decode, jobs))
+                self._queue.extend(self._new_of(jobs))
                 if self._must_end < math.inf:
                     self._cancel([], LAST_WORDS, TAKEN_AWAY)
             case GiveBack(count):
                 self._give_back(count)
             case Cancel(tasks, grace, reason):
                 self._cancel(tasks, grace, reason)
+            case Recorded(count):
+                self._recorded(count)
             case Welcome():
-                self._place = Workplace(message, self._settings.worker)
+                self._be_welcome(message)
             case Leave():
                 self._leaving = True
+
+    def _be_welcome(self, welcome: Welcome) -> None:
+        if self._place is None:
+            given = self._settings
+            self._place = Workplace(welcome, given.worker, given.seal_key)
+        elif welcome.run != self._place.welcome.run:
+            raise ProtocolError("another dispatcher has taken the place of the one that was lost")
+        self._outlives = welcome.outlives
+        self._in_touch = True
+        self._setbacks = 0
+        self._welcome_by = self._away_until = math.inf
+        self._asked_to_leave = False
+        if self._must_end < math.inf:
+            self._send(frame(Goodbye(must=True)))
+
+    def _new_of(self, jobs: list[msgspec.Raw]) -> list[Job]:
+        """Those that it does not have already, from before the connection was lost."""
+        decoded = [self._jobs.decode(job) for job in jobs]
+        if not self._outlives:
+            return decoded
+        return [job for job in decoded if self._holding.took(job.task, job.attempt)]
+
+    def _recorded(self, count: int) -> None:
+        try:
+            self._holding.recorded(count)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
 
     def _give_back(self, count: int) -> None:
         jobs = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
         if jobs:
-            if self._done:
-                self._report()  # what ended before goes first
+            self._report()  # what ended before goes first
+            for job in jobs:
+                self._holding.returned(job.task, job.attempt)
             self._send(frame(Returned([(job.task, job.attempt) for job in jobs])))
 
     def _cancel(self, tasks: list[int], grace: float, reason: str) -> None:
@@ -282,6 +365,8 @@ class Worker:
     def _start(self) -> None:
         queue, place = self._queue, self._place
         while queue and queue[0].processors <= self._free:
+            if self._outlives and (self._holding.is_full or queue[0].task in self._tasks):
+                break  # until something is durable; until the task's attempt before has ended
             assert place is not None
             job = queue.popleft()
             attempt = Attempt(job, place)
@@ -372,7 +457,7 @@ class Worker:
     def _ask_who_ended(self, attempt: Attempt) -> None:
         """A scheduler that takes the processors away signals all processes, in any order."""
         if (
-            self._settings.certificate
+            self._takes_leave
             and attempt.stopped is None
             and self._must_end == math.inf
             and signal.sigtimedwait((signal.SIGTERM,), _SAME_BLOW) is not None
@@ -447,29 +532,74 @@ class Worker:
     # To the dispatcher.
 
     def _finished(self, outcome: Outcome) -> None:
-        size = len(outcome.stdout) + len(outcome.stderr) + len(outcome.value)
-        if self._done and self._done_size + size > BATCH_SIZE:
+        self._holding.finished(outcome)
+        if self._in_touch and self._holding.unsaid_size > BATCH_SIZE:
             self._report()
-        self._done_size += size
-        self._done.append(outcome)
 
     def _report(self) -> None:
-        done, self._done, self._done_size = self._done, [], 0
         self._reported = time.monotonic()
-        self._send(frame(Results(done)))
+        for piece in self._holding.say():
+            self._send(frame(Results(piece)))
+            if not self._outlives:  # what was said is out of its hands
+                self._holding.recorded(len(piece))
 
     def _send(self, data: bytes) -> None:
         self._unsent += data
         self._flush()
 
     def _flush(self) -> None:
-        sent = self._server.send(self._unsent)
+        if self._is_cut:
+            return
+        try:
+            sent = self._server.send(self._unsent)
+        except ConnectionError:
+            if not self._outlives:
+                raise
+            self._is_cut = True
+            return
         del self._unsent[:sent]
         blocked = bool(self._unsent)
         interest = select.EPOLLIN | (select.EPOLLOUT if blocked else 0)
         if blocked != self._blocked:
             self._blocked = blocked
             self._poll.modify(self._server, interest)
+
+    # Without the dispatcher.
+
+    def _lose(self) -> None:
+        """Lets go of the connection and tries to have another one."""
+        from bursar.dispatch.comeback import Comeback  # seldom wanted, and it takes time to load
+
+        self._poll.unregister(self._server)
+        self._server.close()
+        self._frames = Frames()
+        self._unsent.clear()
+        self._holding.lost_connection()
+        if self._in_touch:
+            self._away_until = time.monotonic() + self._outlives
+        else:
+            self._setbacks += 1
+        self._in_touch = self._is_cut = self._blocked = False
+        self._welcome_by = math.inf
+        self._comeback = Comeback(self._settings, self._away_until, self._setbacks)
+        self._poll.register(self._comeback, select.EPOLLIN)
+
+    def _waits_in_vain(self) -> bool:
+        """Whether the dispatcher was found again and does not answer."""
+        return self._welcome_by < math.inf and time.monotonic() >= self._welcome_by
+
+    def _come_back(self) -> None:
+        assert self._comeback is not None
+        line = self._comeback.take()
+        self._poll.unregister(self._comeback)
+        self._comeback.close()
+        self._comeback = None
+        if line is None:
+            raise ConnectionAbortedError  # for good
+        self._server = line
+        self._poll.register(self._server, select.EPOLLIN)
+        self._welcome_by = time.monotonic() + WELCOME
+        self._send(frame(hello_of(self._settings, self._holding.holds())))
 
 
 def main() -> None:
@@ -478,6 +608,8 @@ def main() -> None:
     # Ctrl-C in a terminal reaches the whole group; the dispatcher decides what it means.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    if settings.limits is not None:
+        settings.limits.impose()
     with contextlib.suppress(ConnectionError):
         Worker(settings).run()
 

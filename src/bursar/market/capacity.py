@@ -102,6 +102,10 @@ class Capacity:
         self._commitments[key] = Commitment(processors, start, end, until)
         return True
 
+    def restore(self, key: Hashable, processors: int, start: float, end: float) -> None:
+        """Commits processors that were promised before, whether or not they are there."""
+        self._commitments[key] = Commitment(processors, start, end)
+
     def release(self, key: Hashable) -> None:
         """Frees what was committed under a key, if anything."""
         self._commitments.pop(key, None)

@@ -13,6 +13,7 @@ References
 import math
 from collections.abc import Container, Mapping
 from typing import Literal
+from typing import Protocol as Interface
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
 from bursar.market.capacity import Capacity
@@ -37,6 +38,42 @@ LONGEST_HOLD = 86_400.0
 
 _PERIODS = 1_000
 """Of supply and demand that are made up for after a silence."""
+
+
+class Clerk(Interface):
+    """Who keeps an owner's agreements: names them, and has a say before one binds."""
+
+    def name(self) -> str:
+        """For the next agreement; unique."""
+        ...
+
+    def sign(self, agreement: Agreement, now: float) -> Refusal | None:
+        """Enters an agreement, whose processors are there; or says why it must not be."""
+        ...
+
+    def take_back(self, agreement: Agreement, now: float) -> None:
+        """Strikes an agreement that has not begun."""
+        ...
+
+
+class CountingClerk:
+    """Counts an owner's agreements, and signs them all."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._named = 0
+
+    def name(self) -> str:
+        """``"uni-1"``, ``"uni-2"``: where one is refused, its number is not used again."""
+        self._named += 1
+        return f"{self._owner}-{self._named}"
+
+    def sign(self, agreement: Agreement, now: float) -> Refusal | None:
+        """Nothing is against it."""
+        return None
+
+    def take_back(self, agreement: Agreement, now: float) -> None:
+        """Nothing was written."""
 
 
 class TradeServer:
@@ -70,6 +107,8 @@ class TradeServer:
         Of each customer; it is the owner that says who belongs where.
     customers
         Whom it deals with; None: everyone.
+    clerk
+        Who names and enters its agreements; None: they are counted.
     """
 
     def __init__(
@@ -88,6 +127,7 @@ class TradeServer:
         beta: float = 1.0,
         groups: Mapping[str, frozenset[str]] | None = None,
         customers: Container[str] | None = None,
+        clerk: Clerk | None = None,
     ) -> None:
         if not 0 < validity < math.inf:
             raise ValueError(f"validity must be positive, got {validity}")
@@ -113,7 +153,7 @@ class TradeServer:
         self._sides: dict[tuple[str, str], Side] = {}
         self._auctions: dict[str, Auctioneer] = {}
         self._agreements: dict[str, Agreement] = {}
-        self._signed = 0
+        self._clerk = clerk or CountingClerk(name)
 
     @property
     def agreements(self) -> tuple[Agreement, ...]:
@@ -214,8 +254,8 @@ class TradeServer:
         start = self.capacity.first_fit(template.processors, template.seconds, earliest, latest)
         if start is None:
             return Refusal("has no processors free in that time", final=False)
-        asked = self.asked(customer, template.processors, template.seconds, start, now)
         try:
+            asked = self.asked(customer, template.processors, template.seconds, start, now)
             return Terms(
                 processors=template.processors,
                 start=start,
@@ -224,7 +264,7 @@ class TradeServer:
                 fixed_price=self._fixed_price,
                 currency=self.currency,
             )
-        except ValueError as error:  # more than a deal may come to
+        except ValueError as error:  # more, or later, than a deal may be
             return Refusal(str(error), final=True)
 
     def asked(
@@ -261,31 +301,55 @@ class TradeServer:
             return Refusal("has begun", final=True)
         self.capacity.release(_quote(deal, customer))
         self.capacity.release(_lot(deal))
-        name = f"{self.name}-{self._signed + 1}"
-        if not self.capacity.commit(name, terms.processors, terms.start, terms.end):
+        if terms.processors > self.capacity.free(terms.start, terms.end):
             return Refusal("the processors were sold meanwhile", final=False)
-        self._signed += 1
         agreement = Agreement(
-            id=name, owner=self.name, customer=customer, terms=terms, signed_at=now
+            id=self._clerk.name(), owner=self.name, customer=customer, terms=terms, signed_at=now
         )
-        self._agreements[name] = agreement
+        refusal = self._clerk.sign(agreement, now)
+        if refusal is not None:
+            return refusal
+        self.restore(agreement)
         return agreement
 
     def take_back(self, agreement: Agreement, now: float) -> Refusal | None:
         """Ends an agreement that has not begun."""
         if now >= agreement.start:
             return Refusal("has begun", final=True)
-        self._agreements.pop(agreement.id, None)
+        if self._agreements.pop(agreement.id, None) is not None:
+            self._clerk.take_back(agreement, now)
         self.capacity.release(agreement.id)
         return None
+
+    def restore(self, agreement: Agreement) -> None:
+        """It is bound by an agreement, of an earlier life too; more than it has is not checked."""
+        self.capacity.restore(
+            agreement.id, agreement.processors, agreement.start, agreement.terms.end
+        )
+        self._agreements[agreement.id] = agreement
 
     def finished(self, agreement: str) -> None:
         """The customer needs the processors of an agreement no more: they are free again."""
         self.capacity.release(agreement)
 
-    def forget(self, deal: str) -> None:
-        """Drops a conversation that is over: what is repeated of it is not answered any more."""
-        self._sides = {key: side for key, side in self._sides.items() if key[1] != deal}
+    def forget(self, deal: str, customer: str | None = None) -> None:
+        """
+        Drops a conversation that is over: what is repeated of it is not answered any more.
+
+        Parameters
+        ----------
+        customer
+            With whom; None: with all.
+        """
+        if customer is not None:
+            self._sides.pop((customer, deal), None)
+        else:
+            self._sides = {key: side for key, side in self._sides.items() if key[1] != deal}
+
+    def forget_agreement(self, agreement: str) -> None:
+        """Drops an agreement that is over."""
+        self._agreements.pop(agreement, None)
+        self.capacity.release(agreement)
 
     # Inside.
 

@@ -48,6 +48,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
         One line for people when it did not succeed.
     value
         Pickled result of a call; empty otherwise.
+    sealed
+        Of a sealed task: an envelope with its exit code, streams, reason and value, which are
+        not told otherwise.
     """
 
     task: int
@@ -65,3 +68,4 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     max_rss: int = 0
     reason: str = ""
     value: bytes = b""
+    sealed: bytes = b""

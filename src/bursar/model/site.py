@@ -4,9 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bursar.model.dask import Dask
 from bursar.model.link import Link
 from bursar.model.pricing import Pricing
 from bursar.model.provisioning import Acquiring, Batch
+from bursar.model.remote import Remote
 from bursar.model.slot import Slot
 from bursar.model.status import Fact
 from bursar.model.task import Task
@@ -49,7 +51,7 @@ class SiteFacts:
         Unique among the sites of a run.
     kind
         Which implementation of the Site protocol provides it: ``"local"``, ``"batch"``,
-        ``"advertised"`` or ``"simulated"``.
+        ``"remote"``, ``"dask"``, ``"advertised"`` or ``"simulated"``.
     processors
         How many it offers. Positive.
     speed
@@ -87,6 +89,10 @@ class SiteFacts:
         Its batch scheduler, where it has a real one.
     acquiring
         How a pool acquires and releases its processors.
+    dask
+        The Dask cluster that it is, where it is one.
+    remote
+        The other Bursar that it is, where it is one.
     """
 
     name: str
@@ -108,6 +114,8 @@ class SiteFacts:
     storage_rate: float | None = None
     batch: Batch | None = None
     acquiring: Acquiring = field(default_factory=Acquiring)
+    dask: Dask | None = None
+    remote: Remote | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -127,7 +135,7 @@ class SiteFacts:
     def is_shared(self) -> bool:
         """Whether others' jobs run there: processors then come through a queue, for a time."""
         has_jobs = self.background is not None and self.background.trace is not None
-        return has_jobs or self.batch is not None
+        return has_jobs or self.batch is not None or self.remote is not None
 
     def delay_to(self, target: str, parent: Task, child: Task) -> float:
         """

@@ -3,8 +3,9 @@ The program that a pilot's job runs on each of its nodes.
 
 It has one worker for all processors of the node, in a process forked from its own so that
 only one Python has to start; a worker that dies is replaced, and what it ran is killed first.
-When the connection is lost it tries to come back for a while, as a new worker. Then it ends,
-as it does when its worker is let go: nobody holds processors for a dispatcher that is gone.
+When the connection is lost it tries to come back for a while, as a new worker; one that is to
+outlive its dispatcher has come back by itself, or tried, before that. Then it ends, as it does
+when its worker is let go: nobody holds processors for a dispatcher that is gone.
 SIGTERM, of a scheduler that wants the processors back, ends the tasks, which are told of, and
 then the pilot.
 
@@ -26,6 +27,9 @@ from bursar.model.errors import InputError
 
 PROCESSORS = "BURSAR_PROCESSORS"
 """Variable by which a job says how many processors it has on this node."""
+
+SEAL_KEY = "BURSAR_SEAL_KEY"
+"""Variable that says which file of this node sealed tasks are opened with."""
 
 MOST_DEATHS = 5
 """Of workers, one after the other, each within :data:`SOON`; then the pilot gives up."""
@@ -160,6 +164,7 @@ class Supervisor:
             certificate=given.certificate,
             silence=given.silence,
             idle=given.idle,
+            seal_key=os.environ.get(SEAL_KEY, ""),
         )
         try:
             # As long as it has no task a signal may end it where it is.

@@ -73,7 +73,7 @@ def slurm_conf(settings: Settings, folder: Path, user: str) -> str:
         "AuthType=auth/munge",
         f"AuthInfo=socket={folder}/run/munge.sock",
         f"StateSaveLocation={folder}/state",
-        f"SlurmdSpoolDir={folder}/spool/%n",
+        f"SlurmdSpoolDir={folder}/%n",  # short: sockets lie in it
         f"SlurmctldPidFile={folder}/run/slurmctld.pid",
         f"SlurmdPidFile={folder}/run/slurmd-%n.pid",
         f"SlurmctldLogFile={folder}/log/slurmctld.log",

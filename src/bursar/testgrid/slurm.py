@@ -32,6 +32,9 @@ MARK = "cluster.json"
 LONGEST_SOCKET = 107
 """Bytes of a socket's path (unix(7))."""
 
+_SOCKETS = ("run/munge.sock", "{node}/{node}_9999.4294967291")
+"""In a cluster's folder. The second is of a job's script: with too long a name, no job starts."""
+
 MOST_NODES = 500
 """Each is a daemon."""
 
@@ -562,9 +565,10 @@ def check(folder: Path, settings: Settings) -> None:
     ):
         if not least <= getattr(settings, name) <= most:
             raise InputError(f"{name} must be {least} to {most}, got {getattr(settings, name)}")
-    if len(os.fsencode(folder / "run" / "munge.sock")) > LONGEST_SOCKET:
+    beyond = 1 + max(len(name.format(node=settings.node_names[-1])) for name in _SOCKETS)
+    if len(os.fsencode(folder)) + beyond > LONGEST_SOCKET:
         raise InputError(
-            f"the path is too long, at most {LONGEST_SOCKET - len('/run/munge.sock')} bytes",
+            f"the path is too long, at most {LONGEST_SOCKET - beyond} bytes",
             where=str(folder),
             hint="sockets lie in it; name a shorter one",
         )

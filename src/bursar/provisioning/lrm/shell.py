@@ -195,11 +195,8 @@ class Shell:
         program: str,
     ) -> Answer | None:
         """What a process of this machine says; None where there is no such program."""
-        loop = asyncio.get_running_loop()
         try:
-            transport, talk = await loop.subprocess_exec(
-                _Talk, *command, env=variables, start_new_session=True
-            )
+            transport, talk = await _started(command, variables)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -223,11 +220,7 @@ class Shell:
             assert status is not None
             return Answer(status, talk.text(1), talk.text(2))
         finally:
-            if transport.get_returncode() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(transport.get_pid(), signal.SIGKILL)
-                await asyncio.shield(talk.exited.wait())
-            transport.close()
+            await _ended(transport, talk)
 
     def _missing(self, program: str) -> SiteError:
         return SiteError(
@@ -384,3 +377,30 @@ def _remove_here(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+async def _started(
+    command: list[str], variables: dict[str, str]
+) -> tuple[asyncio.SubprocessTransport, _Talk]:
+    """A process that runs; if the caller goes meanwhile, none."""
+    loop = asyncio.get_running_loop()
+    starting = asyncio.ensure_future(
+        loop.subprocess_exec(_Talk, *command, env=variables, start_new_session=True)
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Cancelled itself, asyncio would end the process without what that has started, and
+        # wait for both.
+        with contextlib.suppress(OSError, ValueError):
+            await _ended(*await starting)
+        raise
+
+
+async def _ended(transport: asyncio.SubprocessTransport, talk: _Talk) -> None:
+    """Of a process that may still run nothing is left."""
+    if transport.get_returncode() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(transport.get_pid(), signal.SIGKILL)
+        await asyncio.shield(talk.exited.wait())
+    transport.close()

@@ -1,0 +1,83 @@
+"""Local accounts that tasks run as."""
+
+import os
+import pwd
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bursar.model.errors import SiteError
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where programs are looked for, unless the service has its own idea."""
+
+_KEPT = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """
+    A local user.
+
+    Parameters
+    ----------
+    name
+        Its own.
+    uid, gid, groups
+        Of the user, of its first group and of all its groups.
+    home
+        Its home folder.
+    """
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+    @property
+    def owner(self) -> tuple[int, int]:
+        """User and group of its files."""
+        return self.uid, self.gid
+
+
+def find_account(name: str) -> Account:
+    """
+    The account of that name.
+
+    Raises
+    ------
+    SiteError
+        When there is none; when it is the superuser's, as whom no task runs; or when this process
+        may not start others as that user.
+    """
+    try:
+        found = pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        raise SiteError(f'there is no local user "{name}"') from None
+    if found.pw_uid == 0:
+        raise SiteError(f'tasks do not run as "{name}", which may do everything')
+    if os.geteuid() not in (0, found.pw_uid):
+        raise SiteError(f'only a service that root started can run tasks as "{name}"')
+    groups = tuple(os.getgrouplist(name, found.pw_gid))
+    return Account(name=name, uid=found.pw_uid, gid=found.pw_gid, groups=groups, home=found.pw_dir)
+
+
+def environment_of(account: Account | None, mine: Mapping[str, str]) -> dict[str, str]:
+    """
+    What a user's processes find in their environment: nothing of the service's own.
+
+    Parameters
+    ----------
+    account
+        None: who this process runs as.
+    mine
+        Variables of this process.
+    """
+    if account is None:
+        found = pwd.getpwuid(os.geteuid())
+        name, home = found.pw_name, found.pw_dir
+    else:
+        name, home = account.name, account.home
+    kept = {key: mine[key] for key in _KEPT if key in mine}
+    path = mine.get("PATH", PATH) if account is None else PATH
+    return {**kept, "PATH": path, "HOME": home, "USER": name, "LOGNAME": name, "SHELL": "/bin/sh"}

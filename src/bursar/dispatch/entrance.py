@@ -1,0 +1,167 @@
+"""
+A port for workers from elsewhere: over TLS, and for nobody who takes too long to say who he is.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable
+
+from bursar.dispatch.keepalive import keep_alive
+from bursar.dispatch.tls import spare_memory
+from bursar.model.errors import SiteError
+
+HANDSHAKE = 10.0
+"""Seconds in which a connection must have become one over TLS."""
+
+MOST_STRANGERS = 256
+"""Connections at a time of which nobody knows yet whose they are; others wait to be accepted."""
+
+_GOODBYE = 1.0  # seconds for TLS to end in order
+_ROUNDS = 3  # of the loop, more than it takes until a connection that was accepted is made
+_EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more
+
+
+class Visit(asyncio.Protocol):
+    """
+    A connection through the door.
+
+    Attributes
+    ----------
+    settled
+        Set once it is known whose it is, or it has ended.
+    """
+
+    settled: asyncio.Event
+
+
+class Entrance:
+    """
+    Listens, and lets connections be made.
+
+    Parameters
+    ----------
+    protocol
+        Makes the protocol of a connection.
+    silence
+        Seconds, about, after which a machine that does not answer is taken to be gone.
+    """
+
+    def __init__(self, protocol: Callable[[], Visit], silence: float) -> None:
+        self._protocol = protocol
+        self._silence = silence
+        self._listening: dict[str, socket.socket] = {}  # by address
+        self._accepting: list[asyncio.Task[None]] = []
+        self._strangers: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(MOST_STRANGERS)
+        self._closed = False
+
+    def open(
+        self, host: str, context: Callable[[], ssl.SSLContext], port: int = 0
+    ) -> tuple[str, int]:
+        """
+        Listens where a host name leads to, unless it does already; the address.
+
+        Parameters
+        ----------
+        context
+            How TLS is spoken there.
+        port
+            0 is any that is free.
+
+        Raises
+        ------
+        SiteError
+            When that cannot be.
+        """
+        address = _interface(host)
+        if self._closed:
+            raise SiteError("the run is ending", transient=True)
+        if address not in self._listening:
+            spare_memory()
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                listening.setblocking(False)
+                if port:  # of an earlier life, whose connections may be still about to end
+                    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind((address, port))
+                listening.listen(MOST_STRANGERS)
+            except OSError as error:
+                listening.close()
+                raise SiteError(f"cannot listen on {address}: {error.strerror}") from None
+            self._listening[address] = listening
+            self._accepting.append(asyncio.create_task(self._accept(listening, context())))
+        bound: int = self._listening[address].getsockname()[1]
+        return address, bound
+
+    async def close(self) -> None:
+        """Listens no more; connections that are just being made end."""
+        self._closed = True
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+        strangers = list(self._strangers)
+        for task in strangers:
+            task.cancel()
+        await asyncio.gather(*strangers, return_exceptions=True)
+        for listening in self._listening.values():
+            listening.close()
+        self._listening.clear()
+
+    async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._room.acquire()
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError:  # too many files are open, or it has gone again
+                self._room.release()
+                await asyncio.sleep(_EXHAUSTED)
+                continue
+            except BaseException:
+                self._room.release()
+                raise
+            task = asyncio.create_task(self._shake_hands(connection, context))
+            self._strangers.add(task)
+            task.add_done_callback(self._strangers.discard)
+
+    async def _shake_hands(self, connection: socket.socket, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(connection, self._silence)
+        except OSError:  # it has gone again
+            connection.close()
+            self._room.release()
+            return
+        try:
+            _, visit = await loop.connect_accepted_socket(
+                self._protocol,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE,
+                ssl_shutdown_timeout=_GOODBYE,
+            )
+            await visit.settled.wait()
+        except OSError:  # as time-outs are, and all that TLS refuses
+            pass
+        finally:
+            self._room.release()
+
+
+def _interface(host: str) -> str:
+    """Address to listen on so that a host name reaches it: loopback only if it is that."""
+    if host == "localhost":
+        return "127.0.0.1"
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_loopback:
+            return host
+        return "::" if address.version == 6 else "0.0.0.0"
+    return "0.0.0.0"

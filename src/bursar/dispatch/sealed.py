@@ -1,0 +1,74 @@
+"""
+Tasks that only the worker can read, and outcomes that only their user can.
+
+What the dispatcher must know stays in clear: which task, how it ended, when, and what it used.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from bursar.dispatch.wire import Job
+from bursar.model.outcome import Outcome
+from bursar.sealing.contents import SealedResult, decode_task, encode_contents
+from bursar.sealing.envelope import SealError
+from bursar.sealing.opener import OpenerFile
+
+Seal = Callable[[bytes], bytes]
+
+
+class Sealed:
+    """
+    The worker's end.
+
+    Parameters
+    ----------
+    key_file
+        Path of what it opens them with; see :class:`bursar.sealing.opener.OpenerFile`. Empty: it
+        has none.
+    """
+
+    def __init__(self, key_file: str) -> None:
+        self._opener = OpenerFile(Path(key_file)) if key_file else None
+
+    def open(self, job: Job) -> tuple[Job, Seal]:
+        """
+        The job with its steps and environment, and what its outcome is sealed with.
+
+        Raises
+        ------
+        SealError
+            When it cannot be opened here.
+        """
+        if self._opener is None:
+            raise SealError("this worker has no key to open tasks with")
+        opened = self._opener.open(job.sealed)
+        task = decode_task(opened.payload)
+        open_job = msgspec.structs.replace(
+            job, steps=task.steps, environment=dict(task.environment), sealed=b""
+        )
+        return open_job, opened.seal
+
+
+def seal_outcome(outcome: Outcome, seal: Seal) -> Outcome:
+    """The outcome with all that is its user's own in an envelope."""
+    content = SealedResult(
+        status=outcome.status,
+        exit_code=outcome.exit_code,
+        stdout=outcome.stdout,
+        stderr=outcome.stderr,
+        reason=outcome.reason,
+        value=outcome.value,
+    )
+    return msgspec.structs.replace(
+        outcome,
+        exit_code=None,
+        stdout=b"",
+        stderr=b"",
+        stdout_size=0,
+        stderr_size=0,
+        reason="",
+        value=b"",
+        sealed=seal(encode_contents(content)),
+    )
