@@ -13,7 +13,9 @@ Names are imported when first used: ``import bursar`` costs next to nothing.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from bursar.version import VERSION
+
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from bursar.api.executor import Executor, TaskFailed

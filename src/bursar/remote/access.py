@@ -1,0 +1,208 @@
+"""How a service is reached: its address, whom to trust, and who one is."""
+
+import ipaddress
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bursar.model.errors import InputError
+
+LONGEST_TOKEN = 4096
+"""Characters."""
+
+_FINGERPRINT = re.compile(r"[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}")
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """
+    How a service is reached.
+
+    Parameters
+    ----------
+    url
+        Its address: ``https://host:port``. Plain ``http`` goes to this machine only.
+    name
+        For people; empty: host and port.
+    token
+        The user's secret; empty: none. It is no part of ``repr``.
+    ca
+        File of certificates (PEM) to trust: authorities' with their revocation lists, or the
+        server's own; None: the system's authorities.
+    fingerprint
+        SHA-256 of the server's certificate, in hexadecimal; without ``ca``, it is all that the
+        server is known by. Empty: it is not looked at.
+    certificate, key
+        Files of the user's own certificate and its private key (PEM), for mutual TLS; None:
+        none, or both are in one file.
+
+    Raises
+    ------
+    InputError
+        When an address or a token is none, or TLS is asked for without ``https``.
+    """
+
+    url: str
+    name: str = ""
+    token: str = field(default="", repr=False)
+    ca: Path | None = None
+    fingerprint: str = ""
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        host, netloc = _checked(self.url)
+        if self.plain and not _loopback(host):
+            raise InputError(
+                f'plain http goes to this machine only, got "{self.url}"',
+                where="url",
+                hint="use https",
+            )
+        if self.plain and (self.ca or self.fingerprint or self.certificate or self.key):
+            raise InputError(f'certificates need https, got "{self.url}"', where="url")
+        if self.key is not None and self.certificate is None:
+            raise InputError("a private key needs its certificate", where="key")
+        if self.token and (len(self.token) > LONGEST_TOKEN or not _TOKEN.fullmatch(self.token)):
+            raise InputError("expected printable characters without spaces", where="token")
+        if self.fingerprint and not _FINGERPRINT.fullmatch(self.fingerprint):
+            raise InputError("expected a SHA-256, 64 hexadecimal digits", where="fingerprint")
+        object.__setattr__(self, "url", self.url.rstrip("/"))
+        if not self.name:
+            object.__setattr__(self, "name", netloc)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it goes without TLS."""
+        return self.url.startswith("http:")
+
+    @property
+    def pin(self) -> bytes:
+        """The fingerprint itself; empty: none."""
+        return bytes.fromhex(self.fingerprint.replace(":", ""))
+
+    def tls(self) -> ssl.SSLContext | None:
+        """
+        What a connection is wrapped in; None: nothing.
+
+        Raises
+        ------
+        InputError
+            When a file cannot be read, or holds something else.
+        """
+        if self.plain:
+            return None
+        context = _trusting(self.ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if self.fingerprint and self.ca is None:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE  # its fingerprint says who it is
+        if self.certificate is not None:
+            certificate = _readable(self.certificate, "certificate")
+            key = None if self.key is None else _readable(self.key, "key")
+            try:
+                # A password would be asked for at the terminal.
+                context.load_cert_chain(certificate, key, password="")
+            except (ssl.SSLError, ValueError):
+                raise InputError(
+                    "expected a certificate and its private key, PEM, without a password",
+                    where=str(self.key or self.certificate),
+                ) from None
+        return context
+
+
+def read_token(path: Path) -> str:
+    """
+    The token in a user's own file, whose only line it is.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, holds none, or others may read it.
+    """
+    token = _token_in(path)
+    if path.stat().st_mode & 0o077:
+        raise InputError("others may read the token", where=str(path), hint=f"chmod 600 {path}")
+    return token
+
+
+def token_from(environment: Mapping[str, str] = os.environ) -> str:
+    """
+    The token that ``BURSAR_TOKEN``, or the file ``BURSAR_TOKEN_FILE``, holds; empty: none.
+
+    Who may read that file is for whoever has set the environment: a container's secrets, say.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, or holds none.
+    """
+    if token := environment.get("BURSAR_TOKEN", "").strip():
+        return token
+    file = environment.get("BURSAR_TOKEN_FILE", "")
+    return _token_in(Path(file).expanduser()) if file else ""
+
+
+def _token_in(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is no text"
+        raise InputError(f"cannot read the token: {reason}", where=str(path)) from None
+    if not text:
+        raise InputError("holds no token", where=str(path))
+    return text
+
+
+def _checked(url: str) -> tuple[str, str]:
+    """Host, and host with port, of an address."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    fit = host and parts.scheme in ("http", "https") and not (parts.query or parts.fragment)
+    if not fit or "@" in parts.netloc or any(ord(letter) <= 32 for letter in url):
+        # What may hold a password is not said again.
+        shown = "one with a user" if "@" in url else f'"{url}"'
+        raise InputError(f"expected https://HOST:PORT, got {shown}", where="url")
+    assert host is not None
+    bracketed = f"[{host}]" if ":" in host else host
+    return host, bracketed if port is None else f"{bracketed}:{port}"
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _trusting(ca: Path | None) -> ssl.SSLContext:
+    """Who is given one authority trusts no other; a server's own certificate is one, too."""
+    if ca is None:
+        return ssl.create_default_context()
+    file = _readable(ca, "ca")
+    try:
+        context = ssl.create_default_context(cafile=file)
+    except ssl.SSLError:
+        raise InputError("expected certificates, PEM", where=f"ca {ca}") from None
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if b"-----BEGIN X509 CRL-----" in Path(file).read_bytes():
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    return context
+
+
+def _readable(path: Path, what: str) -> str:
+    path = path.expanduser()
+    try:
+        with path.open("rb"):
+            return str(path)
+    except OSError as error:
+        raise InputError(f"cannot read it: {error.strerror}", where=f"{what} {path}") from None

@@ -1,0 +1,431 @@
+"""The client of an execution service, for asyncio."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import httpx
+import msgspec
+
+from bursar.market.messages import AnyMessage, Message
+from bursar.model.errors import SiteError
+from bursar.remote import calls, transfers
+from bursar.remote import messages as api
+from bursar.remote.access import Access
+from bursar.remote.connection import PATIENCE, TIMEOUT, Connection, Notice
+from bursar.remote.following import AGAIN, PAGE, Until, follow
+from bursar.remote.lines import Events
+from bursar.remote.pieces import in_pieces
+from bursar.remote.printed import Stream
+from bursar.remote.problems import NoAnswer
+from bursar.remote.retrying import Entropy
+from bursar.remote.session import AsyncSession
+
+if TYPE_CHECKING:
+    from bursar.market.usage import SignedRecord
+    from bursar.sealing.sealer import Sealer
+
+FORGET_AFTER = 1.0
+"""Seconds, at least, between two times that results are acknowledged."""
+
+_KEY_BYTES = 16
+
+_INFO = msgspec.json.Decoder(api.InstanceInfo)
+
+
+class AsyncServiceClient:
+    """
+    The client of an execution service.
+
+    Use it as a context, or :meth:`close` it. Requests that fail on the way, or are refused for
+    now, are tried again; none is carried out twice.
+
+    Parameters
+    ----------
+    access
+        The service's address, or that and who one is.
+    transport
+        Carries requests; None: HTTP/1.1 over sockets.
+    timeout
+        Seconds within which it answers, or the next bytes of a stream come.
+    patience
+        Seconds for which a request that fails is tried again; 0: it is not.
+    entropy
+        Random bytes, fit for secrets.
+    stream
+        Whether many results come as one long answer; otherwise page by page.
+    notice
+        Told one line when a request has failed and is tried again.
+
+    Raises
+    ------
+    InputError
+        When an address is none or a certificate cannot be read.
+
+    Notes
+    -----
+    Every method raises :class:`~bursar.remote.problems.RemoteProblem` when the service refuses,
+    and :class:`~bursar.model.errors.SiteError` when it cannot be reached or is none.
+    """
+
+    def __init__(
+        self,
+        access: Access | str,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        timeout: float = TIMEOUT,
+        patience: float = PATIENCE,
+        entropy: Entropy = os.urandom,
+        stream: bool = True,
+        notice: Notice | None = None,
+    ) -> None:
+        self.access = Access(url=access) if isinstance(access, str) else access
+        self._connection = Connection(
+            self.access,
+            transport=transport,
+            timeout=timeout,
+            patience=patience,
+            entropy=entropy,
+            notice=notice,
+        )
+        self._entropy = entropy
+        self._streaming = stream
+
+    async def __aenter__(self) -> "AsyncServiceClient":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of its connections; what was submitted goes on."""
+        await self._connection.close()
+
+    # The site.
+
+    async def site(self) -> api.SiteInfo:
+        """What the service says of itself."""
+        return await self._connection.call(calls.site())
+
+    async def health(self) -> api.Health:
+        """Whether it lives."""
+        return await self._connection.call(calls.health())
+
+    async def ready(self) -> api.Health:
+        """Whether it takes work."""
+        return await self._connection.call(calls.ready())
+
+    # Instances.
+
+    async def create_instance(
+        self,
+        *,
+        label: str = "",
+        agreement: str = "",
+        keep: float | None = None,
+        key: str = "",
+    ) -> api.InstanceInfo:
+        """
+        A new instance.
+
+        Parameters
+        ----------
+        label, agreement, keep
+            As of :class:`~bursar.remote.messages.NewInstance`.
+        key
+            Names the request: the same one again gives the same instance. Empty: a random one.
+        """
+        new = api.NewInstance(label=label, agreement=agreement, keep=keep)
+        return await self._connection.call(calls.create_instance(new, key or self.new_key()))
+
+    @asynccontextmanager
+    async def session(
+        self,
+        *,
+        label: str = "",
+        agreement: str = "",
+        keep: float | None = None,
+        seal: "Sealer | None" = None,
+    ) -> AsyncGenerator[AsyncSession, None]:
+        """
+        A new instance for the length of a context; it is destroyed at the end.
+
+        Not when the service could not be reached any more: then it goes by itself, see ``keep``.
+
+        Parameters
+        ----------
+        label, agreement, keep
+            As of :class:`~bursar.remote.messages.NewInstance`.
+        seal
+            Seals its tasks, so that only the workers can read them; None: they are in clear.
+        """
+        info = await self.create_instance(label=label, agreement=agreement, keep=keep)
+        session = self.attach(info.id, seal=seal)
+        reached = True
+        try:
+            yield session
+        except SiteError:
+            reached = False
+            raise
+        finally:
+            if reached:
+                await session.destroy()
+
+    def attach(self, handle: str, *, seal: "Sealer | None" = None) -> AsyncSession:
+        """An instance that is there already; what is sealed is opened by who has sealed it."""
+        if seal is None:
+            return AsyncSession(self, handle)
+        from bursar.remote.sealed import Seals  # what it needs takes time to load
+
+        return AsyncSession(self, handle, Seals(seal, handle, self._entropy))
+
+    async def instances(self) -> list[api.InstanceInfo]:
+        """The caller's own."""
+        return (await self._connection.call(calls.instances())).instances
+
+    async def instance(self, handle: str) -> api.InstanceInfo:
+        """One of them."""
+        return await self._connection.call(calls.instance(handle))
+
+    async def destroy(self, handle: str) -> None:
+        """Its tasks are killed; its results and files go."""
+        await self._connection.call(calls.destroy(handle))
+
+    async def events(self, handle: str, after: int = 0) -> AsyncGenerator[api.InstanceInfo, None]:
+        """
+        The instance whenever something of it has changed, without an end.
+
+        Parameters
+        ----------
+        after
+            Cursor of the last result that is known.
+        """
+        tries = self._connection.tries()
+        while True:
+            events = Events()
+            try:
+                stream = self._connection.stream(calls.events(handle, after))
+                async with aclosing(stream) as pieces:
+                    async for piece in pieces:
+                        for data in events.feed(piece):
+                            info = self._connection.understand(_INFO.decode, data)
+                            after = info.results
+                            tries = self._connection.tries()
+                            yield info
+            except NoAnswer as failure:
+                await self._connection.pause(tries, failure)
+            else:
+                await asyncio.sleep(AGAIN)  # it may end as the service likes
+
+    # Tasks and results.
+
+    async def submit(
+        self, handle: str, tasks: Iterable[api.TaskSpec], key: str = ""
+    ) -> Sequence[int]:
+        """
+        Adds tasks; on return they are durable and will run.
+
+        Parameters
+        ----------
+        tasks
+            As many as one likes; they are asked for a piece at a time.
+        key
+            Names the submission: the same one again adds nothing. Empty: a random one.
+
+        Returns
+        -------
+        sequence of int
+            Their numbers in the instance, in their order.
+        """
+        key = key or self.new_key()
+        numbers: Sequence[int] = range(0)
+        for count, lines in enumerate(in_pieces(tasks)):
+            added = await self.submit_lines(handle, lines, f"{key}.{count}")
+            piece = range(added.first, added.first + added.count)
+            if not numbers:
+                numbers = piece
+            elif isinstance(numbers, range) and numbers.stop == piece.start:
+                numbers = range(numbers.start, piece.stop)
+            else:  # somebody else submitted meanwhile
+                numbers = [*numbers, *piece]
+        return numbers
+
+    async def submit_lines(self, handle: str, lines: bytes, key: str) -> api.Submitted:
+        """Adds tasks, a JSON document each line, as one submission; see :meth:`submit`."""
+        return await self._connection.call(calls.submit(handle, lines, key))
+
+    async def tasks(self, handle: str) -> AsyncGenerator[api.TaskInfo, None]:
+        """Where each task stands."""
+        after: int | None = 0
+        while after is not None:
+            page = await self._connection.call(calls.tasks(handle, after, PAGE))
+            for task in page.tasks:
+                yield task
+            after = page.next
+
+    async def cancel(self, handle: str, numbers: Sequence[int] | None = None) -> int:
+        """Tasks are not wanted any more, None: all; how many that stops."""
+        return (await self._connection.call(calls.cancel(handle, numbers))).count
+
+    async def results(
+        self, handle: str, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
+    ) -> AsyncGenerator[api.Result, None]:
+        """
+        Results as they come, each once.
+
+        Parameters
+        ----------
+        after
+            Cursor of the last result that is known.
+        acknowledge
+            The service forgets each result some time after the next one was asked for.
+        until
+            When they end: ``"now"`` with those that are there, ``"done"`` when every task has
+            one, ``"closed"`` when the generator is closed, as more may be submitted.
+        """
+        batches = self.batches(handle, after, acknowledge=acknowledge, until=until)
+        async with aclosing(batches):
+            async for batch in batches:
+                for result in batch:
+                    yield result
+
+    async def batches(
+        self, handle: str, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
+    ) -> AsyncGenerator[list[api.Result], None]:
+        """The same as :meth:`results`, as many at a time as there are."""
+        clock = asyncio.get_running_loop().time
+        taken = forgotten = after
+        last = clock()
+        batches = follow(self._connection, handle, after, until=until, stream=self._streaming)
+        async with aclosing(batches):
+            async for batch in batches:
+                yield batch
+                taken = batch[-1].cursor
+                if acknowledge and clock() - last >= FORGET_AFTER:
+                    await self.forget(handle, taken)
+                    forgotten, last = taken, clock()
+        if acknowledge and taken > forgotten:
+            await self.forget(handle, taken)
+
+    async def page(
+        self, handle: str, after: int = 0, *, limit: int = PAGE, wait: float = 0.0
+    ) -> api.ResultPage:
+        """Results after a cursor that are there within so many seconds."""
+        return await self._connection.call(calls.results(handle, after, limit, wait))
+
+    async def forget(self, handle: str, through: int) -> None:
+        """The service need not keep results up to a cursor any longer."""
+        await self._connection.call(calls.forget(handle, through))
+
+    # Files.
+
+    async def files(self, handle: str) -> list[api.FileInfo]:
+        """Of an instance."""
+        found: list[api.FileInfo] = []
+        while True:
+            after = found[-1].name if found else ""
+            page = (await self._connection.call(calls.files(handle, after, PAGE))).files
+            found.extend(page)
+            if len(page) < PAGE:
+                return found
+
+    async def upload(
+        self, handle: str, name: str, source: Path | bytes, *, executable: bool = False
+    ) -> api.FileInfo:
+        """Puts a file into an instance, in place of one of that name."""
+        return await transfers.upload(self._connection, handle, name, source, executable=executable)
+
+    async def upload_archive(self, handle: str, source: Path) -> list[api.FileInfo]:
+        """Puts the files of an archive (tar, also compressed, or zip) into an instance."""
+        return await transfers.upload_archive(self._connection, handle, source)
+
+    async def download(self, handle: str, name: str, target: Path) -> int:
+        """Writes a file of an instance to this machine, whole or not at all; its bytes."""
+        return await transfers.save(self._connection, calls.get_file(handle, name), target)
+
+    async def read(self, handle: str, name: str) -> bytes:
+        """A file of an instance."""
+        return await transfers.read(self._connection, calls.get_file(handle, name))
+
+    async def remove(self, handle: str, name: str) -> None:
+        """A file of an instance goes."""
+        await self._connection.call(calls.delete_file(handle, name))
+
+    async def output(self, handle: str, task: int, stream: Stream = "stdout") -> bytes:
+        """What a task printed, also when its result does not hold it."""
+        return await transfers.read(self._connection, calls.get_output(handle, task, stream))
+
+    async def save_output(self, handle: str, task: int, stream: Stream, target: Path) -> int:
+        """Writes what a task printed to a file; its bytes."""
+        return await transfers.save(
+            self._connection, calls.get_output(handle, task, stream), target
+        )
+
+    # Money.
+
+    async def trade(self, message: Message) -> list[AnyMessage]:
+        """Sends a message of a deal; what the service answers."""
+        return await self._connection.call(calls.trade(message))
+
+    async def agreements(self) -> list[api.AgreementInfo]:
+        """The caller's own."""
+        return (await self._connection.call(calls.agreements())).agreements
+
+    async def agreement(self, name: str) -> api.AgreementInfo:
+        """One of them."""
+        return await self._connection.call(calls.agreement(name))
+
+    async def cancel_agreement(self, name: str) -> api.AgreementInfo:
+        """An agreement ends before its time."""
+        return await self._connection.call(calls.cancel_agreement(name))
+
+    async def account(self) -> api.AccountInfo:
+        """The caller's own."""
+        return await self._connection.call(calls.account())
+
+    async def invoice(self, since: float = 0.0, until: float | None = None) -> api.InvoiceInfo:
+        """What the caller was charged in a time, seconds since the epoch; None: until now."""
+        return await self._connection.call(calls.invoice(since, until))
+
+    async def usage(self) -> "list[SignedRecord]":
+        """What the caller was delivered, signed by the service."""
+        return await self._connection.call(calls.usage())
+
+    # Administration.
+
+    async def overview(self) -> api.Overview:
+        """All there is."""
+        return await self._connection.call(calls.overview())
+
+    async def tokens(self) -> list[api.TokenInfo]:
+        """All that are good."""
+        return (await self._connection.call(calls.tokens())).tokens
+
+    async def create_token(self, new: api.NewToken) -> api.TokenInfo:
+        """A new one: its secret is in this answer only."""
+        return await self._connection.call(calls.create_token(new))
+
+    async def revoke_token(self, name: str) -> None:
+        """It is good no longer."""
+        await self._connection.call(calls.revoke_token(name))
+
+    async def deposit(self, user: str, amount: int, key: str = "") -> api.AccountInfo:
+        """Money for a user's account, micro-units; the same key again adds nothing."""
+        return await self._connection.call(calls.deposit(user, amount, key or self.new_key()))
+
+    async def drain(self) -> None:
+        """The service takes nothing more, and ends once it may."""
+        await self._connection.call(calls.drain())
+
+    def new_key(self) -> str:
+        """A name that no other request has."""
+        return self._entropy(_KEY_BYTES).hex()

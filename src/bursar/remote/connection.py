@@ -1,0 +1,283 @@
+"""
+Sends calls to a service, again where that may help.
+
+It learns the time from the loop it runs on and draws random numbers from what it was handed, so
+that a simulation may have it whole.
+"""
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from typing import TypeVar
+from urllib.parse import urlencode
+
+import httpx
+import msgspec
+
+from bursar.model.errors import SiteError
+from bursar.remote.access import Access
+from bursar.remote.calls import Call
+from bursar.remote.messages import PREFIX, Problem
+from bursar.remote.problems import BadAnswer, NoAnswer, RemoteProblem
+from bursar.remote.retrying import Entropy, Tries
+from bursar.remote.sockets import HungUp, Sockets
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+TIMEOUT = 30.0
+"""Seconds within which a service answers, or the next bytes of a stream come."""
+
+PATIENCE = 120.0
+"""Seconds for which a request that fails is tried again."""
+
+SLOWEST_LINE = 64 * 1024
+"""Bytes per second; a body that is sent has so much more time."""
+
+LONGEST_LINE = 500
+"""Characters of what a service says for people."""
+
+Notice = Callable[[str], None]
+"""Told one line when a request has failed and is tried again."""
+
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+
+_PROBLEM = msgspec.json.Decoder(Problem)
+
+
+class Connection:
+    """
+    The way to one service.
+
+    Parameters
+    ----------
+    access
+        Its address, and who one is.
+    entropy
+        Random bytes: spread tries in time.
+    transport
+        Carries requests; None: HTTP/1.1 over sockets, kept open.
+    timeout
+        Seconds within which it answers, or the next bytes of a stream come.
+    patience
+        Seconds for which a request that fails is tried again; 0: it is not.
+    notice
+        Told when a request has failed and is tried again.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        entropy: Entropy,
+        transport: httpx.AsyncBaseTransport | None = None,
+        timeout: float = TIMEOUT,
+        patience: float = PATIENCE,
+        notice: Notice | None = None,
+    ) -> None:
+        self.name = access.name
+        self._base = access.url + PREFIX
+        self._headers = {"User-Agent": "bursar", "Accept": "application/json"}
+        if access.token:
+            self._headers["Authorization"] = f"Bearer {access.token}"
+        self._transport = transport or Sockets(access.tls(), access.pin)
+        self._timeout = timeout
+        self._patience = patience
+        self._entropy = entropy
+        self._notice = notice
+        self._reached = False
+
+    async def close(self) -> None:
+        """Lets go of its sockets."""
+        await self._transport.aclose()
+
+    async def call(self, call: Call[T]) -> T:
+        """
+        What a service answers.
+
+        Raises
+        ------
+        RemoteProblem
+            When it refuses.
+        SiteError
+            When it cannot be reached, or is none.
+        """
+        return self.understand(call.decode, await self._ask(call, whole=True))
+
+    def understand(self, decode: Callable[[S], T], said: S) -> T:
+        """
+        What a service has said.
+
+        Raises
+        ------
+        BadAnswer
+            When that is not what it should be.
+        """
+        try:
+            return decode(said)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise BadAnswer(f"{self.name}: is no Bursar service: {_plain(str(error))}") from None
+
+    async def stream(
+        self, call: Call[None], head: Callable[[httpx.Response], None] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """
+        A long answer, as its bytes come.
+
+        Parameters
+        ----------
+        head
+            Shown the answer before its bytes.
+
+        Raises
+        ------
+        NoAnswer
+            When it breaks off; also what :meth:`call` raises, at the begin.
+        """
+        response = await self._ask(call, whole=False)
+        async with aclosing(response):
+            if head is not None:
+                head(response)
+            pieces = response.aiter_bytes()
+            while True:
+                try:
+                    async with asyncio.timeout(self._timeout):
+                        piece = await anext(pieces, None)
+                except (httpx.TransportError, OSError) as error:
+                    raise self._broken(error) from None
+                if piece is None:
+                    return
+                yield piece
+
+    def tries(self) -> Tries:
+        """Of something new."""
+        return Tries(self._patience, self._entropy)
+
+    async def pause(self, tries: Tries, failure: RemoteProblem | SiteError) -> None:
+        """
+        Waits before the next try.
+
+        Raises
+        ------
+        RemoteProblem, SiteError
+            The failure itself, when trying again does not help or there were enough tries.
+        """
+        told = failure.problem.retry_after if isinstance(failure, RemoteProblem) else None
+        now = asyncio.get_running_loop().time()
+        wait = tries.after_failure(now, told) if failure.transient else None
+        if wait is None:
+            raise failure
+        if tries.failures == 1 and self._notice is not None:
+            self._notice(f"{failure}; trying again for {self._patience:g} s")
+        await asyncio.sleep(wait)
+
+    async def _ask(self, call: Call[T], *, whole: bool) -> httpx.Response:
+        """An answer of success, read to its end or open still."""
+        tries = self.tries()
+        while True:
+            failure: RemoteProblem | SiteError
+            try:
+                response = await self._send(call, whole=whole)
+            except (httpx.TransportError, OSError) as error:
+                failure = self._broken(error)
+                if not call.repeatable and not isinstance(error, httpx.ConnectError):
+                    failure.transient = False
+            else:
+                self._reached = True
+                status = response.status_code
+                went = call.ending and tries.failures and status == httpx.codes.NOT_FOUND
+                if response.is_success or went or status == call.also:
+                    return response
+                failure = self._refusal(response)
+            await self.pause(tries, failure)
+
+    async def _send(self, call: Call[T], *, whole: bool) -> httpx.Response:
+        size = len(call.content) if isinstance(call.content, bytes) else call.size
+        # Of a body that is made piece by piece it would not be known.
+        length = {"Content-Length": str(size)} if size else {}
+        request = httpx.Request(
+            call.method,
+            self._base + call.path + ("?" + urlencode(call.query) if call.query else ""),
+            headers={**self._headers, **call.headers, **length},
+            content=call.content if isinstance(call.content, bytes) else call.content(),
+        )
+        async with asyncio.timeout(self._timeout + call.wait + size / SLOWEST_LINE):
+            response = await self._transport.handle_async_request(request)
+            if whole or not response.is_success:
+                async with aclosing(response):
+                    await response.aread()
+        return response
+
+    def _refusal(self, response: httpx.Response) -> RemoteProblem | SiteError:
+        status = response.status_code
+        if status < 400:
+            return BadAnswer(f"{self.name}: answers {status}: is this the service's own address?")
+        try:
+            problem = _PROBLEM.decode(response.content)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            problem = Problem(title=f"answers {status} {_plain(response.reason_phrase)}", status=0)
+        after = problem.retry_after
+        if after is None:
+            after = _seconds(response.headers.get("Retry-After", ""))
+        problem = msgspec.structs.replace(
+            problem,
+            status=status,
+            detail=_plain(problem.detail),
+            where=_plain(problem.where),
+            retry_after=after,
+        )
+        return RemoteProblem(self.name, problem)
+
+    def _broken(self, error: Exception) -> SiteError:
+        """What went wrong on the way, and whether it may go better."""
+        for cause in _causes(error):
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                why = cause.verify_message
+                return BadAnswer(f"{self.name}: its certificate is not trusted: {why}")
+            if isinstance(cause, ssl.SSLError) and "ALERT" in (cause.reason or ""):
+                said = (cause.reason or "").lower().replace("_", " ")
+                return BadAnswer(f"{self.name}: does not take this client's certificate: {said}")
+            if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
+                return BadAnswer(f"{self.name}: does not speak TLS")
+            if isinstance(cause, socket.gaierror) and not self._reached:
+                return BadAnswer(f"{self.name}: no such host: {cause.strerror}")
+        if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
+            return SiteError(f"{self.name}: the request could not be sent: {error}")
+        if isinstance(error, httpx.TimeoutException | TimeoutError):
+            return NoAnswer(f"{self.name}: no answer within {self._timeout:g} s")
+        if isinstance(error, httpx.ConnectError):
+            return NoAnswer(f"{self.name}: cannot be reached: {_reason(error)}")
+        if isinstance(error, HungUp):
+            return NoAnswer(f"{self.name}: hung up: it may want another certificate of the client")
+        return NoAnswer(f"{self.name}: the connection was lost")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from."""
+    now: BaseException | None = error
+    while now is not None:
+        yield now
+        if isinstance(now, BaseExceptionGroup):
+            for inner in now.exceptions:
+                yield from _causes(inner)
+        now = now.__cause__ or now.__context__
+
+
+def _reason(error: BaseException) -> str:
+    """What the system says, in its few words; several addresses may have been tried."""
+    numbers = _ERRNO.findall(" ".join(str(cause) for cause in _causes(error)))
+    return os.strerror(int(numbers[-1])).lower() if numbers else str(error) or "no connection"
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if text.isascii() and text.isdigit() else None
+
+
+def _plain(text: str) -> str:
+    """One line that does nothing to a terminal."""
+    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    return line[:LONGEST_LINE].strip()

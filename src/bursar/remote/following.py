@@ -1,0 +1,92 @@
+"""An instance's results as they come, each once, whatever happens to the connection."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Literal
+
+from bursar.remote import calls
+from bursar.remote.connection import Connection
+from bursar.remote.lines import Lines
+from bursar.remote.messages import Result
+from bursar.remote.problems import NoAnswer
+
+PAGE = 10_000
+"""Results asked for at a time."""
+
+WAIT = 20.0
+"""Seconds for which the service is asked to wait for the next one."""
+
+Until = Literal["now", "done", "closed"]
+"""
+When results end: with those that are there, when every task has one, or when the generator is
+closed, as more may be submitted.
+"""
+
+AGAIN = 0.5
+"""Seconds before it is asked again when it did not wait."""
+
+
+async def follow(
+    connection: Connection, handle: str, after: int, *, until: Until, stream: bool
+) -> AsyncGenerator[list[Result], None]:
+    """
+    Results after a cursor, some at a time, in the order of their cursors.
+
+    Parameters
+    ----------
+    until
+        When it ends.
+    stream
+        Whether they come as one long answer where there are many; otherwise page by page.
+    """
+    cursor = after
+    clock = asyncio.get_running_loop().time
+    wait = 0.0 if until == "now" else WAIT
+    while True:
+        asked = clock()
+        page = await connection.call(calls.results(handle, cursor, PAGE, wait))
+        fresh = _later(page.results, cursor)
+        if fresh:
+            cursor = fresh[-1].cursor
+            yield fresh
+        if page.done and until != "closed":
+            return
+        if until == "now":
+            if not page.results:
+                return
+            continue
+        if not fresh and clock() - asked < AGAIN:
+            await asyncio.sleep(AGAIN)
+        if page.done or not stream:
+            continue
+        try:
+            async with aclosing(_stream(connection, handle, cursor)) as batches:
+                async for batch in batches:
+                    cursor = batch[-1].cursor
+                    yield batch
+        except NoAnswer:
+            # Asking for the next page tells whether it is there again, and tries until it is.
+            continue
+
+
+async def _stream(
+    connection: Connection, handle: str, after: int
+) -> AsyncGenerator[list[Result], None]:
+    """What one long answer brings until it ends or breaks off."""
+    cursor = after
+    lines = Lines()
+    async with aclosing(connection.stream(calls.result_stream(handle, after))) as pieces:
+        async for piece in pieces:
+            found = connection.understand(calls.decode_results, lines.feed(piece))
+            fresh = _later(found, cursor)
+            if fresh:
+                cursor = fresh[-1].cursor
+                yield fresh
+
+
+def _later(results: list[Result], cursor: int) -> list[Result]:
+    """Those after a cursor: what comes twice counts once."""
+    if not results or results[0].cursor > cursor:
+        return results
+    return [result for result in results if result.cursor > cursor]

@@ -1,0 +1,570 @@
+"""
+What clients and an execution service say to each other, as JSON.
+
+These types are the API: the server decodes requests into them, the client answers, and the
+OpenAPI document is made of them. Times are seconds since the epoch, durations seconds, sizes
+bytes, amounts micro-units of the service's currency.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+
+MOST_TASKS = 20_000
+"""Of one submission."""
+
+MOST_WORDS = 4_096
+"""Of one command."""
+
+PREFIX = "/v1"
+"""Of every path."""
+
+TaskState = Literal["waiting", "running", "succeeded", "failed", "timed-out", "cancelled"]
+"""Where a task stands; the last four are final."""
+
+
+# What comes by the thousand is not followed by the garbage collector (``gc=False``): it holds
+# nothing that could lead back to it, and to look at all of it again and again takes its time.
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of requests: what is not known is refused."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Of answers: a newer server may say more."""
+
+
+# Tasks.
+
+
+class Hints(Struct, frozen=True, omit_defaults=True, gc=False):
+    """
+    What the service may use to run a task better (DRP section 4.1).
+
+    Parameters
+    ----------
+    runtime
+        Seconds it should take at speed 1.
+    data
+        Logical names of files it reads, for caching.
+    """
+
+    runtime: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    data: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
+
+
+class TaskSpec(Struct, frozen=True, omit_defaults=True, gc=False):
+    """
+    A task as it is submitted (DRP section 4.1): a program, a shell line, steps, or sealed.
+
+    Parameters
+    ----------
+    command
+        Program and arguments; never interpreted by a shell.
+    shell
+        One line for ``/bin/sh -c``.
+    steps
+        Steps in Bursar's own form (:mod:`bursar.model.step`, MessagePack, base64), in place of
+        ``command``: what another Bursar sends. Calls of pickled functions are among them.
+    sealed
+        Base64 of an envelope that only the workers can open, in place of ``command``; see
+        :mod:`bursar.sealing`. All else the service reads is in clear beside it.
+    directory
+        Where it runs: relative to the instance's files, made if it is not there; or absolute,
+        below one of the folders that the service allows. Empty: an empty folder of its own.
+    environment
+        Variables added to the worker's.
+    inputs, outputs
+        Files of the instance, by relative name: put into its folder before, taken from it after.
+    processors
+        That it holds from start to end.
+    limit
+        Seconds after which it is killed; None: the service's own limit, if it has one.
+    tries
+        How often it is tried before it counts as failed, where its worker is lost while it runs.
+        An exit code other than 0, or a limit, is its end at once: whether to try again is for
+        the client to say.
+    label
+        The client's own word for it; comes back with the result.
+    """
+
+    command: Annotated[tuple[str, ...], Meta(max_length=MOST_WORDS)] = ()
+    shell: Annotated[str, Meta(max_length=1 << 20)] = ""
+    steps: Annotated[str, Meta(max_length=1 << 26)] = ""
+    sealed: Annotated[str, Meta(max_length=1 << 26)] = ""
+    directory: Annotated[str, Meta(max_length=4096)] = ""
+    environment: dict[str, str] = {}
+    inputs: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
+    outputs: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
+    processors: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    limit: Seconds | None = None
+    tries: Annotated[int, Meta(ge=1, le=100)] = 3
+    label: Annotated[str, Meta(max_length=200)] = ""
+    hints: Hints = Hints()
+
+
+class Submission(Struct, frozen=True):
+    """Tasks to add to an instance; as NDJSON, one :class:`TaskSpec` a line instead."""
+
+    tasks: Annotated[list[TaskSpec], Meta(min_length=1, max_length=MOST_TASKS)]
+
+
+class Submitted(Answer, frozen=True):
+    """
+    Tasks are durable: they will run.
+
+    Parameters
+    ----------
+    first, count
+        Their numbers in the instance: ``first`` to ``first + count - 1``.
+    repeated
+        The same idempotency key had been used for them before: nothing was added.
+    """
+
+    first: Count
+    count: Count
+    repeated: bool = False
+
+
+class TaskInfo(Answer, frozen=True, omit_defaults=True):
+    """Where a task stands."""
+
+    task: Count
+    state: TaskState
+    label: str = ""
+    attempt: Count = 0
+
+
+class TaskPage(Answer, frozen=True):
+    """Tasks, from ``after`` on; ``next`` is what to ask for next, None at the end."""
+
+    tasks: list[TaskInfo]
+    next: Count | None = None
+
+
+class CancelRequest(Struct, frozen=True):
+    """Which tasks are not wanted any more; None: all of the instance."""
+
+    tasks: Annotated[list[Count], Meta(max_length=1_000_000)] | None = None
+
+
+class Cancelled(Answer, frozen=True):
+    """How many will not start, or are being killed; each still has a result."""
+
+    count: Count
+
+
+class Result(Answer, frozen=True, omit_defaults=True, gc=False):
+    """
+    A task's end (DRP section 4.1: return code and output), recorded once.
+
+    Parameters
+    ----------
+    cursor
+        Position among the instance's results, 1 for the first; ask for what comes after it.
+    task
+        Number in the instance.
+    state
+        How it ended.
+    attempt
+        How often it was tried, attempts that were lost with their worker included; 0: never.
+    exit_code
+        Of the last program; negative: the signal that killed it; None: none ran.
+    stdout, stderr
+        What it printed, as text; bytes that are not UTF-8 are in ``raw`` instead. Long
+        streams are empty here and wait at ``/instances/ID/tasks/N/stdout``.
+    raw
+        Base64 of streams that are not text, by name ``"stdout"`` or ``"stderr"``.
+    stdout_size, stderr_size
+        Bytes printed.
+    start, end
+        When, on the worker.
+    host
+        Name of the machine it ran on.
+    user_seconds, system_seconds, max_rss
+        What it used.
+    reason
+        One line when it did not succeed.
+    value
+        Base64 of a call's pickled value.
+    sealed
+        Base64 of an envelope that only the client can open; the rest then says no more than the
+        service knows.
+    """
+
+    cursor: Count
+    task: Count
+    state: TaskState
+    attempt: Count = 1
+    label: str = ""
+    exit_code: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    raw: dict[str, str] = {}
+    stdout_size: Count = 0
+    stderr_size: Count = 0
+    start: float = 0.0
+    end: float = 0.0
+    host: str = ""
+    user_seconds: float = 0.0
+    system_seconds: float = 0.0
+    max_rss: int = 0
+    reason: str = ""
+    value: str = ""
+    sealed: str = ""
+
+
+class ResultPage(Answer, frozen=True):
+    """
+    Results after a cursor; as NDJSON, one :class:`Result` a line instead.
+
+    Parameters
+    ----------
+    next
+        Cursor of the last one here: what to ask for next.
+    done
+        Every task that was submitted has its result at or before ``next``.
+    """
+
+    results: list[Result]
+    next: Count
+    done: bool
+
+
+# Instances.
+
+
+class NewInstance(Struct, frozen=True, omit_defaults=True):
+    """
+    A new instance (DRP section 4.1, the factory's *create resource*).
+
+    Parameters
+    ----------
+    label
+        The user's own word for it.
+    agreement
+        On whose processors its tasks run, and which pays for them; empty: on those that are
+        shared, as there is room.
+    keep
+        Seconds for which it is kept after its last task has ended; None: the service's own.
+    """
+
+    label: Annotated[str, Meta(max_length=200)] = ""
+    agreement: Annotated[str, Meta(max_length=200)] = ""
+    keep: Seconds | None = None
+
+
+class Counts(Answer, frozen=True):
+    """Tasks of an instance by where they stand."""
+
+    total: Count = 0
+    waiting: Count = 0
+    running: Count = 0
+    succeeded: Count = 0
+    failed: Count = 0
+    cancelled: Count = 0
+
+
+class InstanceInfo(Answer, frozen=True, omit_defaults=True):
+    """
+    An instance.
+
+    Parameters
+    ----------
+    id
+        The handle (the paper's endpoint reference): unguessable; whoever is not its owner is
+        told that there is none.
+    results
+        Cursor of the last result.
+    kept_from
+        Results up to this cursor were forgotten at the client's word.
+    expires
+        When it goes unless something happens; None while tasks are unfinished.
+    note
+        Why nothing of it runs now, for people: no agreement, no money; empty: nothing is amiss.
+    """
+
+    id: str
+    label: str = ""
+    agreement: str = ""
+    created: float = 0.0
+    counts: Counts = Counts()
+    results: Count = 0
+    kept_from: Count = 0
+    expires: float | None = None
+    note: str = ""
+
+
+class InstanceList(Answer, frozen=True):
+    """The caller's instances."""
+
+    instances: list[InstanceInfo]
+
+
+class FileInfo(Answer, frozen=True):
+    """A file of an instance."""
+
+    name: str
+    size: Count
+    sha256: str = ""
+
+
+class FileList(Answer, frozen=True):
+    """Files of an instance."""
+
+    files: list[FileInfo]
+
+
+# The site.
+
+
+class SlotInfo(Answer, frozen=True):
+    """Processors on offer; ``start`` seconds from now, ``seconds`` None: without an end."""
+
+    start: float
+    seconds: float | None
+    processors: Count
+    unit_price: float | None
+    fixed_price: float = 0.0
+
+
+class SiteInfo(Answer, frozen=True):
+    """
+    What a service says of itself to whoever would use it: facts and free slots.
+
+    Parameters
+    ----------
+    name
+        Of the site, the owner in its deals.
+    processors, free
+        That it has, and that nobody holds now.
+    speed
+        Relative to the machine that runtime estimates hold for.
+    unit_price, fixed_price
+        Currency units per processor-second and per agreement, as posted now to the caller.
+    protocols
+        By which it sells: of ``"posted"``, ``"bargaining"``, ``"tender"``, ``"auction"``.
+    must_buy
+        Whether tasks run only under an agreement.
+    slots
+        What can be bought now.
+    waiting
+        Seconds until one processor would be there; None: unknown.
+    seal
+        PEM of the certificate to which tasks may be sealed; empty: the workers cannot open any.
+    draining
+        Whether it takes nothing more.
+    version
+        Of the program.
+    """
+
+    name: str
+    processors: Count
+    free: Count
+    speed: float = 1.0
+    memory: int | None = None
+    currency: str = "SU"
+    unit_price: float | None = None
+    fixed_price: float = 0.0
+    protocols: tuple[str, ...] = ()
+    must_buy: bool = False
+    slots: tuple[SlotInfo, ...] = ()
+    waiting: float | None = None
+    attributes: dict[str, str | int | float | bool] = {}
+    seal: str = ""
+    draining: bool = False
+    version: str = ""
+
+
+# Money. Deals themselves are the messages of :mod:`bursar.market.messages`.
+
+
+class AgreementInfo(Answer, frozen=True):
+    """
+    A deal of the caller's.
+
+    Parameters
+    ----------
+    state
+        ``"signed"`` before it begins, ``"running"``, ``"over"``, ``"cancelled"``.
+    begun
+        When its processors were all there; None: not yet.
+    charged, held
+        Paid and set aside, micro-units.
+    """
+
+    id: str
+    processors: Count
+    start: float
+    seconds: float
+    unit_price: float
+    fixed_price: float
+    currency: str
+    state: Literal["signed", "running", "over", "cancelled"]
+    ready: Count = 0
+    begun: float | None = None
+    ended: float | None = None
+    charged: int = 0
+    held: int = 0
+
+
+class AgreementList(Answer, frozen=True):
+    """The caller's agreements."""
+
+    agreements: list[AgreementInfo]
+
+
+class AccountInfo(Answer, frozen=True):
+    """The caller's account, micro-units."""
+
+    user: str
+    currency: str
+    balance: int
+    held: int
+    spent: int
+
+
+class Deposit(Struct, frozen=True):
+    """Money for an account; of an administrator. ``key`` makes it count once."""
+
+    amount: Annotated[int, Meta(gt=0, le=10**15)]
+    key: Name
+
+
+class InvoiceLine(Answer, frozen=True):
+    """What one agreement, or shared processors of one instance, came to."""
+
+    what: str
+    since: float
+    until: float
+    processor_seconds: float
+    amount: int
+
+
+class InvoiceInfo(Answer, frozen=True):
+    """What the caller was charged, line by line; ``total`` is their sum."""
+
+    user: str
+    owner: str
+    currency: str
+    lines: list[InvoiceLine]
+    total: int
+
+
+# Administration.
+
+
+class NewToken(Struct, frozen=True):
+    """A token to make; ``seconds`` None: 30 days."""
+
+    user: Name
+    scopes: Annotated[list[Literal["submit", "read", "sell", "admin"]], Meta(min_length=1)]
+    seconds: Seconds | None = None
+    label: Annotated[str, Meta(max_length=200)] = ""
+
+
+class TokenInfo(Answer, frozen=True):
+    """
+    A token; ``id`` names it without being it.
+
+    Parameters
+    ----------
+    token
+        The secret itself: only in the answer that made it.
+    """
+
+    id: str
+    user: str
+    scopes: list[str]
+    expires: float
+    label: str = ""
+    token: str = ""
+
+
+class TokenList(Answer, frozen=True):
+    """All tokens that are good."""
+
+    tokens: list[TokenInfo]
+
+
+class WorkerInfo(Answer, frozen=True):
+    """A worker, for administrators."""
+
+    name: str
+    host: str
+    pool: str
+    processors: Count
+    busy: Count
+    connected: bool
+
+
+class Overview(Answer, frozen=True):
+    """
+    All there is, for administrators: what ``bursar top`` shows.
+
+    Parameters
+    ----------
+    submitted, started, finished, delivered
+        Tasks since the service was started.
+    journal_bytes
+        On disk.
+    problem
+        Why new work is refused; empty: it is not.
+    """
+
+    at: float
+    since: float
+    instances: list[InstanceInfo]
+    owners: list[str]
+    workers: list[WorkerInfo]
+    submitted: Count
+    started: Count
+    finished: Count
+    delivered: Count
+    journal_bytes: Count
+    spent: int = 0
+    currency: str = "SU"
+    draining: bool = False
+    problem: str = ""
+
+
+class Health(Answer, frozen=True):
+    """Whether it lives, or is ready for work; ``problem`` says why not."""
+
+    status: Literal["ok", "draining", "failing"]
+    problem: str = ""
+    version: str = ""
+
+
+class Problem(Answer, frozen=True, omit_defaults=True):
+    """
+    What went wrong (RFC 9457, ``application/problem+json``).
+
+    Parameters
+    ----------
+    type
+        A URI reference that names the kind of problem: ``/problems/KIND``.
+    title
+        The kind, for people.
+    status
+        The HTTP status.
+    detail
+        This case, one line.
+    where
+        Field of the request that it is about.
+    retry_after
+        Seconds after which trying again may help; None: it will not.
+    """
+
+    title: str
+    status: int
+    type: str = "about:blank"
+    detail: str = ""
+    where: str = ""
+    retry_after: float | None = None

@@ -1,0 +1,28 @@
+"""What a task printed, as its result has it."""
+
+import base64
+from typing import Literal
+
+from bursar.remote.messages import Result
+
+Stream = Literal["stdout", "stderr"]
+
+STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
+
+
+def as_text(stream: Stream, data: bytes, raw: dict[str, str]) -> str:
+    """What a result has of a stream: text, or nothing when the bytes go to ``raw`` instead."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raw[stream] = base64.b64encode(data).decode()
+        return ""
+
+
+def printed(result: Result, stream: Stream) -> bytes | None:
+    """Its bytes; None: there are too many, ask the service for them."""
+    if stream in result.raw:
+        return base64.b64decode(result.raw[stream])
+    text = result.stdout if stream == "stdout" else result.stderr
+    size = result.stdout_size if stream == "stdout" else result.stderr_size
+    return None if size and not text else text.encode()

@@ -1,0 +1,65 @@
+"""What can go wrong between a client and an execution service."""
+
+from bursar.model.errors import BursarError, SiteError
+from bursar.remote.messages import Problem
+
+LATER = frozenset({408, 425, 429, 502, 503, 504, 507})
+"""Statuses of HTTP that say: not now."""
+
+_NOT_INPUT = frozenset({402, 408, 425, 429})
+"""Of 4xx, those that are no fault of what was asked."""
+
+
+class RemoteProblem(BursarError):
+    """
+    A service refuses a request.
+
+    Parameters
+    ----------
+    site
+        Name of the service.
+    problem
+        What it says.
+
+    Attributes
+    ----------
+    kind
+        Last part of the problem's type: ``"not-found"``, ``"over-quota"``; empty when it names
+        none.
+    """
+
+    def __init__(self, site: str, problem: Problem) -> None:
+        self.site = site
+        self.problem = problem
+        self.kind = problem.type.rpartition("/problems/")[2] if "/" in problem.type else ""
+        self.transient = problem.status in LATER
+        bad_input = 400 <= problem.status < 500 and problem.status not in _NOT_INPUT
+        self.exit_status = 2 if bad_input else 1
+        detail = problem.detail or problem.title or f"refused, status {problem.status}"
+        super().__init__(": ".join(part for part in (site, problem.where, detail) if part))
+
+    @property
+    def status(self) -> int:
+        """Of HTTP."""
+        return self.problem.status
+
+    @property
+    def detail(self) -> str:
+        """This case, one line."""
+        return self.problem.detail
+
+    @property
+    def where(self) -> str:
+        """Field of the request that it is about; empty: none."""
+        return self.problem.where
+
+
+class NoAnswer(SiteError):
+    """A service cannot be reached, or its answer broke off: trying again may help."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, transient=True)
+
+
+class BadAnswer(SiteError):
+    """What answers is no service of ours, is not who it should be, or does not trust us."""

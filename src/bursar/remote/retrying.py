@@ -1,0 +1,61 @@
+"""
+When to try again, and when to give up: exponential backoff with full jitter [1]_.
+
+References
+----------
+.. [1] Brooker (2015). Exponential Backoff And Jitter. AWS Architecture Blog.
+"""
+
+from collections.abc import Callable
+
+FIRST = 0.1
+"""Seconds, at most, before the second try."""
+
+LONGEST = 10.0
+"""Seconds, at most, between two tries where the server does not say."""
+
+Entropy = Callable[[int], bytes]
+"""So many random bytes."""
+
+
+def fraction(entropy: Entropy) -> float:
+    """A random number from 0 to 1, 1 excluded."""
+    return (int.from_bytes(entropy(7), "big") >> 3) / (1 << 53)
+
+
+class Tries:
+    """
+    The tries of one request.
+
+    Parameters
+    ----------
+    patience
+        Seconds after the first failure at which it is given up.
+    entropy
+        Spreads the tries of many clients.
+    """
+
+    def __init__(self, patience: float, entropy: Entropy) -> None:
+        self.failures = 0
+        self._patience = patience
+        self._entropy = entropy
+        self._give_up: float | None = None
+
+    def after_failure(self, now: float, told: float | None = None) -> float | None:
+        """
+        Seconds to wait before the next try; None: it is given up.
+
+        Parameters
+        ----------
+        now
+            Seconds, on any clock.
+        told
+            Seconds for which the server says to wait.
+        """
+        if self._give_up is None:
+            self._give_up = now + self._patience
+        ceiling = min(LONGEST, FIRST * 2.0 ** min(self.failures, 32))
+        self.failures += 1
+        # All who were told the same would come at the same moment.
+        wait = fraction(self._entropy) * ceiling + (max(0.0, told) if told is not None else 0.0)
+        return wait if now + wait <= self._give_up else None

@@ -1,0 +1,183 @@
+"""
+Services by name: a file of the user's says how each is reached.
+
+::
+
+    [service.physics]
+    url = "https://cluster.example.org:8443"
+    token_file = "physics.token"
+    ca = "physics-ca.pem"
+
+It is ``~/.config/bursar/services.toml``, or where ``BURSAR_SERVICES`` says; paths in it are
+relative to it. Of a service that is named by its URL, the environment says the rest:
+``BURSAR_TOKEN`` or ``BURSAR_TOKEN_FILE``, ``BURSAR_CA``, ``BURSAR_FINGERPRINT``,
+``BURSAR_CERTIFICATE`` and ``BURSAR_KEY``.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
+from bursar.model.errors import InputError, nearest
+from bursar.model.remote import SealLevel
+from bursar.remote.access import Access, read_token, token_from
+
+File = Annotated[str, Meta(min_length=1)]
+
+
+class ServiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A service."""
+
+    url: Annotated[str, Meta(description="Its address: https://HOST:PORT.")]
+    token_file: Annotated[File | None, Meta(description="File of the user's token.")] = None
+    ca: Annotated[
+        File | None, Meta(description="File of the certificates to trust, PEM; the system's.")
+    ] = None
+    fingerprint: Annotated[
+        str, Meta(description="SHA-256 of the service's certificate, hexadecimal.")
+    ] = ""
+    certificate: Annotated[
+        File | None, Meta(description="File of the user's own certificate, PEM.")
+    ] = None
+    key: Annotated[
+        File | None, Meta(description="File of its private key, PEM; that of the certificate.")
+    ] = None
+    seal: Annotated[
+        SealLevel | None,
+        Meta(description="Tasks and results are sealed: the service cannot read them."),
+    ] = None
+
+
+class ServicesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of services."""
+
+    service: Annotated[dict[str, Any], Meta(description="The services, by name.")] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """
+    A service that is known.
+
+    Parameters
+    ----------
+    access
+        How it is reached.
+    seal
+        How tasks are sealed; None: they are in clear.
+    """
+
+    access: Access
+    seal: SealLevel | None = None
+
+
+def find_service(site: str | None, environment: Mapping[str, str] = os.environ) -> Service:
+    """
+    The service that is meant.
+
+    Parameters
+    ----------
+    site
+        Its URL, or its name in the file; None: the only one in the file.
+
+    Raises
+    ------
+    InputError
+        When there is none of the name, or what is said of it is wrong.
+    """
+    path = services_file(environment)
+    tables = _tables(path) if path.exists() else {}
+    if site is None:
+        if len(tables) != 1:
+            raise InputError(
+                "name a service: its URL, or one of a services file",
+                where="--site",
+                hint=f"of {path}: {', '.join(tables)}" if tables else None,
+            )
+        (site,) = tables
+    if "://" in site:
+        return _by_url(site, tables, path, environment)
+    if site not in tables:
+        raise InputError(
+            f'there is no service "{site}" in {path}, and it is no URL',
+            where="--site",
+            hint=nearest(site, tables),
+        )
+    return _service(site, tables[site], path, environment)
+
+
+def services_file(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the file is, or would be."""
+    if said := environment.get("BURSAR_SERVICES", ""):
+        return Path(said).expanduser()
+    folder = environment.get("XDG_CONFIG_HOME", "") or "~/.config"
+    return Path(folder).expanduser() / "bursar" / "services.toml"
+
+
+def _tables(path: Path) -> dict[str, ServiceTable]:
+    text = read_text(path)
+    try:
+        file = decode_table(parse_toml(text), ServicesFile, "")
+        return {
+            name: decode_table(raw, ServiceTable, joined("service", name))
+            for name, raw in file.service.items()
+        }
+    except InputError as error:
+        raise at_line(error, text, path) from None
+
+
+def _by_url(
+    url: str, tables: Mapping[str, ServiceTable], path: Path, environment: Mapping[str, str]
+) -> Service:
+    for name, table in tables.items():
+        if table.url.rstrip("/") == url.rstrip("/"):
+            return _service(name, table, path, environment)
+
+    def file(variable: str) -> Path | None:
+        said = environment.get(variable, "")
+        return Path(said).expanduser() if said else None
+
+    return Service(
+        access=Access(
+            url=url,
+            token=token_from(environment),
+            ca=file("BURSAR_CA"),
+            fingerprint=environment.get("BURSAR_FINGERPRINT", ""),
+            certificate=file("BURSAR_CERTIFICATE"),
+            key=file("BURSAR_KEY"),
+        )
+    )
+
+
+def _service(name: str, table: ServiceTable, path: Path, environment: Mapping[str, str]) -> Service:
+    def file(said: str | None) -> Path | None:
+        return None if said is None else path.parent / Path(said).expanduser()
+
+    token = file(table.token_file)
+    try:
+        access = Access(
+            url=table.url,
+            name=name,
+            # The environment's goes nowhere where another way in is known.
+            token=read_token(token)
+            if token
+            else ("" if table.certificate else token_from(environment)),
+            ca=file(table.ca),
+            fingerprint=table.fingerprint,
+            certificate=file(table.certificate),
+            key=file(table.key),
+        )
+    except InputError as error:
+        raise error.within(f"{path}: {joined('service', name)}") from None
+    if table.seal is not None and None in (table.certificate, table.ca):
+        raise InputError(
+            'needs "ca" and "certificate"',
+            where=f"{path}: {joined('service', name)}.seal",
+        )
+    return Service(access=access, seal=table.seal)

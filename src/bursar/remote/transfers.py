@@ -1,0 +1,198 @@
+"""Files between this machine and an instance, in pieces; what breaks off is gone on with."""
+
+import asyncio
+import hashlib
+import io
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import httpx
+
+from bursar.model.errors import InputError, SiteError
+from bursar.model.task import File
+from bursar.remote import calls
+from bursar.remote.calls import Call
+from bursar.remote.connection import Connection
+from bursar.remote.messages import FileInfo
+from bursar.remote.problems import NoAnswer
+
+PIECE = 256 * 1024
+"""Bytes of a file in memory at a time."""
+
+_ARCHIVES = {
+    ".zip": "application/zip",
+    ".tar": "application/x-tar",
+    ".tgz": "application/gzip",
+    ".gz": "application/gzip",
+}
+
+
+async def upload(
+    connection: Connection, handle: str, name: str, source: Path | bytes, *, executable: bool
+) -> FileInfo:
+    """
+    Puts a file into an instance.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read.
+    SiteError
+        When something else arrived.
+    """
+    body = _Outgoing(source)
+    info = await connection.call(
+        calls.put_file(handle, name, body.pieces, body.size, executable=executable)
+    )
+    if info.sha256 and info.sha256 != body.digest.hexdigest():
+        raise SiteError(f"{connection.name}: {name}: what arrived is not what was sent")
+    return info
+
+
+async def upload_archive(connection: Connection, handle: str, source: Path) -> list[FileInfo]:
+    """
+    Puts the files of an archive into an instance.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, or its name is not that of an archive.
+    """
+    kind = _ARCHIVES.get(source.suffix.lower())
+    if kind is None:
+        raise InputError("expected .tar, .tar.gz, .tgz or .zip", where=str(source))
+    body = _Outgoing(source)
+    return (await connection.call(calls.put_archive(handle, body.pieces, body.size, kind))).files
+
+
+async def read(connection: Connection, call: Call[None]) -> bytes:
+    """All that a call answers."""
+    target = io.BytesIO()
+    await _Incoming(target).take(connection, call)
+    return target.getvalue()
+
+
+async def save(connection: Connection, call: Call[None], target: Path) -> int:
+    """
+    Writes all that a call answers to a file, whole or not at all; its bytes.
+
+    Raises
+    ------
+    InputError
+        When it cannot be written.
+    """
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = part.open("wb")
+    except OSError as error:
+        raise InputError(f"cannot write it: {error.strerror}", where=str(target)) from None
+    try:
+        with file:
+            size = await _Incoming(file).take(connection, call)
+        part.replace(target)
+    except BaseException:
+        part.unlink()
+        raise
+    return size
+
+
+def local_path(folder: Path, name: str) -> Path:
+    """
+    Where a file of an instance is written to, below a folder.
+
+    Raises
+    ------
+    InputError
+        When its name leads out of it.
+    """
+    try:
+        return folder / File(name).name
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+class _Outgoing:
+    """
+    A file or bytes to be sent.
+
+    Attributes
+    ----------
+    size
+        Bytes.
+    digest
+        SHA-256 of what was sent at the last try.
+    """
+
+    def __init__(self, source: Path | bytes) -> None:
+        self._source = source
+        self.size = len(source) if isinstance(source, bytes) else _size_of(source)
+        self.digest = hashlib.sha256()
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Its content, from the begin."""
+        self.digest = hashlib.sha256()
+        source = self._source
+        loop = asyncio.get_running_loop()
+        with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+            while piece := await loop.run_in_executor(None, file.read, PIECE):
+                self.digest.update(piece)
+                yield piece
+
+
+class _Incoming:
+    """
+    A long answer on its way into a file.
+
+    Parameters
+    ----------
+    target
+        Empty.
+    """
+
+    def __init__(self, target: BinaryIO) -> None:
+        self._target = target
+        self._received = 0
+        self._tag = ""
+
+    async def take(self, connection: Connection, call: Call[None]) -> int:
+        """Writes it, over as many connections as that takes; its bytes."""
+        tries = connection.tries()
+        while True:
+            try:
+                stream = connection.stream(self._rest_of(call), self._on_head)
+                async with aclosing(stream) as pieces:
+                    async for piece in pieces:
+                        self._target.write(piece)
+                        self._received += len(piece)
+                        if self._tag:
+                            tries = connection.tries()
+                return self._received
+            except NoAnswer as failure:
+                await connection.pause(tries, failure)
+
+    def _rest_of(self, call: Call[None]) -> Call[None]:
+        # Without a tag the rest might be that of another version.
+        if not self._received or not self._tag:
+            return call
+        part = {"Range": f"bytes={self._received}-", "If-Range": self._tag}
+        return replace(call, headers={**call.headers, **part})
+
+    def _on_head(self, answer: httpx.Response) -> None:
+        self._tag = answer.headers.get("ETag", "")
+        if answer.status_code != httpx.codes.PARTIAL_CONTENT:
+            self._target.seek(0)
+            self._target.truncate()
+            self._received = 0
+
+
+def _size_of(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise InputError(f"cannot read it: {error.strerror}", where=str(path)) from None

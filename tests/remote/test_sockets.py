@@ -1,0 +1,407 @@
+"""Real connections: kept, cut, slow, and with TLS."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bursar.dispatch.tls import make_certificate, server_context
+from bursar.remote.access import Access
+from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.problems import BadAnswer, NoAnswer
+from bursar.remote.sockets import Sockets
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Serve = Callable[[Reader, Writer], Awaitable[None]]
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@contextlib.asynccontextmanager
+async def serving(serve: Serve, context: ssl.SSLContext | None = None) -> AsyncGenerator[int, None]:
+    """A server on a free port of this machine."""
+    writers: list[Writer] = []
+
+    async def accept(reader: Reader, writer: Writer) -> None:
+        writers.append(writer)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await serve(reader, writer)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.01)
+
+
+async def head_of(reader: Reader) -> bytes:
+    """A request's."""
+    return await reader.readuntil(b"\r\n\r\n")
+
+
+def url_of(port: int) -> str:
+    """Of the server."""
+    return f"http://127.0.0.1:{port}/x"
+
+
+async def ask(sockets: Sockets, request: httpx.Request) -> httpx.Response:
+    """The whole answer."""
+    response = await sockets.handle_async_request(request)
+    await response.aread()
+    await response.aclose()
+    return response
+
+
+def test_a_connection_is_used_again() -> None:
+    """A handshake each time would take longer than the request."""
+    connections = []
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        connections.append(writer)
+        while True:
+            await head_of(reader)
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)
+
+    async def work() -> None:
+        async with serving(serve) as port:
+            sockets = Sockets(None)
+            for _ in range(5):
+                response = await ask(sockets, httpx.Request("GET", url_of(port)))
+                assert response.content == b"ok"
+            await sockets.aclose()
+
+    asyncio.run(work())
+    assert len(connections) == 1
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_connection_that_is_closed_is_not_used_again(says_so: bool) -> None:
+    """Whether the service says that it closes it or just does."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await head_of(reader)
+        writer.write(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") if says_so else OK)
+        writer.close()
+
+    async def work() -> None:
+        async with serving(serve) as port:
+            sockets = Sockets(None)
+            for _ in range(3):
+                assert (await ask(sockets, httpx.Request("GET", url_of(port)))).content == b"ok"
+                await asyncio.sleep(0.02)
+            await sockets.aclose()
+
+    asyncio.run(work())
+
+
+def test_what_nobody_read_is_not_the_next_answer() -> None:
+    """All of an answer had come when its reader left: the connection is kept, its bytes not."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        for body in (b"first", b"next!"):
+            await head_of(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
+        await asyncio.sleep(60)
+
+    async def work() -> None:
+        async with serving(serve) as port:
+            sockets = Sockets(None)
+            unread = await sockets.handle_async_request(httpx.Request("GET", url_of(port)))
+            await asyncio.sleep(0.02)
+            await unread.aclose()
+            assert (await ask(sockets, httpx.Request("GET", url_of(port)))).content == b"next!"
+            await sockets.aclose()
+
+    asyncio.run(work())
+
+
+def test_requests_at_the_same_time_do_not_mix() -> None:
+    """Each has a connection of its own."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        while True:
+            path = (await head_of(reader)).split()[1]
+            await asyncio.sleep(0.01)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(path), path))
+
+    async def work() -> None:
+        async with serving(serve) as port:
+            sockets = Sockets(None)
+            for _ in range(3):
+                requests = [httpx.Request("GET", f"http://127.0.0.1:{port}/{n}") for n in range(8)]
+                answers = await asyncio.gather(*(ask(sockets, each) for each in requests))
+                assert [answer.content for answer in answers] == [b"/%d" % n for n in range(8)]
+            await sockets.aclose()
+
+    asyncio.run(work())
+
+
+def test_much_comes_and_goes_without_much_memory() -> None:
+    """Either end waits for the other: eight megabytes up and down, in chunks."""
+    size = 8 << 20
+    most = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await head_of(reader)
+        await asyncio.sleep(0.05)
+        await reader.readexactly(size)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(size // 65536):
+            writer.write(b"10000\r\n" + bytes(65536) + b"\r\n")
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        for _ in range(size // 65536):
+            yield bytes(65536)
+
+    async def work() -> int:
+        nonlocal most
+        async with serving(serve) as port:
+            sockets = Sockets(None)
+            headers = {"Content-Length": str(size)}
+            request = httpx.Request("PUT", url_of(port), headers=headers, content=body())
+            response = await sockets.handle_async_request(request)
+            received = 0
+            async for piece in response.aiter_bytes():
+                received += len(piece)
+                most = max(most, len(piece))
+                await asyncio.sleep(0.001)
+            await response.aclose()
+            await sockets.aclose()
+            return received
+
+    assert asyncio.run(work()) == size
+    assert most < 4 << 20
+
+
+def test_an_answer_before_the_request_is_over_is_heard() -> None:
+    """A refusal of a body that is too large, say; the connection is not used again."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        await asyncio.sleep(60)
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        while True:
+            yield bytes(1 << 20)
+            await asyncio.sleep(0)
+
+    async def work() -> int:
+        async with serving(serve) as port:
+            sockets = Sockets(None)
+            request = httpx.Request(
+                "PUT", url_of(port), headers={"Content-Length": "1" + "0" * 15}, content=body()
+            )
+            async with asyncio.timeout(30):
+                return (await ask(sockets, request)).status_code
+
+    # The kernel's buffers are full soon, then the service has to read or say something.
+    assert asyncio.run(work()) == 413
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+    ],
+)
+def test_an_answer_that_breaks_off_or_is_none_is_an_error(said: bytes) -> None:
+    """One that may be tried again, and no hang."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await head_of(reader)
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    async def work() -> None:
+        async with serving(serve) as port:
+            sockets = Sockets(None)
+            with pytest.raises(httpx.ReadError):
+                async with asyncio.timeout(30):
+                    await ask(sockets, httpx.Request("GET", url_of(port)))
+            await sockets.aclose()
+
+    asyncio.run(work())
+
+
+def test_who_is_not_waited_for_any_more_is_left() -> None:
+    """A cancelled request takes its connection with it: its answer is nobody else's."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        path = (await head_of(reader)).split()[1]
+        await asyncio.sleep(0.05 if path == b"/slow" else 0)
+        writer.write(OK)
+        await asyncio.sleep(60)
+
+    async def work() -> None:
+        async with serving(serve) as port:
+            sockets = Sockets(None)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await ask(sockets, httpx.Request("GET", f"http://127.0.0.1:{port}/slow"))
+            assert (await ask(sockets, httpx.Request("GET", url_of(port)))).content == b"ok"
+            await sockets.aclose()
+
+    asyncio.run(work())
+
+
+def test_a_header_with_a_line_end_is_not_sent() -> None:
+    """It would be another header."""
+
+    async def work() -> None:
+        request = httpx.Request("GET", url_of(1), headers={"X": "a\r\nAuthorization: b"})
+        with pytest.raises(httpx.LocalProtocolError):
+            await Sockets(None).handle_async_request(request)
+
+    asyncio.run(work())
+
+
+def test_nobody_there_is_told_in_the_systems_words() -> None:
+    """With the site."""
+
+    async def work() -> None:
+        async with serving(lambda reader, writer: asyncio.sleep(0)) as port:
+            pass
+        async with AsyncServiceClient(f"http://127.0.0.1:{port}", patience=0.0) as client:
+            with pytest.raises(NoAnswer, match=rf"^127\.0\.0\.1:{port}: .*connection refused"):
+                await client.site()
+
+    asyncio.run(work())
+
+
+def test_a_host_that_is_none_is_told_at_once() -> None:
+    """A misspelt name is no reason to wait."""
+
+    async def work() -> None:
+        async with AsyncServiceClient("https://no-such-host.invalid") as client:
+            with pytest.raises(BadAnswer, match="no such host"):
+                await client.site()
+
+    asyncio.run(work())
+
+
+async def site(reader: Reader, writer: Writer) -> None:
+    """Answers with what a service says of itself."""
+    body = b'{"name": "physics", "processors": 4, "free": 2}'
+    while True:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+
+def test_a_pinned_certificate_is_all_that_is_needed() -> None:
+    """And any other one is refused, at once."""
+    certificate, key = make_certificate()
+    context = server_context(certificate, key)
+    der = ssl.PEM_cert_to_DER_cert(certificate)
+    right, wrong = hashlib.sha256(der).hexdigest(), hashlib.sha256(b"x").hexdigest()
+
+    async def work() -> None:
+        async with serving(site, context) as port:
+            url = f"https://127.0.0.1:{port}"
+            async with AsyncServiceClient(Access(url=url, fingerprint=right)) as client:
+                assert (await client.site()).name == "physics"
+            async with AsyncServiceClient(Access(url=url, fingerprint=wrong)) as client:
+                with pytest.raises(BadAnswer, match=r"not trusted: .*pinned"):
+                    await client.site()
+
+    asyncio.run(work())
+
+
+def test_a_certificate_of_nobody_known_is_refused(tmp_path: Path) -> None:
+    """Both by the system's authorities and by another one given."""
+    certificate, key = make_certificate()
+    other, _ = make_certificate()
+    ca = tmp_path / "ca.pem"
+    ca.write_text(other)
+
+    async def work() -> None:
+        async with serving(site, server_context(certificate, key)) as port:
+            url = f"https://127.0.0.1:{port}"
+            for access in (Access(url=url), Access(url=url, ca=ca)):
+                async with AsyncServiceClient(access) as client:
+                    with pytest.raises(BadAnswer, match="its certificate is not trusted"):
+                        await client.site()
+
+    asyncio.run(work())
+
+
+def test_a_service_that_wants_a_certificate_says_so() -> None:
+    """Its loop closes the connection without a word; a hint is all there can be."""
+    certificate, key = make_certificate()
+    context = server_context(certificate, key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=certificate)
+    print_ = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
+
+    async def work() -> None:
+        async with serving(site, context) as port:
+            access = Access(url=f"https://127.0.0.1:{port}", fingerprint=print_)
+            async with AsyncServiceClient(access, patience=0.0) as client:
+                with pytest.raises(NoAnswer, match="may want another certificate"):
+                    await client.site()
+
+    asyncio.run(work())
+
+
+def test_tls_to_who_does_not_speak_it_is_told() -> None:
+    """The port of something else."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def work() -> None:
+        async with (
+            serving(serve) as port,
+            AsyncServiceClient(f"https://127.0.0.1:{port}") as client,
+        ):
+            with pytest.raises(BadAnswer, match="does not speak TLS"):
+                await client.site()
+
+    asyncio.run(work())
+
+
+def test_nothing_is_left_open() -> None:
+    """Closing the client closes all of its sockets, busy ones too."""
+    before = len(os.listdir("/proc/self/fd"))
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        while True:
+            path = (await head_of(reader)).split()[1]
+            if path == b"/wait":
+                await asyncio.sleep(60)
+            writer.write(OK)
+
+    async def work() -> None:
+        async with serving(serve) as port:
+            sockets = Sockets(None)
+            await ask(sockets, httpx.Request("GET", url_of(port)))
+            waiting = asyncio.create_task(
+                ask(sockets, httpx.Request("GET", f"http://127.0.0.1:{port}/wait"))
+            )
+            await asyncio.sleep(0.05)
+            await sockets.aclose()
+            with pytest.raises(httpx.ReadError):
+                await waiting
+
+    asyncio.run(work())
+    assert len(os.listdir("/proc/self/fd")) == before
