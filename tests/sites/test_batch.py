@@ -119,7 +119,14 @@ class Manager:
 class Ground:
     """A site with all that it needs, and what became of it."""
 
-    def __init__(self, folder: Path, manager: Manager | None = None, **rules: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manager: Manager | None = None,
+        *,
+        lasting: bool = False,
+        **rules: Any,
+    ) -> None:
         self.folder = folder
         self.manager = manager or Manager()
         self.gate = Gate()
@@ -138,7 +145,20 @@ class Ground:
             folder=folder,
             manager=self.manager,
             clock=lambda: asyncio.get_running_loop().time(),
+            lasting=lasting,
         )
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(address=("127.0.0.1", 1), token="t", run="abcdef", door=self.gate)
+
+    async def adopt(self, *pilots: Pilot) -> Mapping[str, Held]:
+        """What an earlier life held of these; all else goes."""
+        held = await self.site.adopt(
+            pilots, {pilot.name: self.endpoint for pilot in pilots}, self.said.append
+        )
+        await self.site.end_others(held.keys())
+        return held
 
     def acquire(
         self, pilot: Pilot, *, rigid: bool = False, begin: Any = None
@@ -148,7 +168,7 @@ class Ground:
 
         return self.site.acquire(
             pilot,
-            Endpoint(address=("127.0.0.1", 1), token="t", run="abcdef", door=self.gate),
+            self.endpoint,
             rigid=rigid,
             begin=begin or begun,
             on_event=self.said.append,

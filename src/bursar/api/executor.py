@@ -57,7 +57,8 @@ class Executor(concurrent.futures.Executor):
     processors
         How many to lease of each site; None: all it has.
     sites
-        A sites file, or the sites; None: this machine.
+        A sites file, or the sites, of this machine or other Bursars; None: this machine. Of
+        another Bursar they are held for the longest agreement of its ``[pool]`` at most.
     budget
         Most that may be spent, ``"40 SU"`` or a number; None for no limit.
         Calls that it does not cover raise :class:`bursar.BudgetStop`.
@@ -95,6 +96,10 @@ class Executor(concurrent.futures.Executor):
         self._wall_limit = wall_limit
         self._retries = retries
         facts = resolve_sites(sites)
+        if any(site.remote is not None for site in facts):
+            from bursar.api.queues import with_prices
+
+            facts = with_prices(facts)
         self._desk = _Desk(
             facts,
             processors=processors,

@@ -176,11 +176,11 @@ def statuses_now(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus]:
     InputError
         When a log cannot be read.
     SiteError
-        When a batch scheduler does not answer.
+        When one that can be asked does not answer.
     """
     simulated = [site for site in sites if site.kind == "simulated"]
     found = _of_clusters(simulated) if simulated else {}
-    if any(site.batch is not None for site in sites):
+    if any((site.batch or site.remote) is not None for site in sites):
         from bursar.api.queues import statuses
 
         for name, said in statuses(sites).items():

@@ -1,56 +1,100 @@
-"""What real batch schedulers say of their queues now."""
+"""What batch schedulers, other Bursars and Dask clusters say of their processors now."""
 
 import asyncio
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bursar.api.loops import outside_loops
-from bursar.model.errors import SiteError
+from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
 from bursar.sites.batch import BatchSite
+from bursar.sites.dask.site import DaskSite
+from bursar.sites.remote.site import RemoteSite
 
 T = TypeVar("T")
 
 
+def can_be_asked(site: SiteFacts) -> bool:
+    """Whether there is somebody who knows how it is with the site."""
+    return site.batch is not None or site.remote is not None
+
+
 def advertised(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
     """
-    The sites; those with a batch scheduler with the slots that it leaves free.
+    The sites; those with a batch scheduler with the slots that it leaves free, other Bursars with
+    what they sell, and for how much.
 
     All are asked at once. One that does not answer, or has nothing free in sight, is left out.
 
     Raises
     ------
     SiteError
-        When no site is left; with what the schedulers said.
+        When no site is left; with what was said.
     """
-    asked = [site for site in sites if site.batch is not None and site.slots is None]
-    said = _ask_all(asked, BatchSite.offers)
+    asked = [site for site in sites if can_be_asked(site) and site.slots is None]
+    said = _ask_all(asked, _offer)
     left, silent = [], []
     for site in sites:
-        offers = said.get(site.name, site.slots or ())
-        if isinstance(offers, SiteError):
-            silent.append(str(offers))
-        elif site.name in said and not offers:
+        answer = said.get(site.name, site)
+        if isinstance(answer, SiteError):
+            silent.append(str(answer))
+        elif site.name in said and not answer.slots:
             silent.append(f"{site.name}: nothing is free in sight")
         else:
-            left.append(replace(site, slots=offers) if site.name in said else site)
+            left.append(answer)
     if not left:
         raise SiteError("; ".join(silent), transient=True)
     return tuple(left)
 
 
+def seen(
+    sites: Sequence[SiteFacts],
+) -> Mapping[str, tuple[SiteFacts, SiteStatus] | SiteError]:
+    """What each site that can be asked says of itself now, or why it does not; by name."""
+    asked = [site for site in sites if can_be_asked(site) or site.dask is not None]
+    return _ask_all(asked, _look)
+
+
+def with_prices(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
+    """
+    The sites; other Bursars as they say that they are, above all what they ask.
+
+    Raises
+    ------
+    SiteError
+        When one does not answer.
+    """
+    said = seen([site for site in sites if site.remote is not None])
+    found = []
+    for site in sites:
+        answer = said.get(site.name)
+        if isinstance(answer, SiteError):
+            raise answer
+        found.append(site if answer is None else answer[0])
+    return tuple(found)
+
+
 def statuses(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus | SiteError]:
-    """What each site with a batch scheduler says of itself, or why it does not; by name."""
-    return _ask_all([site for site in sites if site.batch is not None], BatchSite.status)
+    """How they are, of the same."""
+    return {
+        name: answer if isinstance(answer, SiteError) else answer[1]
+        for name, answer in seen(sites).items()
+    }
 
 
-def _ask_all(
-    sites: Sequence[SiteFacts], what: Callable[[BatchSite], T]
-) -> dict[str, T | SiteError]:
+def _offer(site: BatchSite | RemoteSite) -> SiteFacts:
+    return replace(site.facts, slots=site.offers())
+
+
+def _look(site: BatchSite | RemoteSite | DaskSite) -> tuple[SiteFacts, SiteStatus]:
+    return site.facts, site.status()
+
+
+def _ask_all(sites: Sequence[SiteFacts], what: Callable[[Any], T]) -> dict[str, T | SiteError]:
     async def ask_all() -> list[T | SiteError]:
         return list(await asyncio.gather(*(_ask(site, what) for site in sites)))
 
@@ -60,11 +104,24 @@ def _ask_all(
     return dict(zip((site.name for site in sites), answers, strict=True))
 
 
-async def _ask(facts: SiteFacts, what: Callable[[BatchSite], T]) -> T | SiteError:
+async def _ask(facts: SiteFacts, what: Callable[[Any], T]) -> T | SiteError:
     with tempfile.TemporaryDirectory() as folder:
-        site = BatchSite(facts, run="ask", folder=Path(folder))
         try:
+            if facts.remote is not None:
+                service = RemoteSite(facts, run="ask", folder=Path(folder))
+                async with service.in_touch():
+                    await service.refresh()
+                    return what(service)
+            if facts.dask is not None:
+                cluster = DaskSite(facts, "ask", Path(folder))
+                async with cluster.opened():
+                    return what(cluster)
+            site = BatchSite(facts, run="ask", folder=Path(folder))
             await site.refresh()
             return what(site)
+        except InputError as error:  # a package is missing
+            return SiteError(f"{facts.name}: {error.message}")
         except SiteError as error:
-            return SiteError(f"{facts.name}: {error}", transient=error.transient)
+            # A service is named by what it says itself.
+            told = str(error).removeprefix(f"{facts.name}: ")
+            return SiteError(f"{facts.name}: {told}", transient=error.transient)

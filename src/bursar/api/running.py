@@ -75,7 +75,8 @@ def run(
     provisioning
         ``"planned"``: what a plan buys is reserved. ``"dynamic"``: a pool acquires and releases
         processors as there is work for them (DRP), by the rules of the sites file. None: the
-        latter where a site has a batch scheduler and nothing else says how, else a plan.
+        latter where a site has a batch scheduler, or is another Bursar, and nothing else says
+        how, else a plan.
     strategy
         Brings the jobs of a bag to the sites one by one, by deadline and budget, see
         :mod:`bursar.broker.strategies`; a workflow is planned by the trade-off it stands
@@ -122,7 +123,8 @@ def run(
         campaign, facts, broker, catalogue=catalogue, strategy=strategy, processors=processors
     )
     if provisioning is None and brokering is None and strategy is None and processors is None:
-        provisioning = "dynamic" if any(site.batch is not None for site in facts) else None
+        queued = any(site.batch is not None or site.remote is not None for site in facts)
+        provisioning = "dynamic" if queued else None
     if provisioning == "dynamic":
         _check_dynamic(strategy, brokering, processors)
         facts = suitable(campaign, facts)

@@ -37,16 +37,16 @@ def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
 def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
     """
     The sites with what they offer now: a simulated one, what its schedule leaves free; one with
-    a batch scheduler, what its queue does.
+    a batch scheduler, what its queue does; another Bursar, what it sells.
 
     Raises
     ------
     InputError
         When the log of a simulated site is wrong.
     SiteError
-        When no batch scheduler answers, and there is no other site.
+        When nobody who was asked answers, and there is no other site.
     """
-    if any(site.batch is not None and site.slots is None for site in sites):
+    if any((site.batch or site.remote) is not None and site.slots is None for site in sites):
         from bursar.api.queues import advertised
 
         sites = advertised(sites)

@@ -63,7 +63,7 @@ def campaign_schema() -> Schema:
     dict
         Describes the document a TOML file holds, as JSON.
     """
-    defs = _definitions(
+    defs = definitions(
         [
             CampaignFile,
             CampaignTable,
@@ -78,7 +78,7 @@ def campaign_schema() -> Schema:
             RandomTable,
         ]
     )
-    defs |= _quantities()
+    defs |= quantities()
     defs["Parameters"] = _parameters()
     defs["Command"] = {
         "anyOf": [
@@ -110,14 +110,14 @@ def campaign_schema() -> Schema:
         ("CampaignFile", "goal", "GoalTable"),
         ("CampaignFile", "retry", "RetryTable"),
     ):
-        _refer(defs[name], key, target)
+        refer(defs[name], key, target)
     _narrow_choices(defs)
     defs["CampaignFile"]["properties"]["task"] |= {
         "anyOf": [_ref("TaskTable"), {"type": "array", "items": _task_with_command()}]
     }
     defs["CampaignFile"]["properties"]["tasks"]["additionalProperties"] = _ref("TaskTable")
     defs["CampaignFile"]["properties"]["tasks"]["propertyNames"] = {"minLength": 1}
-    return _document("Bursar campaign", defs, "CampaignFile") | {"anyOf": _some_task()}
+    return document("Bursar campaign", defs, "CampaignFile") | {"anyOf": _some_task()}
 
 
 def sites_schema() -> Schema:
@@ -130,8 +130,8 @@ def sites_schema() -> Schema:
         Describes the document a TOML file holds, as JSON.
     """
     rules = get_args(PriceTable)
-    defs = _definitions([SitesFile, SiteTable, SlotTable, LinkTable, PoolTable, *rules])
-    quantities = _quantities()
+    defs = definitions([SitesFile, SiteTable, SlotTable, LinkTable, PoolTable, *rules])
+    known = quantities()
     for name, key, target in (
         ("SiteTable", "unit_price", "Price"),
         ("SiteTable", "fixed_price", "Amount"),
@@ -150,9 +150,9 @@ def sites_schema() -> Schema:
         ("PoolTable", "probe_every", "Duration"),
         ("SiteTable", "pool", "PoolTable"),
     ):
-        _refer(defs[name], key, target)
-        if target in quantities:
-            defs[target] = quantities[target]
+        refer(defs[name], key, target)
+        if target in known:
+            defs[target] = known[target]
     defs["SlotTable"]["properties"]["duration"]["exclusiveMinimum"] = 0
     defs["SlotTable"] |= {
         "if": {"required": ["leased"], "properties": {"leased": {"const": True}}},
@@ -184,10 +184,11 @@ def sites_schema() -> Schema:
         },
     ]
     defs["SitesFile"]["required"] = ["site"]
-    return _document("Bursar sites", defs, "SitesFile")
+    return document("Bursar sites", defs, "SitesFile")
 
 
-def _definitions(kinds: list[type[msgspec.Struct]]) -> dict[str, Schema]:
+def definitions(kinds: list[type[msgspec.Struct]]) -> dict[str, Schema]:
+    """Of tables and what they hold, by name."""
     _, found = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     return {name: _without_null(schema) for name, schema in found.items()}
 
@@ -209,7 +210,8 @@ def _without_null(schema: Any) -> Any:
     return kept
 
 
-def _document(title: str, defs: dict[str, Schema], top: str) -> Schema:
+def document(title: str, defs: dict[str, Schema], top: str) -> Schema:
+    """The schema of a file whose document is one of the definitions."""
     document = defs.pop(top)
     document.pop("title", None)
     for schema in defs.values():
@@ -221,14 +223,15 @@ def _ref(name: str) -> Schema:
     return {"$ref": f"#/$defs/{name}"}
 
 
-def _refer(schema: Schema, key: str, target: str) -> None:
+def refer(schema: Schema, key: str, target: str) -> None:
     """Lets a property be what a definition says, its description and default kept."""
     old = schema["properties"][key]
     kept = {word: old[word] for word in ("description", "default") if word in old}
     schema["properties"][key] = _ref(target) | kept
 
 
-def _quantities() -> dict[str, Schema]:
+def quantities() -> dict[str, Schema]:
+    """Definitions of what is written as a number or as text with a unit."""
     duration = rf"^\s*({_NUMBER}|{_CLOCK}|({_NUMBER}\s*{_TIME_UNIT}\s*)+)\s*$"
     size = rf"^\s*{_NUMBER}\s*{_SIZE_UNIT}\s*$"
     per = r"([cC]ore|[pP]rocessor|[cC][pP][uU])-(second|minute|hour|day)"

@@ -12,9 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from bursar.formats.batch_table import acquiring_of, batch_of, kind_of
+from bursar.formats.dask_table import dask_of
 from bursar.formats.link_table import Bandwidth, LinkTable, link_of, parse_bandwidth
 from bursar.formats.pricing_table import pricing_of
 from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
+from bursar.formats.remote_table import remote_of
 from bursar.formats.slot_table import (
     MOST_PROCESSORS,
     Price,
@@ -31,6 +33,7 @@ from bursar.model.errors import InputError, nearest
 from bursar.model.link import Link
 from bursar.model.overlap import most_offered, overcrowded
 from bursar.model.pricing import Pricing
+from bursar.model.remote import SealLevel
 from bursar.model.site import Background, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import Fact
@@ -44,10 +47,22 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str | None, Meta(description="For [[site]]; unique among the sites.")] = None
     kind: Annotated[
-        Literal["local", "advertised", "simulated", "slurm", "gridengine", "pbs", "lsf", "flux"],
+        Literal[
+            "local",
+            "advertised",
+            "simulated",
+            "remote",
+            "dask",
+            "slurm",
+            "gridengine",
+            "pbs",
+            "lsf",
+            "flux",
+        ],
         Meta(
             description='What provides it: "local", this machine; "advertised", known by its '
-            'slots only, to plan with; "simulated", a cluster with jobs of its own; or the batch '
+            'slots only, to plan with; "simulated", a cluster with jobs of its own; "remote", '
+            'another Bursar that serves; "dask", a Dask cluster that is there; or the batch '
             "scheduler that does."
         ),
     ] = "local"
@@ -55,8 +70,8 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=1, le=MOST_PROCESSORS)] | None,
         Meta(
             description="How many it has; a local site: all that Bursar may use, an advertised "
-            "one: the most that its slots offer at once. Of a batch scheduler: the most that "
-            "Bursar may hold."
+            "one: the most that its slots offer at once. Of a batch scheduler or another Bursar: "
+            "the most that may be held there."
         ),
     ] = None
     speed: Annotated[
@@ -174,6 +189,50 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="Host by which the nodes find this machine; its name."),
     ] = None
+    scheduler: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="Address of a Dask cluster's scheduler: tcp://host:port, tls://host:port."
+        ),
+    ] = None
+    ca: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Authority that the other end's certificate is of, a PEM file."),
+    ] = None
+    certificate: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Our own, a PEM file, relative to this one."),
+    ] = None
+    key: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Of our certificate, a PEM file, relative to this one."),
+    ] = None
+    url: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Address of another Bursar: https://host:port."),
+    ] = None
+    token_file: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="File of our token there, which nobody else may read."),
+    ] = None
+    fingerprint: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="SHA-256 of the other Bursar's certificate, hexadecimal."),
+    ] = None
+    seal: Annotated[
+        SealLevel | bool | None,
+        Meta(
+            description="Tasks and results are sealed: the other Bursar cannot read them. By one "
+            "key for all, which true stands for, or one for each."
+        ),
+    ] = None
+    patience: Annotated[
+        Duration | None,
+        Meta(
+            description="How long another Bursar may be out of reach before its processors count "
+            "as lost; 30 s."
+        ),
+    ] = None
     pool: Annotated[
         Any | None, Meta(description="How processors are acquired and released there.")
     ] = None
@@ -214,6 +273,29 @@ def read_sites(path: Path) -> tuple[SiteFacts, ...]:
         return _sites(parse_toml(text), path.parent)
     except InputError as error:
         raise at_line(error, text, path) from None
+
+
+def site_of(raw: object, place: str, folder: Path, name: str) -> SiteFacts:
+    """
+    The site in one table, for files that hold just one.
+
+    Parameters
+    ----------
+    raw
+        What the document holds there.
+    place
+        Path of the table, for errors.
+    folder
+        That its relative paths are relative to.
+    name
+        Of the site.
+
+    Raises
+    ------
+    InputError
+        At the field.
+    """
+    return _facts(name, decode_table(raw, SiteTable, place), place, folder)
 
 
 def _sites(document: dict[str, Any], folder: Path) -> tuple[SiteFacts, ...]:
@@ -296,6 +378,8 @@ def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> Site
         attributes=_attributes(table, place),
         batch=batch_of(table, place, folder),
         acquiring=acquiring_of(table.pool, joined(place, "pool")),
+        dask=dask_of(table, place, folder),
+        remote=remote_of(table, place, folder),
         **_storage(table, place, folder),
     )
 

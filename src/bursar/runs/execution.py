@@ -201,6 +201,7 @@ class Execution:
         self._look = look
         self._durable = durable
         self._leaving = False
+        self._has_ended = False  # sites that are closed after it may still have something to say
         self._pilots = 0
         self._of_task: dict[int, str] = {}
         self._site_of: dict[str, str] = {}
@@ -385,8 +386,9 @@ class Execution:
         return self.dispatcher.submit(task)
 
     def say(self, message: str) -> None:
-        """Journals a message, and tells it."""
-        self.dispatcher.note("message", message)
+        """Journals a message, unless all has ended, and tells it."""
+        if not self._has_ended:
+            self.dispatcher.note("message", message)
         if self._on_event is not None:
             self._on_event(message)
 
@@ -571,13 +573,17 @@ class Execution:
         if self._replanning is not None:
             self._replanning.cancel()
         async with AsyncExitStack() as steps:  # the last one first
-            steps.callback(self._journal.close)
+            steps.callback(self._close)
             if hasattr(self, "provision"):
                 steps.push_async_callback(self._give_back)
             if hasattr(self, "dispatcher"):
                 steps.push_async_callback(self.dispatcher.close)
             if self.pooling is not None:
                 steps.push_async_callback(self.pooling.end)
+
+    def _close(self) -> None:
+        self._has_ended = True
+        self._journal.close()
 
     async def _give_back(self) -> None:
         await self.provision.end()

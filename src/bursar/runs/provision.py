@@ -19,7 +19,7 @@ from bursar.model.admission import Refusal
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.transfer import Transfer
 from bursar.provisioning.view import Loss
-from bursar.sites.protocol import Held, Site
+from bursar.sites.protocol import Held, Metered, Site
 
 GRACE = 1e-3
 """Seconds past its end that a pilot is left, for what ends with it."""
@@ -56,6 +56,7 @@ class _Carried:
     held: Held | None = None
     lost: tuple[Loss, str] | None = None  # when it went by itself
     since: float = 0.0
+    paid_since: float = 0.0  # by its lease
     until: float = math.inf
     more: float = 0.0  # seconds that what runs longer than thought gets on top
     task: asyncio.Task[None] | None = None
@@ -395,7 +396,7 @@ class Provision:
         self, carried: _Carried, processors: int | None, seconds: float | None, due: float
     ) -> None:
         """The processors are there; from now on they are paid."""
-        carried.since = now = self._dispatcher.now()
+        carried.since = carried.paid_since = now = self._dispatcher.now()
         pilot = carried.pilot
         if processors is not None and processors != pilot.processors:
             carried.pilot = pilot = replace(pilot, processors=processors, own=processors)
@@ -408,6 +409,8 @@ class Provision:
             # Nothing is paid for the time that the site let it wait.
             self._write(self._guard.close(pilot.name, math.nextafter(due, -math.inf)))
             self._open(pilot, now)
+        else:
+            carried.paid_since = due
         if seconds is None or seconds <= pilot.duration or pilot.whole:
             return
         if self._end_at(carried, now + seconds) is None:
@@ -459,6 +462,9 @@ class Provision:
         end = self._dispatcher.now()
         if pilot.whole:
             end = origin + pilot.end
+        else:
+            said = carried.held.seconds if isinstance(carried.held, Metered) else None
+            end = end if said is None else carried.paid_since + said
         self._write(self._guard.close(pilot.name, end))
 
     def _write(self, lease: Lease) -> None:

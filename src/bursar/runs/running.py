@@ -377,6 +377,14 @@ def _site(facts: SiteFacts, folder: RunFolder) -> Site:
         from bursar.sites.batch import BatchSite
 
         return BatchSite(facts, run=folder.identity, folder=folder.pilots)
+    if facts.remote is not None:
+        from bursar.sites.remote.site import RemoteSite
+
+        return RemoteSite(facts, run=folder.identity, folder=folder.pilots)
+    if facts.dask is not None:
+        from bursar.sites.dask.site import DaskSite
+
+        return DaskSite(facts, folder.identity, folder.path)
     if facts.kind != "local":
         raise InputError(
             f'site "{facts.name}" is {facts.kind}, which cannot run tasks', where=folder.name

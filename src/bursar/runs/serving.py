@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+import secrets
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +26,7 @@ from bursar.runs.execution import TICK, Execution
 from bursar.runs.folder import RunFolder, write_atomically
 from bursar.runs.provision import leases_of
 from bursar.sites.local import LocalSite
-from bursar.sites.protocol import Site
+from bursar.sites.protocol import Opened, Site
 
 
 class Service:
@@ -76,7 +78,7 @@ class Service:
                     f"which is what {site.name} has, got {processors}"
                 )
         for site in sites:
-            if site.kind != "local":
+            if site.kind != "local" and site.remote is None:
                 raise InputError(
                     f'site "{site.name}" is of kind "{site.kind}", which cannot run calls'
                 )
@@ -95,7 +97,9 @@ class Service:
             raise BursarError(f"{path}: cannot make the folder: {error.strerror}") from None
         self._folder = folder
         self._billed: list[Task] | None = [] if keep_bill else None
-        local: dict[str, Site] = {facts.name: LocalSite(facts) for facts in sites}
+        known = {facts.name: _site(facts, folder) for facts in sites}
+        self._to_open = [site for site in known.values() if isinstance(site, Opened)]
+        self._opened = AsyncExitStack()
         self._execution = Execution(
             folder,
             (),
@@ -104,7 +108,7 @@ class Service:
             retry=Retry(),
             root=folder.files,
             plan=_whole(sites, processors),
-            sites=local,
+            sites=known,
             rigid=False,
             on_outcome=on_outcome,
             on_start=on_start,
@@ -113,7 +117,11 @@ class Service:
 
     async def __aenter__(self) -> "Service":
         self.failed: asyncio.Future[BursarError] = asyncio.get_running_loop().create_future()
-        await self._execution.__aenter__()
+        async with AsyncExitStack() as opening:
+            for site in self._to_open:
+                await opening.enter_async_context(site.opened())
+            await self._execution.__aenter__()
+            self._opened = opening.pop_all()
         self._ticking = asyncio.create_task(self._tick())
         return self
 
@@ -125,7 +133,8 @@ class Service:
     ) -> None:
         if self._ticking is not None:
             self._ticking.cancel()
-        await self._execution.__aexit__(kind, error, trace)
+        async with self._opened:
+            await self._execution.__aexit__(kind, error, trace)
         if self._billed is not None:
             await asyncio.to_thread(self._write_bill, self._billed)
 
@@ -171,6 +180,14 @@ class Service:
                 return BursarError(execution.reason)
             if execution.dispatcher.fault is not None:
                 return execution.dispatcher.fault
+
+
+def _site(facts: SiteFacts, folder: RunFolder) -> Site:
+    if facts.remote is None:
+        return LocalSite(facts)
+    from bursar.sites.remote.site import RemoteSite
+
+    return RemoteSite(facts, run=secrets.token_hex(16), folder=folder.pilots)
 
 
 def _whole(sites: Sequence[SiteFacts], processors: int | None) -> Plan:

@@ -5,7 +5,16 @@ import contextlib
 import math
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +59,9 @@ PATIENCE = credentials.PATIENCE
 
 STARTING = 30.0
 """Seconds that a job gets on top of those of a plan, in which its workers start."""
+
+MOST_LINES = 1_000
+"""Of the record of jobs; then those that are gone are left out."""
 
 _AT_ONCE = 1.0  # seconds ahead up to which a pilot is due now
 _GATHERED = 0.02  # seconds in which jobs are gathered that are to be ended by one command
@@ -96,6 +108,9 @@ class BatchSite:
         Writes files there; None: as the facts say.
     clock
         The present time by the scheduler's clock, seconds since the epoch.
+    lasting
+        Whether pilots go on when the site is closed, or its process killed, until another life
+        adopts them.
     """
 
     def __init__(
@@ -107,6 +122,7 @@ class BatchSite:
         manager: ResourceManager | None = None,
         shell: Shell | None = None,
         clock: Callable[[], float] = time.time,
+        lasting: bool = False,
     ) -> None:
         if facts.batch is None:
             raise InputError("has no batch scheduler", where=f"site.{facts.name}.kind")
@@ -120,6 +136,7 @@ class BatchSite:
         # An adapter's own shell keeps away what users set for their use of its commands.
         self._manager = manager or manager_of(self._batch, shell)
         self._clock = clock
+        self._lasts = lasting
         self._run = run
         self._name = "".join(c if c.isalnum() else "-" for c in f"{facts.name}")
         self._folder = f"{self._batch.folder or folder.absolute()}/{run[:12]}-{self._name}"
@@ -161,10 +178,12 @@ class BatchSite:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """
-        Watches the queue; what an earlier life left there is ended first, and all at the end.
+        Watches the queue; what an earlier life left there is ended first, and all at the end,
+        unless it lasts: see :meth:`adopt` and :meth:`end_others`.
         """
-        with contextlib.suppress(SiteError):  # told, and tried again, when a pilot is asked for
-            await self._make_ready()
+        if not self._lasts:
+            with contextlib.suppress(SiteError):  # told, and tried again, when a pilot is asked for
+                await self._make_ready()
         watching = [
             asyncio.create_task(self._lasting(self._watch.run)),
             asyncio.create_task(self._lasting(self._keep_fresh)),
@@ -175,7 +194,61 @@ class BatchSite:
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
-            await self._close()
+            await (self._leave() if self._lasts else self._close())
+
+    async def adopt(
+        self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
+    ) -> dict[str, "HeldPilot"]:
+        """
+        Pilots of an earlier life whose jobs are there, by name.
+
+        Parameters
+        ----------
+        endpoints
+            Where their workers report, by the names of the pilots.
+        say
+            Told, in one line for people, of what becomes of them.
+        """
+        self._on_event = say
+        jobs = {pilot: job for job, pilot in self._record.read().jobs.items()}
+        held: dict[str, HeldPilot] = {}
+        for pilot in pilots:
+            door = endpoints[pilot.name].door
+            if pilot.name not in jobs or door is None:
+                continue
+            entry = _Pilot(
+                pilot,
+                lambda processors=None, seconds=None: None,
+                say,
+                together=False,
+                credential=f"{self._folder}/{pilot.name}.json",
+                job=jobs[pilot.name],
+                has_begun=True,
+            )
+            for future in (entry.submitted, entry.begun):
+                future.set_result(None)
+            self._pilots[pilot.name] = entry
+            self._watch.add(entry.job, lambda report, entry=entry: self._hear(entry, report))  # type: ignore[misc]
+            held[pilot.name] = HeldPilot(entry, self._releaser(entry, door))
+        return held
+
+    async def end_others(self, pilots: Collection[str]) -> None:
+        """Jobs of an earlier life end that are of none of the pilots it has now."""
+        with contextlib.suppress(SiteError):  # told, and tried again, when a pilot is asked for
+            await self._make_ready()
+
+    async def leave(self) -> None:
+        """Pilots are let alone: they are the scheduler's, and go on."""
+
+    def _releaser(self, entry: _Pilot, door: Door) -> Callable[[], Awaitable[None]]:
+        return lambda: self._release(entry, door)
+
+    async def _leave(self) -> None:
+        """Its pilots are left to the next life; what is under way there is given up."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _lasting(self, work: Callable[[], Awaitable[None]]) -> None:
         """What goes on beside all else; what fails there is heard by those who rely on it."""
@@ -427,7 +500,7 @@ class BatchSite:
             if isinstance(error, SiteError):
                 raise self._in_its_name(error) from None
             raise
-        return HeldPilot(entry, lambda: self._release(entry, door))
+        return HeldPilot(entry, self._releaser(entry, door))
 
     async def _hand_over(self, entry: _Pilot, door: Door) -> None:
         """Its credential lies there, and its job is in the queue."""
@@ -502,6 +575,8 @@ class BatchSite:
             pilots = [entry.pilot.name for entry in wanted]
             self._jobs.update(zip(jobs, pilots, strict=True))
             self._record.has(request.name, dict(zip(jobs, pilots, strict=True)))
+            if self._lasts and self._record.lines > MOST_LINES:
+                self._tidy()
         except Exception as error:
             if isinstance(error, InputError):  # no job can be so here; elsewhere it may
                 error = SiteError(f"{error}")
@@ -693,7 +768,7 @@ class BatchSite:
         left = self._record.read()
         if not left:
             return
-        jobs = dict(left.jobs)
+        jobs = {job: pilot for job, pilot in left.jobs.items() if pilot not in self._pilots}
         if isinstance(self._manager, Finds):
             for name in left.names:
                 jobs.update(dict.fromkeys(await self._manager.named(name), ""))
@@ -702,7 +777,16 @@ class BatchSite:
         for name in left.windows:
             self._reserved.add(name)
             await self._unreserve(name)
-        self._jobs.update(jobs)  # seen to be gone at the end, with what they took
+        if self._lasts:
+            self._tidy()
+        else:
+            self._jobs.update(jobs)  # seen to be gone at the end, with what they took
+
+    def _tidy(self) -> None:
+        """The record has no more jobs than may be there; nor do we."""
+        there = {entry.job for entry in self._pilots.values()} | self._to_end | self._not_ended
+        self._record.forget(lambda job: job not in there)
+        self._jobs = {job: pilot for job, pilot in self._jobs.items() if job in there}
 
     async def _close(self) -> None:
         """Whatever of ours is there goes, and is seen to be gone."""

@@ -2,12 +2,14 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
+
+from bursar.sites.durable_lines import append_lines, read_lines
 
 Kind = Literal["asked", "refused", "job", "window", "gone"]
 """A request is about to be handed in; was not taken; became a job; processors are about to be
@@ -66,6 +68,8 @@ class JobRecord:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.lines = 0
+        """That were written since the file was made or tidied."""
 
     def asks(self, name: str) -> None:
         """A request is about to be handed in."""
@@ -77,7 +81,7 @@ class JobRecord:
 
     def has(self, name: str, jobs: Mapping[str, str]) -> None:
         """It became jobs: their ids, and the pilots that they are for."""
-        self._append(_Line("job", name, job, pilot) for job, pilot in jobs.items())
+        self._append([_Line("job", name, job, pilot) for job, pilot in jobs.items()])
 
     def keeps(self, window: str) -> None:
         """A reservation is about to be made."""
@@ -92,12 +96,28 @@ class JobRecord:
         with contextlib.suppress(FileNotFoundError):
             self._path.write_bytes(b"")
 
+    def forget(self, is_gone: Callable[[str], bool]) -> None:
+        """Leaves out jobs that are known to be gone, so that the file does not grow for ever."""
+        left = self.read()
+        lines = [_Line("asked", name) for name in left.names]
+        lines += [
+            _Line("job", "", job, pilot) for job, pilot in left.jobs.items() if not is_gone(job)
+        ]
+        lines += [_Line("window", window) for window in left.windows]
+        new = self._path.with_name(f"{self._path.name}.new")
+        with new.open("wb") as file:
+            file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._path)
+        self.lines = len(lines)
+
     def read(self) -> Leftovers:
         """What is written there; a line that a crash cut off is passed over."""
         found = Leftovers()
         open_names: dict[str, None] = {}
         windows: dict[str, None] = {}
-        for line in self._lines():
+        for line in read_lines(self._path, _Line):
             match line.kind:
                 case "asked":
                     open_names[line.name] = None
@@ -113,22 +133,6 @@ class JobRecord:
         found.names, found.windows = list(open_names), list(windows)
         return found
 
-    def _lines(self) -> Sequence[_Line]:
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
-            return []
-        lines = []
-        for one in data.splitlines():
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                lines.append(msgspec.json.decode(one, type=_Line))
-        return lines
-
-    def _append(self, lines: Iterable[_Line]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab") as file:
-            # Whatever a crash cut off before is a line of its own then.
-            start = b"\n" if file.tell() else b""
-            file.write(start + b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-            file.flush()
-            os.fsync(file.fileno())
+    def _append(self, lines: Sequence[_Line]) -> None:
+        append_lines(self._path, lines)
+        self.lines += len(lines)

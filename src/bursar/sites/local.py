@@ -3,11 +3,14 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from bursar.broker.pilots import Pilot
 from bursar.dispatch.launch import Endpoint, LocalWorkers
+from bursar.dispatch.orphans import kill_leftovers, traces_of, workers_of
+from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
@@ -37,6 +40,21 @@ def this_machine() -> SiteFacts:
     )
 
 
+class MakesWorkers(Protocol):
+    """Makes the workers of a lease; see :class:`bursar.dispatch.launch.LocalWorkers`."""
+
+    def __call__(
+        self,
+        site: str,
+        lease: str,
+        processors: int,
+        *,
+        rigid: bool,
+        on_event: Callable[[str], None],
+    ) -> LocalWorkers:
+        """They are not started yet."""
+
+
 class LocalSite:
     """
     Processors of this machine, as its facts describe them.
@@ -47,11 +65,23 @@ class LocalSite:
         Of the site.
     clock
         The present time, seconds: that of asyncio's loops.
+    workers
+        Makes workers; None: such as end with this process.
+    run
+        Identity by which workers of an earlier process are recognised; empty: there are none.
     """
 
-    def __init__(self, facts: SiteFacts, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        facts: SiteFacts,
+        clock: Callable[[], float] = time.monotonic,
+        workers: MakesWorkers | None = None,
+        run: str = "",
+    ) -> None:
         self._facts = facts
         self._clock = clock
+        self._workers = workers
+        self._run = run
         self._held: list[HeldWorkers] = []
 
     @property
@@ -113,9 +143,7 @@ class LocalSite:
     ) -> "HeldWorkers":
         """Starts worker processes; see :class:`bursar.sites.protocol.Site`."""
         begin()
-        workers = LocalWorkers(
-            self._facts.name, pilot.name, pilot.processors, rigid=rigid, on_event=on_event
-        )
+        workers = self._make(pilot, rigid=rigid, on_event=on_event)
         held = HeldWorkers(workers, pilot.processors, self._held)
         try:
             await workers.start(endpoint)
@@ -123,6 +151,48 @@ class LocalSite:
             await held.release()
             raise
         return held
+
+    async def adopt(
+        self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
+    ) -> "dict[str, HeldWorkers]":
+        """
+        Processors of an earlier process, by the names of their pilots: all that can be had again.
+
+        Workers that are not there any more are started again; what they ran is killed before.
+
+        Parameters
+        ----------
+        endpoints
+            Where their workers report, by the names of the pilots.
+        say
+            Told, in one line for people, of what becomes of them.
+        """
+        await asyncio.to_thread(_end_orphans, self._run)
+        held: dict[str, HeldWorkers] = {}
+        for pilot in pilots:
+            try:
+                held[pilot.name] = await self.acquire(
+                    pilot, endpoints[pilot.name], rigid=True, begin=_begun, on_event=say
+                )
+            except SiteError as error:
+                say(str(error))
+        return held
+
+    async def end_others(self, pilots: Collection[str]) -> None:
+        """Workers of an earlier process end that are of none of these pilots."""
+        kept = tuple(f"{self._facts.name}-{name}-" for name in pilots)
+        for name in workers_of(self._run) if self._run else ():
+            if not name.startswith(kept):
+                await asyncio.to_thread(kill_leftovers, self._run, name)
+
+    async def leave(self) -> None:
+        """Workers are let alone; such as last go on, and another process finds them."""
+        for held in list(self._held):
+            await held.leave_running()
+
+    def _make(self, pilot: Pilot, *, rigid: bool, on_event: Callable[[str], None]) -> LocalWorkers:
+        make = self._workers or LocalWorkers
+        return make(self._facts.name, pilot.name, pilot.processors, rigid=rigid, on_event=on_event)
 
 
 class HeldWorkers:
@@ -154,6 +224,10 @@ class HeldWorkers:
         """Never: nobody else has a claim to this machine."""
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
+    async def leave_running(self) -> None:
+        """Its workers are let alone."""
+        await self._workers.leave_running()
+
     async def release(self) -> None:
         """Its workers leave, or are killed; then its processors are free."""
         try:
@@ -161,6 +235,17 @@ class HeldWorkers:
         finally:
             if self in self._among:
                 self._among.remove(self)
+
+
+def _begun(processors: int | None = None, seconds: float | None = None) -> None:
+    """Nobody need be told: they have been there before."""
+
+
+def _end_orphans(run: str) -> None:
+    """What was started by workers that are not there any more ends."""
+    if run:
+        for name in traces_of(run) - workers_of(run).keys():
+            kill_leftovers(run, name)
 
 
 def available_memory(meminfo: Path = MEMORY) -> int | None:

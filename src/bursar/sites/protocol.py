@@ -50,6 +50,17 @@ class Held(Protocol):
 
 
 @runtime_checkable
+class Metered(Protocol):
+    """Processors whose provider counts itself how long they were had, and charges that."""
+
+    @property
+    def seconds(self) -> float | None:
+        """
+        For which each of them is paid, at the price that was agreed on; None: it has not said.
+        """
+
+
+@runtime_checkable
 class Opened(Protocol):
     """A site that is to be open while it is used."""
 

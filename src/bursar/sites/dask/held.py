@@ -1,0 +1,179 @@
+"""Threads of Dask workers that a pilot holds."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bursar.broker.pilots import Pilot
+from bursar.dispatch.launch import Endpoint
+from bursar.provisioning.view import Loss
+from bursar.sites.bridge import Bridge
+from bursar.sites.dask.carrier import DaskCarrier, DaskWorker
+
+
+class HeldThreads:
+    """
+    Threads of Dask workers that a pilot holds.
+
+    Parameters
+    ----------
+    client
+        An asynchronous ``distributed.Client``.
+    run
+        Identity of the run among all that use the Dask cluster.
+    pilot, endpoint
+        As of :class:`bursar.sites.protocol.Site`.
+    among
+        All pilots of the site; it is one of them until it is released.
+    say
+        Told, in one line for people, of workers that are gone.
+    on_broken
+        Told of the address of a worker that did not answer as it should.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        run: str,
+        pilot: Pilot,
+        endpoint: Endpoint,
+        *,
+        among: "list[HeldThreads]",
+        say: Callable[[str], None],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        self.wanted = pilot.processors
+        self._client = client
+        self._run = run
+        self._pilot = pilot
+        self._endpoint = endpoint
+        self._among = among
+        self._say = say
+        self._on_broken = on_broken
+        self._shares: list[_Share] = []
+        self._joined = 0
+        self._empty_since: float | None = None
+        self._lost: asyncio.Future[tuple[Loss, str]] = asyncio.get_running_loop().create_future()
+        self._stopping: set[asyncio.Task[None]] = set()
+        among.append(self)
+
+    @property
+    def processors(self) -> int:
+        """How many there are."""
+        return sum(share.threads for share in self._shares)
+
+    @property
+    def workers(self) -> int:
+        """Dask workers that are there; one where others are awaited in their place."""
+        return 0 if self._lost.done() else max(1, len(self._shares))
+
+    def threads_of(self, address: str) -> int:
+        """How many of them are a Dask worker's."""
+        return sum(share.threads for share in self._shares if share.address == address)
+
+    async def join(self, shares: Sequence[tuple[DaskWorker, int]]) -> None:
+        """
+        Takes threads of Dask workers.
+
+        Raises
+        ------
+        SiteError
+            When the dispatcher cannot be reached.
+        """
+        made = [self._share(worker, threads) for worker, threads in shares]
+        self._shares += made
+        for share in made:
+            try:
+                await share.bridge.open()
+            except BaseException:
+                for other in made:
+                    self._drop(other)
+                raise
+
+    def gone(self, address: str, why: str) -> None:
+        """A Dask worker is not there any more: what it had is lost."""
+        for share in [share for share in self._shares if share.address == address]:
+            self._broke(share, why)
+
+    def look(self, patience: float) -> None:
+        """It is lost when it has had nothing for so many seconds."""
+        now = asyncio.get_running_loop().time()
+        if self._shares:
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = now
+        if self._empty_since is not None and now - self._empty_since >= patience:
+            self._lose()
+
+    async def lost(self) -> tuple[Loss, str]:
+        """Returns when its Dask workers are gone, and others have not come in their place."""
+        return await asyncio.shield(self._lost)
+
+    async def release(self) -> None:
+        """Gives the threads back."""
+        try:
+            for share in list(self._shares):
+                self._drop(share)
+            while self._stopping:
+                await asyncio.gather(*self._stopping, return_exceptions=True)
+        finally:
+            if self in self._among:
+                self._among.remove(self)
+
+    def _share(self, worker: DaskWorker, threads: int) -> "_Share":
+        carrier = DaskCarrier(
+            self._client,
+            worker,
+            self._run,
+            threads,
+            report=lambda outcomes: bridge.report(outcomes),
+            on_broken=lambda why: self._broke(share, why),
+        )
+        bridge = Bridge(
+            self._endpoint,
+            carrier,
+            name=f"{self._pilot.site}-{self._pilot.name}-{self._joined}",
+            site=self._pilot.site,
+            lease=self._pilot.name,
+            processors=threads,
+            on_end=lambda: self._let_go(share),
+        )
+        self._joined += 1
+        share = _Share(worker.address, threads, bridge, carrier)
+        return share
+
+    def _broke(self, share: "_Share", why: str) -> None:
+        if self._drop(share):
+            self._say(f"{self._pilot.site}: the Dask worker at {share.address} {why}")
+            self._on_broken(share.address)
+
+    def _let_go(self, share: "_Share") -> None:
+        """The dispatcher wants nothing more of it, or is gone."""
+        if self._drop(share):
+            self.wanted -= share.threads
+
+    def _drop(self, share: "_Share") -> bool:
+        """Whether it was there."""
+        if share not in self._shares:
+            return False
+        self._shares.remove(share)
+        share.bridge.close()
+        stopping = asyncio.ensure_future(share.carrier.stop())
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)
+        return True
+
+    def _lose(self) -> None:
+        if not self._lost.done():
+            self._lost.set_result(("lost", "its Dask workers are gone"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Share:
+    """Threads of one Dask worker."""
+
+    address: str
+    threads: int
+    bridge: Bridge
+    carrier: DaskCarrier

@@ -1,0 +1,35 @@
+"""A file of JSON lines that survives a crash at any moment: what was added is there, or not."""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_lines(path: Path, kind: type[T]) -> list[T]:
+    """What was added, the first one first; a line that a crash cut off is passed over."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    lines = []
+    for one in data.splitlines():
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            lines.append(msgspec.json.decode(one, type=kind))
+    return lines
+
+
+def append_lines(path: Path, lines: Sequence[msgspec.Struct]) -> None:
+    """Adds lines, and the file's folder; they are durable on return."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        # Whatever a crash cut off before is a line of its own then.
+        start = b"\n" if file.tell() else b""
+        file.write(start + b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,175 @@
+"""The run's files and an instance's, each where they are needed."""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from bursar.dispatch.staging import Root, StagingError
+from bursar.dispatch.wire import Job
+from bursar.model.outcome import Outcome
+from bursar.remote.problems import RemoteProblem
+from bursar.remote.session import AsyncSession
+from bursar.sites.away import files_read, plain_files
+from bursar.sites.remote.translation import copied, long_streams, made_folder
+
+AT_A_TIME = 8
+"""Files under way."""
+
+_Version = tuple[int, int, int]
+"""Of a file: what changes with its content."""
+
+
+class InstanceFiles:
+    """
+    Brings the files that jobs read to an instance, each content once, and back what they make.
+
+    Parameters
+    ----------
+    session
+        The instance.
+    root
+        The run's files.
+    logs
+        Folder of the run for long streams.
+    """
+
+    def __init__(self, session: AsyncSession, root: Root, logs: Path) -> None:
+        self._session = session
+        self._root = root
+        self._logs = logs
+        self._there: dict[str, _Version] = {}
+        self._few = asyncio.Semaphore(AT_A_TIME)
+        self._sending = asyncio.Lock()
+
+    async def send(self, jobs: Iterable[Job]) -> dict[int, str]:
+        """
+        Brings what jobs read there.
+
+        Returns
+        -------
+        dict
+            Of the jobs that cannot run, by task: what is wrong with their files.
+
+        Raises
+        ------
+        RemoteProblem
+            When the service does not take one.
+        SiteError
+            When it is out of reach.
+        """
+        faults: dict[int, str] = {}
+        wanted: dict[str, str] = {}
+        for job in jobs:
+            if job.data:
+                faults[job.task] = "files of a site's storage cannot travel to another Bursar"
+                continue
+            try:
+                found = await asyncio.to_thread(_paths_of, self._root, job)
+            except (StagingError, OSError) as error:
+                faults[job.task] = str(error)
+                continue
+            wanted |= found
+        async with self._sending:
+            sent = await asyncio.gather(
+                *(self._send(name, path) for name, path in wanted.items()), return_exceptions=True
+            )
+        for problem in sent:
+            if problem is not None:
+                raise problem
+        return faults
+
+    async def fetch(self, job: Job, number: int, outcome: Outcome, *, succeeded: bool) -> None:
+        """
+        Brings what a job has made, and what it printed at length.
+
+        Parameters
+        ----------
+        number
+            Of its task in the instance.
+        succeeded
+            Otherwise what is not there is not missed.
+
+        Raises
+        ------
+        StagingError
+            When something is missing, or cannot be put in its place.
+        RemoteProblem, SiteError
+            When it cannot be had.
+        """
+        if succeeded:
+            for name in job.outputs:
+                await self._fetch(name, name)
+        for target, source in copied(job):
+            name = os.path.normpath(f"{made_folder(job)}/{target}")
+            await self._fetch_copied(name, target, source, needed=succeeded)
+        for stream in long_streams(outcome):
+            path = self._logs / f"{job.folder}.{job.attempt}.{stream}"
+            async with self._few:
+                if stream == "stdout":
+                    await self._session.save_output(number, "stdout", path)
+                else:
+                    await self._session.save_output(number, "stderr", path)
+
+    async def _send(self, name: str, path: str) -> None:
+        version = _version(path)
+        if self._there.get(name) == version:
+            return
+        async with self._few:
+            await self._session.upload(
+                name.removeprefix("./"), Path(path), executable=os.access(path, os.X_OK)
+            )
+        self._there[name] = version
+
+    async def _fetch(self, name: str, target: str) -> None:
+        """A file, or all files of a folder, from the instance into the run's."""
+        if await self._fetch_file(name, target):
+            return
+        inner = await self._below(name)
+        if not inner:
+            raise StagingError(f'output "{target}" is not at the service')
+        for file in inner:
+            await self._fetch_file(file, os.path.join(target, os.path.relpath(file, name)))
+
+    async def _fetch_copied(self, name: str, target: str, source: str, *, needed: bool) -> None:
+        """What a job copied to the root; into the target where that is a folder."""
+        if os.path.isdir(os.path.join(self._root.files, target)) and await self._fetch_file(
+            name, os.path.join(target, source)
+        ):
+            return
+        try:
+            await self._fetch(name, target)
+        except StagingError:
+            if needed:
+                raise
+
+    async def _fetch_file(self, name: str, target: str) -> bool:
+        """Whether there is a file of the name; it is the run's then."""
+        path = await asyncio.to_thread(self._root.target, target)
+        try:
+            async with self._few:
+                await self._session.download(name, Path(path))
+        except RemoteProblem as problem:
+            if problem.kind in ("not-found", "conflict"):
+                return False
+            raise
+        if name == target:
+            self._there[name] = _version(path)
+        return True
+
+    async def _below(self, name: str) -> list[str]:
+        return [file.name for file in await self._session.files() if _is_below(file.name, name)]
+
+
+def _is_below(name: str, folder: str) -> bool:
+    # A service that means no good may name what it likes.
+    return name.startswith(f"{folder}/") and os.path.normpath(name) == name
+
+
+def _paths_of(root: Root, job: Job) -> dict[str, str]:
+    return {name: path for wanted in files_read(job) for name, path in plain_files(root, wanted)}
+
+
+def _version(path: str) -> _Version:
+    seen = os.stat(path)
+    return seen.st_mtime_ns, seen.st_size, seen.st_ino

@@ -1,0 +1,125 @@
+"""Processors of a service that a pilot holds."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from bursar.broker.pilots import Pilot
+from bursar.dispatch.launch import Endpoint
+from bursar.model.errors import SiteError
+from bursar.model.outcome import Outcome
+from bursar.provisioning.view import Loss
+from bursar.remote.problems import RemoteProblem
+from bursar.remote.session import AsyncSession
+from bursar.sites.bridge import Bridge
+from bursar.sites.remote.carrier import RemoteCarrier
+
+LOOK = 2.0
+"""Seconds between two looks at whether its processors are still ours."""
+
+Look = Callable[[], Awaitable[tuple[Loss, str] | None]]
+"""How, and in the service's words, its processors went; None: they are still ours."""
+
+
+class HeldInstance:
+    """
+    An instance that runs what the dispatcher gives it.
+
+    Parameters
+    ----------
+    pilot
+        For which it is.
+    session
+        The instance.
+    look
+        Whether its processors are still ours.
+    release
+        Ends the instance, and what was bought for it.
+    """
+
+    def __init__(
+        self,
+        pilot: Pilot,
+        session: AsyncSession,
+        look: Look,
+        release: Callable[["HeldInstance"], Awaitable[None]],
+    ) -> None:
+        self.pilot = pilot
+        self.session = session
+        self.since = time.time()
+        self.seconds: float | None = None  # see bursar.sites.protocol.Metered
+        self._look = look
+        self._release = release
+        self._carrier = RemoteCarrier(
+            session, report=self._report, on_lost=lambda why: self._lose("lost", why)
+        )
+        self._bridge: Bridge | None = None
+        self._lost: asyncio.Future[tuple[Loss, str]] = asyncio.get_running_loop().create_future()
+        self._watching: asyncio.Task[None] | None = None
+
+    async def open(self, endpoint: Endpoint) -> None:
+        """
+        Joins the dispatcher.
+
+        Raises
+        ------
+        SiteError
+            When it cannot be reached.
+        """
+        self._bridge = Bridge(
+            endpoint,
+            self._carrier,
+            name=f"{self.pilot.site}-{self.pilot.name}",
+            site=self.pilot.site,
+            lease=self.pilot.name,
+            processors=self.pilot.processors,
+            on_end=lambda: None,
+        )
+        await self._bridge.open()
+        self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def workers(self) -> int:
+        """One, while the instance is ours."""
+        return int(not self._lost.done())
+
+    async def lost(self) -> tuple[Loss, str]:
+        """Returns when its processors are gone; see :class:`bursar.sites.protocol.Held`."""
+        return await asyncio.shield(self._lost)
+
+    async def release(self) -> None:
+        """Nothing of it is left at the service."""
+        await self.leave()
+        await self._release(self)
+
+    def _report(self, outcomes: Sequence[Outcome]) -> None:
+        if self._bridge is not None:
+            self._bridge.report(outcomes)
+
+    async def _watch(self) -> None:
+        """Asks now and then: a service that is silent is noticed although nothing runs."""
+        try:
+            while (gone := await self._look()) is None:
+                await asyncio.sleep(LOOK)
+        except (RemoteProblem, SiteError) as error:
+            self._lose("lost", str(error))
+        else:
+            self._lose(*gone)
+
+    def _lose(self, loss: Loss, why: str) -> None:
+        if self._lost.done():
+            return
+        self._lost.set_result((loss, why.removeprefix(f"{self.pilot.site}: ")))
+        if self._bridge is not None:
+            self._bridge.close()  # what it had is begun elsewhere
+
+    async def leave(self) -> None:
+        """Nothing more is given to the instance, or heard of it."""
+        if self._bridge is not None:
+            self._bridge.close()
+        if self._watching is not None:
+            self._watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watching
+        await self._carrier.stop()

@@ -1,0 +1,122 @@
+"""The dispatcher's jobs as a service takes them, and its results as the dispatcher does."""
+
+import base64
+import os
+import time
+
+from msgspec.structs import replace
+
+from bursar.dispatch.wire import Job
+from bursar.model.outcome import Outcome, Status
+from bursar.model.step import Copy, Step
+from bursar.remote.messages import Result, TaskSpec
+from bursar.remote.printed import printed
+from bursar.remote.programs import encode_steps
+
+MADE = ".bursar-made"
+"""Folder of an instance in which lies what tasks copy to the root, apart for each attempt."""
+
+_STATUS = {
+    "succeeded": Status.SUCCEEDED,
+    "timed-out": Status.TIMED_OUT,
+    "cancelled": Status.CANCELLED,
+}
+
+
+def label_of(job: Job) -> str:
+    """By which a job's result is known."""
+    return f"{job.task}.{job.attempt}"
+
+
+def made_folder(job: Job) -> str:
+    """Folder of the instance, relative, in which lies what a job copies to the root."""
+    return f"{MADE}/{label_of(job)}"
+
+
+def copied(job: Job) -> list[tuple[str, str]]:
+    """What a job copies to the root: the name that it has there, and that of where it is from."""
+    pairs = [
+        (os.path.normpath(step.target), os.path.basename(os.path.normpath(step.source)))
+        for step in job.steps
+        if isinstance(step, Copy) and step.target_at_root
+    ]
+    return list(dict.fromkeys(pairs))
+
+
+def spec_of(job: Job) -> TaskSpec:
+    """
+    A job as it is submitted.
+
+    What it copies to the root is kept apart from what others copy there: who comes last there is
+    decided here, when it is brought.
+    """
+    return TaskSpec(
+        steps=encode_steps([_apart(step, job) for step in job.steps]),
+        environment=job.environment,
+        inputs=job.inputs,
+        outputs=job.outputs,
+        processors=job.processors,
+        limit=job.limit or None,
+        label=label_of(job),
+    )
+
+
+def _apart(step: Step, job: Job) -> Step:
+    if isinstance(step, Copy) and step.target_at_root:
+        return replace(step, target=os.path.normpath(f"{made_folder(job)}/{step.target}"))
+    return step
+
+
+def outcome_of(job: Job, result: Result, since: float) -> Outcome:
+    """
+    What became of a job.
+
+    Parameters
+    ----------
+    since
+        When it was handed over, seconds since the epoch: clocks elsewhere may be wrong, and
+        nothing runs before that, or ends after now.
+    """
+    status = _STATUS.get(result.state, Status.FAILED)
+    if status is Status.FAILED and result.exit_code is None and " was lost" in result.reason:
+        status = Status.LOST
+    start, end = _within(result.start, result.end, since, time.time())
+    return Outcome(
+        task=job.task,
+        attempt=job.attempt,
+        status=status,
+        exit_code=result.exit_code,
+        start=start,
+        end=end,
+        stdout=printed(result, "stdout") or b"",
+        stderr=printed(result, "stderr") or b"",
+        stdout_size=result.stdout_size,
+        stderr_size=result.stderr_size,
+        user_seconds=result.user_seconds,
+        system_seconds=result.system_seconds,
+        max_rss=result.max_rss,
+        reason=result.reason,
+        value=base64.b64decode(result.value),
+    )
+
+
+def without_result(job: Job, status: Status, reason: str) -> Outcome:
+    """Of a job that has not run, or of which nothing is known."""
+    now = time.time()
+    return Outcome(
+        task=job.task, attempt=job.attempt, status=status, start=now, end=now, reason=reason
+    )
+
+
+def long_streams(outcome: Outcome) -> list[str]:
+    """Streams that the result did not hold."""
+    sizes = {"stdout": outcome.stdout_size, "stderr": outcome.stderr_size}
+    held = {"stdout": outcome.stdout, "stderr": outcome.stderr}
+    return [name for name, size in sizes.items() if size and not held[name]]
+
+
+def _within(start: float, end: float, since: float, now: float) -> tuple[float, float]:
+    if since <= start <= end <= now:
+        return start, end
+    seconds = min(max(0.0, end - start), max(0.0, now - since))
+    return now - seconds, now

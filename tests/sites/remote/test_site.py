@@ -1,0 +1,279 @@
+"""What a site that is another Bursar does with prices, refusals and what was lost."""
+
+import asyncio
+import contextlib
+import json
+import urllib.request
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from tests.service.serving import Served, served
+from tests.sites.remote.living import SELLS, Dispatcher, acquired, facts_of, opened, pilot
+
+from bursar.model.errors import BudgetStop, SiteError
+from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.messages import AgreementInfo
+from bursar.sites.remote.buying import Buyer
+from bursar.sites.remote.deal_record import Bought, DealRecord
+from bursar.sites.remote.site import RemoteSite
+
+
+@pytest.fixture(scope="module")
+def seller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Sells two processors for one SU a second, to whom has a hundred."""
+    text = f"{SELLS}credit = '100 SU'\n"
+    with served(tmp_path_factory.mktemp("seller") / "state", text) as service:
+        yield service
+
+
+def reprice(service: Served, price: float) -> None:
+    """What it asks from now on."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{service.port}/v1/trade/prices",
+        json.dumps({"base": price}).encode(),
+        {"Content-Type": "application/json"},
+        method="PUT",
+    )
+    urllib.request.urlopen(request).close()
+
+
+@pytest.fixture
+def moving(seller: Served) -> Iterator[Served]:
+    """Its price may be moved; it is moved back."""
+    yield seller
+    reprice(seller, 1.0)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+async def nothing_is_left(service: Served) -> None:
+    """Neither an agreement that could cost something nor an instance."""
+    async with AsyncServiceClient(f"http://127.0.0.1:{service.port}") as client:
+        assert {a.state for a in await client.agreements()} <= {"over", "cancelled"}
+        assert await client.instances() == []
+        assert (await client.account()).held == 0
+
+
+def test_what_is_held_is_paid_and_no_more(seller: Served, tmp_path: Path) -> None:
+    """Given back early, it costs what it was had for; that is what the lease is closed by."""
+
+    async def work() -> None:
+        said: list[str] = []
+        async with opened(facts_of(seller), tmp_path) as site, Dispatcher() as endpoint:
+            held = await acquired(site, pilot(), endpoint, said)
+            assert held.workers == 1
+            assert site.view().free == 1
+            await held.release()
+            bought = DealRecord(tmp_path / "there.deals")
+            assert bought.open == []
+            async with AsyncServiceClient(f"http://127.0.0.1:{seller.port}") as client:
+                last = (await client.agreements())[-1]
+            assert held.seconds == pytest.approx(last.charged / 1e6)
+            assert 0 < last.charged < 30e6
+        assert said == []
+        await nothing_is_left(seller)
+
+    run(work())
+
+
+def test_prices_that_move(moving: Served, tmp_path: Path) -> None:
+    """Dearer than planned is not bought; the next pilot is planned with what is asked now."""
+
+    async def work() -> None:
+        async with opened(facts_of(moving), tmp_path) as site, Dispatcher() as endpoint:
+            assert site.facts.unit_price == 1.0
+            planned = pilot()
+            reprice(moving, 1.5)
+            with pytest.raises(SiteError, match=r"^there: asks 1\.5 SU .* not 1 ") as refused:
+                await acquired(site, planned, endpoint, [])
+            assert refused.value.transient
+            assert site.facts.unit_price == 1.5
+            held = await acquired(site, pilot("lease-2", site.facts.unit_price), endpoint, [])
+            await held.release()
+        await nothing_is_left(moving)
+
+    run(work())
+
+
+def test_the_sites_file_says_the_most_that_is_paid(moving: Served, tmp_path: Path) -> None:
+    async def work() -> None:
+        reprice(moving, 3.0)
+        facts = facts_of(moving, unit_price=2.0)
+        async with opened(facts, tmp_path) as site, Dispatcher() as endpoint:
+            assert site.facts.unit_price == 3.0
+            with pytest.raises(SiteError, match="asks 3 SU"):
+                await acquired(site, pilot(price=3.0), endpoint, [])
+
+    run(work())
+
+
+def test_who_has_no_credit_gets_nothing(seller: Served, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(facts_of(seller), tmp_path) as site, Dispatcher() as endpoint:
+            with pytest.raises(SiteError, match=r"^there: sells no processors: costs 3000 SU"):
+                await acquired(site, pilot(duration=3000.0), endpoint, [])
+        await nothing_is_left(seller)
+
+    run(work())
+
+
+def test_another_currency_is_no_bargain(seller: Served, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(facts_of(seller, currency="EUR"), tmp_path) as site:
+            with pytest.raises(SiteError, match="there: counts in SU, the sites file says EUR"):
+                await site.refresh()
+            assert site.offers() == ()
+
+    run(work())
+
+
+def test_no_money_of_ours_gives_all_back(seller: Served, tmp_path: Path) -> None:
+    """The processors are there when the budget's guard refuses them."""
+
+    async def work() -> None:
+        def begin(processors: int | None = None, seconds: float | None = None) -> None:
+            raise BudgetStop("the budget is used up")
+
+        async with opened(facts_of(seller), tmp_path) as site, Dispatcher() as endpoint:
+            with pytest.raises(BudgetStop):
+                await site.acquire(
+                    pilot(), endpoint, rigid=False, begin=begin, on_event=lambda _: None
+                )
+            await nothing_is_left(seller)
+
+    run(work())
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_given_up_at_any_moment(seller: Served, tmp_path: Path, step: int) -> None:
+    """Whoever stops waiting for processors has bought none that are not given back."""
+
+    async def work() -> None:
+        async with opened(facts_of(seller), tmp_path) as site, Dispatcher() as endpoint:
+            asking = asyncio.create_task(acquired(site, pilot(), endpoint, []))
+            await asyncio.sleep(0.004 * 2**step)
+            asking.cancel()
+            (outcome,) = await asyncio.gather(asking, return_exceptions=True)
+            if not isinstance(outcome, BaseException):
+                await outcome.release()
+        await nothing_is_left(seller)
+
+    run(work())
+
+
+def test_reserved_ahead_and_not_wanted_any_more(seller: Served, tmp_path: Path) -> None:
+    """What is asked for again is kept, the rest goes back free of charge; too much is refused."""
+
+    async def work() -> None:
+        first = pilot("lease-1", start=600.0, duration=10.0)
+        second = pilot("lease-2", start=600.0, duration=10.0)
+        third = pilot("lease-3", start=601.0, duration=10.0)
+        async with (
+            opened(facts_of(seller), tmp_path) as site,
+            AsyncServiceClient(f"http://127.0.0.1:{seller.port}") as client,
+        ):
+
+            async def signed() -> int:
+                return sum(a.state == "signed" for a in await client.agreements())
+
+            assert await site.reserve([first, second]) == 0.0
+            assert await signed() == 2
+            assert await site.reserve([second]) == 0.0
+            assert await signed() == 1
+            with pytest.raises(SiteError, match="sells no processors"):
+                await site.reserve([second, first, third])
+            await site.reserve([])
+        await nothing_is_left(seller)
+
+    run(work())
+
+
+def test_a_deal_whose_answer_was_lost_is_ended_by_the_next_life(
+    seller: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written before it was accepted is enough to find it again."""
+
+    async def work() -> None:
+        real = DealRecord.write
+
+        def killed(self: DealRecord, bought: Bought) -> None:
+            if bought.agreement:
+                raise KeyboardInterrupt  # the service has signed, and nobody heard it
+            real(self, bought)
+
+        async with AsyncServiceClient(f"http://127.0.0.1:{seller.port}") as client:
+            monkeypatch.setattr(DealRecord, "write", killed)
+            buyer = Buyer(
+                client,
+                owner="here",
+                customer="owner",
+                currency="SU",
+                record=DealRecord(tmp_path / "there.deals"),
+            )
+            with contextlib.suppress(KeyboardInterrupt):
+                await buyer.buy(pilot(), 60.0, earliest=0.0, latest=None)
+            monkeypatch.undo()
+            assert [a.state for a in await client.agreements()][-1] == "running"
+        async with opened(facts_of(seller), tmp_path):
+            await nothing_is_left(seller)
+
+    run(work())
+
+
+def test_shared_processors_need_no_agreement(tmp_path: Path) -> None:
+    async def work(service: Served) -> None:
+        async with opened(facts_of(service), tmp_path) as site, Dispatcher() as endpoint:
+            assert site.facts.unit_price == 0.0
+            assert site.offers()[0].processors == 2
+            held = await acquired(site, pilot(price=0.0), endpoint, [])
+            await held.release()
+            assert held.seconds is None
+        await nothing_is_left(service)
+
+    with served(
+        tmp_path / "state", "[site]\nprocessors = 2\n[market]\nprotocols = []\n"
+    ) as service:
+        run(work(service))
+
+
+def test_a_service_that_never_was(tmp_path: Path) -> None:
+    """It has nothing to offer, and says so when it is asked for something."""
+
+    async def work() -> None:
+        facts = facts_of(Served(tmp_path, port=1), patience=0.2)
+        async with opened(facts, tmp_path) as site, Dispatcher() as endpoint:
+            assert isinstance(site, RemoteSite)
+            assert site.offers() == ()
+            with pytest.raises(SiteError, match="there: cannot be reached") as refused:
+                await acquired(site, pilot(), endpoint, [])
+            assert refused.value.transient
+
+    run(work())
+
+
+def test_who_charges_too_much_is_told_of(
+    seller: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own count is what the lease is closed by then."""
+
+    async def work() -> None:
+        said: list[str] = []
+        real = AsyncServiceClient.cancel_agreement
+
+        async def dear(self: AsyncServiceClient, name: str) -> AgreementInfo:
+            return structs.replace(await real(self, name), charged=55_000_000)
+
+        async with opened(facts_of(seller), tmp_path) as site, Dispatcher() as endpoint:
+            held = await acquired(site, pilot(), endpoint, said)
+            monkeypatch.setattr(AsyncServiceClient, "cancel_agreement", dear)
+            await held.release()
+        assert held.seconds is None
+        assert len(said) == 1
+        assert said[0].startswith("there: charged 55 SU for lease-1, which by our count came to")
+
+    run(work())
