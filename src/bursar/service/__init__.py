@@ -1,0 +1,1 @@
+"""The execution service: instances, tasks and results of many users over HTTPS."""

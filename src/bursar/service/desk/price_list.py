@@ -1,0 +1,62 @@
+"""What the owner asks, as it was last said: in the configuration, or later."""
+
+import msgspec
+
+from bursar.model.pricing import Pricing
+from bursar.service.parties import DESK_KINDS, Journal, Position
+
+CHANGED = DESK_KINDS[6]
+
+
+class _Changed(msgspec.Struct, frozen=True):
+    """A policy, and the configuration's that it took the place of."""
+
+    instead_of: Pricing
+    pricing: Pricing
+
+
+_CHANGES = msgspec.msgpack.Decoder(_Changed)
+
+
+class PriceList:
+    """
+    The owner's policy; a change of it holds until the configuration is changed.
+
+    Parameters
+    ----------
+    journal
+        Not yet open.
+    configured
+        By the configuration.
+    """
+
+    def __init__(self, journal: Journal, configured: Pricing) -> None:
+        self.pricing = configured
+        self._journal = journal
+        self._configured = configured
+        self._position: Position | None = None
+        journal.register([CHANGED], self)
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """The last change."""
+        self._position = position
+        changed = _CHANGES.decode(payload)
+        if changed.instead_of == self._configured:
+            self.pricing = changed.pricing
+
+    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
+        """It stays."""
+        return payload
+
+    def moved(self, old: Position, new: Position) -> None:
+        """It lies elsewhere."""
+        if self._position == old:
+            self._position = new
+
+    def change(self, pricing: Pricing) -> None:
+        """From now on; in the journal on return."""
+        self.pricing = pricing
+        payload = msgspec.msgpack.encode(_Changed(self._configured, pricing))
+        if self._position is not None:
+            self._journal.kill(self._position)
+        self._position = self._journal.append(CHANGED, payload, essential=True)

@@ -1,0 +1,160 @@
+"""
+A task's body: what only its worker reads of it, in the form in which that reads it.
+
+It is made once, when the task is submitted, and then only moved: into the journal, into memory,
+into the frame for the worker. To encode a million tasks twice is what would cost the time.
+"""
+
+import base64
+import binascii
+import posixpath
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from bursar.dispatch.wire import MAX_PIECE
+from bursar.model.errors import InputError
+from bursar.model.step import Step
+from bursar.remote.messages import TaskSpec
+from bursar.remote.programs import steps_of
+from bursar.service.parties import ServiceError
+
+_encode = msgspec.msgpack.Encoder().encode
+_ROWS_OF_5 = 0x95
+"""First byte of an array of five (MessagePack); it is left away."""
+
+_PLAIN, _WITH_PLACE = b"\x9b", b"\x9d"
+"""First byte of a job up to its home, and of one that says where it runs and is sealed, too."""
+
+_TWO_PARTS = 0xC1
+"""Marks a body with something behind the home: a byte that MessagePack never uses."""
+
+_SIZE = struct.Struct(">I")
+
+
+def make_body(spec: TaskSpec, directories: Sequence[str], where: str) -> bytes:
+    """
+    Body of a task.
+
+    Parameters
+    ----------
+    directories
+        Below which an absolute working directory may lie.
+    where
+        Names the task in errors.
+
+    Raises
+    ------
+    ServiceError
+        422, when the task makes no sense or is not allowed.
+    """
+    steps = _steps_of(spec, where)
+    body = _encode((steps, spec.inputs, spec.outputs, spec.environment, {}))
+    assert body[0] == _ROWS_OF_5
+    if spec.environment or spec.inputs or spec.outputs:
+        _check_names(spec, where)
+    # Sizes hold such bytes, too: then the words themselves tell.
+    if b"\0" in body:
+        _check_words(spec, where)
+    if not spec.directory and not spec.sealed:
+        body = body[1:]
+    else:
+        rest = _encode(_checked_directory(spec.directory, directories, where))
+        rest += _encode(_from_base64(spec.sealed, f"{where}.sealed"))
+        body = bytes((_TWO_PARTS,)) + _SIZE.pack(len(body) - 1) + body[1:] + rest
+    if len(body) > MAX_PIECE:
+        raise ServiceError(
+            "too-large", 413, f"the task takes {len(body)} bytes, at most {MAX_PIECE}", where=where
+        )
+    return body
+
+
+def job_of(
+    body: bytes, number: int, serial: int, processors: int, limit: float, folder: str, home: bytes
+) -> bytes:
+    """
+    The :class:`bursar.dispatch.wire.Job` of a task.
+
+    Parameters
+    ----------
+    number, serial
+        Task and attempt as the worker knows them.
+    limit
+        Seconds; 0: none.
+    home
+        MessagePack of the path.
+    """
+    head = _encode((number, serial, processors, limit, folder))[1:]
+    if body[0] != _TWO_PARTS:
+        return _PLAIN + head + body + home
+    (size,) = _SIZE.unpack_from(body, 1)
+    cut = 1 + _SIZE.size + size
+    return _WITH_PLACE + head + body[1 + _SIZE.size : cut] + home + body[cut:]
+
+
+def _steps_of(spec: TaskSpec, where: str) -> Sequence[Step]:
+    if spec.sealed and not (spec.command or spec.shell or spec.steps):
+        return ()
+    try:
+        return steps_of(spec)
+    except InputError as error:
+        place = f"{where}.{error.where}" if error.where else where
+        raise _invalid(error.message, place) from None
+
+
+def _from_base64(text: str, where: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _invalid("is not base64", where) from None
+
+
+def _check_words(spec: TaskSpec, where: str) -> None:
+    if "\0" in spec.shell or any("\0" in word for word in spec.command):
+        raise _invalid("a command cannot hold a NUL character", where)
+
+
+def _check_names(spec: TaskSpec, where: str) -> None:
+    for name, value in spec.environment.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise _invalid(
+                'the name of a variable is not empty and holds no "=", and nothing holds NUL',
+                f"{where}.environment",
+            )
+    for kind, names in (("inputs", spec.inputs), ("outputs", spec.outputs)):
+        for name in names:
+            if not is_inside(name):
+                raise _invalid(
+                    "a file is named relative to the instance's files, and lies in them",
+                    f"{where}.{kind}",
+                )
+
+
+def _checked_directory(path: str, directories: Sequence[str], where: str) -> str:
+    if not path:
+        return ""
+    if not path.startswith("/"):
+        if path != "." and not is_inside(path):
+            raise _invalid("leads out of the instance's files", f"{where}.directory")
+        return path
+    plain = posixpath.normpath(path)
+    if "\0" in path or ".." in path.split("/"):
+        raise _invalid("is no plain path", f"{where}.directory")
+    if not any(plain == top or plain.startswith(f"{top.rstrip('/')}/") for top in directories):
+        raise ServiceError(
+            "forbidden", 403, "the service allows no task there", where=f"{where}.directory"
+        )
+    return plain
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative name stays below where it is taken to start."""
+    parts = name.split("/")
+    return not (name.startswith("/") or "\0" in name or ".." in parts) and any(
+        part not in ("", ".") for part in parts
+    )
+
+
+def _invalid(detail: str, where: str) -> ServiceError:
+    return ServiceError("bad-value", 422, detail, where=where)

@@ -1,0 +1,82 @@
+"""Results on their way to clients: from memory, or from the journal."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from bursar.model.errors import BursarError
+from bursar.service.engine.bells import Bells
+from bursar.service.engine.books import Books
+from bursar.service.engine.counters import Counters
+from bursar.service.engine.instance import Instance
+from bursar.service.engine.results import Batch, lines_in
+from bursar.service.engine.spots import Spots
+from bursar.service.parties import Journal, ResultBatch
+
+MOST_BYTES = 1 << 20
+"""Bytes of results in one answer, about."""
+
+
+class Delivery:
+    """Answers who asks for results."""
+
+    def __init__(
+        self, *, books: Books, journal: Journal, spots: Spots, bells: Bells, counters: Counters
+    ) -> None:
+        self._books = books
+        self._journal = journal
+        self._spots = spots
+        self._bells = bells
+        self._counters = counters
+        self._last: tuple[Batch, Sequence[bytes]] | None = None  # that was read
+
+    async def results(
+        self, user: str, handle: str, after: int, limit: int, wait: float
+    ) -> ResultBatch:
+        """See :meth:`bursar.service.parties.Engine.results`."""
+        instance = self._books.mine(user, handle)
+        results = instance.results
+        if wait > 0 and results.last <= after and not instance.is_over:
+            await self._wait(instance, after, wait)
+        lines: list[bytes] = []
+        cursor, size = max(after, results.forgotten), 0
+        while len(lines) < limit and size < MOST_BYTES:
+            self._books.mine(user, handle)  # it may have been destroyed meanwhile
+            cursor = max(cursor, results.forgotten)
+            batch = results.find(cursor)
+            if batch is None:
+                break
+            found = batch.lines or await self._read(batch)
+            if found is None:
+                continue  # it was moved or forgotten meanwhile
+            for line in found[cursor + 1 - batch.first :]:
+                lines.append(line)
+                cursor += 1
+                size += len(line)
+                if len(lines) >= limit or size >= MOST_BYTES:
+                    break
+        self._counters.delivered += len(lines)
+        done = instance.is_over and cursor >= results.last
+        return ResultBatch(lines=lines, next=cursor, done=done)
+
+    async def _wait(self, instance: Instance, after: int, seconds: float) -> None:
+        results = instance.results
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while results.last <= after and not instance.is_over and not instance.destroyed:
+                    await self._bells.wait(instance)
+
+    async def _read(self, batch: Batch) -> Sequence[bytes] | None:
+        """Lines that are in the journal; None: it lies elsewhere, or is gone."""
+        if self._last is not None and self._last[0] is batch:
+            return self._last[1]
+        position = batch.spot.position
+        try:
+            payload = await self._journal.read(position)
+        except BursarError:
+            if batch.spot.position == position and position in self._spots:
+                raise
+            return None
+        lines = lines_in(payload)
+        self._last = batch, lines
+        return lines

@@ -1,0 +1,497 @@
+"""
+The engine: instances, tasks and results of all users.
+
+One loop. What happens is decided at once, without an await, by the plain data of this package;
+then it is journalled, and whoever asked hears of it when it is durable. Workers are given tasks
+as they have credit; see :mod:`bursar.service.engine.scheduling`.
+
+How a task may be run: at least once, and recorded once. It runs again when its worker was lost,
+as often as it said (``tries``), and without being counted when the service took it back. The
+first final outcome that is recorded is the result; whatever comes later is acknowledged and
+dropped. An exit code is an end at once: whether to try again is for the client to say.
+
+What runs where is not journalled. After a restart the workers say what they hold; until all
+that are expected have come back, or for some seconds at most, tasks of the earlier life are not
+given out, while new ones are. Writing down each hand-out would cost a record for each task, and
+tell less: it would not say whether the worker ever got it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from bursar.dispatch.home import log_name
+from bursar.model.admission import Refusal
+from bursar.model.demand import Demand
+from bursar.remote import messages as api
+from bursar.remote.printed import STREAMS
+from bursar.service.engine.background import Background
+from bursar.service.engine.bells import Bells
+from bursar.service.engine.books import Books
+from bursar.service.engine.cancelling import Cancelling
+from bursar.service.engine.counters import Counters
+from bursar.service.engine.delivery import Delivery
+from bursar.service.engine.floor import Floor, Port
+from bursar.service.engine.homes import Homes
+from bursar.service.engine.instance import Instance, Submission
+from bursar.service.engine.lifecycle import Lifecycle, outside
+from bursar.service.engine.limits import EngineLimits
+from bursar.service.engine.recording import Ending, Recorder
+from bursar.service.engine.records import ADDED
+from bursar.service.engine.restoring import Restoring
+from bursar.service.engine.results import Batch, Recent
+from bursar.service.engine.scheduling import Scheduler
+from bursar.service.engine.spots import Spots
+from bursar.service.engine.submitting import Submitting
+from bursar.service.engine.tasks import ABSENT, CLAIMED, HELD, NAMES
+from bursar.service.engine.upkeep import Upkeep, parse_head
+from bursar.service.parties import (
+    ENGINE_KINDS,
+    Clock,
+    Desk,
+    Entropy,
+    Journal,
+    Position,
+    ResultBatch,
+    ServiceError,
+)
+
+GRACE = 30.0
+"""Seconds after a restart for which tasks of the earlier life wait for their workers."""
+
+PACE = 0.1
+"""Seconds between two changes of an instance that somebody is told of."""
+
+SWEEP = 10.0
+"""Seconds between two looks for what has expired."""
+
+_PARTING = 5.0  # seconds for the last results to become durable
+
+
+class ServiceEngine:
+    """
+    Implements :class:`bursar.service.parties.Engine`.
+
+    Order of its life: constructed before the journal is opened, :meth:`open` after the journal
+    was, then :meth:`attach`; :meth:`drain`, :meth:`close` before the journal is closed.
+
+    Parameters
+    ----------
+    journal, desk, clock, entropy
+        See :mod:`bursar.service.parties`.
+    homes
+        Of the instances, or the folder where they are to lie.
+    limits
+        What users may have.
+    own_limits
+        Of users who may have something else, by name: how many, and how many bytes.
+    processors
+        Of the site: a task that holds more is refused. None: none is.
+    on_event
+        Told, in one line for people, of what is worth saying.
+    grace
+        Seconds after a restart for which tasks of the earlier life wait for their workers.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        desk: Desk,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        homes: Homes | Path,
+        limits: EngineLimits | None = None,
+        own_limits: Mapping[str, EngineLimits] = MappingProxyType({}),
+        processors: int | None = None,
+        on_event: Callable[[str], None] | None = None,
+        grace: float = GRACE,
+    ) -> None:
+        self._journal = journal
+        self._desk = desk
+        self._clock = clock
+        self._homes = Homes(homes) if isinstance(homes, Path) else homes
+        self._say = on_event or (lambda line: None)
+        self._grace = grace
+        limits = limits or EngineLimits()
+        self.counters = Counters()
+        self._spots = Spots(journal)
+        self._books = Books(limits, own_limits)
+        self._recent = Recent(limits.results_in_memory)
+        self._scheduler = Scheduler(int.from_bytes(entropy(5), "big"), limits.limit)
+        self._recorder = Recorder(
+            journal=journal,
+            spots=self._spots,
+            desk=desk,
+            clock=clock,
+            recent=self._recent,
+            on_recorded=self._on_recorded,
+            on_fault=self.on_fault,
+        )
+        self.floor = Floor(
+            scheduler=self._scheduler,
+            books=self._books,
+            recorder=self._recorder,
+            spots=self._spots,
+            desk=desk,
+            clock=clock,
+            counters=self.counters,
+            on_fault=self.on_fault,
+        )
+        self._bells = Bells()
+        self.floor.on_freed = self._bells.ring
+        self._background = Background(self.on_fault)
+        self._upkeep = Upkeep(self._spots)
+        self._delivery = Delivery(
+            books=self._books,
+            journal=journal,
+            spots=self._spots,
+            bells=self._bells,
+            counters=self.counters,
+        )
+        self._lifecycle = Lifecycle(
+            books=self._books,
+            spots=self._spots,
+            desk=desk,
+            homes=self._homes,
+            limits=limits,
+            floor=self.floor,
+            scheduler=self._scheduler,
+            upkeep=self._upkeep,
+            bells=self._bells,
+            background=self._background,
+            clock=clock,
+            entropy=entropy,
+        )
+        self._submitting = Submitting(
+            books=self._books,
+            journal=journal,
+            spots=self._spots,
+            floor=self.floor,
+            bells=self._bells,
+            background=self._background,
+            counters=self.counters,
+            clock=clock,
+            directories=limits.directories,
+            processors=processors,
+        )
+        self._cancelling = Cancelling(
+            journal=journal,
+            spots=self._spots,
+            floor=self.floor,
+            scheduler=self._scheduler,
+            recorder=self._recorder,
+            upkeep=self._upkeep,
+            background=self._background,
+            clock=clock,
+        )
+        self._restoring: Restoring | None = Restoring(self._spots)
+        self._draining = False
+        self._fault = ""
+        self._broken = asyncio.Event()
+        self._since = clock()
+        self._next_sweep = 0.0
+        journal.register(ENGINE_KINDS, self)
+
+    # Its life.
+
+    async def open(self) -> None:
+        """Goes on where an earlier life ended; the journal has been opened, the desk restored."""
+        assert self._restoring is not None
+        restoring, self._restoring = self._restoring, None
+        self._lifecycle.restore(restoring)
+        if any(instance.tasks.unfinished for instance in self._books):
+            self._background.spawn(self._settle_later())
+        else:
+            self.floor.settled = True
+        for instance in self._books:
+            self._upkeep.forget_cancels(instance)
+            for submission in list(instance.submissions):
+                self._upkeep.shrink(instance, submission)
+        await self._lifecycle.restore_homes(restoring)
+
+    def attach(self, port: Port) -> None:
+        """Workers can be reached from now on."""
+        self.floor.attach(port)
+
+    def settle(self) -> None:
+        """Whoever holds a task of an earlier life has said so: the others may be given out."""
+        if self.floor.settled:
+            return
+        self.floor.settled = True
+        self._say("tasks of an earlier life that no worker has may start")
+        for instance in list(self._books):
+            tasks = instance.tasks
+            if not tasks.counts[HELD]:
+                continue
+            held = [t for t in range(instance.restored) if tasks.states[t] == HELD]
+            doomed = [t for t in held if t in instance.doomed]
+            tasks.queue_all(t for t in held if t not in instance.doomed)
+            self.floor.enlist(instance)
+            if doomed:
+                self._background.spawn(self._cancelling.wind_up(instance, doomed))
+
+    def drain(self) -> None:
+        """Takes nothing more and gives nothing out; what runs goes on, and is recorded."""
+        self._draining = True
+        self.floor.close()
+
+    @property
+    def running(self) -> int:
+        """Tasks in the hands of workers."""
+        return self.floor.running
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes nothing more."""
+        return self._draining
+
+    async def close(self) -> None:
+        """Records what has ended and stops; the journal is closed after it."""
+        self.drain()
+        with contextlib.suppress(TimeoutError):  # the disk may have no room; then nobody was told
+            async with asyncio.timeout(_PARTING):
+                await self._recorder.settle()
+        await self._background.close()
+        self._recorder.stop()
+
+    async def failed(self) -> str:
+        """Returns, with the reason, once it cannot go on: the service must end then."""
+        await self._broken.wait()
+        return self._fault
+
+    def tick(self) -> None:
+        """To be called every second or so: what time alone brings about."""
+        now = self._clock()
+        self.floor.tick()
+        if now >= self._next_sweep:
+            self._next_sweep = now + SWEEP
+            self._lifecycle.sweep(now)
+
+    # Its records; see Participant.
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """A record of an earlier life."""
+        assert self._restoring is not None
+        self._restoring.take(kind, position, payload)
+
+    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
+        """A record as it is to be kept: of tasks, those that have no result yet."""
+        if position not in self._spots:
+            return None
+        if self._restoring is not None:
+            return payload
+        if kind == ADDED:
+            number, first = parse_head(payload)
+            instance = self._books.by_number[number]
+            return self._upkeep.what_is_left(instance, instance.submission_of(first))
+        return payload
+
+    def moved(self, old: Position, new: Position) -> None:
+        """A record lies elsewhere now."""
+        self._spots.moved(old, new)
+
+    # Instances.
+
+    async def create(self, user: str, new: api.NewInstance, key: str) -> api.InstanceInfo:
+        """A new instance; the same key again gives the same one. Empty key: none."""
+        instance = self._books.asked.get((user, key)) if key else None
+        if instance is None:
+            self._check_open()
+            instance = self._lifecycle.make(user, new, key)
+        await self._lifecycle.wait_for_home(instance)
+        await self._journal.durable()
+        return self._info(instance)
+
+    def instances(self, user: str) -> list[api.InstanceInfo]:
+        """A user's own."""
+        return [self._info(instance) for instance in self._books.of(user)]
+
+    def instance(self, user: str, handle: str) -> api.InstanceInfo:
+        """One of them."""
+        return self._info(self._books.mine(user, handle))
+
+    def home(self, user: str, handle: str) -> Path:
+        """Folder with ``files``, ``work`` and ``logs`` of an instance."""
+        return self._lifecycle.home_of(self._books.mine(user, handle))
+
+    def output(self, user: str, handle: str, task: int, stream: str) -> str:
+        """
+        Name, in ``logs``, of the file with what a task printed.
+
+        Raises
+        ------
+        ServiceError
+            404, when there is none: the stream came with the result, or the task has not ended.
+        """
+        serial = self._books.mine(user, handle).results.logs.get(task)
+        if serial is None:
+            raise ServiceError("not-found", 404, "there is no file with what the task printed")
+        return log_name(str(task), serial, stream)
+
+    async def destroy(self, user: str, handle: str) -> None:
+        """Its tasks are cancelled and killed, everything of it is forgotten, its files too."""
+        self._lifecycle.destroy(self._books.mine(user, handle))
+        await self._journal.durable()
+
+    # Tasks.
+
+    async def submit(
+        self, user: str, handle: str, tasks: Sequence[api.TaskSpec], key: str
+    ) -> api.Submitted:
+        """Adds tasks; the same key again adds nothing."""
+        instance = self._books.mine(user, handle)
+        submission = instance.keys.get(key) if key else None
+        if submission is not None:
+            await self._journal.durable()
+            return api.Submitted(first=submission.first, count=submission.count, repeated=True)
+        self._check_open()
+        bodies = await self._submitting.make_bodies(tasks)
+        self._books.mine(user, handle)  # it may have been destroyed meanwhile
+        if key and key in instance.keys:  # or somebody else was faster
+            return await self.submit(user, handle, tasks, key)
+        self._check_open()
+        submission = await self._submitting.submit(instance, tasks, bodies, key)
+        return api.Submitted(first=submission.first, count=submission.count)
+
+    def tasks(self, user: str, handle: str, after: int, limit: int) -> api.TaskPage:
+        """Where tasks stand, from number ``after`` on."""
+        tasks = self._books.mine(user, handle).tasks
+        states, labels, losses = tasks.states, tasks.labels, tasks.losses
+        end = min(after + limit, len(states))
+        page = [
+            api.TaskInfo(
+                task=task,
+                state=NAMES[states[task]],
+                label=labels.get(task, ""),
+                attempt=losses[task] + (states[task] >= CLAIMED),
+            )
+            for task in range(after, end)
+            if states[task] != ABSENT
+        ]
+        return api.TaskPage(tasks=page, next=end if end < len(states) else None)
+
+    async def cancel(self, user: str, handle: str, tasks: Sequence[int] | None) -> api.Cancelled:
+        """Tasks are not wanted any more; each still has a result."""
+        count = await self._cancelling.cancel(self._books.mine(user, handle), tasks)
+        return api.Cancelled(count=count)
+
+    # Results.
+
+    def _on_recorded(
+        self, instance: Instance, batch: Batch, endings: Sequence[Ending], logs: dict[int, int]
+    ) -> None:
+        """Results are durable."""
+        tasks, usage = instance.tasks, self._books.usage(instance.user)
+        instance.results.add(batch)
+        instance.results.logs.update(logs)
+        touched: dict[int, Submission] = {}
+        submission: Submission | None = None
+        freed = 0
+        for ending in endings:
+            task = ending.task
+            freed += tasks.close(task, ending.state)
+            if submission is None or not 0 <= task - submission.first < submission.count:
+                submission = instance.submission_of(task)
+                touched[submission.first] = submission
+            submission.left -= 1
+            if instance.lost and task in instance.lost:
+                self._spots.kill(instance.lost.pop(task))
+        usage.unfinished -= len(endings)
+        usage.task_bytes -= freed
+        usage.result_bytes += batch.size
+        self.counters.finished += len(endings)
+        for submission in touched.values():
+            self._upkeep.shrink(instance, submission)
+        if instance.cancels:
+            self._upkeep.forget_cancels(instance)
+        self._bells.ring(instance)
+
+    async def results(
+        self, user: str, handle: str, after: int, limit: int, wait: float
+    ) -> ResultBatch:
+        """Results after a cursor; waits so many seconds for the first when there is none yet."""
+        return await self._delivery.results(user, handle, after, limit, wait)
+
+    async def forget(self, user: str, handle: str, through: int) -> None:
+        """The client has results up to a cursor: they go."""
+        instance = self._books.mine(user, handle)
+        through = min(through, instance.results.last)
+        if through > instance.results.forgotten:
+            size, ended = self._upkeep.forget_results(instance, through)
+            self._books.usage(user).result_bytes -= size
+            logs = [log_name(str(task), serial, name) for task, serial in ended for name in STREAMS]
+            if logs:
+                self._background.spawn(outside(self._homes.remove_logs, instance.folder, logs))
+        await self._journal.durable()
+
+    # Watching.
+
+    async def changes(self, user: str, handle: str) -> AsyncIterator[api.InstanceInfo]:
+        """The instance whenever something of it has changed, but not more often than is useful."""
+        instance = self._books.mine(user, handle)
+        told: api.InstanceInfo | None = None
+        while not instance.destroyed:
+            info = self._info(instance)
+            if info != told:
+                told = info
+                yield info
+                await asyncio.sleep(PACE)
+            else:
+                await self._bells.wait(instance)
+
+    def demand(self) -> Mapping[str, Demand]:
+        """By pool: the tasks that processors are wanted for."""
+        return {} if self._draining else self.floor.demand()
+
+    def overview(self) -> api.Overview:
+        """For administrators."""
+        counters = self.counters
+        instances = list(self._books)
+        return api.Overview(
+            at=self._clock(),
+            since=self._since,
+            instances=[self._info(instance) for instance in instances],
+            owners=[instance.user for instance in instances],
+            workers=self.floor.workers(),
+            submitted=counters.submitted,
+            started=counters.started,
+            finished=counters.finished,
+            delivered=counters.delivered,
+            journal_bytes=self._journal.size,
+            draining=self._draining,
+            problem=self._journal.problem,
+        )
+
+    def _info(self, instance: Instance) -> api.InstanceInfo:
+        return instance.info(self._note(instance))
+
+    def _note(self, instance: Instance) -> str:
+        if instance.is_over:
+            return ""
+        if self._draining:
+            return "the service is draining"
+        answer = self._desk.may_run(instance.pool, instance.user, self._clock())
+        return answer.reason if isinstance(answer, Refusal) else ""
+
+    # Inside.
+
+    def _check_open(self) -> None:
+        if self._draining:
+            raise ServiceError("draining", 503, "the service takes nothing more", retry_after=10.0)
+        if self._restoring is not None:
+            raise ServiceError("starting", 503, "the service is starting", retry_after=1.0)
+
+    async def _settle_later(self) -> None:
+        await asyncio.sleep(self._grace)
+        self.settle()
+
+    def on_fault(self, error: BaseException) -> None:
+        """Something that cannot happen has happened: nothing more is acknowledged."""
+        if not self._fault:
+            self._fault = f"the engine stopped: {type(error).__name__}: {error}"
+            self._recorder.stop()
+            self.floor.close()
+            self._broken.set()

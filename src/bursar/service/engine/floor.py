@@ -1,0 +1,499 @@
+"""
+The workers' side of the engine: who is there, what each has, what becomes of it.
+
+A task that is lost with its worker counts against its tries only if it can have been running:
+what waited there behind others is not to blame.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from bursar.model.admission import Refusal
+from bursar.model.demand import Demand
+from bursar.model.outcome import Outcome, Status
+from bursar.remote.messages import WorkerInfo
+from bursar.service.engine.bodies import job_of
+from bursar.service.engine.books import Books
+from bursar.service.engine.counters import Counters
+from bursar.service.engine.instance import Instance
+from bursar.service.engine.recording import Ending, Recorder, Told
+from bursar.service.engine.records import LOST, Lost
+from bursar.service.engine.results import STATE_OF
+from bursar.service.engine.scheduling import LEAST, Claim, Scheduler, Seat
+from bursar.service.engine.spots import Spots
+from bursar.service.engine.tasks import (
+    BITS,
+    CANCELLED,
+    CLAIMED,
+    ENDING,
+    FAILED,
+    HELD,
+    MASK,
+    READY,
+)
+from bursar.service.parties import Clock, Desk, is_shared
+
+CALM = 0.01
+"""Seconds between two times that a worker is asked for tasks back."""
+
+GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL of a task that is not wanted."""
+
+_LONG = 1e12  # seconds; no time is later, and nothing takes longer
+_ALMOST = 0.99
+"""Of its own limit, that a task must have run to have been killed for that: clocks differ. Else
+the time was over for which it might run there."""
+
+_MOST_LOSSES = 255  # what the column holds
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Port(Protocol):
+    """What reaches the workers, by name; nothing happens for one that cannot be reached now."""
+
+    def give(self, worker: str, jobs: Sequence[bytes]) -> None:
+        """Jobs, each a :class:`bursar.dispatch.wire.Job`."""
+
+    def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
+        """Tasks are to end."""
+
+    def take_back(self, worker: str, count: int) -> None:
+        """So many jobs that have not started are to come back."""
+
+    def workers(self) -> list[WorkerInfo]:
+        """All of them."""
+
+
+class Floor:
+    """
+    Gives tasks to workers and takes in what became of them.
+
+    Parameters
+    ----------
+    on_fault
+        Told when something went wrong that should not be able to.
+
+    Attributes
+    ----------
+    settled
+        Whether no worker can have a task of an earlier life that has not said so.
+    on_freed
+        Told when the last worker with a task of an instance that was destroyed is rid of it.
+    on_waiting
+        Told when tasks of a pool begin to wait for workers.
+    """
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        books: Books,
+        recorder: Recorder,
+        spots: Spots,
+        desk: Desk,
+        clock: Clock,
+        counters: Counters,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._books = books
+        self._recorder = recorder
+        self._spots = spots
+        self._desk = desk
+        self._clock = clock
+        self._counters = counters
+        self._on_fault = on_fault
+        self._port: Port | None = None
+        self._dirty: dict[str, None] = {}
+        self._hurried = False
+        self._is_open = True
+        self.settled = False
+        self.on_freed: Callable[[Instance], None] = lambda instance: None
+        self.on_waiting: Callable[[], None] = lambda: None
+        self._waiting: set[str] = set()  # pools of which that was told
+
+    def attach(self, port: Port) -> None:
+        """Workers can be reached from now on."""
+        self._port = port
+
+    def close(self) -> None:
+        """Gives out nothing more."""
+        self._is_open = False
+
+    @property
+    def running(self) -> int:
+        """Tasks in the hands of workers."""
+        return len(self._scheduler.claims)
+
+    @property
+    def seats(self) -> dict[str, Seat]:
+        """The workers, by name."""
+        return self._scheduler.seats
+
+    # Workers come and go.
+
+    def join(
+        self,
+        name: str,
+        *,
+        pool: str,
+        lease: str,
+        processors: int,
+        host: str,
+        holds: Sequence[tuple[int, int]],
+    ) -> list[int]:
+        """
+        A worker is there, or again.
+
+        Parameters
+        ----------
+        holds
+            Task and attempt of all it has.
+
+        Returns
+        -------
+        list of int
+            Those of its tasks that it is to end.
+        """
+        held = dict(holds)
+        seat = self._scheduler.seats.get(name)
+        if seat is not None and (seat.pool, seat.lease, seat.processors) == (
+            pool,
+            lease,
+            processors,
+        ):
+            missing = [c for c in seat.claims.values() if held.get(c.number) != c.serial]
+            # One that holds something is the same process: it never got what it does not hold.
+            self._lose(seat, missing, counts=not holds)
+        else:
+            if seat is not None:
+                self.leave(name)
+            seat = Seat(name, pool, lease, processors)
+            self._scheduler.join(seat)
+        seat.host, seat.open, seat.idle_since = host, True, self._clock()
+        unwanted = [n for n, serial in holds if not self._goes_on(seat, n, serial)]
+        self.hurry(pool)
+        return unwanted
+
+    def _goes_on(self, seat: Seat, number: int, serial: int) -> bool:
+        """Whether a worker that has a task is to go on with it."""
+        instance = self._books.by_number.get(number >> BITS)
+        task = number & MASK
+        if instance is None or instance.pool != seat.pool or task >= len(instance.tasks):
+            return False
+        claim = self._scheduler.claims.get(number)
+        if claim is None:
+            state = instance.tasks.states[task]
+            if state != READY and not (state == HELD and task < instance.restored):
+                return False  # it has ended, or will be known to
+            self._scheduler.adopt(seat, instance, task, serial, state == READY)
+        elif claim.seat is not seat or claim.serial != serial or claim.recalled:
+            return False
+        return task not in instance.doomed
+
+    def pause(self, name: str) -> None:
+        """A worker gets nothing more for now; it may have been lost, or is leaving."""
+        seat = self._scheduler.seats.get(name)
+        if seat is not None:
+            seat.open = False
+
+    def leave(self, name: str) -> None:
+        """A worker is gone for good: what it had runs again."""
+        seat = self._scheduler.seats.get(name)
+        if seat is None:
+            return
+        self._lose(seat, list(seat.claims.values()), counts=True)
+        self._scheduler.leave(seat)
+        self.hurry(seat.pool)
+
+    def _lose(self, seat: Seat, claims: Sequence[Claim], *, counts: bool) -> None:
+        if not claims:
+            return
+        now = self._clock()
+        ahead = 0
+        blamed: set[int] = set()
+        for claim in claims:  # in the order in which they were given, and begun
+            if counts and ahead < seat.processors:
+                blamed.add(claim.number)
+            ahead += claim.processors
+        endings = []
+        for claim in reversed(claims):  # so that the first comes first again
+            self._counters.lost += 1
+            reason = f"its worker on {seat.host or 'an unknown machine'} was lost"
+            ending = self._fall(claim, now, reason if claim.number in blamed else "")
+            if ending is not None:
+                endings.append(ending)
+        if endings:
+            self._recorder.record(endings)
+
+    def _fall(self, claim: Claim, now: float, reason: str) -> Ending | None:
+        """A claim ends without an outcome; with a reason, it counts against the task's tries."""
+        instance, task = claim.instance, claim.task
+        self._scheduler.release(claim)
+        self._scheduler.settle(claim, 0.0)
+        if instance.destroyed:
+            self._freed(instance, task)
+            return None
+        tasks = instance.tasks
+        attempt = tasks.losses[task] + 1
+        if reason:
+            tasks.losses[task] = min(attempt, _MOST_LOSSES)
+        if task in instance.doomed:
+            return self._end(claim, CANCELLED, attempt, _nothing(claim, now, "cancelled"))
+        if reason and attempt >= tasks.tries[task]:
+            why = f"{reason}, as in {attempt} attempts" if attempt > 1 else reason
+            return self._end(claim, FAILED, attempt, _nothing(claim, now, why))
+        if reason:
+            self._counters.retried += 1
+            self._note_loss(instance, task, attempt)
+        self._wait_again(instance, task)
+        return None
+
+    def _note_loss(self, instance: Instance, task: int, times: int) -> None:
+        before = instance.lost.get(task)
+        record = Lost(instance.number, task, times)
+        instance.lost[task] = self._spots.append(LOST, _encode(record), essential=True)
+        if before is not None:
+            self._spots.kill(before)
+
+    def _wait_again(self, instance: Instance, task: int) -> None:
+        instance.tasks.queue(task, first=True)
+        self.enlist(instance)
+
+    # What workers say.
+
+    def outcomes(self, name: str, outcomes: Sequence[Outcome], told: Told) -> None:
+        """
+        Attempts have ended.
+
+        Parameters
+        ----------
+        told
+            Called once all of them, or what came of them before, is durable.
+        """
+        seat = self._scheduler.seats.get(name)
+        claims = self._scheduler.claims
+        now = self._clock()
+        endings: list[Ending] = []
+        mine: list[Outcome] = []
+        for outcome in outcomes:
+            claim = claims.get(outcome.task)
+            if claim is None or claim.seat is not seat or claim.serial != outcome.attempt:
+                self._counters.dropped += 1
+                continue
+            outcome = _sane(outcome, now)
+            mine.append(outcome)
+            ending = self._finish(claim, outcome, now)
+            if ending is not None:
+                endings.append(ending)
+        self._recorder.record(endings, told)
+        if seat is not None and mine:
+            seat.prefetch.learn(mine)
+            if not seat.claims:
+                seat.idle_since = now
+            self.hurry(seat.pool)
+
+    def _finish(self, claim: Claim, outcome: Outcome, now: float) -> Ending | None:
+        instance, task, status = claim.instance, claim.task, outcome.status
+        if status is Status.LOST:
+            return self._fall(claim, now, outcome.reason or "lost")
+        seconds = min(outcome.end - outcome.start, max(0.0, now - claim.given))
+        self._scheduler.release(claim)
+        self._scheduler.settle(claim, seconds if seconds > LEAST else LEAST)
+        cost = seconds * claim.processors if is_shared(instance.pool) else 0.0
+        attempt = instance.tasks.losses[task] + 1
+        if instance.destroyed:  # what it used is charged all the same
+            self._freed(instance, task)
+            return Ending(instance, task, CANCELLED, attempt, cost, claim.seat.host, outcome)
+        taken = status is Status.CANCELLED or (
+            status is Status.TIMED_OUT
+            and outcome.end - outcome.start
+            < _ALMOST * self._scheduler.limit_of(instance.tasks, task)
+        )
+        if taken and task not in instance.doomed:
+            self._wait_again(instance, task)
+            return None
+        instance.learn(seconds)
+        state = CANCELLED if taken else STATE_OF[status]
+        return self._end(claim, state, attempt, outcome, cost)
+
+    def _end(
+        self, claim: Claim, state: int, attempt: int, outcome: Outcome, cost: float = 0.0
+    ) -> Ending:
+        instance, task = claim.instance, claim.task
+        instance.tasks.move(task, ENDING)
+        if instance.doomed:
+            instance.doomed.discard(task)
+        return Ending(instance, task, state, attempt, cost, claim.seat.host, outcome)
+
+    def returned(self, name: str, jobs: Iterable[tuple[int, int]]) -> None:
+        """Jobs came back that had not started, the last ones first."""
+        seat = self._scheduler.seats.get(name)
+        now = self._clock()
+        endings = []
+        for number, serial in jobs:
+            claim = self._scheduler.claims.get(number)
+            if claim is None or claim.seat is not seat or claim.serial != serial:
+                continue
+            ending = self._fall(claim, now, "")
+            if ending is not None:
+                endings.append(ending)
+        if endings:
+            self._recorder.record(endings)
+        if seat is not None:
+            if not seat.claims:
+                seat.idle_since = now
+            self.hurry(seat.pool)
+
+    def _freed(self, instance: Instance, task: int) -> None:
+        instance.tasks.move(task, CANCELLED)
+        if not instance.tasks.counts[CLAIMED]:
+            self.on_freed(instance)
+
+    # What workers are told.
+
+    def enlist(self, instance: Instance) -> None:
+        """An instance may have ready tasks: they are given out."""
+        if instance.tasks.ready and not instance.destroyed:
+            self._scheduler.enlist(instance)
+            self.hurry(instance.pool)
+
+    def hurry(self, pool: str) -> None:
+        """The workers of a pool are filled once the present burst of events is taken in."""
+        self._dirty[pool] = None
+        if not self._hurried:
+            self._hurried = True
+            asyncio.get_running_loop().call_soon(self._fill)
+
+    def _fill(self) -> None:
+        self._hurried = False
+        dirty, self._dirty = self._dirty, {}
+        if self._port is None or not self._is_open:
+            return
+        now = self._clock()
+        try:
+            for pool in dirty:
+                self._fill_pool(self._port, pool, now)
+        except Exception as error:
+            self._on_fault(error)
+
+    def _fill_pool(self, port: Port, pool: str, now: float) -> None:
+        may_run = self._desk.may_run
+        given = self._scheduler.fill(pool, now, lambda user: may_run(pool, user, now))
+        for seat, claims in given:
+            self._counters.started += len(claims)
+            port.give(seat.name, [_job(claim) for claim in claims])
+        if self._scheduler.is_waiting(pool):
+            if pool not in self._waiting:
+                self._waiting.add(pool)
+                self.on_waiting()
+            return
+        self._waiting.discard(pool)
+        if not given:
+            for seat, count in self._scheduler.to_take_back(pool, now, CALM):
+                port.take_back(seat.name, count)
+
+    def stop(self, instance: Instance, chosen: Iterable[int], reason: str) -> None:
+        """Those tasks of an instance that workers have are to end."""
+        claims = self._scheduler.claims
+        base = instance.base
+        by_seat: dict[str, list[int]] = {}
+        for task in chosen:
+            claim = claims.get(base | task)
+            if claim is not None:
+                claim.recalled = True
+                by_seat.setdefault(claim.seat.name, []).append(claim.number)
+        for name, numbers in by_seat.items():
+            if self._port is not None:
+                self._port.stop(name, numbers, GRACE, reason)
+
+    def stop_all(self, instance: Instance, reason: str) -> None:
+        """All tasks of an instance that workers have are to end."""
+        claims = self._scheduler.claims.values()
+        self.stop(instance, [claim.task for claim in claims if claim.instance is instance], reason)
+
+    def recall_unpaid(self) -> None:
+        """Tasks that run where their user may run none any more are to end, and wait again."""
+        now = self._clock()
+        answers: dict[tuple[str, str], float | Refusal] = {}
+        unpaid: dict[int, list[int]] = {}
+        for claim in self._scheduler.claims.values():
+            if claim.recalled or claim.instance.destroyed:
+                continue
+            key = claim.instance.pool, claim.instance.user
+            if key not in answers:
+                answers[key] = self._desk.may_run(*key, now)
+            if isinstance(answers[key], Refusal):
+                unpaid.setdefault(claim.instance.number, []).append(claim.task)
+        for number, tasks in unpaid.items():
+            self.stop(self._books.by_number[number], tasks, "nobody pays for its processors")
+
+    def tick(self) -> None:
+        """Time has passed: somebody may run now who could not before, or no longer."""
+        self.recall_unpaid()
+        for pool in self._scheduler.pools:
+            self.hurry(pool)
+
+    def workers(self) -> list[WorkerInfo]:
+        """All of them."""
+        return [] if self._port is None else self._port.workers()
+
+    def demand(self) -> dict[str, Demand]:
+        """By pool, the tasks that processors are wanted for."""
+        return self._scheduler.demand()
+
+
+def _job(claim: Claim) -> bytes:
+    instance, task = claim.instance, claim.task
+    return job_of(
+        instance.tasks.bodies[task],
+        claim.number,
+        claim.serial,
+        claim.processors,
+        claim.limit,
+        str(task),
+        instance.home,
+    )
+
+
+def _nothing(claim: Claim, now: float, reason: str) -> Outcome:
+    """An outcome where there is none of a worker's."""
+    return Outcome(
+        task=claim.number,
+        attempt=claim.serial,
+        status=Status.CANCELLED,
+        start=now,
+        end=now,
+        reason=reason,
+    )
+
+
+def _sane(outcome: Outcome, now: float) -> Outcome:
+    """An outcome whose numbers can be what they say they are."""
+    if (
+        0.0 <= outcome.start <= outcome.end < _LONG
+        and 0.0 <= outcome.user_seconds < _LONG
+        and 0.0 <= outcome.system_seconds < _LONG
+        and outcome.stdout_size >= 0
+        and outcome.stderr_size >= 0
+    ):
+        return outcome
+    start = outcome.start if 0.0 <= outcome.start < _LONG else now
+    return msgspec.structs.replace(
+        outcome,
+        start=start,
+        end=outcome.end if start <= outcome.end < _LONG else start,
+        user_seconds=_within(outcome.user_seconds),
+        system_seconds=_within(outcome.system_seconds),
+        stdout_size=max(0, outcome.stdout_size),
+        stderr_size=max(0, outcome.stderr_size),
+    )
+
+
+def _within(seconds: float) -> float:
+    return seconds if 0.0 <= seconds < _LONG and not math.isnan(seconds) else 0.0

@@ -1,0 +1,255 @@
+"""Instances are made and go, with their homes and their keys."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from bursar.model.admission import Refusal
+from bursar.remote import messages as api
+from bursar.service.engine.background import Background
+from bursar.service.engine.bells import Bells
+from bursar.service.engine.books import Books
+from bursar.service.engine.floor import Floor
+from bursar.service.engine.homes import Homes
+from bursar.service.engine.instance import Instance
+from bursar.service.engine.limits import EngineLimits
+from bursar.service.engine.records import (
+    CREATED,
+    DESTROYED,
+    MACHINE,
+    NUMBERS,
+    SPENT,
+    Created,
+    Destroyed,
+    Numbers,
+    Spent,
+)
+from bursar.service.engine.restoring import Restoring
+from bursar.service.engine.scheduling import Scheduler
+from bursar.service.engine.spots import Spot, Spots
+from bursar.service.engine.tasks import CLAIMED
+from bursar.service.engine.upkeep import Upkeep
+from bursar.service.parties import Clock, Desk, Entropy, ServiceError
+
+_BLOCK = 1024  # numbers of instances that are set aside together
+_STOPPING = 30.0  # seconds for which a home waits for the tasks in it to end
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Lifecycle:
+    """Makes instances, and has them go: at their owner's word, or when their time is over."""
+
+    def __init__(
+        self,
+        *,
+        books: Books,
+        spots: Spots,
+        desk: Desk,
+        homes: Homes,
+        limits: EngineLimits,
+        floor: Floor,
+        scheduler: Scheduler,
+        upkeep: Upkeep,
+        bells: Bells,
+        background: Background,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._books = books
+        self._spots = spots
+        self._desk = desk
+        self._homes = homes
+        self._limits = limits
+        self._floor = floor
+        self._scheduler = scheduler
+        self._upkeep = upkeep
+        self._bells = bells
+        self._background = background
+        self._clock = clock
+        self._entropy = entropy
+        self._numbers: Spot | None = None
+        self._numbers_below = 1
+        self._making: dict[int, asyncio.Task[None]] = {}
+
+    # After a restart.
+
+    def restore(self, restoring: Restoring) -> None:
+        """The instances of an earlier life are there again, and what is left of others."""
+        self._numbers, self._numbers_below = restoring.numbers, restoring.below
+        self._books.next_number = restoring.below
+        for spent, spot in sorted(restoring.spent, key=lambda item: item[0].at):
+            self._books.spent[spent.user, spent.key] = spent.at, spot
+        for instance in restoring.instances(self._pool_of):
+            self._books.add(instance)
+            self._give_home(instance)
+
+    async def restore_homes(self, restoring: Restoring) -> None:
+        """Every instance has its home again; those of instances that are gone go."""
+        users = {instance.folder: instance.user for instance in self._books}
+        dying = [name for name, _ in restoring.homes]
+        await outside(self._homes.restore, users, dying)
+        for name, spot in restoring.homes:
+            self._background.spawn(self._remove_home(name, spot))
+
+    # Making one.
+
+    def make(self, user: str, new: api.NewInstance, key: str) -> Instance:
+        """
+        A new instance, in the journal on return; its home is being made.
+
+        Raises
+        ------
+        ServiceError
+            409, when the key made one that was destroyed, or there is no such agreement; 422,
+            when it would be kept for too long; 403, when the user has too many; 507, when the
+            disk is full.
+        """
+        self._books.check_key(user, key)
+        keep = self._limits.keep if new.keep is None else new.keep
+        if keep > self._limits.longest_keep:
+            raise ServiceError(
+                "bad-value",
+                422,
+                f"an instance is kept for {self._limits.longest_keep:g} s at the most",
+                where="keep",
+            )
+        pool = self._desk.pool_of(user, new.agreement)
+        if isinstance(pool, Refusal):
+            raise ServiceError("no-agreement", 409, pool.reason, where="agreement")
+        self._books.check_instances(user)
+        self._reserve_number()
+        created = Created(
+            number=self._books.next_number,
+            handle=self._entropy(16).hex(),
+            user=user,
+            label=new.label,
+            agreement=new.agreement,
+            keep=keep,
+            created=self._clock(),
+            key=key,
+            folder=self._entropy(8).hex(),
+        )
+        spot = self._spots.append(CREATED, _encode(created), essential=False)
+        self._books.next_number += 1
+        instance = Instance.of(created, spot)
+        instance.pool = pool
+        self._give_home(instance)
+        self._books.add(instance)
+        self._making[instance.number] = self._background.spawn(self._make_home(instance))
+        return instance
+
+    async def wait_for_home(self, instance: Instance) -> None:
+        """
+        Returns when an instance has its home.
+
+        Raises
+        ------
+        ServiceError
+            507, when it cannot be made: the instance is destroyed then.
+        """
+        making = self._making.get(instance.number)
+        if making is not None:
+            await asyncio.shield(making)
+
+    def home_of(self, instance: Instance) -> Path:
+        """Folder with ``files``, ``work`` and ``logs`` of an instance."""
+        return self._homes.path(instance.folder)
+
+    def _reserve_number(self) -> None:
+        if self._books.next_number < self._numbers_below:
+            return
+        below = self._books.next_number + _BLOCK
+        spot = self._spots.append(NUMBERS, _encode(Numbers(MACHINE, below)), essential=False)
+        if self._numbers is not None:
+            self._spots.kill(self._numbers)
+        self._numbers, self._numbers_below = spot, below
+
+    def _pool_of(self, instance: Instance) -> str:
+        pool = self._desk.pool_of(instance.user, instance.agreement)
+        return instance.agreement if isinstance(pool, Refusal) else pool
+
+    def _give_home(self, instance: Instance) -> None:
+        instance.home = _encode(str(self.home_of(instance)))
+
+    async def _make_home(self, instance: Instance) -> None:
+        try:
+            await outside(self._homes.make, instance.folder, instance.user)
+        except OSError as error:
+            if not instance.destroyed:
+                self._books.forget_key(instance)  # it may be asked for again
+                self.destroy(instance)
+            raise ServiceError(
+                "disk-full", 507, f"its folder cannot be made: {error.strerror}", retry_after=10.0
+            ) from None
+        finally:
+            del self._making[instance.number]
+
+    # The end of one.
+
+    def destroy(self, instance: Instance) -> None:
+        """Its tasks are killed, all of it is forgotten, its home goes; in the journal on return."""
+        self._spend_key(instance)
+        self._books.remove(instance)
+        instance.destroyed = True
+        self._scheduler.drop(instance)
+        self._floor.stop_all(instance, "its instance was destroyed")
+        dying = self._spots.append(DESTROYED, _encode(Destroyed(instance.folder)), essential=True)
+        self._upkeep.destroy(instance)
+        making = self._making.get(instance.number)
+        self._background.spawn(self._remove_home(instance.folder, dying, instance, making))
+        self._bells.ring(instance)
+
+    def sweep(self, now: float) -> None:
+        """Instances whose time is over go, and keys that are not remembered any more."""
+        old = now - self._limits.keys
+        for key, (at, spot) in list(self._books.spent.items()):
+            if at >= old:
+                break
+            del self._books.spent[key]
+            self._spots.kill(spot)
+        for instance in list(self._books):
+            expires = instance.expires
+            if expires is not None and expires <= now:
+                self.destroy(instance)
+                continue
+            if instance.key and instance.created < old:
+                self._books.forget_key(instance)
+            for name, submission in list(instance.keys.items()):
+                if submission.at >= old:
+                    break
+                self._upkeep.forget_key(instance, name)
+
+    def _spend_key(self, instance: Instance) -> None:
+        """Asking once more by a key for what was destroyed makes nothing new, for some time."""
+        mine = instance.user, instance.key
+        if instance.key and self._books.asked.get(mine) is instance:
+            now = self._clock()
+            spot = self._spots.append(SPENT, _encode(Spent(*mine, now)), essential=True)
+            self._books.spent[mine] = now, spot
+
+    async def _remove_home(
+        self,
+        name: str,
+        dying: Spot,
+        instance: Instance | None = None,
+        making: "asyncio.Task[None] | None" = None,
+    ) -> None:
+        """The home of an instance that was destroyed goes, once nothing runs in it."""
+        if making is not None:
+            await asyncio.wait({making})
+        if instance is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOPPING):
+                    while instance.tasks.counts[CLAIMED]:
+                        await self._bells.wait(instance)
+        await outside(self._homes.remove, name)
+        self._spots.kill(dying)
+
+
+async def outside(call: Callable[..., None], *arguments: object) -> None:
+    """Does in a thread what may take its time."""
+    await asyncio.get_running_loop().run_in_executor(None, call, *arguments)

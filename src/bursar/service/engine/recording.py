@@ -1,0 +1,250 @@
+"""
+Recording results, each once.
+
+All that ended while the last records were made durable goes into the next ones: one sync for
+many, the more the faster tasks end. While more tasks of an instance wait to start, its results
+wait for others, too, for a moment: each record costs a sync, a frame to each worker and one to
+each client that listens. Nobody hears of an end before it is durable: neither the client nor the
+worker, which keeps the outcome until then.
+"""
+
+import asyncio
+import contextlib
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from bursar.model.outcome import Outcome
+from bursar.service.engine.instance import Instance
+from bursar.service.engine.records import ENDED, Ended
+from bursar.service.engine.results import Batch, Recent, has_log, make_line
+from bursar.service.engine.spots import Spots
+from bursar.service.parties import Clock, Desk, Journal, ServiceError
+
+MOST = 4096
+"""Results recorded together, about."""
+
+LARGEST = 16 << 20
+"""Bytes of results in one record, about."""
+
+MOMENT = 0.05
+"""Seconds between two records, at least, of instances that have tasks waiting."""
+
+AGAIN = 1.0
+"""Seconds after which a full disk is tried again."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(slots=True)
+class Ending:
+    """
+    The end of a task.
+
+    Parameters
+    ----------
+    state
+        Final.
+    attempt
+        How often it was tried.
+    cost
+        Processor-seconds of shared processors to be paid for.
+    host
+        Where it ran; empty: nowhere.
+    """
+
+    instance: Instance
+    task: int
+    state: int
+    attempt: int
+    cost: float
+    host: str
+    outcome: Outcome
+
+
+Written = tuple[Instance, Batch, list[Ending], dict[int, int]]
+
+Told = Callable[[], None]
+"""Called when what was recorded is durable."""
+
+
+class Recorder:
+    """
+    Writes results and charges what they cost, together.
+
+    Parameters
+    ----------
+    on_recorded
+        Told of an instance, of endings that are durable now, and of those whose long streams
+        are in files the serial, by task.
+    on_fault
+        Told when something went wrong that should not be able to.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        spots: Spots,
+        desk: Desk,
+        clock: Clock,
+        recent: Recent,
+        on_recorded: Callable[[Instance, Batch, Sequence[Ending], dict[int, int]], None],
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._journal = journal
+        self._spots = spots
+        self._desk = desk
+        self._clock = clock
+        self._recent = recent
+        self._on_recorded = on_recorded
+        self._on_fault = on_fault
+        self._queue: deque[tuple[Sequence[Ending], Told | None]] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._queued = 0
+        self._urgent = asyncio.Event()
+        self._next = 0.0  # on the loop's clock: when those that can wait are written
+
+    def record(self, endings: Sequence[Ending], told: Told | None = None) -> None:
+        """Tasks have ended; ``told`` is called once that, and all before it, is durable."""
+        self._queue.append((endings, told))
+        self._queued += len(endings)
+        if self._queued >= MOST or not all(e.instance.tasks.ready for e in endings):
+            self._urgent.set()
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+
+    async def settle(self) -> None:
+        """Returns when all that was handed in is durable, or never will be."""
+        self._urgent.set()
+        while self._running is not None and not self._running.done():
+            await asyncio.wait({self._running})
+
+    def stop(self) -> None:
+        """Records nothing more."""
+        if self._running is not None:
+            self._running.cancel()
+
+    async def _run(self) -> None:
+        while self._queue:
+            await self._wait_for_others()
+            endings: list[Ending] = []
+            told: list[Told] = []
+            while self._queue and len(endings) < MOST:
+                some, tell = self._queue.popleft()
+                endings.extend(some)
+                if tell is not None:
+                    told.append(tell)
+            self._queued -= len(endings)
+            if self._queue:
+                self._urgent.set()
+            try:
+                if endings and not await self._write(endings):
+                    return
+                for tell in told:
+                    tell()
+            except Exception as error:
+                self._on_fault(error)
+                return
+
+    async def _wait_for_others(self) -> None:
+        """For a moment after the last record, unless there is something that cannot wait."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._next):
+                await self._urgent.wait()
+        self._urgent.clear()
+        self._next = asyncio.get_running_loop().time() + MOMENT
+
+    async def _write(self, endings: Sequence[Ending]) -> bool:
+        by_instance: dict[int, list[Ending]] = {}
+        only_charged: dict[int, list[Ending]] = {}
+        for ending in endings:
+            which = only_charged if ending.instance.destroyed else by_instance
+            which.setdefault(ending.instance.number, []).append(ending)
+        for some in only_charged.values():
+            self._charge(some)
+        written: list[Written] = []
+        now = self._clock()
+        for some in by_instance.values():
+            for piece in _pieces(some):
+                written.append(self._append(piece[0].instance, piece, now, written))
+        # Nothing is awaited from the first of them to here: they are durable all or none.
+        if (written or only_charged) and not await self.durable():
+            return False
+        for instance, batch, piece, logs in written:
+            if instance.destroyed:  # meanwhile
+                self._spots.kill(batch.spot)
+                continue
+            self._recent.add(batch)
+            self._on_recorded(instance, batch, piece, logs)
+        return True
+
+    def _append(
+        self,
+        instance: Instance,
+        endings: list[Ending],
+        now: float,
+        before: Sequence[Written],
+    ) -> Written:
+        last = instance.results.last
+        if before and before[-1][0] is instance:
+            last = before[-1][1].last
+        labels = instance.tasks.labels
+        lines = [
+            make_line(
+                last + 1 + i, e.task, e.state, e.attempt, labels.get(e.task, ""), e.host, e.outcome
+            )
+            for i, e in enumerate(endings)
+        ]
+        tasks = array("I", [e.task for e in endings])
+        logs = {e.task: e.outcome.attempt for e in endings if has_log(e.outcome)}
+        record = Ended(
+            instance.number,
+            last + 1,
+            now,
+            tasks.tobytes(),
+            bytes([e.state for e in endings]),
+            lines,
+            logs,
+        )
+        spot = self._spots.append(ENDED, _encode(record), essential=True)
+        self._charge(endings)
+        size = sum(map(len, lines))
+        batch = Batch(last + 1, len(lines), now, tasks, spot, size, lines)
+        return instance, batch, endings, logs
+
+    def _charge(self, endings: Sequence[Ending]) -> None:
+        """What tasks of one instance used, also of one that was destroyed meanwhile."""
+        cost, instance = sum(e.cost for e in endings), endings[0].instance
+        if cost:
+            self._desk.used(instance.pool, instance.user, instance.handle, 1, cost)
+
+    async def durable(self) -> bool:
+        """Waits until all that was appended is durable, for room on the disk too; else False."""
+        while True:
+            try:
+                await self._journal.durable()
+            except ServiceError as error:
+                if error.status != 507:
+                    return False
+                await asyncio.sleep(AGAIN)
+            else:
+                return True
+
+
+def _pieces(endings: list[Ending]) -> list[list[Ending]]:
+    """Cut so that no record is much larger than it should be."""
+    pieces: list[list[Ending]] = [[]]
+    size = 0
+    for ending in endings:
+        outcome = ending.outcome
+        more = len(outcome.stdout) + len(outcome.stderr) + len(outcome.value) + len(outcome.sealed)
+        if pieces[-1] and size + more > LARGEST:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(ending)
+        size += more
+    return pieces

@@ -1,0 +1,251 @@
+"""
+What the engine has in the journal.
+
+Columns of numbers are arrays in the machine's own byte order, as they lie in memory: the journal
+stays on its machine. The state of an instance is the union of what its records say, so any order
+will do.
+"""
+
+import re
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+CREATED, ADDED, ENDED, FORGOT, UNWANTED, LOST, DESTROYED, NUMBERS, SPENT = range(1, 10)
+"""Kinds."""
+
+_RUNS = re.compile(rb"(.)\1*", re.DOTALL)
+
+MACHINE = f"{sys.byteorder}-{struct.calcsize('I')}"
+"""What columns of numbers depend on."""
+
+
+class Created(msgspec.Struct, frozen=True, array_like=True):
+    """
+    An instance.
+
+    Parameters
+    ----------
+    number
+        By which its other records name it; never used again.
+    handle, user, label, agreement, keep, created
+        See :class:`bursar.remote.messages.InstanceInfo`.
+    key
+        By which it was asked for; empty: none.
+    folder
+        Name of its home.
+    """
+
+    number: int
+    handle: str
+    user: str
+    label: str
+    agreement: str
+    keep: float
+    created: float
+    key: str
+    folder: str
+
+
+class Added(msgspec.Struct, frozen=True, array_like=True):
+    """
+    Tasks that were submitted together, or what is left of them.
+
+    Parameters
+    ----------
+    number
+        Of the instance.
+    first, count
+        Their numbers.
+    key, at
+        By which they were submitted, and when.
+    which
+        Those that follow, less ``first``; empty: all.
+    processors, limits, tries, runtimes
+        Columns; a limit or runtime that was not given is NaN.
+    bodies
+        See :mod:`bursar.service.engine.bodies`.
+    labels
+        Of those that have one, by task.
+    """
+
+    number: int
+    first: int
+    count: int
+    key: str
+    at: float
+    which: bytes
+    processors: bytes
+    limits: bytes
+    tries: bytes
+    runtimes: bytes
+    bodies: list[bytes]
+    labels: dict[int, str]
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True):
+    """
+    Results that were recorded together.
+
+    Parameters
+    ----------
+    number
+        Of the instance.
+    first
+        Cursor of the first.
+    at
+        When.
+    tasks, states
+        Columns.
+    lines
+        JSON of each.
+    logs
+        Serial of the attempt whose long streams are in files, by task.
+    """
+
+    number: int
+    first: int
+    at: float
+    tasks: bytes
+    states: bytes
+    lines: list[bytes]
+    logs: dict[int, int] = {}
+
+
+class EndedIndex(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept in memory of :class:`Ended`; its lines are only measured."""
+
+    number: int
+    first: int
+    at: float
+    tasks: bytes
+    states: bytes
+    lines: list[msgspec.Raw]
+    logs: dict[int, int] = {}
+
+
+class Forgot(msgspec.Struct, frozen=True, array_like=True):
+    """
+    Results up to a cursor are with the client.
+
+    Parameters
+    ----------
+    number
+        Of the instance.
+    through
+        The cursor.
+    at
+        When the last of them was recorded.
+    runs
+        Their tasks, and how these ended: first, count and state of each run.
+    """
+
+    number: int
+    through: int
+    at: float
+    runs: bytes
+
+
+class Unwanted(msgspec.Struct, frozen=True, array_like=True):
+    """Tasks that were cancelled: first and count of each run."""
+
+    number: int
+    runs: bytes
+
+
+class Lost(msgspec.Struct, frozen=True, array_like=True):
+    """How often a task was lost with its worker."""
+
+    number: int
+    task: int
+    times: int
+
+
+class Destroyed(msgspec.Struct, frozen=True, array_like=True):
+    """Nothing is left of an instance but its home, which is to go."""
+
+    folder: str
+
+
+class Spent(msgspec.Struct, frozen=True, array_like=True):
+    """A user's key asked for an instance that was destroyed, and is not to make another one."""
+
+    user: str
+    key: str
+    at: float
+
+
+class Numbers(msgspec.Struct, frozen=True, array_like=True):
+    """
+    What is never used again, though nothing else may be left of it.
+
+    Parameters
+    ----------
+    machine
+        See :data:`MACHINE`.
+    below
+        Numbers of instances: a worker may come back with the tasks of one that is gone.
+    """
+
+    machine: str
+    below: int
+
+
+def column(kind: str, data: bytes) -> "array[int]":
+    """A column of whole numbers."""
+    values: array[int] = array(kind)
+    values.frombytes(data)
+    return values
+
+
+def runs_of(tasks: Iterable[int], states: bytearray | None = None) -> bytes:
+    """
+    Runs of tasks.
+
+    Parameters
+    ----------
+    tasks
+        Ascending.
+    states
+        Of all tasks: then a run is of one state, which stands third.
+    """
+    runs: array[int] = array("I")
+    start = count = state = 0
+    for task in tasks:
+        now = states[task] if states is not None else 0
+        if count and task == start + count and now == state:
+            count += 1
+            continue
+        if count:
+            runs.extend((start, count) if states is None else (start, count, state))
+        start, count, state = task, 1, now
+    if count:
+        runs.extend((start, count) if states is None else (start, count, state))
+    return runs.tobytes()
+
+
+def final_runs(states: bytearray, least: int) -> bytes:
+    """Runs, with states, of all tasks whose state is this one or a later one."""
+    runs: array[int] = array("I")
+    for run in _RUNS.finditer(states):
+        state = states[run.start()]
+        if state >= least:
+            runs.extend((run.start(), run.end() - run.start(), state))
+    return runs.tobytes()
+
+
+def in_runs(data: bytes) -> Iterator[range]:
+    """The runs of :func:`runs_of` without states."""
+    runs = column("I", data)
+    for i in range(0, len(runs), 2):
+        yield range(runs[i], runs[i] + runs[i + 1])
+
+
+def in_stated_runs(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """First, count and state of the runs of :func:`runs_of` with states."""
+    runs = column("I", data)
+    for i in range(0, len(runs), 3):
+        yield runs[i], runs[i + 1], runs[i + 2]

@@ -1,0 +1,619 @@
+"""
+Which task goes to which worker.
+
+Tasks run on the workers of one pool. Whose turn it is within a pool is decided by
+:mod:`bursar.service.engine.fairness`, first among its users, then among the instances of one. The
+tasks of an instance start in their order. One that needs more processors than any worker has free
+gets a worker reserved where it can start soonest; what comes behind it may start before it
+where that does not delay it, as in EASY backfilling [1]_.
+
+Workers pull: a worker that joins has *credit* for as many tasks as it has processors, and for a
+moment's worth of short ones beside them, and gets it back with every outcome. That is the paper's
+"notify and pull" with the two messages it saves: instead of being told that there is
+work and asking for it, the worker has asked before.
+
+References
+----------
+.. [1] Lifka (1995). The ANL/IBM SP scheduling system. JSSPP, LNCS 949: 295-303.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from bursar.dispatch.prefetch import Prefetch
+from bursar.model.admission import Refusal
+from bursar.model.demand import Demand
+from bursar.service.engine.fairness import Turns
+from bursar.service.engine.instance import Instance
+from bursar.service.engine.tasks import BITS, CLAIMED, READY, Tasks
+
+DEPTH = 128
+"""Tasks of an instance and width that are looked at behind one that does not fit."""
+
+GUESS = 1.0
+"""Seconds that a task without a hint is thought to take before one like it has ended."""
+
+LEAST = 1e-3
+"""Seconds that each task counts at least in its owner's turns: to be started is work, too."""
+
+BATCH = 2048
+"""Tasks that a worker gets at a time, at most."""
+
+Admit = Callable[[str], float | Refusal]
+"""Of a user: seconds for which a task may run now, or why none may."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """
+    A worker.
+
+    Parameters
+    ----------
+    name
+        Unique in the service.
+    pool, lease
+        To which it belongs.
+    processors
+        How many it has.
+    host
+        Name of its machine.
+    open
+        Whether it is given anything.
+    used
+        Processors that its tasks hold, or will.
+    claims
+        Its tasks by number on the wire, in the order in which they were given.
+    idle_since
+        Seconds since the epoch; says nothing while it has tasks.
+    asked_back
+        When tasks were last asked back.
+    """
+
+    name: str
+    pool: str
+    lease: str
+    processors: int
+    host: str = ""
+    open: bool = True
+    used: int = 0
+    claims: "dict[int, Claim]" = field(default_factory=dict)
+    prefetch: Prefetch = field(default_factory=Prefetch)
+    idle_since: float = 0.0
+    asked_back: float = -math.inf
+
+    @property
+    def free(self) -> int:
+        """Processors that nothing holds; negative: tasks wait there."""
+        return self.processors - self.used
+
+
+class Claim:
+    """
+    A task in the hands of a worker.
+
+    Attributes
+    ----------
+    number, serial
+        Task and attempt on the wire; a serial is never used for another attempt.
+    cost
+        Processor-seconds that were charged for it in its owner's turns.
+    limit
+        Seconds after which the worker kills it, of its own or as long as it may run there; 0:
+        never.
+    given, ends
+        When it was given, and should end; infinite when unknown.
+    recalled
+        The worker was told to stop it.
+    """
+
+    __slots__ = (
+        "cost",
+        "ends",
+        "given",
+        "instance",
+        "limit",
+        "number",
+        "processors",
+        "recalled",
+        "seat",
+        "serial",
+        "task",
+    )
+
+    def __init__(
+        self,
+        instance: Instance,
+        task: int,
+        serial: int,
+        seat: Seat,
+        processors: int,
+        given: float,
+        ends: float,
+        cost: float,
+        limit: float,
+    ) -> None:
+        self.instance = instance
+        self.task = task
+        self.number = instance.number << BITS | task
+        self.serial = serial
+        self.seat = seat
+        self.processors = processors
+        self.given = given
+        self.ends = ends
+        self.cost = cost
+        self.limit = limit
+        self.recalled = False
+
+
+@dataclass(slots=True)
+class _Reservation:
+    instance: Instance
+    task: int
+    seat: Seat
+
+
+@dataclass(slots=True)
+class Pool:
+    """
+    Workers, and the instances that have ready tasks for them.
+
+    Parameters
+    ----------
+    refused
+        Why nothing of a user runs now, by user.
+    """
+
+    seats: dict[str, Seat] = field(default_factory=dict)
+    members: dict[int, Instance] = field(default_factory=dict)
+    users: Turns[str] = field(default_factory=Turns)
+    instances: dict[str, Turns[int]] = field(default_factory=dict)
+    wide: set[int] = field(default_factory=set)
+    reserved: _Reservation | None = None
+    refused: dict[str, Refusal] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> int:
+        """Tasks that may start."""
+        return sum(instance.tasks.ready for instance in self.members.values())
+
+
+Given = list[tuple[Seat, list[Claim]]]
+
+
+class Scheduler:
+    """
+    Seats, pools and claims.
+
+    Parameters
+    ----------
+    serial
+        The number of the first attempt. Those of another life of the service are elsewhere.
+    limit
+        Seconds after which a task is killed that has no limit; None: never.
+    """
+
+    def __init__(self, serial: int, limit: float | None = None) -> None:
+        self._serial = serial
+        self._limit = math.inf if limit is None else limit
+        self.pools: dict[str, Pool] = {}
+        self.seats: dict[str, Seat] = {}
+        self.claims: dict[int, Claim] = {}
+        self._owing: dict[int, Instance] = {}
+
+    # Workers.
+
+    def join(self, seat: Seat) -> None:
+        """A worker is there; it has nothing."""
+        self.seats[seat.name] = seat
+        self._pool(seat.pool).seats[seat.name] = seat
+
+    def leave(self, seat: Seat) -> None:
+        """A worker, which has nothing any more, is gone."""
+        assert not seat.claims
+        if self.seats.get(seat.name) is seat:
+            del self.seats[seat.name]
+            del self.pools[seat.pool].seats[seat.name]
+            self._forget_if_empty(seat.pool)
+
+    def adopt(self, seat: Seat, instance: Instance, task: int, serial: int, ready: bool) -> Claim:
+        """A worker has had a task before: of an earlier life, or connection."""
+        tasks = instance.tasks
+        if ready:
+            tasks.unqueue(task, CLAIMED)
+            self._rest_if_idle(instance)
+        else:
+            tasks.move(task, CLAIMED)
+        width = tasks.processors[task]
+        claim = Claim(instance, task, serial, seat, width, instance.created, math.inf, 0.0, 0.0)
+        self._hold(claim)
+        return claim
+
+    def release(self, claim: Claim) -> None:
+        """A worker has a task no more."""
+        number = claim.number
+        del self.claims[number]
+        del claim.seat.claims[number]
+        claim.seat.used -= claim.processors
+
+    def settle(self, claim: Claim, seconds: float) -> None:
+        """What a claim cost its owner in turns is known now."""
+        instance = claim.instance
+        instance.owed += claim.processors * seconds - claim.cost
+        self._owing[instance.number] = instance
+
+    def limit_of(self, tasks: Tasks, task: int) -> float:
+        """Seconds after which a task is killed, wherever it runs; infinite: never."""
+        limit = tasks.limits[task]
+        return limit if limit == limit else self._limit
+
+    # Instances.
+
+    def enlist(self, instance: Instance) -> None:
+        """An instance has ready tasks."""
+        pool = self._pool(instance.pool)
+        number, user = instance.number, instance.user
+        pool.members[number] = instance
+        turns = pool.instances.get(user)
+        if turns is None:
+            turns = pool.instances[user] = Turns()
+        turns.wait(number)
+        if user not in pool.refused:
+            pool.users.wait(user)
+        if any(width > 1 for width in instance.tasks.lanes):
+            pool.wide.add(number)
+
+    def drop(self, instance: Instance) -> None:
+        """An instance is gone; its claims end as their workers say so."""
+        pool = self.pools.get(instance.pool)
+        if pool is None:
+            return
+        self._unlist(pool, instance)
+        if instance.user in pool.instances:
+            pool.instances[instance.user].drop(instance.number)
+        self._owing.pop(instance.number, None)
+        self._forget_if_empty(instance.pool)
+
+    def rest(self, instance: Instance) -> None:
+        """Tasks of an instance have left their lanes."""
+        self._rest_if_idle(instance)
+
+    # Giving out.
+
+    def fill(self, name: str, now: float, admit: Admit) -> Given:
+        """
+        Gives the ready tasks of a pool to its workers, as there is room.
+
+        Parameters
+        ----------
+        admit
+            Asked once for each user who has ready tasks.
+        """
+        pool = self.pools.get(name)
+        if pool is None or not pool.members:
+            return []
+        self._correct()
+        allowed = self._ask(pool, admit)
+        if not pool.seats or not allowed:
+            return []
+        pool.wide = {n for n in pool.wide if _is_wide(pool.members[n].tasks)}
+        given: dict[str, list[Claim]] = {}
+        if pool.wide:
+            self._fill_rigid(pool, now, allowed, given)
+        else:
+            pool.reserved = None
+            self._fill_serial(pool, now, allowed, given)
+        return [(pool.seats[seat], claims) for seat, claims in given.items()]
+
+    def _ask(self, pool: Pool, admit: Admit) -> dict[str, float]:
+        allowed: dict[str, float] = {}
+        pool.refused.clear()
+        for user, turns in pool.instances.items():
+            if not turns:
+                continue
+            answer = admit(user)
+            if isinstance(answer, Refusal):
+                pool.refused[user] = answer
+                pool.users.rest(user)
+            else:
+                allowed[user] = answer
+                pool.users.wait(user)
+        return allowed
+
+    def _fill_serial(
+        self, pool: Pool, now: float, allowed: dict[str, float], given: dict[str, list[Claim]]
+    ) -> None:
+        ready = pool.ready
+        fair = ready // (2 * len(pool.seats))
+        rooms: list[tuple[float, int, Seat]] = []
+        for i, seat in enumerate(pool.seats.values()):
+            if not seat.open:
+                continue
+            room = seat.processors - seat.used
+            if fair:
+                room += min(seat.prefetch.depth(seat.processors), fair)
+            if room > 0:
+                rooms.append((seat.used / seat.processors, i, seat))
+        rooms.sort()
+        for _, _, seat in rooms:
+            room = seat.processors - seat.used
+            if fair:
+                room += min(seat.prefetch.depth(seat.processors), fair)
+            claims = self._take(pool, seat, min(room, BATCH), now, allowed)
+            if not claims:
+                return
+            given[seat.name] = claims
+
+    def _take(
+        self, pool: Pool, seat: Seat, room: int, now: float, allowed: dict[str, float]
+    ) -> list[Claim]:
+        """The next tasks, all of one processor, for a worker."""
+        claims: list[Claim] = []
+        while room > 0:
+            user = pool.users.first()
+            if user is None:
+                break
+            turns = pool.instances[user]
+            number = turns.first()
+            assert number is not None
+            instance = pool.members[number]
+            rivals = max(len(pool.users), len(turns))
+            count = room if rivals == 1 else max(1, room // (4 * rivals))
+            count = min(count, instance.tasks.ready)
+            cost = 0.0
+            for _ in range(count):
+                claim = self._claim(instance, instance.tasks.head(1), 1, seat, now, allowed[user])
+                cost += claim.cost
+                claims.append(claim)
+            room -= count
+            turns.charge(number, cost)
+            pool.users.charge(user, cost)
+            self._rest_if_idle(instance)
+        return claims
+
+    def _claim(
+        self, instance: Instance, task: int, width: int, seat: Seat, now: float, seconds: float
+    ) -> Claim:
+        tasks = instance.tasks
+        runtime = tasks.runtimes[task]
+        limit = self.limit_of(tasks, task)
+        if runtime == runtime:
+            expected, ends = runtime, now + runtime
+        else:
+            mean = instance.mean
+            expected = GUESS if mean is None else mean
+            ends = now + limit
+        if seconds < limit:
+            limit = max(seconds, LEAST)
+        if limit == math.inf:
+            limit = 0.0
+        self._serial += 1
+        claim = Claim(
+            instance,
+            task,
+            self._serial,
+            seat,
+            width,
+            now,
+            ends,
+            width * (expected if expected > LEAST else LEAST),
+            limit,
+        )
+        tasks.unqueue(task, CLAIMED)
+        self._hold(claim)
+        return claim
+
+    def _hold(self, claim: Claim) -> None:
+        seat, number = claim.seat, claim.number
+        self.claims[number] = claim
+        seat.claims[number] = claim
+        seat.used += claim.processors
+
+    # Where some tasks hold several processors.
+
+    def _fill_rigid(
+        self, pool: Pool, now: float, allowed: dict[str, float], given: dict[str, list[Claim]]
+    ) -> None:
+        seats = [seat for seat in pool.seats.values() if seat.open]
+        if not seats:
+            return
+        self._check_reservation(pool, allowed)
+        while any(seat.free > 0 for seat in seats):
+            found = self._find(pool, seats, now)
+            if found is None:
+                return
+            instance, task, seat = found
+            width = instance.tasks.processors[task]
+            user = instance.user
+            claim = self._claim(instance, task, width, seat, now, allowed[user])
+            given.setdefault(seat.name, []).append(claim)
+            if pool.reserved is not None and (
+                pool.reserved.instance is instance and pool.reserved.task == task
+            ):
+                pool.reserved = None
+            pool.instances[user].charge(instance.number, claim.cost)
+            pool.users.charge(user, claim.cost)
+            self._rest_if_idle(instance)
+
+    def _check_reservation(self, pool: Pool, allowed: Collection[str]) -> None:
+        reserved = pool.reserved
+        if reserved is not None and not (
+            pool.members.get(reserved.instance.number) is reserved.instance
+            and reserved.instance.user in allowed
+            and reserved.instance.tasks.states[reserved.task] == READY
+            and pool.seats.get(reserved.seat.name) is reserved.seat
+            and reserved.seat.open
+        ):
+            pool.reserved = None
+
+    def _find(self, pool: Pool, seats: list[Seat], now: float) -> tuple[Instance, int, Seat] | None:
+        """The first in turn that can start now, and where."""
+        widest = max(seat.processors for seat in seats)
+        if pool.reserved is not None:  # it has waited longest for its turn
+            instance, task = pool.reserved.instance, pool.reserved.task
+            place = _best_fit(seats, instance.tasks.processors[task], None)
+            if place is not None:
+                return instance, task, place
+        for user in pool.users.in_order():
+            for number in pool.instances[user].in_order():
+                instance = pool.members[number]
+                tasks = instance.tasks
+                for task, width in sorted((tasks.head(w), w) for w in tasks.lanes):
+                    if width > widest:
+                        continue
+                    found = self._place(pool, seats, instance, task, width, now)
+                    if found is not None:
+                        return instance, *found
+        return None
+
+    def _place(
+        self, pool: Pool, seats: list[Seat], instance: Instance, task: int, width: int, now: float
+    ) -> tuple[int, Seat] | None:
+        reserved = pool.reserved
+        seat = _best_fit(seats, width, None if reserved is None else reserved.seat)
+        if seat is not None:
+            return task, seat
+        if reserved is None:
+            able = [seat for seat in seats if seat.processors >= width]
+            soonest = min(able, key=lambda seat: (_shadow(seat, width, now)[0], -seat.free))
+            pool.reserved = _Reservation(instance, task, soonest)
+            return None
+        if reserved.seat.free < width:
+            return None
+        ahead = reserved.instance.tasks.processors[reserved.task]
+        shadow, spare = _shadow(reserved.seat, ahead, now)
+        if width <= spare:
+            return task, reserved.seat
+        if shadow == math.inf:
+            return None
+        for other in instance.tasks.firsts(width, DEPTH):
+            if now + instance.tasks.runtimes[other] <= shadow:
+                return other, reserved.seat
+        return None
+
+    # What is asked.
+
+    def demand(self) -> dict[str, Demand]:
+        """By pool, the tasks that processors are wanted for; not those that may not run now."""
+        found: dict[str, Demand] = {}
+        for name, pool in self.pools.items():
+            tasks = processors = widest = later = 0
+            work = longest = 0.0
+            for instance in pool.members.values():
+                if instance.user in pool.refused:
+                    later += instance.tasks.ready
+                    continue
+                guess = GUESS if instance.mean is None else instance.mean
+                for width, lane in instance.tasks.lanes.items():
+                    tasks += lane.ready
+                    processors += width * lane.ready
+                    widest = max(widest, width)
+                    work += width * (lane.work + lane.unknown * guess)
+                    longest = max(longest, lane.longest, guess if lane.unknown else 0.0)
+            running = sum(min(seat.used, seat.processors) for seat in pool.seats.values())
+            found[name] = Demand(
+                tasks=tasks,
+                processors=processors,
+                widest=widest,
+                work=work,
+                longest=longest,
+                running=running,
+                later=later,
+            )
+        return found
+
+    def is_waiting(self, name: str) -> bool:
+        """Whether some tasks of a pool could start if there were processors."""
+        pool = self.pools.get(name)
+        return pool is not None and len(pool.users) > 0
+
+    def to_take_back(self, name: str, now: float, calm: float) -> list[tuple[Seat, int]]:
+        """
+        Tasks that wait at a worker of a pool while another one has nothing: how many to ask back.
+
+        Parameters
+        ----------
+        calm
+            Seconds between two times that a worker is asked.
+        """
+        pool = self.pools.get(name)
+        if pool is None or pool.members or len(pool.seats) < 2:
+            return []
+        if all(seat.claims or not seat.open for seat in pool.seats.values()):
+            return []
+        asked: list[tuple[Seat, int]] = []
+        for seat in pool.seats.values():
+            waiting = len(seat.claims) - seat.processors
+            if waiting > 0 and seat.used == len(seat.claims) and now - seat.asked_back > calm:
+                seat.asked_back = now
+                asked.append((seat, (waiting + 1) // 2))
+        return asked
+
+    # Inside.
+
+    def _pool(self, name: str) -> Pool:
+        pool = self.pools.get(name)
+        if pool is None:
+            pool = self.pools[name] = Pool()
+        return pool
+
+    def _forget_if_empty(self, name: str) -> None:
+        pool = self.pools.get(name)
+        if pool is not None and not pool.seats and not pool.members:
+            del self.pools[name]
+
+    def _rest_if_idle(self, instance: Instance) -> None:
+        pool = self.pools.get(instance.pool)
+        if pool is not None and not instance.tasks.ready:
+            self._unlist(pool, instance)
+
+    def _unlist(self, pool: Pool, instance: Instance) -> None:
+        if pool.members.pop(instance.number, None) is None:
+            return
+        pool.wide.discard(instance.number)
+        turns = pool.instances[instance.user]
+        turns.rest(instance.number)
+        if not turns:
+            pool.users.rest(instance.user)
+            pool.refused.pop(instance.user, None)
+
+    def _correct(self) -> None:
+        for instance in self._owing.values():
+            pool = self.pools.get(instance.pool)
+            if pool is not None and instance.user in pool.instances:
+                pool.instances[instance.user].correct(instance.number, instance.owed)
+                pool.users.correct(instance.user, instance.owed)
+            instance.owed = 0.0
+        self._owing.clear()
+
+
+def _is_wide(tasks: Tasks) -> bool:
+    return any(width > 1 for width in tasks.lanes)
+
+
+def _best_fit(seats: Iterable[Seat], width: int, but: Seat | None) -> Seat | None:
+    """The worker with the least room that is enough."""
+    best: Seat | None = None
+    for seat in seats:
+        if seat is not but and seat.free >= width and (best is None or seat.free < best.free):
+            best = seat
+    return best
+
+
+def _shadow(seat: Seat, width: int, now: float) -> tuple[float, int]:
+    """
+    When a task could start on a worker, and how many processors are spare then.
+
+    Where it is not known when tasks end: never, and none, so that nothing overtakes it.
+    """
+    free = seat.free
+    shadow = now
+    for end, freed in sorted((c.ends, c.processors) for c in seat.claims.values()):
+        if free >= width and end > shadow:
+            break
+        if end == math.inf:
+            return math.inf, 0
+        free += freed
+        shadow = max(end, now)
+    return shadow, free - width

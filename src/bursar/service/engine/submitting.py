@@ -1,0 +1,158 @@
+"""Tasks on their way in: checked, journalled, and given out once they are durable."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from bursar.remote import messages as api
+from bursar.service.engine.background import Background
+from bursar.service.engine.bells import Bells
+from bursar.service.engine.bodies import make_body
+from bursar.service.engine.books import Books
+from bursar.service.engine.counters import Counters
+from bursar.service.engine.floor import Floor
+from bursar.service.engine.instance import Instance, Submission
+from bursar.service.engine.recording import AGAIN
+from bursar.service.engine.records import ADDED
+from bursar.service.engine.spots import Spots
+from bursar.service.engine.tasks import HELD, columns_of
+from bursar.service.parties import Clock, Journal, ServiceError
+
+_CHUNK = 2048  # tasks that are taken between two turns of the loop
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Submitting:
+    """
+    Takes tasks.
+
+    Parameters
+    ----------
+    directories
+        Folders in which a task may be told to run, besides its instance's own.
+    processors
+        Of the site; None: there is no telling.
+    """
+
+    def __init__(
+        self,
+        *,
+        books: Books,
+        journal: Journal,
+        spots: Spots,
+        floor: Floor,
+        bells: Bells,
+        background: Background,
+        counters: Counters,
+        clock: Clock,
+        directories: Sequence[str],
+        processors: int | None,
+    ) -> None:
+        self._books = books
+        self._journal = journal
+        self._spots = spots
+        self._floor = floor
+        self._bells = bells
+        self._background = background
+        self._counters = counters
+        self._clock = clock
+        self._directories = directories
+        self._processors = processors
+
+    async def make_bodies(self, specs: Sequence[api.TaskSpec]) -> list[bytes]:
+        """
+        Bodies of tasks; of many, some at a time, so that nobody waits for long.
+
+        Raises
+        ------
+        ServiceError
+            422, when one makes no sense or is not allowed.
+        """
+        bodies: list[bytes] = []
+        for at in range(0, len(specs), _CHUNK):
+            if at:
+                await asyncio.sleep(0)
+            for i, spec in enumerate(specs[at : at + _CHUNK], at):
+                self._check_width(spec, f"tasks[{i}]")
+                bodies.append(make_body(spec, self._directories, f"tasks[{i}]"))
+        return bodies
+
+    def _check_width(self, spec: api.TaskSpec, where: str) -> None:
+        """What can never run would wait for ever."""
+        if self._processors is not None and spec.processors > self._processors:
+            raise ServiceError(
+                "bad-value",
+                422,
+                f"holds {spec.processors} processors, and the site has {self._processors}",
+                where=f"{where}.processors",
+            )
+
+    async def submit(
+        self, instance: Instance, specs: Sequence[api.TaskSpec], bodies: list[bytes], key: str
+    ) -> Submission:
+        """
+        Adds tasks to an instance; they are durable on return.
+
+        Raises
+        ------
+        ServiceError
+            403, 413 or 429, when the user has too much; 507, when the disk is full.
+        """
+        self._books.check_tasks(instance, len(specs), sum(map(len, bodies)))
+        submission, new = self._add(instance, specs, bodies, key)
+        # Whoever asked may go away meanwhile; what was journalled is given out all the same.
+        await asyncio.shield(self._background.spawn(self._start(instance, new)))
+        return submission
+
+    def _add(
+        self, instance: Instance, specs: Sequence[api.TaskSpec], bodies: list[bytes], key: str
+    ) -> tuple[Submission, Sequence[int]]:
+        first, now = instance.promised, self._clock()
+        added = columns_of(instance.number, first, key, now, specs, bodies)
+        spot = self._spots.append(ADDED, _encode(added), essential=False)
+        instance.promised += len(specs)
+        count = len(specs)
+        submission = Submission(first, count, key, now, spot, count, count)
+        instance.submissions.append(submission)
+        if key:
+            instance.keys[key] = submission
+        new = instance.tasks.place(added)
+        usage = self._books.usage(instance.user)
+        usage.unfinished += count
+        usage.task_bytes += sum(map(len, bodies))
+        self._counters.submitted += count
+        self._bells.ring(instance)
+        return submission, new
+
+    async def _start(self, instance: Instance, new: Sequence[int]) -> None:
+        """Tasks are given out once they are durable, at once or later."""
+        try:
+            await self._journal.durable()
+        except ServiceError as error:
+            if error.status == 507:
+                self._background.spawn(self._start_later(instance, new))
+            raise
+        self._queue(instance, new)
+
+    async def _start_later(self, instance: Instance, new: Sequence[int]) -> None:
+        while True:
+            await asyncio.sleep(AGAIN)
+            try:
+                await self._journal.durable()
+            except ServiceError as error:
+                if error.status != 507:
+                    return
+            else:
+                self._queue(instance, new)
+                return
+
+    def _queue(self, instance: Instance, new: Sequence[int]) -> None:
+        if instance.destroyed:
+            return
+        tasks = instance.tasks
+        states = tasks.states
+        tasks.queue_all(t for t in new if states[t] == HELD)  # none that was cancelled meanwhile
+        self._floor.enlist(instance)
+        self._bells.ring(instance)

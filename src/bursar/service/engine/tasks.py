@@ -1,0 +1,313 @@
+"""The tasks of an instance, in columns: some hundred bytes each, whatever their number."""
+
+import math
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+
+from bursar.remote.messages import TaskSpec, TaskState
+from bursar.service.engine.records import Added, column
+
+BITS = 32
+"""Of a task's number within its instance; above them is the instance's."""
+
+MASK = (1 << BITS) - 1
+
+NO_TIME = math.nan
+"""In a column of seconds: nothing was said."""
+
+
+class State(IntEnum):
+    """Where a task stands."""
+
+    ABSENT = 0
+    """There is none of this number: its submission could not be written."""
+    HELD = 1
+    """Of an earlier life of the service: some worker may be at it."""
+    READY = 2
+    CLAIMED = 3
+    ENDING = 4
+    """It has ended; its result is being written."""
+    SUCCEEDED = 5
+    FAILED = 6
+    TIMED_OUT = 7
+    CANCELLED = 8
+
+
+ABSENT, HELD, READY, CLAIMED, ENDING = range(5)  # plain numbers, for what is hot
+SUCCEEDED, FAILED, TIMED_OUT, CANCELLED = range(5, 9)
+
+NAMES: tuple[TaskState, ...] = (
+    "waiting",
+    "waiting",
+    "waiting",
+    "running",
+    "running",
+    "succeeded",
+    "failed",
+    "timed-out",
+    "cancelled",
+)
+"""Of the states, for clients."""
+
+
+class Lane:
+    """
+    Ready tasks of one width, in the order of their numbers; those that came back come first.
+
+    Tasks that have left otherwise are still listed, and skipped when they come up.
+    """
+
+    __slots__ = ("longest", "ready", "unknown", "waiting", "work")
+
+    def __init__(self) -> None:
+        self.waiting: deque[int] = deque()
+        self.ready = 0
+        self.work = 0.0  # seconds of those with a hint
+        self.unknown = 0  # those without
+        self.longest = 0.0
+
+
+class Tasks:
+    """
+    Columns, by task.
+
+    Attributes
+    ----------
+    states
+        :class:`State`.
+    processors, limits, tries, runtimes
+        As submitted; seconds that were not given are NaN.
+    losses
+        How often each was lost with its worker.
+    bodies
+        What the worker needs; empty once a task has ended.
+    labels
+        Of those unfinished tasks that have one.
+    counts
+        Tasks in each state.
+    size
+        Bytes of all bodies.
+    lanes
+        Ready tasks, by width.
+    """
+
+    def __init__(self) -> None:
+        self.states = bytearray()
+        self.processors: array[int] = array("I")
+        self.limits: array[float] = array("d")
+        self.runtimes: array[float] = array("f")
+        self.tries = bytearray()
+        self.losses = bytearray()
+        self.bodies: list[bytes] = []
+        self.labels: dict[int, str] = {}
+        self.counts = [0] * len(State)
+        self.size = 0
+        self.lanes: dict[int, Lane] = {}
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @property
+    def total(self) -> int:
+        """Tasks that there are."""
+        return len(self.states) - self.counts[ABSENT]
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks without a recorded result."""
+        counts = self.counts
+        return counts[HELD] + counts[READY] + counts[CLAIMED] + counts[ENDING]
+
+    @property
+    def ready(self) -> int:
+        """Tasks that may start."""
+        return self.counts[READY]
+
+    def grow(self, count: int) -> None:
+        """There are numbers up to this one, exclusive; nothing is known of the new ones."""
+        more = count - len(self.states)
+        if more > 0:
+            self.states.extend(bytes(more))
+            self.processors.frombytes(bytes(4 * more))
+            self.limits.extend([NO_TIME] * more)
+            self.runtimes.extend([NO_TIME] * more)
+            self.tries.extend(bytes(more))
+            self.losses.extend(bytes(more))
+            self.bodies.extend([b""] * more)
+            self.counts[ABSENT] += more
+
+    def place(self, added: Added) -> Sequence[int]:
+        """
+        Fills in what is absent of a submission, as held.
+
+        Returns
+        -------
+        sequence of int
+            Those that are new.
+        """
+        end = added.first + added.count
+        self.grow(end)
+        states, bodies = self.states, self.bodies
+        processors = column("I", added.processors)
+        limits, runtimes = array("d"), array("f")
+        limits.frombytes(added.limits)
+        runtimes.frombytes(added.runtimes)
+        new: list[int] = []
+        for row, offset in enumerate(_offsets(added)):
+            task = added.first + offset
+            if states[task] != ABSENT:
+                continue
+            states[task] = HELD
+            body = added.bodies[row]
+            bodies[task] = body
+            self.size += len(body)
+            self.processors[task] = processors[row]
+            self.limits[task] = limits[row]
+            self.runtimes[task] = runtimes[row]
+            self.tries[task] = added.tries[row]
+            new.append(task)
+        self.counts[ABSENT] -= len(new)
+        self.counts[HELD] += len(new)
+        for task, label in added.labels.items():
+            if states[task] == HELD:
+                self.labels[task] = label
+        return new
+
+    def move(self, task: int, state: int) -> None:
+        """A task is in another state; see also :meth:`queue` and :meth:`unqueue`."""
+        self.counts[self.states[task]] -= 1
+        self.counts[state] += 1
+        self.states[task] = state
+
+    def close(self, task: int, state: int) -> int:
+        """
+        A task's result is recorded; what was needed to run it goes.
+
+        Returns
+        -------
+        int
+            Bytes that its body took.
+        """
+        self.move(task, state)
+        freed = len(self.bodies[task])
+        self.bodies[task] = b""
+        self.size -= freed
+        if self.labels:
+            self.labels.pop(task, None)
+        return freed
+
+    def what_is_left(self, number: int, first: int, count: int, key: str, at: float) -> Added:
+        """A submission as it is to be kept: without the tasks whose results are recorded."""
+        states = self.states
+        left = [t for t in range(first, first + count) if ABSENT < states[t] < SUCCEEDED]
+        return Added(
+            number,
+            first,
+            count,
+            key,
+            at,
+            b"" if len(left) == count else array("I", [t - first for t in left]).tobytes(),
+            array("I", [self.processors[t] for t in left]).tobytes(),
+            array("d", [self.limits[t] for t in left]).tobytes(),
+            bytes([self.tries[t] for t in left]),
+            array("f", [self.runtimes[t] for t in left]).tobytes(),
+            [self.bodies[t] for t in left],
+            {t: self.labels[t] for t in left if t in self.labels} if self.labels else {},
+        )
+
+    def fix(self, first: int, count: int, state: int) -> None:
+        """Tasks of which nothing is known had ended so."""
+        self.grow(first + count)
+        for task in range(first, first + count):
+            if self.states[task] == ABSENT:
+                self.move(task, state)
+
+    # Lanes.
+
+    def queue(self, task: int, *, first: bool = False) -> None:
+        """A task may start, after the others of its width, or before them."""
+        self.move(task, READY)
+        width = self.processors[task]
+        lane = self.lanes.get(width)
+        if lane is None:
+            lane = self.lanes[width] = Lane()
+        if first:
+            lane.waiting.appendleft(task)
+        else:
+            lane.waiting.append(task)
+        lane.ready += 1
+        runtime = self.runtimes[task]
+        if runtime == runtime:
+            lane.work += runtime
+            lane.longest = max(lane.longest, runtime)
+        else:
+            lane.unknown += 1
+
+    def queue_all(self, tasks: Iterable[int]) -> None:
+        """Tasks may start."""
+        for task in tasks:
+            self.queue(task)
+
+    def unqueue(self, task: int, state: int) -> None:
+        """A ready task leaves its lane for another state; the lane skips it when it comes up."""
+        self.move(task, state)
+        width = self.processors[task]
+        lane = self.lanes[width]
+        lane.ready -= 1
+        runtime = self.runtimes[task]
+        if runtime == runtime:
+            lane.work -= runtime
+        else:
+            lane.unknown -= 1
+        if not lane.ready:
+            del self.lanes[width]
+
+    def head(self, width: int) -> int:
+        """The first ready task of a width that has some."""
+        waiting, states = self.lanes[width].waiting, self.states
+        while states[waiting[0]] != READY:
+            waiting.popleft()
+        return waiting[0]
+
+    def firsts(self, width: int, depth: int) -> Iterator[int]:
+        """The first ready tasks of a width, at most so many listed ones are looked at."""
+        lane = self.lanes.get(width)
+        if lane is None:
+            return
+        states = self.states
+        for i, task in enumerate(lane.waiting):
+            if i >= depth:
+                return
+            if states[task] == READY:
+                yield task
+
+
+def columns_of(
+    number: int, first: int, key: str, at: float, specs: Sequence[TaskSpec], bodies: list[bytes]
+) -> Added:
+    """Tasks as they were submitted, in columns."""
+    limits = array("d", [NO_TIME if s.limit is None else s.limit for s in specs])
+    runtimes = array("f", [NO_TIME if s.hints.runtime is None else s.hints.runtime for s in specs])
+    return Added(
+        number,
+        first,
+        len(specs),
+        key,
+        at,
+        b"",
+        array("I", [s.processors for s in specs]).tobytes(),
+        limits.tobytes(),
+        bytes([s.tries for s in specs]),
+        runtimes.tobytes(),
+        bodies,
+        {first + i: s.label for i, s in enumerate(specs) if s.label},
+    )
+
+
+def _offsets(added: Added) -> Sequence[int]:
+    """Of the tasks that are in a submission's columns."""
+    if added.which or not added.bodies:
+        return column("I", added.which)
+    return range(added.count)

@@ -1,0 +1,143 @@
+"""What is kept of an instance in the journal: no more than is needed to make it again."""
+
+import msgspec
+
+from bursar.service.engine import records
+from bursar.service.engine.instance import Instance, Submission
+from bursar.service.engine.records import ADDED, FORGOT, Forgot
+from bursar.service.engine.spots import Spot, Spots
+from bursar.service.engine.tasks import ENDING, SUCCEEDED
+
+REWRITE = 4
+"""A submission is written anew when so small a part of it is left: one in so many."""
+
+SMALL = 64
+"""Tasks of a submission that is not worth that."""
+
+FEW = 8
+"""Records of what was forgotten that are not worth being made one."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _AddedHead(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    first: int
+
+
+_added_head = msgspec.msgpack.Decoder(_AddedHead)
+
+
+def parse_head(payload: bytes) -> tuple[int, int]:
+    """Number of the instance, and of the first task, of a record of a submission."""
+    head = _added_head.decode(payload)
+    return head.number, head.first
+
+
+class Upkeep:
+    """
+    Writes records anew and kills them.
+
+    Parameters
+    ----------
+    spots
+        The engine's records.
+    """
+
+    def __init__(self, spots: Spots) -> None:
+        self._spots = spots
+
+    def shrink(self, instance: Instance, submission: Submission) -> None:
+        """What is not needed of a submission any more goes."""
+        if submission.spot is None or submission.left == submission.written:
+            return
+        if submission.left:
+            if submission.written < SMALL or submission.left * REWRITE > submission.written:
+                return
+        elif not submission.key:
+            self.drop(instance, submission)
+            return
+        fresh = self.what_is_left(instance, submission)
+        self._spots.kill(submission.spot)
+        submission.spot = self._spots.append(ADDED, fresh, essential=True)
+
+    def what_is_left(self, instance: Instance, submission: Submission) -> bytes:
+        """A submission as it is to be written now."""
+        submission.written = submission.left
+        return _encode(
+            instance.tasks.what_is_left(
+                instance.number, submission.first, submission.count, submission.key, submission.at
+            )
+        )
+
+    def drop(self, instance: Instance, submission: Submission) -> None:
+        """Nothing is needed of a submission any more."""
+        if submission.spot is not None:
+            self._spots.kill(submission.spot)
+            submission.spot = None
+        del instance.submissions[instance.index_of(submission.first)]
+
+    def forget_key(self, instance: Instance, key: str) -> None:
+        """The key of a submission is not remembered any more."""
+        submission = instance.keys.pop(key)
+        submission.key = ""
+        if not submission.left:
+            self.drop(instance, submission)
+
+    def forget_cancels(self, instance: Instance) -> None:
+        """Once all that was cancelled has ended, that it was need not be kept."""
+        is_over = not instance.winding and not instance.doomed
+        if instance.cancels and is_over and not instance.tasks.counts[ENDING]:
+            for spot in instance.cancels:
+                self._spots.kill(spot)
+            instance.cancels.clear()
+
+    def forget_results(self, instance: Instance, through: int) -> tuple[int, list[tuple[int, int]]]:
+        """
+        The client has results up to a cursor.
+
+        Returns
+        -------
+        size : int
+            Bytes that are not kept any more.
+        logs : list of tuple of int
+            Task and serial of each attempt whose long streams are not needed, either.
+        """
+        results, states = instance.results, instance.tasks.states
+        gone, tasks = results.forget(through)
+        for batch in gone:
+            batch.lines = None
+            self._spots.kill(batch.spot)
+        self._note_forgotten(instance, records.runs_of(sorted(tasks), states), 1)
+        whole, rest = instance.forgot
+        if len(instance.forgets) > FEW and rest > whole:
+            for spot in instance.forgets:
+                self._spots.kill(spot)
+            instance.forgets.clear()
+            instance.forgot = [0, 0]
+            self._note_forgotten(instance, records.final_runs(states, SUCCEEDED), 0)
+        logs = [(task, results.logs.pop(task)) for task in tasks if task in results.logs]
+        return sum(batch.size for batch in gone), logs
+
+    def _note_forgotten(self, instance: Instance, runs: bytes, which: int) -> None:
+        results = instance.results
+        record = _encode(Forgot(instance.number, results.forgotten, results.at, runs))
+        instance.forgets.append(self._spots.append(FORGOT, record, essential=True))
+        instance.forgot[which] += len(record)
+
+    def destroy(self, instance: Instance) -> None:
+        """Nothing of an instance is kept."""
+        for spot in _spots_of(instance):
+            self._spots.kill(spot)
+
+
+def _spots_of(instance: Instance) -> list[Spot]:
+    """All records of an instance."""
+    return [
+        instance.spot,
+        *(s.spot for s in instance.submissions if s.spot is not None),
+        *(batch.spot for batch in instance.results.batches),
+        *instance.forgets,
+        *instance.cancels,
+        *instance.lost.values(),
+    ]

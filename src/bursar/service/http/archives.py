@@ -1,0 +1,272 @@
+"""
+Archives of inputs, unpacked with suspicion.
+
+Everything is unpacked beside the instance's files first, and moved into place only when all of
+it has been found good, so that an archive that is refused leaves nothing.
+"""
+
+import gzip
+import os
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, NoReturn, cast
+
+from bursar.dispatch.folders import remove_tree
+from bursar.remote.messages import FileInfo
+from bursar.service.http.folders import answering, folder, give, in_the_way
+from bursar.service.http.instance_files import READ, upload
+from bursar.service.http.names import UNFINISHED, parse_name
+from bursar.service.parties import ServiceError
+
+TAR = "application/x-tar"
+ZIP = "application/zip"
+GZIP = "application/gzip"
+
+KINDS = (TAR, ZIP, GZIP)
+"""Media types of archives: tar, zip, and tar compressed by gzip."""
+
+_PIECE = 1 << 18  # bytes read at a time
+_LARGEST_HEADER = 1 << 20  # bytes; a member's own description in a tar file takes no more
+_LARGEST_INDEX = 16 << 20  # bytes of a zip file's list of members
+_SMALL_HEADERS = 4096  # bytes of a member's headers in a tar file, on average
+_SMALL = 64 << 20  # bytes; archives that come to no more may be packed as well as they like
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """
+    How much an archive may come to.
+
+    Parameters
+    ----------
+    total
+        Bytes of all its files together.
+    members
+        Files and folders.
+    ratio
+        How often larger they may be than the archive, past some size.
+    """
+
+    total: int
+    members: int
+    ratio: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    name: str
+    size: int  # as the archive says; not believed
+    executable: bool
+    content: IO[bytes]
+
+
+def unpack(archive: IO[bytes], size: int, kind: str, root: str, bounds: Bounds) -> list[FileInfo]:
+    """
+    Puts an archive's files into a folder: none, when anything is wrong with it.
+
+    Parameters
+    ----------
+    archive
+        Open file, at its begin.
+    size
+        Its bytes.
+    kind
+        One of :data:`KINDS`.
+    root
+        Path of the folder.
+
+    Returns
+    -------
+    list of FileInfo
+        In the archive's order.
+
+    Raises
+    ------
+    ServiceError
+        When it is damaged, too much, or holds what is no plain file or folder or leads
+        elsewhere; 507 when the disk is full.
+    """
+    with answering(), folder(root, ()) as top:
+        staging = f"{UNFINISHED}{os.urandom(8).hex()}"
+        os.mkdir(staging, 0o700, dir_fd=top)
+        try:
+            with folder(top, (staging,)) as stage:
+                give(stage, top)
+                found = _unpack(archive, size, kind, stage, bounds)
+                _move(stage, top, found)
+        finally:
+            remove_tree(staging, dir_fd=top)
+        return found
+
+
+def _unpack(archive: IO[bytes], size: int, kind: str, stage: int, bounds: Bounds) -> list[FileInfo]:
+    most = min(bounds.total, max(_SMALL, bounds.ratio * size))
+    found: dict[str, FileInfo] = {}
+    total = count = 0
+    try:
+        for member in _members(archive, kind, most + bounds.members * _SMALL_HEADERS):
+            count += 1
+            if count > bounds.members:
+                raise _too_much(f"holds more than {bounds.members:,} members")
+            if member is None:  # a folder
+                continue
+            if member.size > most - total:
+                raise _too_much(f"comes to more than {most:,} bytes")
+            parts = parse_name(member.name, "archive")
+            with upload(stage, parts, executable=member.executable) as file:
+                while piece := member.content.read(_PIECE):
+                    total += len(piece)
+                    if total > most:
+                        raise _too_much(f"comes to more than {most:,} bytes")
+                    file.write(piece)
+                info = file.finish(durable=False)
+            name = "/".join(parts)
+            found[name] = FileInfo(name=name, size=info.size, sha256=info.sha256)
+    except _DAMAGED as error:
+        _refuse(f"cannot be read: {error}")
+    return list(found.values())
+
+
+_DAMAGED = (
+    EOFError,
+    NotImplementedError,
+    OverflowError,
+    RecursionError,  # a header for a header for a header
+    ValueError,
+    gzip.BadGzipFile,
+    struct.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def _move(stage: int, top: int, found: list[FileInfo]) -> None:
+    """Each file to its place, all durable on return."""
+    folders = {}
+    for info in found:
+        parts = tuple(info.name.split("/"))
+        with folder(stage, parts[:-1]) as source, folder(top, parts[:-1], make=True) as target:
+            # A task may have put anything in its place meanwhile: a pipe would keep us for ever.
+            file = os.open(parts[-1], READ, dir_fd=source)
+            try:
+                if not stat.S_ISREG(os.fstat(file).st_mode):
+                    raise in_the_way(f'"{info.name}" was taken away while it was unpacked')
+                os.fsync(file)  # one by one, but most of the first sync is theirs all
+            finally:
+                os.close(file)
+            try:
+                os.rename(parts[-1], parts[-1], src_dir_fd=source, dst_dir_fd=target)
+            except IsADirectoryError:
+                raise in_the_way(f'"{info.name}" is there, and a folder') from None
+        folders[parts[:-1]] = True
+    for parts in folders:
+        with folder(top, parts) as target:
+            os.fsync(target)
+
+
+def _members(archive: IO[bytes], kind: str, most: int) -> Iterator[_Member | None]:
+    """What is in an archive of at most so many bytes, unpacked; None for a folder."""
+    if kind == ZIP:
+        yield from _zipped(archive)
+    elif kind == GZIP:
+        with gzip.GzipFile(fileobj=archive, mode="rb") as plain:
+            yield from _tarred(cast(IO[bytes], plain), most)
+    else:
+        yield from _tarred(archive, most)
+
+
+def _zipped(archive: IO[bytes]) -> Iterator[_Member | None]:
+    with zipfile.ZipFile(cast(IO[bytes], _Wary(archive, _LARGEST_INDEX))) as opened:
+        for entry in opened.infolist():
+            mode = entry.external_attr >> 16
+            if "\\" in entry.orig_filename or "\0" in entry.orig_filename:
+                _refuse("a name in it holds a backslash or a NUL")
+            if entry.is_dir():
+                parse_name(entry.filename.rstrip("/"), "archive")
+                yield None
+                continue
+            if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+                _refuse(f'"{entry.filename}" is neither a file nor a folder')
+            if entry.flag_bits & 1:
+                _refuse(f'"{entry.filename}" is encrypted')
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                _refuse(f'"{entry.filename}" is packed in a way that is not known here')
+            with opened.open(entry) as content:
+                yield _Member(entry.filename, entry.file_size, bool(mode & 0o100), content)
+
+
+def _tarred(archive: IO[bytes], most: int) -> Iterator[_Member | None]:
+    wary = cast(IO[bytes], _Wary(archive, _LARGEST_HEADER, onwards_to=most))
+    with tarfile.open(fileobj=wary, mode="r:") as opened:
+        while (entry := opened.next()) is not None:
+            opened.members.clear()  # type: ignore[attr-defined] # it would keep them all
+            name = entry.name.removeprefix("./")
+            if entry.isdir():
+                if name not in ("", "."):
+                    parse_name(name, "archive")
+                yield None
+                continue
+            content = opened.extractfile(entry) if entry.isreg() else None
+            if content is None or entry.issparse():
+                _refuse(f'"{entry.name}" is neither a plain file nor a folder')
+            with content:
+                yield _Member(name, entry.size, bool(entry.mode & 0o100), content)
+
+
+class _Wary:
+    """
+    A file that is not read in pieces larger than any honest archive needs.
+
+    Parameters
+    ----------
+    largest
+        Bytes of such a piece.
+    onwards_to
+        Of a tar file: it is read up to this place, and not backwards, as a negative length
+        would lead to the same header again and again. None: it is no tar file.
+    """
+
+    def __init__(self, archive: IO[bytes], largest: int, onwards_to: int | None = None) -> None:
+        self._archive = archive
+        self._largest = largest
+        self._onwards_to = onwards_to
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._archive.tell()
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
+        if self._onwards_to is not None:
+            here = self._archive.tell()
+            if not here - tarfile.BLOCKSIZE <= place <= self._onwards_to:
+                raise ValueError("it leads astray")
+        try:
+            return self._archive.seek(place, whence)
+        except OSError:
+            raise ValueError("it leads nowhere") from None
+
+    def read(self, size: int = -1) -> bytes:
+        if size > self._largest:
+            raise ValueError("a part of its index is too large")
+        if self._onwards_to is not None and self._archive.tell() > self._onwards_to:
+            raise ValueError("its headers are too much")
+        piece = self._archive.read(size if size >= 0 else self._largest + 1)
+        if len(piece) > self._largest:
+            raise ValueError("a part of its index is too large")
+        return piece
+
+
+def _refuse(why: str) -> NoReturn:
+    raise ServiceError("bad-archive", 422, why, where="archive")
+
+
+def _too_much(why: str) -> ServiceError:
+    return ServiceError("too-large", 413, why, where="archive")

@@ -1,0 +1,1 @@
+"""What each route does, one module per noun."""

@@ -1,0 +1,115 @@
+"""Files of instances."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from bursar.remote import messages as api
+from bursar.service.http.call import Call
+from bursar.service.http.names import parse_name
+from bursar.service.http.queries import FilesQuery, PutQuery
+from bursar.service.http.reply import BYTES, NOTHING, Reply, Stream, said
+from bursar.service.parties import ServiceError
+
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+
+
+async def show_all(call: Call, query: FilesQuery) -> Reply:
+    """An instance's files."""
+    found = await call.file_store.files(_root(call), query.after, query.limit)
+    return said(api.FileList(files=found))
+
+
+async def get(call: Call) -> Reply | Stream:
+    """A file's content."""
+    return await send_file(call, _root(call), parse_name(call.path["name"]))
+
+
+async def put(call: Call, query: PutQuery) -> Reply:
+    """A file, in place of one of that name."""
+    parts = parse_name(call.path["name"])
+    pieces = call.pieces(call.parts.limits.file_bytes)
+    info = await call.file_store.put(
+        _root(call),
+        parts,
+        pieces,
+        executable=query.executable,
+        most=call.limits.instance_bytes,
+    )
+    return said(info)
+
+
+async def delete(call: Call) -> Reply:
+    """A file goes."""
+    await call.file_store.delete(_root(call), parse_name(call.path["name"]))
+    return NOTHING
+
+
+async def put_archive(call: Call) -> Reply:
+    """The files in an archive, all or none."""
+    pieces = call.pieces(call.parts.limits.archive_bytes)
+    found = await call.file_store.unpack(_root(call), pieces, call.kind, call.limits)
+    return said(api.FileList(files=found))
+
+
+async def send_file(call: Call, root: Path, parts: tuple[str, ...]) -> Reply | Stream:
+    """
+    A file below a folder, or the part of it that is asked for (RFC 9110, section 14).
+
+    Raises
+    ------
+    ServiceError
+        404, when there is none; 416, when the part lies behind its end.
+    """
+    file = await call.file_store.open(root, parts)
+    headers: tuple[tuple[str, str], ...] = (
+        ("accept-ranges", "bytes"),
+        ("etag", file.tag),
+        # Whatever a task has written: no browser is to take it for a page of ours.
+        ("content-disposition", "attachment"),
+    )
+    part = asked_part(call.headers, file.size, file.tag)
+    if part is None:
+        return Stream(file, BYTES, 200, file.size, headers)
+    start, size = part
+    if not size:
+        await file.aclose()
+        raise ServiceError("bad-range", 416, f"there are {file.size} bytes", where="Range")
+    file.part(start, size)
+    headers += (("content-range", f"bytes {start}-{start + size - 1}/{file.size}"),)
+    return Stream(file, BYTES, 206, size, headers)
+
+
+def asked_part(headers: Mapping[str, str], size: int, tag: str) -> tuple[int, int] | None:
+    """
+    Start and length of the part of a file that is asked for.
+
+    Parameters
+    ----------
+    size, tag
+        Of the file as it is now.
+
+    Returns
+    -------
+    tuple or None
+        None for all of it: also when several parts are asked for, or a part of what it was before
+        (``If-Range``). A length of 0: the part lies behind the end.
+    """
+    match = _RANGE.fullmatch(headers.get("range", ""))
+    if match is None or headers.get("if-range", tag) != tag:
+        return None
+    first, last = match.groups()
+    if not first:
+        if not last:
+            return None
+        length = min(int(last), size)
+        return size - length, length
+    start = int(first)
+    end = int(last) if last else size - 1
+    if last and end < start:
+        return None
+    return start, max(0, min(end, size - 1) - start + 1)
+
+
+def _root(call: Call) -> Path:
+    return call.parts.engine.home(call.user, call.handle) / "files"

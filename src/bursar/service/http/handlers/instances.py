@@ -1,0 +1,100 @@
+"""Instances and their tasks."""
+
+import msgspec
+
+from bursar.remote import messages as api
+from bursar.service.http.call import Call
+from bursar.service.http.problems import bad_value
+from bursar.service.http.queries import TasksQuery
+from bursar.service.http.reply import NOTHING, Reply, said
+from bursar.service.parties import ServiceError
+
+_OBJECTS = 8 * api.MOST_TASKS
+"""Braces that open in a submission, with some for texts that hold them."""
+
+_SUBMISSION = msgspec.json.Decoder(api.Submission)
+_TASK = msgspec.json.Decoder(api.TaskSpec)
+
+
+async def create(call: Call, body: api.NewInstance) -> Reply:
+    """A new instance."""
+    made = await call.parts.engine.create(call.user, body, call.key)
+    return said(made, 201, (("location", f"{api.PREFIX}/instances/{made.id}"),))
+
+
+async def show_all(call: Call) -> Reply:
+    """The caller's instances."""
+    return said(api.InstanceList(instances=call.parts.engine.instances(call.user)))
+
+
+async def show(call: Call) -> Reply:
+    """An instance."""
+    return said(call.parts.engine.instance(call.user, call.handle))
+
+
+async def destroy(call: Call) -> Reply:
+    """It goes, with all it has."""
+    await call.parts.engine.destroy(call.user, call.handle)
+    return NOTHING
+
+
+async def submit(call: Call, body: list[api.TaskSpec]) -> Reply:
+    """Adds tasks."""
+    added = await call.parts.engine.submit(call.user, call.handle, body, call.key)
+    return said(added, 202)
+
+
+async def show_tasks(call: Call, query: TasksQuery) -> Reply:
+    """Where tasks stand."""
+    return said(call.parts.engine.tasks(call.user, call.handle, query.after, query.limit))
+
+
+async def cancel(call: Call, body: api.CancelRequest) -> Reply:
+    """Tasks are not wanted any more."""
+    return said(await call.parts.engine.cancel(call.user, call.handle, body.tasks))
+
+
+def read_submission(data: bytes) -> list[api.TaskSpec]:
+    """
+    The tasks in a submission.
+
+    Raises
+    ------
+    ServiceError
+        When it is none, or there are too many.
+    """
+    _check_objects(data)
+    try:
+        return _SUBMISSION.decode(data).tasks
+    except _BAD as error:
+        raise bad_value(error) from None
+
+
+def read_task_lines(data: bytes) -> list[api.TaskSpec]:
+    """
+    The tasks of a submission that has one a line.
+
+    Raises
+    ------
+    ServiceError
+        When a line is none, or there are too many or none.
+    """
+    _check_objects(data)
+    try:
+        tasks = _TASK.decode_lines(data)
+    except _BAD as error:
+        raise bad_value(error, within="tasks") from None
+    if not 1 <= len(tasks) <= api.MOST_TASKS:
+        detail = f"expected 1 to {api.MOST_TASKS:,} tasks, got {len(tasks):,}"
+        raise ServiceError("bad-value", 422, detail, where="tasks")
+    return tasks
+
+
+_BAD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def _check_objects(data: bytes) -> None:
+    # Before they are decoded, and take a hundred times the room that they have here.
+    if data.count(b"{") > _OBJECTS:
+        detail = f"expected at most {api.MOST_TASKS:,} tasks"
+        raise ServiceError("too-large", 413, detail, where="tasks")

@@ -1,0 +1,237 @@
+"""The files of an instance: listed, read, written and deleted, each call at once."""
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import Any
+
+from bursar.dispatch.enclosed import FOLDER, PLAIN
+from bursar.remote.messages import FileInfo
+from bursar.service.http.folders import (
+    answering,
+    disk_full,
+    folder,
+    give,
+    in_the_way,
+    is_plain,
+    missing,
+)
+from bursar.service.http.names import DEEPEST, UNFINISHED, parse_name
+from bursar.service.parties import ServiceError
+
+MOST_LISTED = 200_000
+"""Entries that a listing looks at."""
+
+SPARE = 64 << 20
+"""Bytes of the disk that uploads leave free."""
+
+READ = os.O_RDONLY | PLAIN
+"""How files are opened to be read."""
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(slots=True)
+class Upload:
+    """
+    A file that is being written under a name that nobody looks at.
+
+    Parameters
+    ----------
+    directory, file
+        Descriptors of it and its folder.
+    unfinished, name
+        What it is called now, and will be.
+    """
+
+    directory: int
+    file: int
+    unfinished: str
+    name: str
+    size: int = 0
+    _digest: Any = field(default_factory=hashlib.sha256)
+
+    def write(self, data: bytes) -> None:
+        """
+        Adds to it.
+
+        Raises
+        ------
+        ServiceError
+            507, when the disk is full.
+        """
+        view = memoryview(data)
+        with answering():
+            check_room(self.directory)
+            while view:
+                view = view[os.write(self.file, view) :]
+        self.size += len(data)
+        self._digest.update(data)
+
+    def finish(self, *, durable: bool = True) -> FileInfo:
+        """It gets its name, and what had that name goes."""
+        with answering():
+            if durable:
+                os.fsync(self.file)
+            try:
+                os.rename(
+                    self.unfinished,
+                    self.name,
+                    src_dir_fd=self.directory,
+                    dst_dir_fd=self.directory,
+                )
+            except IsADirectoryError:
+                raise in_the_way(f'"{self.name}" is there, and a folder') from None
+            if durable:
+                os.fsync(self.directory)
+        return FileInfo(name=self.name, size=self.size, sha256=self._digest.hexdigest())
+
+
+@contextmanager
+def upload(root: str | int, parts: tuple[str, ...], *, executable: bool) -> Iterator[Upload]:
+    """
+    A file to write; nothing of it is left unless it is finished.
+
+    Raises
+    ------
+    ServiceError
+        409, when something else is in the way; 507, when the disk is full.
+    """
+    with answering(), folder(root, parts[:-1], make=True) as here:
+        unfinished = f"{UNFINISHED}{os.urandom(8).hex()}"
+        file = os.open(unfinished, _NEW, 0o700 if executable else 0o600, dir_fd=here)
+        try:
+            give(file, here)
+            yield Upload(here, file, unfinished, parts[-1])
+        finally:
+            os.close(file)
+            with suppress(FileNotFoundError):  # it has its own name
+                os.unlink(unfinished, dir_fd=here)
+
+
+def open_file(root: str, parts: tuple[str, ...]) -> tuple[int, os.stat_result]:
+    """
+    A descriptor to read a file by, and what is known of it.
+
+    Raises
+    ------
+    ServiceError
+        404, when there is none, or something else.
+    """
+    with answering(), folder(root, ()) as top, folder(top, parts[:-1]) as here:
+        try:
+            file = os.open(parts[-1], READ, dir_fd=here)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            raise missing("file of this name") from None
+        found = os.fstat(file)
+        if not is_plain(found, os.fstat(top).st_uid):
+            os.close(file)
+            raise missing("file of this name")
+        return file, found
+
+
+def delete_file(root: str, parts: tuple[str, ...]) -> int:
+    """
+    A file, a link, or an empty folder goes, durably; bytes it had.
+
+    Raises
+    ------
+    ServiceError
+        404, when there is none; 409, when it is a folder that is not empty.
+    """
+    with answering(), folder(root, parts[:-1]) as here:
+        try:
+            found = os.stat(parts[-1], dir_fd=here, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode):
+                os.rmdir(parts[-1], dir_fd=here)
+            else:
+                os.unlink(parts[-1], dir_fd=here)
+        except FileNotFoundError:
+            raise missing("file of this name") from None
+        os.fsync(here)
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def list_files(root: str, after: str, limit: int) -> list[FileInfo]:
+    """
+    Files in the order of their names, at most so many, of those that come after a name.
+
+    Links, and what has a name that could not be asked for, are left out.
+    """
+    with answering(), folder(root, ()) as top:
+        found = (entry for entry in _files(top) if entry[0] > after and _can_be_asked(entry[0]))
+        return [FileInfo(name=name, size=size) for name, size in nsmallest(limit, found)]
+
+
+def bytes_of(root: str) -> int:
+    """Bytes of all files, unfinished ones too."""
+    with answering(), folder(root, ()) as top:
+        return sum(size for _, size in _files(top))
+
+
+def _files(top: int) -> Iterator[tuple[str, int]]:
+    """Name and size of what is there, as far down as names go."""
+    owner = os.fstat(top).st_uid
+    left = MOST_LISTED
+
+    def below(here: int, path: str, depth: int) -> Iterator[tuple[str, int]]:
+        nonlocal left
+        folders = []
+        with os.scandir(here) as entries:
+            for entry in entries:
+                left -= 1
+                if left < 0:
+                    return
+                try:
+                    found = entry.stat(follow_symlinks=False)
+                except OSError:  # gone meanwhile
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    folders.append(entry.name)
+                elif is_plain(found, owner):
+                    yield path + entry.name, found.st_size
+        for name in folders if depth < DEEPEST else ():
+            try:
+                deeper = os.open(name, FOLDER, dir_fd=here)
+            except OSError:  # gone meanwhile, or a link now
+                continue
+            try:
+                yield from below(deeper, f"{path}{name}/", depth + 1)
+            finally:
+                os.close(deeper)
+
+    yield from below(top, "", 1)
+
+
+def _can_be_asked(name: str) -> bool:
+    try:
+        parse_name(name)
+    except ServiceError:
+        return False
+    return True
+
+
+def check_room(file: int) -> None:
+    """
+    Refuses to write when what is left of the disk is for what is essential.
+
+    Parameters
+    ----------
+    file
+        Descriptor of anything on the disk.
+
+    Raises
+    ------
+    ServiceError
+        507.
+    """
+    room = os.fstatvfs(file)
+    if room.f_bavail * room.f_frsize < SPARE:
+        raise disk_full()

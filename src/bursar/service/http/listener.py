@@ -1,0 +1,121 @@
+"""Takes connections for an ASGI application."""
+
+import asyncio
+import ipaddress
+import ssl
+from contextlib import suppress
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from bursar.dispatch.tls import spare_memory
+from bursar.model.errors import InputError
+from bursar.service.http.accepting import Entrance
+from bursar.service.http.connection import Connection
+from bursar.service.http.limits import HttpLimits
+
+
+class Listening:
+    """
+    What is being listened on.
+
+    Parameters
+    ----------
+    entrance
+        Where connections come in.
+    state
+        Of uvicorn.
+    """
+
+    def __init__(self, entrance: Entrance, state: ServerState) -> None:
+        self._entrance = entrance
+        self._state = state
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Address and port of each socket."""
+        return [listening.getsockname()[:2] for listening in self._entrance.sockets]
+
+    async def close(self, grace: float = 0.0) -> None:
+        """
+        Takes nothing more; requests that are under way have so many seconds to end.
+        """
+        await self._entrance.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=grace)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # each learns of it
+        tasks = list(self._state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve(
+    app: Any,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+    limits: HttpLimits | None = None,
+) -> Listening:
+    """
+    Listens for requests to an application.
+
+    Parameters
+    ----------
+    app
+        Of ASGI.
+    host, port
+        Where; port 0 is any that is free.
+    tls
+        None: in clear, which only the loopback interface may hear.
+
+    Raises
+    ------
+    InputError
+        When it cannot listen there, or must not.
+    """
+    limits = limits or HttpLimits()
+
+    async def until_cancelled(scope: Any, receive: Any, send: Any) -> None:
+        # Only :meth:`Listening.close` cancels; to uvicorn it would be a fault of the application.
+        with suppress(asyncio.CancelledError):
+            await app(scope, receive, send)
+
+    config = Config(
+        until_cancelled,
+        loop="none",
+        http="httptools",
+        ws="none",
+        interface="asgi3",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # anybody could say to be anybody else
+        server_header=False,
+        date_header=False,
+    )
+    config.load()
+    if tls is not None:
+        spare_memory()
+    state = ServerState()
+    entrance = Entrance(lambda leave: Connection(config, state, limits, leave), tls, limits)
+    where = f"{host}:{port}"
+    try:
+        await entrance.bind(host, port)
+    except OSError as error:
+        raise InputError(f"cannot listen: {error.strerror or error}", where=where) from None
+    open_to = [listening.getsockname()[0] for listening in entrance.sockets]
+    if tls is None and not all(ipaddress.ip_address(at).is_loopback for at in open_to):
+        entrance.leave()
+        raise InputError(
+            "expected a loopback address, or TLS: others could read and forge all that is said",
+            where=where,
+        )
+    entrance.start()
+    return Listening(entrance, state)

@@ -1,0 +1,51 @@
+"""Names of files as users say them."""
+
+from bursar.service.parties import ServiceError
+
+LONGEST = 4096
+"""Bytes of a name, folders included."""
+
+LONGEST_PART = 255
+"""Bytes of one folder's or file's own name."""
+
+DEEPEST = 64
+"""Folders of a name."""
+
+UNFINISHED = ".bursar-upload-"
+"""How the names of files begin that are not whole yet; nobody else's may."""
+
+
+def parse_name(text: str, where: str = "name") -> tuple[str, ...]:
+    """
+    The parts of a relative name.
+
+    Raises
+    ------
+    ServiceError
+        When it is absolute, leads upwards, is too long, or holds what no name should.
+    """
+
+    def bad(why: str) -> ServiceError:
+        return ServiceError("bad-name", 400, why, where=where)
+
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise bad("is not text in UTF-8") from None
+    if not size:
+        raise bad("expected the name of a file")
+    if size > LONGEST:
+        raise bad(f"is longer than {LONGEST} bytes")
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise bad("holds a control character")
+    parts = tuple(text.split("/"))
+    if len(parts) > DEEPEST:
+        raise bad(f"is more than {DEEPEST} folders deep")
+    for part in parts:
+        if part in ("", ".", ".."):
+            raise bad('expected a relative name without empty parts, "." and ".."')
+        if len(part.encode()) > LONGEST_PART:
+            raise bad(f"a part of it is longer than {LONGEST_PART} bytes")
+        if part.startswith(UNFINISHED):
+            raise bad(f'names that begin with "{UNFINISHED}" are the service\'s own')
+    return parts

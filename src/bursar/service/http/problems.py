@@ -1,0 +1,66 @@
+"""Errors as problem documents (RFC 9457)."""
+
+import re
+from http import HTTPStatus
+
+import msgspec
+
+from bursar.remote.messages import Problem
+from bursar.service.http.reply import Reply
+from bursar.service.parties import ServiceError
+
+PROBLEM = "application/problem+json"
+
+_PLACE = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$", re.DOTALL)
+_LONGEST = 500  # characters of what is said of one case
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def reply_of(error: ServiceError, headers: tuple[tuple[str, str], ...] = ()) -> Reply:
+    """The answer that says it."""
+    problem = Problem(
+        type=f"/problems/{error.kind}",
+        title=error.kind.replace("-", " ").capitalize(),
+        status=error.status,
+        detail=_line(error.detail),
+        where=_line(error.where),
+        retry_after=error.retry_after,
+    )
+    if error.retry_after is not None:
+        headers += (("retry-after", str(max(1, round(error.retry_after + 0.5)))),)
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        headers += (("www-authenticate", "Bearer"),)
+    return Reply(_ENCODER.encode(problem), error.status, PROBLEM, headers)
+
+
+def incident_reply(incident: str) -> Reply:
+    """The answer when the fault is ours: nothing but a name under which the log has it."""
+    detail = f"the service failed; its log knows this as incident {incident}"
+    return reply_of(ServiceError("internal", 500, detail))
+
+
+def bad_value(error: Exception, *, within: str = "") -> ServiceError:
+    """
+    What a decoder found wrong, with the field it found it in.
+
+    Parameters
+    ----------
+    error
+        Of msgspec.
+    within
+        What was decoded, when that is not the body.
+    """
+    status = 422 if isinstance(error, msgspec.ValidationError) else 400
+    text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    place = _PLACE.search(text)
+    where = place[1] if place else ""
+    detail = text[: place.start()] if place else text
+    joint = "." if within and where and not where.startswith("[") else ""
+    return ServiceError("bad-value", status, detail, where=f"{within}{joint}{where}")
+
+
+def _line(text: str) -> str:
+    """One line, of no more than is read."""
+    shown = "".join(c if c.isprintable() else "?" for c in text[: _LONGEST + 1])
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 3] + "..."

@@ -1,0 +1,77 @@
+"""What stands behind the question mark of each address."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bursar.remote.messages import Count, Struct
+from bursar.service.http.limits import MOST_WAIT
+
+MOST_RESULTS = 10_000
+"""Of one page."""
+
+MOST_FILES = 10_000
+"""Of one page."""
+
+Moment = Annotated[float, Meta(ge=0, le=1e12)]
+"""Seconds since the epoch."""
+
+
+class TasksQuery(Struct, frozen=True):
+    """Which tasks: at most ``limit``, from number ``after`` on."""
+
+    after: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS)] = 1000
+
+
+class ResultsQuery(Struct, frozen=True):
+    """
+    Which results.
+
+    Parameters
+    ----------
+    after
+        Cursor of the last one that is there already.
+    limit
+        Of one page.
+    wait
+        Seconds to wait for the first.
+    follow
+        A stream of lines that goes on as results come, in place of a page. It ends when every
+        task has its result, and may end earlier: the next page says which.
+    """
+
+    after: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS)] = 1000
+    wait: Annotated[float, Meta(ge=0, le=MOST_WAIT)] = 0.0
+    follow: bool = False
+
+
+class ThroughQuery(Struct, frozen=True):
+    """Results up to this cursor."""
+
+    through: Count
+
+
+class FilesQuery(Struct, frozen=True):
+    """Which files: at most ``limit``, by name, after one of them."""
+
+    after: Annotated[str, Meta(max_length=4096)] = ""
+    limit: Annotated[int, Meta(ge=1, le=MOST_FILES)] = MOST_FILES
+
+
+class PutQuery(Struct, frozen=True):
+    """Whether tasks may run the file as a program."""
+
+    executable: bool = False
+
+
+class PeriodQuery(Struct, frozen=True):
+    """A time, from ``since`` to before ``until``, seconds since the epoch; None: until now."""
+
+    since: Moment = 0.0
+    until: Moment | None = None
+
+
+class Empty(Struct, frozen=True):
+    """Nothing, behind the question mark or in the body: the address says it all."""

@@ -1,0 +1,185 @@
+"""A request as it comes in: its address, headers and body, read with care."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
+
+import msgspec
+
+from bursar.remote.messages import PREFIX
+from bursar.service.http.problems import bad_value
+from bursar.service.http.queries import Empty
+from bursar.service.parties import ServiceError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_MOST_PARAMETERS = 20
+_MOST_PARTS = 100  # of a path
+
+_ONCE = frozenset(
+    {
+        "authorization",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "host",
+        "idempotency-key",
+        "last-event-id",
+        "origin",
+        "range",
+    }
+)
+
+
+class Gone(Exception):
+    """The client is: nobody hears an answer."""
+
+
+class Request:
+    """
+    A request.
+
+    Parameters
+    ----------
+    scope, receive
+        Of ASGI.
+
+    Attributes
+    ----------
+    headers
+        By name in lower case.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._is_whole = False
+        self.method: str = scope["method"]
+        self.scheme: str = scope.get("scheme", "http")
+        self.headers: dict[str, str] = {}
+        self._twice = ""
+        for raw, value in scope["headers"]:
+            name = raw.decode("latin-1")
+            if name in self.headers and name in _ONCE:
+                self._twice = name
+            self.headers.setdefault(name, value.decode("latin-1"))
+
+    @property
+    def peer(self) -> str:
+        """The client's address; empty: unknown."""
+        client = self._scope.get("client")
+        return client[0] if client else ""
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The client's, in DER, verified; None: it has none."""
+        tls = self._scope.get("extensions", {}).get("tls", {})
+        certificate: bytes | None = tls.get("client_certificate")
+        return certificate
+
+    @property
+    def kind(self) -> str:
+        """Media type of the body, without parameters; empty: not said."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    def check_headers(self) -> None:
+        """
+        Refuses a request that says twice who sends it, or what, so that nobody picks the one.
+
+        Raises
+        ------
+        ServiceError
+            400.
+        """
+        if self._twice:
+            raise ServiceError("bad-value", 400, "is there twice", where=self._twice)
+
+    def parts(self) -> list[str]:
+        """
+        Of the path below the API's prefix.
+
+        Raises
+        ------
+        ServiceError
+            400 when it is not text; 404 when it is not below the prefix.
+        """
+        raw: bytes = self._scope.get("raw_path") or quote(self._scope["path"]).encode()
+        parts = raw.partition(b"?")[0].split(b"/")
+        if parts[:2] != [b"", PREFIX[1:].encode()] or not 2 < len(parts) <= _MOST_PARTS:
+            raise nothing_here()
+        try:
+            return [unquote_to_bytes(part).decode() for part in parts[2:]]
+        except UnicodeDecodeError:
+            raise ServiceError("bad-value", 400, "the path is not UTF-8", where="path") from None
+
+    def query(self, kind: type[msgspec.Struct] | None) -> msgspec.Struct:
+        """
+        What stands behind the question mark.
+
+        Raises
+        ------
+        ServiceError
+            400 when it is of no such type.
+        """
+        try:
+            pairs = parse_qsl(
+                self._scope.get("query_string", b"").decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=_MOST_PARAMETERS,
+            )
+            found = dict(pairs)
+            if len(found) < len(pairs):
+                raise ServiceError("bad-value", 400, "a parameter is there twice", where="query")
+            if "nan" in (value.strip().lower().lstrip("+-") for value in found.values()):
+                raise ServiceError("bad-value", 400, "expected a number", where="query")
+            return msgspec.convert(found, kind or Empty, strict=False)
+        except msgspec.ValidationError as error:
+            problem = bad_value(error, within="query")
+            raise ServiceError("bad-value", 400, problem.detail, where=problem.where) from None
+        except ValueError:
+            raise ServiceError("bad-value", 400, "cannot be read", where="query") from None
+
+    async def pieces(self, most: int) -> AsyncIterator[bytes]:
+        """
+        The body, as it comes.
+
+        Raises
+        ------
+        ServiceError
+            413 when it is longer than that; 415 when it is packed.
+        Gone
+            When the client is, in the middle.
+        """
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ServiceError(
+                "bad-type", 415, "a body must not be packed", where="Content-Encoding"
+            )
+        length = self.headers.get("content-length", "")
+        size = int(length) if length.isdecimal() and length.isascii() and len(length) < 20 else 0
+        while not self._is_whole:
+            if size > most:
+                raise ServiceError("too-large", 413, f"expected at most {most:,} bytes")
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            self._is_whole = not message.get("more_body", False)
+            piece = message.get("body", b"")
+            most -= len(piece)
+            size = max(size - len(piece), 0)
+            if most < 0:
+                raise ServiceError("too-large", 413, "the body is larger than is taken here")
+            if piece:
+                yield piece
+
+    async def gone(self) -> None:
+        """Returns when the client is gone; what is left of the body is dropped."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def nothing_here() -> ServiceError:
+    """There is no such address."""
+    return ServiceError("not-found", 404, "there is nothing at this address")

@@ -1,0 +1,80 @@
+"""Which route a path is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from bursar.service.http.routes import PATH_VALUES, ROUTES, Route
+
+
+@dataclass(slots=True)
+class _Node:
+    """What may follow a part of a path."""
+
+    parts: dict[str, "_Node"] = field(default_factory=dict)
+    value: tuple[str, "_Node"] | None = None
+    rest: str = ""
+    routes: dict[str, Route] = field(default_factory=dict)  # by method
+
+
+class Router:
+    """
+    Finds the route of a path.
+
+    Parameters
+    ----------
+    routes
+        All there are.
+    """
+
+    def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
+        self._top = _Node()
+        for route in routes:
+            node = self._top
+            for part in route.path.split("/")[1:]:
+                node = _grown(node, part)
+            node.routes[route.method] = route
+
+    def find(self, parts: list[str]) -> tuple[Mapping[str, Route], dict[str, Any]]:
+        """
+        Routes of a path by method, and the values in it.
+
+        Parameters
+        ----------
+        parts
+            Of the path, without the API's prefix.
+
+        Returns
+        -------
+        routes : mapping
+            Empty when there is nothing of this path.
+        values : dict
+        """
+        node = self._top
+        values: dict[str, Any] = {}
+        for index, part in enumerate(parts):
+            if part in node.parts:
+                node = node.parts[part]
+                continue
+            if node.value is None:
+                return {}, {}
+            name, node = node.value
+            text = "/".join(parts[index:]) if node.rest else part
+            try:
+                values[name] = msgspec.convert(text, PATH_VALUES[name], strict=False)
+            except msgspec.ValidationError:
+                return {}, {}
+            if node.rest:
+                break
+        return node.routes, values
+
+
+def _grown(node: _Node, part: str) -> _Node:
+    if not part.startswith("{"):
+        return node.parts.setdefault(part, _Node())
+    name = part.strip("{}").removesuffix("*")
+    if node.value is None:
+        node.value = (name, _Node(rest=name if part.endswith("*}") else ""))
+    return node.value[1]

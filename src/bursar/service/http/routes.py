@@ -1,0 +1,503 @@
+"""
+The table of all that can be asked.
+
+Routing, authorisation, the OpenAPI document and the tests follow from it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from bursar.market.messages import AnyMessage
+from bursar.market.usage import SignedRecord
+from bursar.model.pricing import Pricing
+from bursar.remote import messages as api
+from bursar.service.http import archives
+from bursar.service.http.handlers import admin, files, instances, results, site, trade
+from bursar.service.http.problems import bad_value
+from bursar.service.http.queries import (
+    Empty,
+    FilesQuery,
+    PeriodQuery,
+    PutQuery,
+    ResultsQuery,
+    TasksQuery,
+    ThroughQuery,
+)
+from bursar.service.http.reply import BYTES, EVENTS, JSON, NDJSON, Reply, Stream
+
+Access = Literal["public", "read", "submit", "sell", "admin", "scrape"]
+"""
+Who may: anybody, without saying who they are (``public``); who has the scope of this name; and
+for the metrics (``scrape``) administrators, and those with ``read`` whom the configuration names.
+"""
+
+Handler = Callable[..., Awaitable[Reply | Stream]]
+"""Takes a :class:`~bursar.service.http.call.Call`, and ``query`` and ``body`` if the route does."""
+
+PATH_VALUES: dict[str, Any] = {
+    "id": Annotated[str, Meta(min_length=1, max_length=200)],
+    "task": Annotated[int, Meta(ge=0, le=1 << 32)],
+    "stream": Literal["stdout", "stderr"],
+    "name": Annotated[str, Meta(min_length=1)],
+    "agreement": Annotated[str, Meta(min_length=1, max_length=200)],
+    "token": Annotated[str, Meta(min_length=1, max_length=200)],
+    "user": api.Name,
+}
+"""Types of what stands in the place of a name in a path; there is nothing where others stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """
+    A request's body that is read whole.
+
+    Parameters
+    ----------
+    type
+        Of what comes out, for the document.
+    readers
+        By media type.
+    limit
+        Which of the limits it has.
+    """
+
+    type: Any
+    readers: Mapping[str, Callable[[bytes], Any]]
+    limit: str = "json_bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """
+    One thing that can be asked.
+
+    Parameters
+    ----------
+    method, path
+        Of HTTP; ``{name}`` stands for one part of the path, ``{name*}`` for all that is left.
+    name
+        Unique; of the operation in the document, and in logs.
+    access
+        Who may.
+    handler
+        What is done.
+    summary
+        One line.
+    query
+        Type of what stands behind the question mark; None: nothing may.
+    body
+        What is read whole.
+    pieces
+        Media types of a body that is read piece by piece; ``"*/*"``: any.
+    answer
+        Type of the answer; None: none, or bytes.
+    status
+        When all is well.
+    kinds
+        Media types of the answer.
+    headers
+        Those of the request that count.
+    """
+
+    method: str
+    path: str
+    name: str
+    access: Access
+    handler: Handler
+    summary: str
+    query: type[msgspec.Struct] | None = None
+    body: Body | None = None
+    pieces: tuple[str, ...] = ()
+    answer: Any = None
+    status: int = 200
+    kinds: tuple[str, ...] = (JSON,)
+    headers: tuple[str, ...] = ()
+
+
+def _read(decode: Callable[[bytes], Any], data: bytes) -> Any:
+    try:
+        return decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise bad_value(error) from None
+
+
+def _json(kind: Any, limit: str = "json_bytes") -> Body:
+    return Body(kind, {JSON: partial(_read, msgspec.json.Decoder(kind).decode)}, limit)
+
+
+_SUBMISSION = Body(
+    api.Submission,
+    {JSON: instances.read_submission, NDJSON: instances.read_task_lines},
+    "submission_bytes",
+)
+
+_INSTANCE = "/instances/{id}"
+_KEY = "Idempotency-Key"
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        method="GET",
+        path="/health",
+        name="health",
+        access="public",
+        handler=site.health,
+        summary="Whether the service lives",
+        answer=api.Health,
+    ),
+    Route(
+        method="GET",
+        path="/ready",
+        name="ready",
+        access="public",
+        handler=site.ready,
+        summary="Whether it takes work; 503 when it does not",
+        answer=api.Health,
+    ),
+    Route(
+        method="GET",
+        path="/openapi.json",
+        name="openapi",
+        access="public",
+        handler=site.document,
+        summary="This document",
+        answer=dict[str, Any],
+    ),
+    Route(
+        method="GET",
+        path="/metrics",
+        name="metrics",
+        access="scrape",
+        handler=site.metrics,
+        summary="Measures, in the text format of Prometheus",
+        kinds=("text/plain",),
+    ),
+    Route(
+        method="GET",
+        path="/site",
+        name="site",
+        access="read",
+        handler=site.show,
+        summary="Facts and free slots",
+        answer=api.SiteInfo,
+    ),
+    # Instances.
+    Route(
+        method="POST",
+        path="/instances",
+        name="create-instance",
+        access="submit",
+        handler=instances.create,
+        summary="A new instance",
+        body=_json(api.NewInstance),
+        answer=api.InstanceInfo,
+        status=201,
+        headers=(_KEY,),
+    ),
+    Route(
+        method="GET",
+        path="/instances",
+        name="instances",
+        access="read",
+        handler=instances.show_all,
+        summary="The caller's instances",
+        answer=api.InstanceList,
+    ),
+    Route(
+        method="GET",
+        path=_INSTANCE,
+        name="instance",
+        access="read",
+        handler=instances.show,
+        summary="An instance",
+        answer=api.InstanceInfo,
+    ),
+    Route(
+        method="DELETE",
+        path=_INSTANCE,
+        name="destroy-instance",
+        access="submit",
+        handler=instances.destroy,
+        summary="Its tasks are killed, and all of it is forgotten",
+        status=204,
+        kinds=(),
+    ),
+    Route(
+        method="POST",
+        path=f"{_INSTANCE}/tasks",
+        name="submit",
+        access="submit",
+        handler=instances.submit,
+        summary="Adds tasks; they are durable when this is answered",
+        body=_SUBMISSION,
+        answer=api.Submitted,
+        status=202,
+        headers=(_KEY,),
+    ),
+    Route(
+        method="GET",
+        path=f"{_INSTANCE}/tasks",
+        name="tasks",
+        access="read",
+        handler=instances.show_tasks,
+        summary="Where tasks stand",
+        query=TasksQuery,
+        answer=api.TaskPage,
+    ),
+    Route(
+        method="POST",
+        path=f"{_INSTANCE}/cancel",
+        name="cancel",
+        access="submit",
+        handler=instances.cancel,
+        summary="Tasks are not wanted any more; each still has a result",
+        body=_json(api.CancelRequest, "submission_bytes"),
+        answer=api.Cancelled,
+    ),
+    # Results.
+    Route(
+        method="GET",
+        path=f"{_INSTANCE}/results",
+        name="results",
+        access="read",
+        handler=results.show,
+        summary="Results after a cursor, as a page, lines, or a stream of lines",
+        query=ResultsQuery,
+        answer=api.ResultPage,
+        kinds=(JSON, NDJSON),
+    ),
+    Route(
+        method="DELETE",
+        path=f"{_INSTANCE}/results",
+        name="forget",
+        access="submit",
+        handler=results.forget,
+        summary="The client has the results up to a cursor: they go",
+        query=ThroughQuery,
+        status=204,
+        kinds=(),
+    ),
+    Route(
+        method="GET",
+        path=f"{_INSTANCE}/events",
+        name="events",
+        access="read",
+        handler=results.events,
+        summary="The instance whenever it has changed, as server-sent events",
+        kinds=(EVENTS,),
+        headers=("Last-Event-ID",),
+    ),
+    Route(
+        method="GET",
+        path=f"{_INSTANCE}/tasks/{{task}}/{{stream}}",
+        name="output",
+        access="read",
+        handler=results.output,
+        summary="What a task printed, when that was too long for its result",
+        kinds=(BYTES,),
+        headers=("Range", "If-Range"),
+    ),
+    # Files.
+    Route(
+        method="GET",
+        path=f"{_INSTANCE}/files",
+        name="files",
+        access="read",
+        handler=files.show_all,
+        summary="Files of an instance, by name",
+        query=FilesQuery,
+        answer=api.FileList,
+    ),
+    Route(
+        method="GET",
+        path=f"{_INSTANCE}/files/{{name*}}",
+        name="get-file",
+        access="read",
+        handler=files.get,
+        summary="A file's content",
+        kinds=(BYTES,),
+        headers=("Range", "If-Range"),
+    ),
+    Route(
+        method="PUT",
+        path=f"{_INSTANCE}/files/{{name*}}",
+        name="put-file",
+        access="submit",
+        handler=files.put,
+        summary="A file, in place of one of that name",
+        query=PutQuery,
+        pieces=("*/*",),
+        answer=api.FileInfo,
+    ),
+    Route(
+        method="DELETE",
+        path=f"{_INSTANCE}/files/{{name*}}",
+        name="delete-file",
+        access="submit",
+        handler=files.delete,
+        summary="A file or an empty folder goes",
+        status=204,
+        kinds=(),
+    ),
+    Route(
+        method="POST",
+        path=f"{_INSTANCE}/archive",
+        name="put-archive",
+        access="submit",
+        handler=files.put_archive,
+        summary="The files in a tar or zip archive, all or none",
+        pieces=archives.KINDS,
+        answer=api.FileList,
+    ),
+    # Money.
+    Route(
+        method="POST",
+        path="/trade/messages",
+        name="trade",
+        access="submit",
+        handler=trade.deliver,
+        summary="A message of a deal; what is answered",
+        body=_json(AnyMessage),
+        answer=list[AnyMessage],
+    ),
+    Route(
+        method="GET",
+        path="/trade/agreements",
+        name="agreements",
+        access="read",
+        handler=trade.agreements,
+        summary="The caller's agreements",
+        answer=api.AgreementList,
+    ),
+    Route(
+        method="GET",
+        path="/trade/agreements/{agreement}",
+        name="agreement",
+        access="read",
+        handler=trade.agreement,
+        summary="An agreement",
+        answer=api.AgreementInfo,
+    ),
+    Route(
+        method="DELETE",
+        path="/trade/agreements/{agreement}",
+        name="cancel-agreement",
+        access="submit",
+        handler=trade.cancel,
+        summary="An agreement ends before its time",
+        answer=api.AgreementInfo,
+    ),
+    Route(
+        method="GET",
+        path="/trade/invoice",
+        name="invoice",
+        access="read",
+        handler=trade.invoice,
+        summary="What the caller was charged",
+        query=PeriodQuery,
+        answer=api.InvoiceInfo,
+    ),
+    Route(
+        method="GET",
+        path="/trade/usage",
+        name="usage",
+        access="read",
+        handler=trade.usage,
+        summary="What the caller was delivered, signed",
+        answer=list[SignedRecord],
+    ),
+    Route(
+        method="GET",
+        path="/account",
+        name="account",
+        access="read",
+        handler=trade.account,
+        summary="The caller's account",
+        answer=api.AccountInfo,
+    ),
+    Route(
+        method="PUT",
+        path="/trade/prices",
+        name="reprice",
+        access="sell",
+        handler=trade.reprice,
+        summary="What the owner asks from now on",
+        body=_json(Pricing),
+        status=204,
+        kinds=(),
+    ),
+    Route(
+        method="GET",
+        path="/trade/sales",
+        name="sales",
+        access="sell",
+        handler=trade.sales,
+        summary="All agreements by customer, for the owner",
+        answer=dict[str, api.AgreementList],
+    ),
+    # Administration.
+    Route(
+        method="GET",
+        path="/admin/tokens",
+        name="tokens",
+        access="admin",
+        handler=admin.tokens,
+        summary="All tokens that are good, without their secrets",
+        answer=api.TokenList,
+    ),
+    Route(
+        method="POST",
+        path="/admin/tokens",
+        name="create-token",
+        access="admin",
+        handler=admin.create_token,
+        summary="A new token, with its secret",
+        body=_json(api.NewToken),
+        answer=api.TokenInfo,
+        status=201,
+    ),
+    Route(
+        method="DELETE",
+        path="/admin/tokens/{token}",
+        name="revoke-token",
+        access="admin",
+        handler=admin.revoke_token,
+        summary="A token is good no longer",
+        status=204,
+        kinds=(),
+    ),
+    Route(
+        method="POST",
+        path="/admin/accounts/{user}/deposit",
+        name="deposit",
+        access="admin",
+        handler=admin.deposit,
+        summary="Money for an account, once for a key",
+        body=_json(api.Deposit),
+        answer=api.AccountInfo,
+    ),
+    Route(
+        method="GET",
+        path="/admin/overview",
+        name="overview",
+        access="admin",
+        handler=admin.overview,
+        summary="All there is",
+        answer=api.Overview,
+    ),
+    Route(
+        method="POST",
+        path="/admin/drain",
+        name="drain",
+        access="admin",
+        handler=admin.drain,
+        summary="The service begins to take nothing more",
+        body=_json(Empty),
+        answer=api.Health,
+        status=202,
+    ),
+)

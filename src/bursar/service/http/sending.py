@@ -1,0 +1,115 @@
+"""Replies on their way out, and the end of waiting."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from bursar.service.http.reply import Reply, Stream
+from bursar.service.http.request import Send
+
+_ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+
+PIECE = 1 << 18
+"""Bytes that are sent at a time."""
+
+
+class Waiting:
+    """Requests that wait for something to happen, until they are told not to."""
+
+    def __init__(self) -> None:
+        self._futures: dict[asyncio.Future[None], None] = {}  # in the order they came
+        self._ended = False
+
+    def until(self, gone: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+        """Done once the client is gone, or :meth:`end` was called."""
+        future = asyncio.ensure_future(gone)
+        if self._ended:
+            future.cancel()
+        self._futures[future] = None
+        future.add_done_callback(lambda done: self._futures.pop(done, None))
+        return future
+
+    def end(self) -> None:
+        """Nobody waits any more, from now on."""
+        self._ended = True
+        for future in list(self._futures):
+            future.cancel()
+
+
+async def send_reply(reply: Reply, send: Send, *, bare: bool) -> None:
+    """
+    Sends a reply.
+
+    Parameters
+    ----------
+    bare
+        Without its body: to a ``HEAD``.
+    """
+    await send(_head(reply, len(reply.body)))
+    rest = memoryview(b"" if bare else reply.body)
+    while len(rest) > PIECE:  # or all of it would lie in buffers until it is read
+        await send({"type": "http.response.body", "body": bytes(rest[:PIECE]), "more_body": True})
+        rest = rest[PIECE:]
+    await send({"type": "http.response.body", "body": bytes(rest)})
+
+
+async def send_stream(
+    stream: Stream,
+    send: Send,
+    *,
+    bare: bool,
+    over: Callable[[], "asyncio.Future[None]"],
+    seconds: float | None,
+) -> None:
+    """
+    Sends a stream until it ends, or it is over.
+
+    A stream that turns out shorter than it was to be is left without an end, so that the
+    connection breaks.
+
+    Parameters
+    ----------
+    bare
+        Without its body: to a ``HEAD``.
+    over
+        Makes what is done once nobody listens any more.
+    seconds
+        After which it ends in any case; None: it goes on.
+    """
+    try:
+        await send(_head(stream, stream.size))
+        if not bare:
+            ending = over()
+            pump = asyncio.ensure_future(_pump(stream, send))
+            try:
+                await asyncio.wait(
+                    (pump, ending), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                sent = pump.result() if pump.done() else None
+            finally:
+                pump.cancel()
+                ending.cancel()
+                await asyncio.gather(pump, ending, return_exceptions=True)
+            if stream.size is not None and sent != stream.size:
+                return
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        await stream.pieces.aclose()
+
+
+async def _pump(stream: Stream, send: Send) -> int:
+    sent = 0
+    async for piece in stream.pieces:
+        sent += len(piece)
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    return sent
+
+
+def _head(reply: Reply | Stream, size: int | None) -> dict[str, Any]:
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
+    headers += _ALWAYS
+    if reply.kind:
+        headers.append((b"content-type", reply.kind.encode()))
+    if size is not None and reply.status != 204:
+        headers.append((b"content-length", b"%d" % size))
+    return {"type": "http.response.start", "status": reply.status, "headers": headers}

@@ -1,0 +1,154 @@
+"""A worker's end of the wire; a stranger's until it has shown a token."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from bursar.dispatch.entrance import Visit
+from bursar.dispatch.wire import (
+    MAX_FRAME,
+    Frames,
+    FromServer,
+    FromWorker,
+    Hello,
+    ProtocolError,
+    Recorded,
+    frame,
+)
+
+STRANGER_FRAME = 1 << 19
+"""Bytes that nobody unknown may make us buffer more of; what a worker holds fits."""
+
+PATIENCE = 10.0
+"""Seconds in which a connection must have said whose it is."""
+
+_LONGEST = 255  # characters of a machine's name
+
+_decoder = msgspec.msgpack.Decoder(FromWorker)
+
+
+class Listener(Protocol):
+    """Who is told of what workers say."""
+
+    def came(self, connection: "Connection") -> bool:
+        """Somebody has connected; whether it may stay."""
+
+    def joined(self, connection: "Connection", hello: Hello) -> bool:
+        """A stranger says who it is; whether it is that."""
+
+    def heard(self, connection: "Connection", message: FromWorker) -> None:
+        """A worker has said something."""
+
+    def left(self, connection: "Connection") -> None:
+        """It is gone, worker or stranger."""
+
+    def failed(self, error: BaseException) -> None:
+        """We did something wrong, not the worker."""
+
+
+class Connection(Visit):
+    """
+    A connection.
+
+    Attributes
+    ----------
+    worker, site, lease, host, processors
+        Of its :class:`~bursar.dispatch.wire.Hello`.
+    leaving
+        It gets nothing more, and is told to leave once it has nothing.
+    unrecorded
+        Outcomes that have come over it and are not durable.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._frames = Frames(STRANGER_FRAME)
+        self._transport: asyncio.Transport | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_known = False
+        self.settled = asyncio.Event()
+        self.worker = ""
+        self.site = ""
+        self.lease = ""
+        self.host = ""
+        self.processors = 0
+        self.leaving = False
+        self.unrecorded = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is a worker's."""
+        return self._is_known
+
+    def introduce(self, hello: Hello) -> None:
+        """The stranger is a worker."""
+        self._is_known = True
+        self._frames.limit = MAX_FRAME
+        self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
+        self.lease, self.host = hello.lease, hello.host[:_LONGEST]
+        self._settle()
+
+    def say(self, message: FromServer) -> None:
+        """Sends, unless the connection is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frame(message))
+
+    def recording(self, count: int, then: Callable[["Connection"], None]) -> Callable[[], None]:
+        """Outcomes have come; what is returned is to be called when they are durable."""
+        self.unrecorded += count
+
+        def recorded() -> None:
+            self.unrecorded -= count
+            if count:
+                self.say(Recorded(count))
+            then(self)
+
+        return recorded
+
+    def hang_up(self) -> None:
+        """Ends the connection once what was written is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends the connection; what was written may be lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # As the loop has it; see asyncio.Protocol.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A stranger."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self._listener.came(self):
+            transport.abort()
+            return
+        self._patience = asyncio.get_running_loop().call_later(PATIENCE, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Frames, or what a stranger sends instead."""
+        try:
+            for body in self._frames.feed(data):
+                message = _decoder.decode(body)
+                if self._is_known:
+                    self._listener.heard(self, message)
+                elif not isinstance(message, Hello) or not self._listener.joined(self, message):
+                    raise ProtocolError("the token is wrong")
+        except (ProtocolError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self.abort()
+        except Exception as error:
+            self._listener.failed(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self._settle()
+        self._listener.left(self)
+
+    def _settle(self) -> None:
+        self.settled.set()
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None

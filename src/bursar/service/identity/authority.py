@@ -1,0 +1,370 @@
+"""
+A private authority in a folder.
+
+::
+
+    ca.pem              what everybody else needs: the authorities that are trusted, and what
+                        each of them has revoked; the newest authority first
+    authority-1.pem     an authority's key and certificate; the greatest number issues
+    issued/SERIAL.crt   every certificate that was issued
+    KIND-NAME.pem       somebody's key and certificate; a worker's holds ``ca.pem`` too
+    KIND-NAME.crt       the certificate alone, to be shown to others
+
+Files with keys have mode 0600, so has the folder 0700.
+"""
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from bursar.model.errors import BursarError, InputError
+from bursar.sealing.certificates import (
+    Kind,
+    Party,
+    Trust,
+    is_current,
+    read_certificates,
+    read_lists,
+    read_pem,
+)
+from bursar.sealing.keys import Identity, read_identities
+from bursar.service.identity.files import write_file
+from bursar.service.identity.issuing import (
+    AUTHORITY_DAYS,
+    CERTIFICATE_DAYS,
+    certificate_pem,
+    identity_pem,
+    issue,
+    make_authority,
+    make_list,
+)
+from bursar.service.identity.records import Record, common_name, record_of, serial_of
+
+TRUSTED = "ca.pem"
+"""Name of the file that everybody else needs."""
+
+_ISSUED = "issued"
+_NUMBERED = re.compile(r"authority-([0-9]+)\.pem")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """
+    What was made for somebody.
+
+    Parameters
+    ----------
+    identity
+        File of key and certificate, secret.
+    certificate
+        File of the certificate.
+    record
+        What it says.
+    """
+
+    identity: Path
+    certificate: Path
+    record: Record
+
+
+class AuthorityFolder:
+    """
+    An authority's folder. One process at a time changes it.
+
+    Raises
+    ------
+    InputError
+        When there is no authority in it.
+    """
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self._clock = clock
+        if not self._numbers():
+            raise InputError(
+                "there is no authority here", where=str(folder), hint="bursar certs init makes one"
+            )
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        name: str,
+        *,
+        days: float = AUTHORITY_DAYS,
+        clock: Callable[[], float] = time.time,
+    ) -> "AuthorityFolder":
+        """
+        Makes the first authority.
+
+        Raises
+        ------
+        InputError
+            When there is one already.
+        BursarError
+            When something cannot be written.
+        """
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BursarError(f"{folder}: cannot be made: {error.strerror}") from None
+        made = cls.__new__(cls)
+        made.folder, made._clock = folder, clock
+        with made._locked():
+            if made._numbers():
+                raise InputError("there is an authority already", where=str(folder))
+            made._add_authority(1, name, days)
+        return made
+
+    @property
+    def trusted(self) -> Path:
+        """The file that everybody else needs."""
+        return self.folder / TRUSTED
+
+    def rotate(self, *, days: float = AUTHORITY_DAYS) -> str:
+        """
+        Makes the next authority, which issues from now on; the old ones stay trusted until
+        :meth:`retire`. Returns its name.
+        """
+        with self._locked():
+            number = self._numbers()[-1]
+            name = common_name(self._authority(number).certificate)
+            return self._add_authority(number + 1, re.sub(r" [0-9]+$", "", name), days)
+
+    def retire(self) -> int:
+        """Only the newest authority is trusted from now on; how many others were."""
+        with self._locked():
+            newest = self._authority(self._numbers()[-1])
+            gone = len(self._trust().authorities) - 1
+            self._write_trusted([newest], self._lists())
+        return gone
+
+    def issue(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        hosts: Sequence[str] = (),
+        days: float = CERTIFICATE_DAYS,
+        out: Path | None = None,
+        force: bool = False,
+    ) -> Written:
+        """
+        Makes somebody's key and certificate.
+
+        Parameters
+        ----------
+        hosts
+            Names and addresses by which clients call a server.
+        out
+            Folder for the files; None: the authority's.
+        force
+            Whether files that are there are replaced.
+
+        Raises
+        ------
+        InputError
+            When there are such files, or a name is none.
+        BursarError
+            When something cannot be written.
+        """
+        with self._locked():
+            return self._issue(
+                kind, name, hosts=hosts, days=days, folder=out or self.folder, force=force
+            )
+
+    def renew(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        days: float = CERTIFICATE_DAYS,
+        out: Path | None = None,
+    ) -> Written:
+        """
+        Makes another key and certificate for somebody who has one, in place of the old files.
+
+        The old certificate stays good until it ends or is revoked. The files of users and workers
+        keep the old key too, behind the new one, for what was sealed to it.
+
+        Raises
+        ------
+        InputError
+            When there is nothing to be renewed.
+        BursarError
+            When something cannot be written.
+        """
+        with self._locked():
+            before = [each for each in self.records() if each.party == Party(kind, name)]
+            if not before:
+                raise InputError(f'no certificate was issued to a {kind} "{name}"')
+            folder = out or self.folder
+            is_sealing = kind != "server"
+            return self._issue(
+                kind,
+                name,
+                hosts=max(before, key=lambda each: each.begin).hosts,
+                days=days,
+                folder=folder,
+                force=True,
+                kept=self._still_good(folder / f"{kind}-{name}.pem") if is_sealing else (),
+            )
+
+    def revoke(self, wanted: Callable[[Record], bool]) -> list[Record]:
+        """
+        Takes back certificates that are good; those that it was, the list of them is written.
+
+        Raises
+        ------
+        BursarError
+            When something cannot be written.
+        """
+        with self._locked():
+            trust, now = self._trust(), self._clock()
+            found = [(each, record_of(each, trust, now)) for each in self._issued()]
+            taken = [(each, r) for each, r in found if r.state == "good" and wanted(r)]
+            lists = self._lists()
+            for certificate, _ in taken:
+                lists.setdefault(certificate.issuer, set()).add(certificate.serial_number)
+            if taken:
+                self._write_trusted(self._believed(), lists)
+        return [record for _, record in taken]
+
+    def records(self) -> list[Record]:
+        """All certificates that were issued, the first to end first."""
+        trust, now = self._trust(), self._clock()
+        found = [record_of(each, trust, now) for each in self._issued()]
+        return sorted(found, key=lambda record: (record.end, record.serial))
+
+    # Inside.
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise BursarError(f"{self.folder}: cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _numbers(self) -> list[int]:
+        names = map(_NUMBERED.fullmatch, os.listdir(self.folder) if self.folder.is_dir() else ())
+        return sorted(int(name[1]) for name in names if name)
+
+    def _authority(self, number: int) -> Identity:
+        path = self.folder / f"authority-{number}.pem"
+        pem = read_pem(path)
+        try:
+            return Identity.from_pem(pem, pem)
+        except InputError as error:
+            raise error.within(str(path)) from None
+
+    def _add_authority(self, number: int, name: str, days: float) -> str:
+        made = make_authority(f"{name} {number}", self._clock(), days)
+        before = self._believed() if number > 1 else []
+        lists = self._lists() if number > 1 else {}
+        # Trusted before it can issue: a crash in between leaves one that nobody has the key of.
+        self._write_trusted([made, *before], lists)
+        write_file(self.folder / f"authority-{number}.pem", identity_pem(made))
+        return common_name(made.certificate)
+
+    def _trust(self) -> Trust:
+        try:
+            return Trust.from_pem(read_pem(self.trusted))
+        except InputError as error:
+            raise error.within(str(self.trusted)) from None
+
+    def _believed(self) -> list[Identity]:
+        """The authorities that are trusted, with their keys, the newest first."""
+        trusted = self._trust().authorities
+        known = [self._authority(number) for number in reversed(self._numbers())]
+        return [each for each in known if each.certificate in trusted]
+
+    def _lists(self) -> dict[x509.Name, set[int]]:
+        """What each authority has revoked."""
+        lists = read_lists(read_pem(self.trusted))
+        return {each.issuer: {entry.serial_number for entry in each} for each in lists}
+
+    def _write_trusted(
+        self, believed: Sequence[Identity], lists: Mapping[x509.Name, set[int]]
+    ) -> None:
+        """Authorities and lists go into one file, so that they always fit each other."""
+        now = self._clock()
+        parts = [certificate_pem(each.certificate) for each in believed]
+        for each in believed:
+            serials = lists.get(each.certificate.subject, ())
+            number = int(now * 1_000)  # greater each time
+            made = make_list(each, serials, number, now)
+            parts.append(made.public_bytes(Encoding.PEM))
+        write_file(self.trusted, b"".join(parts), mode=0o644, replace=True)
+        for path in sorted(self.folder.glob("worker-*.pem")):
+            write_file(path, self._worker_pem(_identities(path)), replace=True)
+
+    def _issued(self) -> list[x509.Certificate]:
+        files = sorted((self.folder / _ISSUED).glob("*.crt"))
+        return [read_certificates(read_pem(path))[0] for path in files]
+
+    def _issue(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        hosts: Sequence[str],
+        days: float,
+        folder: Path,
+        force: bool,
+        kept: Sequence[Identity] = (),
+    ) -> Written:
+        authority = self._authority(self._numbers()[-1])
+        made = issue(authority, kind, name, now=self._clock(), days=days, hosts=hosts)
+        secret, shown = folder / f"{kind}-{name}.pem", folder / f"{kind}-{name}.crt"
+        for path in (secret, shown):
+            if path.exists() and not force:
+                raise InputError("exists already", where=str(path), hint="--force replaces it")
+        pem = certificate_pem(made.certificate)
+        serial = serial_of(made.certificate)
+        # Known here before anybody can use it: so it can be revoked, whatever happens next.
+        (self.folder / _ISSUED).mkdir(mode=0o700, exist_ok=True)
+        write_file(self.folder / _ISSUED / f"{serial}.crt", pem, mode=0o644)
+        identities = [made, *kept]
+        whole = self._worker_pem(identities) if kind == "worker" else _joined(identities)
+        write_file(secret, whole, replace=force)
+        write_file(shown, pem, mode=0o644, replace=force)
+        return Written(
+            identity=secret,
+            certificate=shown,
+            record=record_of(made.certificate, self._trust(), self._clock()),
+        )
+
+    def _worker_pem(self, identities: Sequence[Identity]) -> bytes:
+        """All that a worker needs to open what was sealed, in one file."""
+        return _joined(identities) + read_pem(self.trusted)
+
+    def _still_good(self, path: Path) -> list[Identity]:
+        """The keys in somebody's file whose certificates have not ended."""
+        if not path.exists():
+            return []
+        now = self._clock()
+        return [each for each in _identities(path) if is_current(each.certificate, now)]
+
+
+def _identities(path: Path) -> list[Identity]:
+    try:
+        return read_identities(read_pem(path))
+    except InputError as error:
+        raise error.within(str(path)) from None
+
+
+def _joined(identities: Sequence[Identity]) -> bytes:
+    return b"".join(map(identity_pem, identities))

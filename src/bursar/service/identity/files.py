@@ -1,0 +1,57 @@
+"""Files of keys, certificates and tokens: there whole or not at all, and nobody reads secrets."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from bursar.model.errors import BursarError, InputError
+
+SECRET = 0o600
+"""Mode of what only its owner can read."""
+
+
+def write_file(path: Path, data: bytes, *, mode: int = SECRET, replace: bool = False) -> None:
+    """
+    A file has this content, durably.
+
+    Parameters
+    ----------
+    replace
+        Whether it may take the place of another.
+
+    Raises
+    ------
+    InputError
+        When there is one already, and it may not.
+    BursarError
+        When it cannot be written.
+    """
+    try:
+        file, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mode 0600
+        try:
+            with os.fdopen(file, "wb") as opened:
+                os.fchmod(file, mode)
+                opened.write(data)
+                opened.flush()
+                os.fsync(opened.fileno())
+            if replace:
+                os.replace(name, path)
+            else:
+                os.link(name, path)  # unlike a renaming, it replaces nothing
+                os.unlink(name)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+    except FileExistsError:
+        raise InputError("exists already", where=str(path), hint="--force replaces it") from None
+    except OSError as error:
+        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,46 @@
+"""How the first administrator comes in."""
+
+from pathlib import Path
+
+from bursar.remote import messages as api
+from bursar.service.identity.files import write_file
+from bursar.service.identity.tokens import MOST_SECONDS, TokenBook
+from bursar.service.parties import SCOPES, Journal
+
+
+async def provide_first_token(tokens: TokenBook, journal: Journal, path: Path, user: str) -> bool:
+    """
+    Writes a token of all scopes into a file, unless an administrator has one that is good.
+
+    So it does on the first start, and after all administrators' tokens have expired: whoever can
+    read the service's folder rules the service anyway.
+
+    Parameters
+    ----------
+    path
+        Gets mode 0600; what lay there is replaced.
+    user
+        Whose token it is.
+
+    Returns
+    -------
+    bool
+        Whether there is a new one.
+
+    Raises
+    ------
+    BursarError
+        When the file cannot be written.
+    ServiceError
+        507, when the journal cannot.
+    """
+    if any("admin" in token.scopes for token in tokens.tokens()):
+        return False
+    made = tokens.create(
+        api.NewToken(user=user, scopes=list(SCOPES), seconds=MOST_SECONDS, label="first")
+    )
+    # The file first: a crash in between leaves a token that nobody takes, and the next start
+    # makes another; the other way round it would leave one that nobody knows.
+    write_file(path, f"{made.token}\n".encode(), replace=True)
+    await journal.durable()
+    return True

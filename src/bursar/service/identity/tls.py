@@ -1,0 +1,115 @@
+"""How a service speaks TLS."""
+
+import ssl
+import stat
+import time
+from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from bursar.model.errors import InputError
+from bursar.sealing.certificates import Trust, read_certificates, read_pem
+
+SOON = 30.0
+"""Days before its end from which on a certificate is warned of."""
+
+
+class ServerTls:
+    """
+    A service's certificate and what its connections are wrapped in.
+
+    TLS 1.3 only; no session is taken up again, so that each connection shows its certificate.
+
+    Parameters
+    ----------
+    certificate, key
+        Files in PEM; may be the same one.
+    authorities
+        File of the authorities whose clients may connect, PEM: each must show a certificate
+        (mutual TLS). None: clients need none.
+
+    Raises
+    ------
+    InputError
+        When a file is not what is expected, or everybody can read the key.
+    """
+
+    def __init__(self, certificate: Path, key: Path, authorities: Path | None = None) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._authorities = authorities
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        """For the listener; stays the same."""
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self.context.num_tickets = 0
+        self.context.set_alpn_protocols(["http/1.1"])
+        if authorities is not None:
+            self.context.verify_mode = ssl.CERT_REQUIRED
+        self.expires = 0.0
+        """When the certificate ends, seconds since the epoch."""
+        self.reload()
+
+    def reload(self) -> None:
+        """
+        Reads the files again; connections that begin from now on have what they hold.
+
+        An authority that is not in its file any more is trusted by TLS until the service is
+        started again; requests of its clients are refused all the same, as
+        :class:`bursar.service.identity.trust.TrustFiles` looks at the file, too.
+
+        Raises
+        ------
+        InputError
+            When a file is not what is expected: then everything stays as it was.
+        """
+        _check_mode(self._key)
+        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        expires = self._load(trial)
+        self._load(self.context)
+        self.expires = expires
+
+    def days_left(self, now: float) -> float:
+        """Days until the certificate ends; negative afterwards."""
+        return (self.expires - now) / 86_400
+
+    def warning(self, now: float) -> str:
+        """A line when the certificate ends soon, or has ended; empty otherwise."""
+        days = self.days_left(now)
+        if days > SOON:
+            return ""
+        when = time.strftime("%Y-%m-%d", time.gmtime(self.expires))
+        return f"{self._certificate}: the certificate {'ends' if days > 0 else 'ended'} on {when}"
+
+    def _load(self, context: ssl.SSLContext) -> float:
+        """Returns when the certificate ends."""
+        pem = read_pem(self._certificate)
+        try:
+            certificate = read_certificates(pem)[0]
+            # A password would be asked for at the terminal.
+            context.load_cert_chain(self._certificate, self._key, password="")
+        except (InputError, ssl.SSLError, OSError, ValueError):
+            raise InputError(
+                "expected a certificate and its private key, PEM, without a password",
+                where=f"{self._certificate}, {self._key}",
+            ) from None
+        if self._authorities is not None:
+            try:
+                trust = Trust.from_pem(read_pem(self._authorities))
+            except InputError as error:
+                raise error.within(str(self._authorities)) from None
+            for authority in trust.authorities:
+                context.load_verify_locations(cadata=authority.public_bytes(Encoding.DER))
+        return certificate.not_valid_after_utc.timestamp()
+
+
+def _check_mode(key: Path) -> None:
+    try:
+        mode = key.stat().st_mode
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(key)) from None
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise InputError(
+            "everybody on this machine can read or change the private key",
+            where=str(key),
+            hint=f"chmod 600 {key}",
+        )

@@ -1,0 +1,215 @@
+"""
+Tokens: secrets by which users come in.
+
+A token is ``bursar_ID_SECRET`` in hexadecimal digits. The secret has 256 random bits; what is kept
+is its SHA-256. A slow hash would add nothing: it makes guessing dear where there is little to
+guess, as with passwords, and nobody can guess these.
+
+The scopes of a token stand side by side, none implies another: ``admin`` makes tokens and looks
+after the service, and submits nothing.
+"""
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from bursar.remote import messages as api
+from bursar.sealing.certificates import NAME
+from bursar.service.parties import (
+    SCOPES,
+    TOKEN_KINDS,
+    Clock,
+    Entropy,
+    Journal,
+    Position,
+    ServiceError,
+)
+
+DEFAULT_SECONDS = 30 * 86_400.0
+"""For which a token is good when nothing else was asked."""
+
+MOST_SECONDS = 366 * 86_400.0
+"""For which any token is good: none is for ever."""
+
+MOST_TOKENS = 1_000
+"""That a user has at a time."""
+
+_KIND = TOKEN_KINDS[0]
+
+_FORM = re.compile(r"bursar_([0-9a-f]{16})_([0-9a-f]{64})")
+
+_NOTHING = bytes(32)
+"""Stands for the hash of a token that there is not; no secret has it."""
+
+
+class _Token(msgspec.Struct, frozen=True, array_like=True):
+    """As it lies in the journal."""
+
+    id: str
+    hash: bytes
+    user: str
+    scopes: tuple[str, ...]
+    expires: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """
+    Whose token it is.
+
+    Parameters
+    ----------
+    user
+        Its name.
+    scopes
+        What the token allows.
+    """
+
+    user: str
+    scopes: frozenset[str]
+
+
+class TokenBook:
+    """
+    All tokens, kept in the journal.
+
+    Nothing here waits: what was made or revoked is durable once the journal's ``durable`` has
+    returned, which the caller awaits before it answers.
+
+    Parameters
+    ----------
+    journal
+        Not opened yet.
+    """
+
+    def __init__(self, journal: Journal, *, clock: Clock, entropy: Entropy) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._entropy = entropy
+        self._tokens: dict[str, _Token] = {}
+        self._places: dict[Position, str] = {}
+        journal.register(TOKEN_KINDS, self)
+
+    def find(self, text: str) -> Bearer | None:
+        """Whose token this is; None: it is not good, for whatever reason."""
+        form = _FORM.fullmatch(text)
+        if form is None:
+            return None
+        token = self._tokens.get(form[1])
+        # Compared also when there is none of this id: so both take the same time.
+        known = _NOTHING if token is None else token.hash
+        same = hmac.compare_digest(known, _hash(form[2]))
+        if not same or token is None or token.expires <= self._clock():
+            return None
+        return Bearer(token.user, frozenset(token.scopes))
+
+    def create(self, new: api.NewToken) -> api.TokenInfo:
+        """
+        A new one; the only time that its secret is told.
+
+        Raises
+        ------
+        ServiceError
+            422 when a value is out of range, 409 when the user has too many; 507 as the journal.
+        """
+        self._sweep()
+        seconds = DEFAULT_SECONDS if new.seconds is None else new.seconds
+        if seconds > MOST_SECONDS:
+            days = MOST_SECONDS / 86_400
+            raise _bad(f"expected at most {days:g} days, {MOST_SECONDS:.0f} seconds", "seconds")
+        if not NAME.fullmatch(new.user):
+            raise _bad("expected at most 64 letters, digits and . _ @ - after the first", "user")
+        if sum(token.user == new.user for token in self._tokens.values()) >= MOST_TOKENS:
+            raise ServiceError("over-quota", 409, f"the user has {MOST_TOKENS} tokens already")
+        secret = self._entropy(32).hex()
+        token = _Token(
+            id=self._entropy(8).hex(),
+            hash=_hash(secret),
+            user=new.user,
+            scopes=tuple(scope for scope in SCOPES if scope in new.scopes),
+            expires=self._clock() + seconds,
+            label=new.label,
+        )
+        place = self._journal.append(_KIND, msgspec.msgpack.encode(token), essential=False)
+        self._tokens[token.id] = token
+        self._places[place] = token.id
+        return _told(token, f"bursar_{token.id}_{secret}")
+
+    def tokens(self) -> list[api.TokenInfo]:
+        """All that are good, without their secrets, the first to expire first."""
+        self._sweep()
+        return sorted(map(_told, self._tokens.values()), key=lambda told: (told.expires, told.id))
+
+    def revoke(self, token: str) -> None:
+        """
+        One, named by its id, is good no longer.
+
+        Raises
+        ------
+        ServiceError
+            404 when there is none of this id.
+        """
+        self._sweep()
+        if token not in self._tokens:
+            raise ServiceError("not-found", 404, "there is no token of this id")
+        del self._tokens[token]
+        self._bury()
+
+    # As a participant of the journal.
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """A token of an earlier life."""
+        del kind
+        token = msgspec.msgpack.decode(payload, type=_Token)
+        self._tokens[token.id] = token
+        self._places[position] = token.id
+
+    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
+        """Itself, until it has expired."""
+        del kind
+        token = self._tokens.get(self._places.get(position, ""))
+        return payload if token is not None and token.expires > self._clock() else None
+
+    def moved(self, old: Position, new: Position) -> None:
+        """It lies elsewhere."""
+        self._places[new] = self._places.pop(old)
+
+    # Inside.
+
+    def _sweep(self) -> None:
+        """Forgets what has expired."""
+        now = self._clock()
+        expired = [token.id for token in self._tokens.values() if token.expires <= now]
+        for name in expired:
+            del self._tokens[name]
+        if expired:
+            self._bury()
+
+    def _bury(self) -> None:
+        """Nothing in the journal stands for a token that there is not."""
+        for place in [place for place, name in self._places.items() if name not in self._tokens]:
+            del self._places[place]
+            self._journal.kill(place)
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _told(token: _Token, secret: str = "") -> api.TokenInfo:
+    return api.TokenInfo(
+        id=token.id,
+        user=token.user,
+        scopes=list(token.scopes),
+        expires=token.expires,
+        label=token.label,
+        token=secret,
+    )
+
+
+def _bad(detail: str, where: str) -> ServiceError:
+    return ServiceError("bad-value", 422, detail, where=where)

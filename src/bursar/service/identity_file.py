@@ -1,0 +1,61 @@
+"""Who a service is from one life to the next: names and secrets that it made for itself."""
+
+import msgspec
+
+from bursar.service.disk import Disk
+from bursar.service.parties import Entropy
+
+FILE = "service.json"
+
+_ID = 8  # bytes
+_SECRET = 32  # bytes
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What stays the same.
+
+    Parameters
+    ----------
+    run
+        By which its processes are recognised.
+    secret
+        From which the tokens of its workers are made, hexadecimal.
+    port
+        Where workers on this machine find it again; 0: not chosen yet.
+    door_certificate, door_key
+        Of the door for workers from elsewhere, PEM; empty: none was made yet.
+    """
+
+    run: str
+    secret: str
+    port: int = 0
+    door_certificate: str = ""
+    door_key: str = ""
+
+
+async def load_identity(disk: Disk, entropy: Entropy) -> Identity:
+    """
+    The service's own, made on its first day.
+
+    Raises
+    ------
+    DiskFull, DiskBroken
+    """
+    data = await disk.load(FILE)
+    if data is not None:
+        return msgspec.json.decode(data, type=Identity)
+    made = Identity(run=entropy(_ID).hex(), secret=entropy(_SECRET).hex())
+    await keep_identity(disk, made)
+    return made
+
+
+async def keep_identity(disk: Disk, identity: Identity) -> None:
+    """
+    Writes it down, durably.
+
+    Raises
+    ------
+    DiskFull, DiskBroken
+    """
+    await disk.replace(FILE, msgspec.json.encode(identity))

@@ -1,0 +1,180 @@
+"""Segments that are mostly dead are emptied and removed, a little at a time."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Protocol
+
+from bursar.service.disk import Disk, DiskBroken, DiskFull
+from bursar.service.journal.records import DEAD, decode_dead, name_of, parse_record, position_of
+from bursar.service.journal.segment import Segment
+from bursar.service.parties import Position, ServiceError
+
+_CHUNK = 256 * 1024
+"""Bytes read, moved and made durable at a time."""
+
+_RECORDS = 500
+"""Records moved in one turn of the loop."""
+
+
+class Records(Protocol):
+    """What compaction asks of the journal."""
+
+    @property
+    def segments(self) -> Mapping[int, Segment]:
+        """By number."""
+
+    @property
+    def current(self) -> Segment:
+        """The segment that is being written."""
+
+    @property
+    def problem(self) -> str:
+        """Why new work cannot be written; empty: it can."""
+
+    async def durable(self) -> None:
+        """All that was said so far is on disk."""
+
+    def move(self, position: Position, kind: int, payload: bytes) -> None:
+        """A living record is written anew, and killed."""
+
+    def move_list(self, position: Position, payload: bytes, target: Segment) -> None:
+        """A list of dead records is written anew."""
+
+    def drop(self, segment: Segment) -> None:
+        """A segment whose file is gone is forgotten."""
+
+    def fail(self, reason: str) -> None:
+        """Nothing can be written any more."""
+
+
+class Compaction:
+    """
+    Keeps what is on disk within about twice what lives.
+
+    Nothing is lost by a crash at any point: a record's new copy and the death of the old one
+    are in one batch, and a segment's file goes when the deaths of all its records are durable.
+
+    Parameters
+    ----------
+    records
+        The journal.
+    disk
+        Its segments' files are removed from here.
+    above
+        Bytes of all segments up to which only those without a living record are removed.
+    spare
+        Bytes that may be moved out of a segment while the disk is full.
+    """
+
+    def __init__(self, records: Records, disk: Disk, *, above: int, spare: int) -> None:
+        self._records = records
+        self._disk = disk
+        self._above = above
+        self._spare = spare
+        self._wake = asyncio.Event()
+        self._was_current = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """From now on."""
+        self._wake.set()
+        self._task = asyncio.create_task(self._run(), name="journal compaction")
+
+    async def stop(self) -> None:
+        """Leaves things as they are."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def on_killed(self, segment: Segment) -> None:
+        """A record of a segment died."""
+        if self._is_rubbish(segment):
+            self._wake.set()
+
+    def on_written(self) -> None:
+        """Something became durable: there may be room again, or one segment more to look at."""
+        current = self._records.current.number
+        if current != self._was_current:
+            self._was_current = current
+            self._wake.set()
+
+    def _is_rubbish(self, segment: Segment) -> bool:
+        if segment is self._records.current:
+            return False
+        if segment.live == 0:
+            return True
+        if 2 * segment.live >= segment.end:
+            return False
+        if self._records.problem and segment.live > self._spare:
+            return False
+        return sum(s.end for s in self._records.segments.values()) > self._above
+
+    def _worst(self) -> Segment | None:
+        """What is emptied next: where least has to be moved for what becomes free."""
+        rubbish = [s for s in self._records.segments.values() if self._is_rubbish(s)]
+        return min(rubbish, key=lambda s: s.live / s.end, default=None)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                while (segment := self._worst()) is not None:
+                    await self._empty(segment)
+            except (ServiceError, DiskFull):  # no room now, or never again; the next commit tells
+                self._was_current = 0
+            except DiskBroken as error:
+                self._records.fail(f"the disk failed: {error}")
+                return
+
+    async def _empty(self, segment: Segment) -> None:
+        await self._records.durable()  # what is read next is in its file
+        index = 0
+        while (index := segment.next_alive(index)) >= 0:
+            index = await self._move_some(segment, index)
+            await self._records.durable()
+        # Its last records may have died meanwhile, of something that is not yet on disk.
+        await self._records.durable()
+        # Before it is forgotten: while the file may come back, so must who of it is dead.
+        await self._disk.remove(name_of(segment.number))
+        self._records.drop(segment)
+        await segment.wait_unread()
+        if segment.file is not None:
+            await segment.file.close()
+
+    async def _move_some(self, segment: Segment, index: int) -> int:
+        """Moves living records from an index on; where to go on."""
+        begin = end = segment.offsets[index]
+        chosen: list[int] = []
+        while index >= 0 and len(chosen) < _RECORDS:
+            reach = segment.offsets[index] + segment.size_of(index)
+            if chosen and reach - begin > _CHUNK:
+                break
+            chosen.append(index)
+            end = reach
+            index = segment.next_alive(index + 1)
+        data = memoryview(await segment.read(begin, end - begin))
+        for i in chosen:
+            if segment.is_alive(i):  # it may have died while the bytes were read
+                at = segment.offsets[i] - begin
+                self._move(segment, i, bytes(data[at : at + segment.size_of(i)]))
+        return chosen[-1] + 1
+
+    def _move(self, segment: Segment, index: int, data: bytes) -> None:
+        offset = segment.offsets[index]
+        position = position_of(segment.number, offset)
+        found = parse_record(data, position) if data else None
+        if found is None:
+            name = name_of(segment.number)
+            raise DiskBroken(f"{name}: the record at offset {offset} is damaged")
+        kind, payload = found
+        if kind != DEAD:
+            self._records.move(position, kind, payload)
+            return
+        target = self._records.segments.get(decode_dead(payload)[0])
+        if target is None or target is segment:
+            segment.kill(offset)
+        else:
+            self._records.move_list(position, payload, target)

@@ -1,0 +1,179 @@
+"""What is known of a segment in memory, and the batch that is being filled."""
+
+import asyncio
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from bursar.service.disk import File
+from bursar.service.journal.records import (
+    BATCH_HEAD,
+    DEAD,
+    RECORD_HEAD,
+    SEGMENT_HEAD,
+    batch_head,
+    encode_dead,
+    position_of,
+    record_head,
+    segment_head,
+)
+
+
+class Segment:
+    """
+    A segment's records: where they are, and which live. Thirteen bytes of memory a record.
+
+    Attributes
+    ----------
+    file
+        None until something of it is written.
+    end
+        Bytes given out, those not written yet included.
+    live
+        Bytes of living records.
+    lists
+        Positions of records, in whatever segment, that list dead ones of this.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.file: File | None = None
+        self.end = 0
+        self.live = 0
+        self.lists: list[int] = []
+        self.offsets = array("Q")
+        self._sizes = array("I")
+        self._alive = bytearray()
+        self._readers = 0
+        self._unread: asyncio.Future[None] | None = None
+
+    def add(self, offset: int, size: int) -> None:
+        """A record, which lives."""
+        self.offsets.append(offset)
+        self._sizes.append(size)
+        self._alive.append(1)
+        self.live += size
+
+    def find(self, offset: int) -> int | None:
+        """Which record begins there; None: none."""
+        index = bisect_left(self.offsets, offset)
+        if index < len(self.offsets) and self.offsets[index] == offset:
+            return index
+        return None
+
+    def kill(self, offset: int) -> bool:
+        """A record is dead; False when it was, or there is none."""
+        index = self.find(offset)
+        if index is None or not self._alive[index]:
+            return False
+        self._alive[index] = 0
+        self.live -= self._sizes[index]
+        return True
+
+    def is_alive(self, index: int) -> bool:
+        """Whether a record lives."""
+        return bool(self._alive[index])
+
+    def size_of(self, index: int) -> int:
+        """Bytes of a record, its head included."""
+        return self._sizes[index]
+
+    def next_alive(self, index: int) -> int:
+        """The first record from an index on that lives; -1: none."""
+        return self._alive.find(1, index)
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Bytes of its file, which is not let go of meanwhile."""
+        assert self.file is not None
+        self._readers += 1
+        try:
+            return await self.file.read(offset, size)
+        finally:
+            self._readers -= 1
+            if self._unread is not None and self._readers == 0 and not self._unread.done():
+                self._unread.set_result(None)
+
+    async def wait_unread(self) -> None:
+        """Returns when nobody reads it."""
+        if self._readers:
+            self._unread = asyncio.get_running_loop().create_future()
+            await self._unread
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """
+    Records that become durable together.
+
+    Parameters
+    ----------
+    segment
+        Where they go; the whole batch goes there.
+    start
+        Offset of its first byte. At 0 the segment's head comes before it.
+
+    Attributes
+    ----------
+    data
+        All bytes, once it is closed.
+    killed
+        Offsets of dead records by segment.
+    last
+        Number of the last thing it holds, counted over all batches.
+    """
+
+    segment: Segment
+    start: int
+    data: bytearray = field(init=False)
+    killed: dict[int, list[int]] = field(default_factory=dict)
+    last: int = 0
+
+    def __post_init__(self) -> None:
+        head = segment_head(self.segment.number) if self.start == 0 else b""
+        self.data = bytearray(head) + bytes(BATCH_HEAD)
+        self.segment.end = self.start + len(self.data)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be written."""
+        return not self.killed and len(self.data) == self._head + BATCH_HEAD
+
+    def append(self, kind: int, payload: bytes) -> int:
+        """Adds a record; its position."""
+        offset = self.segment.end
+        position = position_of(self.segment.number, offset)
+        self.data += record_head(position, kind, payload)
+        self.data += payload
+        size = RECORD_HEAD + len(payload)
+        self.segment.add(offset, size)
+        self.segment.end = offset + size
+        return position
+
+    def close(self, segments: dict[int, Segment]) -> None:
+        """Enters what was killed, and the batch's own head."""
+        for number, offsets in self.killed.items():
+            segment = segments.get(number)
+            if segment is None:
+                continue
+            position = self.append(DEAD, encode_dead(number, offsets))
+            if segment is self.segment:
+                segment.kill(segment.offsets[-1])  # goes with the segment
+            else:
+                segment.lists.append(position)
+        body = memoryview(self.data)[self._head + BATCH_HEAD :]
+        head = batch_head(position_of(self.segment.number, self.start + self._head), body)
+        body.release()
+        self.data[self._head : self._head + BATCH_HEAD] = head
+
+    def holds(self, segment: Segment, offset: int) -> bool:
+        """Whether the bytes at an offset of a segment are in this batch."""
+        return segment is self.segment and 0 <= offset - self.start < len(self.data)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes at an offset of the segment."""
+        begin = offset - self.start
+        return bytes(self.data[begin : begin + size])
+
+    @property
+    def _head(self) -> int:
+        return SEGMENT_HEAD if self.start == 0 else 0

@@ -1,0 +1,463 @@
+"""The journal: batches into segments, one sync for all who wait."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from bursar.model.errors import BursarError, InputError
+from bursar.service.disk import Disk, DiskBroken, DiskFull
+from bursar.service.journal.compaction import Compaction
+from bursar.service.journal.records import (
+    BATCH,
+    DEAD,
+    LARGEST,
+    name_of,
+    number_of,
+    parse_record,
+    place_of,
+    position_of,
+)
+from bursar.service.journal.recovery import scan
+from bursar.service.journal.segment import Batch, Segment
+from bursar.service.parties import Participant, Position, ServiceError
+
+MEBIBYTE = 2**20
+
+ASK_AGAIN = 1.0
+"""Seconds after which a full disk is looked at again, if somebody asks for it."""
+
+_LOOK_EVERY = MEBIBYTE
+"""Bytes written between two looks at how much room there is."""
+
+_PENDING = 4 * MEBIBYTE
+"""Bytes that are written although nobody waits for them."""
+
+_STEP = 2_000
+"""Records restored before others have a turn."""
+
+
+class SegmentedJournal:
+    """
+    Implements :class:`bursar.service.parties.Journal`.
+
+    Parameters
+    ----------
+    disk
+        Nobody else writes its files ``journal-*.log``.
+    segment_size
+        Bytes at which a segment is followed by the next.
+    reserve
+        Bytes kept back for essential records.
+    least_free
+        Bytes of the disk below which new work is refused.
+    tidy_above
+        Bytes of all segments below which half-dead ones are left alone; None: two segments.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        segment_size: int = 32 * MEBIBYTE,
+        reserve: int = 64 * MEBIBYTE,
+        least_free: int = 64 * MEBIBYTE,
+        tidy_above: int | None = None,
+    ) -> None:
+        self._disk = disk
+        self._segment_size = segment_size
+        self._reserve = reserve
+        self._least_free = least_free
+        self._participants: dict[int, Participant] = {}
+        self._segments: dict[int, Segment] = {}
+        self._open: Batch  # made by open()
+        self._closed: deque[Batch] = deque()
+        self._count = 0
+        self._written = 0
+        self._commit: asyncio.Task[ServiceError | None] | None = None
+        self._problem = ""
+        self._broken = ""
+        self._end = asyncio.Event()
+        self._room = 0
+        self._unseen = 0
+        self._is_reserved = False
+        self._looking: asyncio.Task[None] | None = None
+        self._next_look = 0.0
+        above = 2 * segment_size if tidy_above is None else tidy_above
+        self._compaction = Compaction(self, disk, above=above, spare=reserve // 4)
+
+    # What it is asked.
+
+    def register(self, kinds: Sequence[int], participant: Participant) -> None:
+        """Before it is opened: whose records of these kinds are."""
+        for kind in kinds:
+            if not BATCH < kind < DEAD or kind in self._participants:
+                raise ValueError(f"kind {kind} is taken")
+            self._participants[kind] = participant
+
+    async def open(self) -> list[str]:
+        """
+        Restores every participant; lines on what had to be repaired.
+
+        Raises
+        ------
+        InputError
+            When something that had been durable is damaged; nothing was changed then.
+        """
+        said = await self._scan_all()
+        await self._restore_all()
+        self._is_reserved = await self._disk.reserve(self._reserve)
+        if not self._is_reserved:
+            self._problem = _NO_ROOM
+        await self._look()
+        self._compaction.start()
+        return said
+
+    def append(self, kind: int, payload: bytes, *, essential: bool) -> Position:
+        """
+        Adds a record; durable once :meth:`durable` has returned.
+
+        Raises
+        ------
+        ServiceError
+            507, when the disk is full for it; never if it is essential.
+        """
+        if len(payload) > LARGEST:
+            raise ValueError(f"a record is {len(payload)} bytes, expected at most {LARGEST}")
+        if not essential:
+            self._admit(len(payload))
+        self._room -= len(payload)
+        position = self._open.append(kind, payload)
+        self._count += 1
+        if len(self._open.data) > _PENDING:
+            self._commit_soon()
+        return position
+
+    async def durable(self) -> None:
+        """
+        Returns when all that was appended and killed so far survives a power cut.
+
+        Raises
+        ------
+        ServiceError
+            507, when it cannot be written now: it stays, and is written when there is room.
+            503, when the disk has failed: nothing will be written any more.
+        """
+        wanted = self._count
+        while self._written < wanted:
+            if self._broken:
+                raise self._failing()
+            error = await asyncio.shield(self._commit_soon())
+            if error is not None and self._written < wanted:
+                raise error
+
+    async def read(self, position: Position) -> bytes:
+        """
+        The payload of a living record.
+
+        Raises
+        ------
+        KeyError
+            When no living record is there.
+        BursarError
+            When it is damaged.
+        """
+        number, offset = place_of(position)
+        segment = self._segments.get(number)
+        index = None if segment is None else segment.find(offset)
+        if segment is None or index is None or not segment.is_alive(index):
+            raise KeyError(position)
+        size = segment.size_of(index)
+        for batch in (*self._closed, self._open):
+            if batch.holds(segment, offset):
+                data = batch.read(offset, size)
+                break
+        else:
+            data = await segment.read(offset, size)
+        found = parse_record(data, position) if len(data) == size else None
+        if found is None:
+            raise BursarError(f"{name_of(number)}: the record at offset {offset} is damaged")
+        return found[1]
+
+    def kill(self, position: Position) -> None:
+        """A record is not needed any more; killing it again changes nothing."""
+        number, offset = place_of(position)
+        segment = self._segments.get(number)
+        if segment is None or not segment.kill(offset):
+            return
+        self._count += 1
+        self._open.killed.setdefault(number, []).append(offset)
+        self._compaction.on_killed(segment)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(segment.end for segment in self._segments.values())
+
+    @property
+    def problem(self) -> str:
+        """
+        Why new work cannot be written; empty: it can.
+
+        Asking has the disk looked at again, so that it is known when there is room.
+        """
+        if self._problem:
+            self._look_soon()
+        return self._broken or self._problem
+
+    async def failed(self) -> str:
+        """Returns, with the reason, once the disk has failed: the service must end then."""
+        await self._end.wait()
+        return self._broken
+
+    async def close(self) -> None:
+        """Writes and syncs what is left; an end that is torn from now on is known as damage."""
+        await self._compaction.stop()
+        if self._looking is not None:
+            self._looking.cancel()
+        try:
+            await self.durable()
+            # An empty batch: it tells that all before it had been durable.
+            self._count += 1
+            self._close_batch(even_empty=True)
+            await self.durable()
+        finally:
+            for segment in self._segments.values():
+                if segment.file is not None:
+                    await segment.file.close()
+
+    # What its compaction asks.
+
+    @property
+    def segments(self) -> dict[int, Segment]:
+        """By number, ascending; the last is being written."""
+        return self._segments
+
+    @property
+    def current(self) -> Segment:
+        """The segment that is being written."""
+        return self._open.segment
+
+    def move(self, position: Position, kind: int, payload: bytes) -> None:
+        """Has a living record written anew, as its participant wants it, and kills it."""
+        participant = self._participants[kind]
+        fresh = participant.rewrite(kind, position, payload)
+        if fresh is not None:
+            participant.moved(position, self.append(kind, fresh, essential=True))
+        self.kill(position)
+
+    def move_list(self, position: Position, payload: bytes, target: Segment) -> None:
+        """Has a list of dead records written anew; it lives as long as the target."""
+        fresh = self.append(DEAD, payload, essential=True)
+        number, offset = place_of(fresh)
+        if number == target.number:
+            target.kill(offset)
+        else:
+            target.lists.append(fresh)
+        number, offset = place_of(position)
+        self._segments[number].kill(offset)
+
+    def drop(self, segment: Segment) -> None:
+        """A segment's file is gone: what was said of its dead is dead, too."""
+        del self._segments[segment.number]
+        for position in segment.lists:
+            number, offset = place_of(position)
+            if number in self._segments:
+                self._segments[number].kill(offset)
+
+    def fail(self, reason: str) -> None:
+        """Nothing can be written any more."""
+        self._broken = self._broken or reason
+        self._end.set()
+
+    # Opening.
+
+    async def _scan_all(self) -> list[str]:
+        numbers = sorted(
+            n for name in await self._disk.names() if (n := number_of(name)) is not None
+        )
+        said = []
+        lists: list[tuple[int, Sequence[int], Position]] = []
+        for number in numbers:
+            name, is_last = name_of(number), number == numbers[-1]
+            file = await self._disk.open(name)
+            data = await file.read(0, file.size)
+            try:
+                found = scan(data, number, is_last=is_last)
+            except InputError as error:
+                raise error.within(name) from None
+            if found.end < len(data):
+                said.append(
+                    f"{name}: a torn end of {len(data) - found.end} bytes was cut off "
+                    f"at offset {found.end}"
+                )
+            if found.end == 0:
+                await file.close()
+                await self._disk.remove(name)
+                continue
+            if found.end < len(data):
+                await file.truncate(found.end)
+            elif is_last:
+                await file.sync()  # a killed process may have written it, and not synced
+            segment = Segment(number)
+            segment.file = file
+            segment.end = found.end
+            for offset, size in zip(found.offsets, found.sizes, strict=True):
+                segment.add(offset, size)
+            self._segments[number] = segment
+            lists += [(n, dead, position_of(number, at)) for n, dead, at in found.dead]
+        self._open = self._next_batch()
+        for target, offsets, position in lists:
+            self._apply_list(target, offsets, position)
+        return said
+
+    def _apply_list(self, target: int, offsets: Sequence[int], position: Position) -> None:
+        number, offset = place_of(position)
+        segment = self._segments.get(target)
+        if segment is not None:
+            for dead in offsets:
+                segment.kill(dead)
+        if segment is None or target == number:
+            self._segments[number].kill(offset)
+        else:
+            segment.lists.append(position)
+
+    async def _restore_all(self) -> None:
+        # What participants append meanwhile is not restored to them.
+        written = [(s, len(s.offsets)) for s in self._segments.values() if s.file is not None]
+        for segment, count in written:
+            data = memoryview(await segment.read(0, segment.end))
+            index = -1
+            while 0 <= (index := segment.next_alive(index + 1)) < count:
+                offset = segment.offsets[index]
+                self._restore(
+                    segment, offset, bytes(data[offset : offset + segment.size_of(index)])
+                )
+                if index % _STEP == 0:
+                    await asyncio.sleep(0)
+
+    def _restore(self, segment: Segment, offset: int, data: bytes) -> None:
+        position = position_of(segment.number, offset)
+        found = parse_record(data, position)
+        where = f"{name_of(segment.number)}: offset {offset}"
+        if found is None:
+            raise InputError("the record is damaged", where=where)
+        kind, payload = found
+        if kind == DEAD:
+            return
+        participant = self._participants.get(kind)
+        if participant is None:
+            raise InputError(f"nobody knows records of kind {kind}", where=where)
+        participant.restore(kind, position, payload)
+
+    # Writing.
+
+    def _next_batch(self) -> Batch:
+        """An empty batch, in a new segment when the last one is full."""
+        last = max(self._segments, default=0)
+        if last and self._segments[last].end < self._segment_size:
+            return Batch(self._segments[last], self._segments[last].end)
+        segment = self._segments[last + 1] = Segment(last + 1)
+        return Batch(segment, 0)
+
+    def _close_batch(self, *, even_empty: bool = False) -> None:
+        """What was appended so far is to be written; what comes is in the next batch."""
+        batch = self._open
+        if batch.is_empty and not even_empty:
+            return
+        batch.close(self._segments)
+        batch.last = self._count
+        self._closed.append(batch)
+        self._open = self._next_batch()
+
+    def _commit_soon(self) -> "asyncio.Task[ServiceError | None]":
+        """The commit that is under way, or a new one."""
+        if self._commit is None or self._commit.done():
+            self._commit = asyncio.create_task(self._commit_all(), name="journal commit")
+        return self._commit
+
+    async def _commit_all(self) -> ServiceError | None:
+        """Writes all batches; the error when it cannot, which no waiter may miss."""
+        self._close_batch()
+        try:
+            while self._closed:
+                batch = self._closed[0]
+                await self._write(batch)
+                self._closed.popleft()
+                self._written = batch.last
+                self._unseen += len(batch.data)
+            if self._problem or self._unseen >= _LOOK_EVERY:
+                await self._look()
+        except DiskFull:
+            return self._full()
+        except DiskBroken as error:
+            self.fail(f"the disk failed: {error}")
+            return self._failing()
+        self._compaction.on_written()
+        return None
+
+    async def _write(self, batch: Batch) -> None:
+        try:
+            await self._put(batch)
+        except DiskFull:
+            self._problem = _NO_ROOM
+            if not self._is_reserved:
+                raise
+            self._is_reserved = False
+            await self._disk.reserve(0)
+            await self._put(batch)
+
+    async def _put(self, batch: Batch) -> None:
+        file = batch.segment.file
+        if file is None:
+            file = await self._disk.open(name_of(batch.segment.number), create=True)
+            batch.segment.file = file
+        if file.size != batch.start:  # of a try that found no room
+            await file.truncate(batch.start)
+        await file.append(bytes(batch.data))
+        await file.sync()
+
+    # Room.
+
+    def _admit(self, size: int) -> None:
+        if self._broken:
+            raise self._failing()
+        if not self._problem and size > self._room:
+            self._problem = _NO_ROOM
+        if self._problem:
+            self._look_soon()
+            raise self._full()
+
+    def _look_soon(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._next_look and (self._looking is None or self._looking.done()):
+            self._next_look = now + ASK_AGAIN
+            self._looking = asyncio.create_task(self._look_again(), name="journal room")
+
+    async def _look_again(self) -> None:
+        try:
+            await self._look()
+        except DiskBroken as error:
+            self.fail(f"the disk failed: {error}")
+
+    async def _look(self) -> None:
+        """How much room there is; whether new work may be written again."""
+        self._unseen = 0
+        free = await self._disk.free()
+        if not self._is_reserved and free >= self._least_free + self._reserve:
+            self._is_reserved = await self._disk.reserve(self._reserve)
+            free = await self._disk.free()
+        pending = sum(len(batch.data) for batch in (*self._closed, self._open))
+        self._room = free - self._least_free - pending
+        if self._room < 0:
+            self._problem = _NO_ROOM
+        elif self._is_reserved and not self._closed:
+            self._problem = ""
+
+    def _full(self) -> ServiceError:
+        return ServiceError("disk-full", 507, _NO_ROOM, retry_after=ASK_AGAIN)
+
+    def _failing(self) -> ServiceError:
+        return ServiceError("disk-failed", 503, self._broken)
+
+
+_NO_ROOM = "the service's disk is full: nothing new is taken"

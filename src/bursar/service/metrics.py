@@ -1,0 +1,137 @@
+"""What the service measures of itself, in the text format of Prometheus."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+"""Seconds that requests take; the last ones are of those that wait for results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """
+    What stands at a moment. Counts are since the service was started.
+
+    Parameters
+    ----------
+    submitted, started, finished, delivered
+        Tasks.
+    waiting, running
+        Tasks now.
+    instances, workers, processors, processors_busy
+        That there are.
+    journal_bytes
+        On disk.
+    ready
+        Whether it takes work.
+    draining
+        Whether it is on its way out.
+    certificate_seconds
+        For which its certificate is good still; None: it has none.
+    """
+
+    submitted: int = 0
+    started: int = 0
+    finished: int = 0
+    delivered: int = 0
+    waiting: int = 0
+    running: int = 0
+    instances: int = 0
+    workers: int = 0
+    processors: int = 0
+    processors_busy: int = 0
+    journal_bytes: int = 0
+    ready: bool = True
+    draining: bool = False
+    certificate_seconds: float | None = None
+
+
+class Metrics:
+    """
+    Measurements in a registry of their own: no user, handle or task is in them.
+
+    Parameters
+    ----------
+    figures
+        How things stand now.
+    """
+
+    def __init__(self, figures: Callable[[], Figures]) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._requests = Counter(
+            "bursar_http_requests",
+            "Requests that were answered.",
+            ("method", "route", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "bursar_http_request_seconds",
+            "How long they took.",
+            ("route",),
+            buckets=BUCKETS,
+            registry=self._registry,
+        )
+        self._incidents = Counter(
+            "bursar_http_incidents", "Requests that failed by our fault.", registry=self._registry
+        )
+        self._registry.register(_Standing(figures))
+
+    # See bursar.service.http.parts.Observer.
+
+    def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
+        """A request was answered."""
+        self._requests.labels(method, route or "none", str(status)).inc()
+        self._seconds.labels(route or "none").observe(seconds)
+
+    def failed(self, incident: str, route: str, error: BaseException) -> None:
+        """A request failed by our fault."""
+        self._incidents.inc()
+
+    def text(self) -> bytes:
+        """All of it, as it is scraped."""
+        return generate_latest(self._registry)
+
+
+_COUNTERS: Sequence[tuple[str, str]] = (
+    ("submitted", "Tasks that were taken."),
+    ("started", "Attempts that were given to a worker."),
+    ("finished", "Tasks whose end was recorded."),
+    ("delivered", "Results that were sent to clients."),
+)
+_GAUGES: Sequence[tuple[str, str, str]] = (
+    ("waiting", "tasks_waiting", "Tasks that wait."),
+    ("running", "tasks_running", "Tasks that workers have."),
+    ("instances", "instances", "Instances that there are."),
+    ("workers", "workers", "Workers that are connected."),
+    ("processors", "processors", "Processors of these."),
+    ("processors_busy", "processors_busy", "Processors with tasks."),
+    ("journal_bytes", "journal_bytes", "Size of the journal on disk."),
+    ("ready", "ready", "Whether the service takes work."),
+    ("draining", "draining", "Whether it is on its way out."),
+)
+
+
+class _Standing:
+    """Asks for the figures when it is scraped, and not before."""
+
+    def __init__(self, figures: Callable[[], Figures]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        now = self._figures()
+        for field, text in _COUNTERS:
+            yield CounterMetricFamily(f"bursar_tasks_{field}", text, value=getattr(now, field))
+        for field, name, text in _GAUGES:
+            yield GaugeMetricFamily(f"bursar_{name}", text, value=float(getattr(now, field)))
+        seconds = now.certificate_seconds
+        yield GaugeMetricFamily(
+            "bursar_certificate_seconds",
+            "For which the service's certificate is good still; NaN without one.",
+            value=math.nan if seconds is None else seconds,
+        )

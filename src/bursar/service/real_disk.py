@@ -1,0 +1,304 @@
+"""
+A folder on a real disk, for what the service must not lose.
+
+Writing and syncing happen in threads of its own, so that nothing waits for the disk but who
+asked; what the page cache holds is read at once.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from bursar.model.errors import InputError
+from bursar.service.disk import DiskBroken, DiskFull
+
+T = TypeVar("T")
+
+_LOCK, _BALLAST, _NEW = ".lock", ".reserve", ".new-"
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+"""Of these errors more room is the cure, on disk or for open files."""
+
+_THREADS = 2
+"""One writes; another reads meanwhile."""
+
+
+class RealDisk:
+    """
+    A folder that one process at a time may write.
+
+    Parameters
+    ----------
+    folder
+        Made if it is not there, for its owner only.
+
+    Raises
+    ------
+    InputError
+        When it cannot be made or written, or another process has it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            self._lock = _take_lock(folder)
+            for left in folder.glob(f"{_NEW}*"):  # of a replacement that was cut short
+                left.unlink()
+            # A killed process may have made a file whose name is not durable yet.
+            _sync_folder(folder)
+        except OSError as error:
+            raise InputError(f"cannot be written: {error.strerror}", where=str(folder)) from None
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="disk")
+
+    async def names(self) -> list[str]:
+        """Of all files, sorted; our own, which begin with a dot, are not among them."""
+        return await self._run(self._names)
+
+    async def open(self, name: str, *, create: bool = False) -> "RealFile":
+        """Opens a file; with ``create`` a new, empty one, whose name is durable on return."""
+        fd = await self._run(self._open, name, create)
+        return RealFile(self.folder / name, fd, self._threads)
+
+    async def remove(self, name: str) -> None:
+        """Durably; nothing when it is not there."""
+        await self._run(self._remove, name)
+
+    async def replace(self, name: str, data: bytes) -> None:
+        """A small file gets this content, whole or not at all, durably."""
+        await self._run(self._replace, name, data)
+
+    async def load(self, name: str) -> bytes | None:
+        """A small file's content; None when it is not there."""
+        return await self._run(self._load, name)
+
+    async def free(self) -> int:
+        """Bytes that may still be written."""
+        return await self._run(self._free)
+
+    async def reserve(self, size: int) -> bool:
+        """
+        Keeps so many bytes back for what must be written although the disk is full; 0: none.
+
+        A file that is never read takes their place. On file systems that never overwrite in
+        place (btrfs, ZFS) removing it may make less room than it took.
+        """
+        return await self._run(self._reserve, size)
+
+    def close(self) -> None:
+        """Waits for what is being written and lets others have the folder."""
+        self._threads.shutdown()
+        os.close(self._lock)
+
+    # Each in a thread.
+
+    async def _run(self, do: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, do, *arguments)
+
+    def _names(self) -> list[str]:
+        with _asking(self.folder):
+            return sorted(
+                entry.name
+                for entry in os.scandir(self.folder)
+                if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
+            )
+
+    def _open(self, name: str, create: bool) -> int:
+        path = self.folder / name
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        with _asking(path):
+            if not create:
+                return os.open(path, flags)
+            fd = os.open(path, flags | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                _sync_folder(self.folder)
+            except BaseException:
+                os.close(fd)
+                raise
+            return fd
+
+    def _remove(self, name: str) -> None:
+        with _asking(self.folder / name), contextlib.suppress(FileNotFoundError):
+            (self.folder / name).unlink()
+            _sync_folder(self.folder)
+
+    def _replace(self, name: str, data: bytes) -> None:
+        path, fresh = self.folder / name, self.folder / f"{_NEW}{name}"
+        with _asking(path):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(fresh, flags, 0o600)
+            try:
+                try:
+                    _write_all(fd, data)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                fresh.replace(path)
+            except BaseException:
+                fresh.unlink(missing_ok=True)
+                raise
+            _sync_folder(self.folder)
+
+    def _load(self, name: str) -> bytes | None:
+        path = self.folder / name
+        with _asking(path):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def _free(self) -> int:
+        with _asking(self.folder):
+            room = os.statvfs(self.folder)
+            return room.f_bavail * room.f_frsize
+
+    def _reserve(self, size: int) -> bool:
+        path = self.folder / _BALLAST
+        with _asking(path):
+            if size == 0:
+                path.unlink(missing_ok=True)
+                _sync_folder(self.folder)
+                return True
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.ftruncate(fd, min(size, os.fstat(fd).st_size))
+                os.posix_fallocate(fd, 0, size)
+                os.fsync(fd)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                path.unlink()
+                return False
+            finally:
+                os.close(fd)
+            return True
+
+
+class RealFile:
+    """
+    A file that is open; :meth:`RealDisk.open` makes it.
+
+    Parameters
+    ----------
+    path
+        For messages.
+    fd
+        Taken over.
+    threads
+        Where what may block is done.
+    """
+
+    def __init__(self, path: Path, fd: int, threads: ThreadPoolExecutor) -> None:
+        self._path = path
+        self._fd = fd
+        self._threads = threads
+        self._size = os.fstat(fd).st_size
+
+    @property
+    def size(self) -> int:
+        """Bytes, those not synced included."""
+        return self._size
+
+    async def append(self, data: bytes) -> None:
+        """Writes at the end."""
+        await self._run(self._append, data)
+
+    async def sync(self) -> None:
+        """Returns when all that was appended survives a power cut."""
+        await self._run(self._sync)
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Bytes from an offset; fewer at the end."""
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(self._fd, [buffer], offset, os.RWF_NOWAIT)
+        except OSError:  # not in the page cache, or the file system cannot tell
+            count = -1
+        if count == size:
+            return bytes(buffer)
+        return await self._run(self._read, offset, size)
+
+    async def truncate(self, size: int) -> None:
+        """Cuts the end off, durably."""
+        await self._run(self._truncate, size)
+
+    async def close(self) -> None:
+        """Lets go of it."""
+        await self._run(os.close, self._fd)
+
+    # Each in a thread.
+
+    async def _run(self, do: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, do, *arguments)
+
+    def _append(self, data: bytes) -> None:
+        with _asking(self._path):
+            try:
+                _write_all(self._fd, data, self._size)
+            finally:
+                self._size = os.fstat(self._fd).st_size
+
+    def _sync(self) -> None:
+        with _asking(self._path):
+            os.fdatasync(self._fd)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        parts, end = [], offset + size
+        with _asking(self._path):
+            while offset < end and (part := os.pread(self._fd, end - offset, offset)):
+                parts.append(part)
+                offset += len(part)
+        return b"".join(parts)
+
+    def _truncate(self, size: int) -> None:
+        with _asking(self._path):
+            os.ftruncate(self._fd, size)
+            os.fsync(self._fd)
+            self._size = size
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes, offset: int = 0) -> None:
+    rest = memoryview(data)
+    while rest:
+        count = os.pwrite(fd, rest, offset)
+        rest, offset = rest[count:], offset + count
+
+
+def _take_lock(folder: Path) -> int:
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(lock, 20, 0).decode("ascii", "replace")
+        os.close(lock)
+        raise InputError(f"is in use by process {holder}", where=str(folder)) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+@contextlib.contextmanager
+def _asking(path: Path) -> Iterator[None]:
+    """An operating system's complaint as one of a disk."""
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFull if error.errno in _FULL else DiskBroken
+        raise kind(f"{path}: {error.strerror}") from error

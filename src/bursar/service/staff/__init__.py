@@ -1,0 +1,1 @@
+"""Brings the workers that agreements are owed and that shared tasks wait for."""

@@ -1,0 +1,84 @@
+"""How often results are written down while more and more tasks end."""
+
+import asyncio
+from itertools import pairwise
+
+from tests.service.engine.world import Bench, FakeDesk, FakeJournal, NoHomes, outcome_of
+
+from bursar.model.outcome import Status
+from bursar.remote import messages as api
+from bursar.service.engine.engine import ServiceEngine
+from bursar.service.engine.recording import MOMENT
+from bursar.service.engine.records import ENDED
+from bursar.simulation.clock import VirtualLoop
+
+STEP = MOMENT / 50
+"""Seconds from one task's end to the next one's."""
+
+
+class Diary(FakeJournal):
+    """Notes when results were written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments: list[float] = []
+
+    def append(self, kind: int, payload: bytes, *, essential: bool) -> int:
+        if kind == ENDED:
+            self.moments.append(asyncio.get_running_loop().time())
+        return super().append(kind, payload, essential=essential)
+
+
+def run_one_after_the_other(tasks: int) -> tuple[list[float], list[float], float]:
+    """When results were written, when the worker was told, and when the last task ended."""
+    loop = VirtualLoop()
+    journal, bench = Diary(), Bench()
+    told: list[float] = []
+
+    async def go() -> float:
+        engine = ServiceEngine(
+            journal,
+            FakeDesk(),
+            clock=loop.time,
+            entropy=lambda size: bytes(range(1, size + 1)),
+            homes=NoHomes(),
+        )
+        await engine.open()
+        engine.attach(bench)
+        bench.jobs["w"] = {}
+        engine.floor.join("w", pool="shared", lease="l", processors=1, host="far", holds=())
+        info = await engine.create("ann", api.NewInstance(), "")
+        await engine.submit("ann", info.id, [api.TaskSpec(command=("true",))] * tasks, "")
+        for _ in range(tasks):
+            await asyncio.sleep(STEP)
+            _, job = bench.jobs["w"].popitem()
+            outcome = outcome_of(job, Status.SUCCEEDED, loop.time(), end=loop.time())
+            engine.floor.outcomes("w", [outcome], lambda: told.append(loop.time()))
+        end = loop.time()
+        while engine.instance("ann", info.id).counts.succeeded < tasks:
+            await asyncio.sleep(STEP)
+        await engine.close()
+        return end
+
+    try:
+        return journal.moments, told, loop.run_until_complete(go())
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def test_results_wait_for_others_while_tasks_wait() -> None:
+    """A record for each moment, not for each task; nobody waits longer than that."""
+    moments, told, end = run_one_after_the_other(200)
+    assert len(told) == 200
+    assert len(moments) <= end / MOMENT + 2
+    gaps = [b - a for a, b in pairwise(moments)]
+    assert max(gaps) <= MOMENT + 2 * STEP
+
+
+def test_the_last_result_waits_for_nobody() -> None:
+    """It is written down when it comes, however short ago another one was."""
+    moments, told, end = run_one_after_the_other(5)
+    assert moments[-1] == end
+    assert told[-1] - end < STEP
+    assert len(moments) < 5

@@ -1,0 +1,311 @@
+"""An engine among fakes: a journal in memory, a desk that says yes, workers that are told."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+
+from bursar.dispatch.wire import Job
+from bursar.model.admission import Refusal
+from bursar.model.outcome import Outcome, Status
+from bursar.remote import messages as api
+from bursar.service.engine.engine import ServiceEngine
+from bursar.service.engine.homes import Homes
+from bursar.service.engine.limits import EngineLimits
+from bursar.service.parties import Participant, ServiceError
+
+T = TypeVar("T")
+
+_job = msgspec.msgpack.Decoder(Job)
+
+
+class FakeJournal:
+    """Keeps what was appended; what is not durable yet can be lost."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, tuple[int, bytes]] = {}
+        self.durably: dict[int, tuple[int, bytes]] = {}
+        self.next = 1
+        self.problem = ""
+        self.is_full = False  # even for what is essential
+        self.participant: Participant | None = None
+
+    def register(self, kinds: Sequence[int], participant: Participant) -> None:
+        self.participant = participant
+
+    def restore(self, chance: random.Random) -> None:
+        """What was durable is all there is; in any order."""
+        self.records = dict(self.durably)
+        positions = list(self.records)
+        chance.shuffle(positions)
+        assert self.participant is not None
+        for position in positions:
+            self.participant.restore(self.records[position][0], position, self.records[position][1])
+
+    def compact(self) -> None:
+        """Every living record is written anew, as its participant wants it."""
+        assert self.participant is not None
+        for position, (kind, payload) in list(self.records.items()):
+            fresh = self.participant.rewrite(kind, position, payload)
+            if fresh is not None:
+                self.participant.moved(position, self.append(kind, fresh, essential=True))
+            self.kill(position)
+
+    def append(self, kind: int, payload: bytes, *, essential: bool) -> int:
+        if self.problem and not essential:
+            raise ServiceError("disk-full", 507, self.problem)
+        self.records[self.next] = kind, payload
+        self.next += 1
+        return self.next - 1
+
+    async def durable(self) -> None:
+        await asyncio.sleep(0)
+        if self.is_full:
+            raise ServiceError("disk-full", 507, "not even that")
+        self.durably = dict(self.records)
+
+    async def read(self, position: int) -> bytes:
+        await asyncio.sleep(0)
+        return self.records[position][1]
+
+    def kill(self, position: int) -> None:
+        self.records.pop(position, None)
+
+    async def failed(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def size(self) -> int:
+        return sum(len(payload) for _, payload in self.records.values())
+
+
+class FakeDesk:
+    """Lets all run but those it is told to refuse."""
+
+    def __init__(self) -> None:
+        self.refused: dict[str, Refusal] = {}  # by pool
+        self.seconds: dict[str, float] = {}
+        self.charged: list[tuple[str, str, str, int, float]] = []
+
+    def pool_of(self, user: str, agreement: str) -> str | Refusal:
+        if agreement == "none":
+            return Refusal("there is no such agreement", final=True)
+        return agreement or "shared"
+
+    def may_run(self, pool: str, user: str, now: float) -> float | Refusal:
+        return self.refused.get(pool, self.seconds.get(pool, float("inf")))
+
+    def used(self, pool: str, user: str, what: str, processors: int, seconds: float) -> None:
+        self.charged.append((pool, user, what, processors, seconds))
+
+
+class Bench:
+    """Where the fake workers sit: what each has, and what it was told."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, dict[int, Job]] = {}  # by worker, in order
+        self.stopped: dict[str, set[int]] = {}
+        self.asked_back: dict[str, int] = {}
+
+    def give(self, worker: str, jobs: Sequence[bytes]) -> None:
+        for data in jobs:
+            job = _job.decode(data)
+            assert job.task not in self.jobs[worker], "a worker got a task twice"
+            self.jobs[worker][job.task] = job
+
+    def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
+        self.stopped.setdefault(worker, set()).update(tasks)
+
+    def take_back(self, worker: str, count: int) -> None:
+        self.asked_back[worker] = self.asked_back.get(worker, 0) + count
+
+    def workers(self) -> list[api.WorkerInfo]:
+        return []
+
+
+class NoHomes(Homes):
+    """Homes that are nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.made: set[str] = set()
+
+    def make(self, name: str, user: str) -> None:
+        self.made.add(name)
+
+    def remove(self, name: str) -> None:
+        self.made.discard(name)
+
+    def remove_logs(self, name: str, logs: Iterable[str]) -> None:
+        pass
+
+    def restore(self, users: Any, dying: Any) -> None:
+        self.made = {name for name in self.made if name in users or name in dying} | set(users)
+
+
+class World:
+    """A service that can be killed and started again."""
+
+    def __init__(
+        self,
+        limits: EngineLimits | None = None,
+        seed: int = 0,
+        own_limits: Mapping[str, EngineLimits] = MappingProxyType({}),
+        processors: int | None = None,
+    ) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.chance = random.Random(seed)
+        self.now = 1000.0
+        self.limits = limits
+        self.own_limits = own_limits
+        self.processors = processors
+        self.journal = FakeJournal()
+        self.desk = FakeDesk()
+        self.homes = NoHomes()
+        self.bench = Bench()
+        self.told: dict[str, int] = {}  # outcomes of each worker that are durable
+        self._start()
+
+    def _start(self) -> None:
+        async def start() -> None:
+            self.engine = ServiceEngine(
+                self.journal,
+                self.desk,
+                clock=lambda: self.now,
+                entropy=self.chance.randbytes,
+                homes=self.homes,
+                limits=self.limits,
+                own_limits=self.own_limits,
+                processors=self.processors,
+            )
+            self.journal.restore(self.chance)
+            await self.engine.open()
+            self.engine.attach(self.bench)
+
+        self.run(start())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does something, and all that follows from it at once."""
+
+        async def go() -> T:
+            try:
+                return await work
+            finally:
+                for _ in range(2):
+                    for _ in range(10):
+                        await asyncio.sleep(0)
+                    if not self.journal.is_full:
+                        await self.engine._recorder.settle()
+
+        return self.loop.run_until_complete(go())
+
+    def rest(self) -> None:
+        """All that follows at once happens."""
+        self.do(lambda: None)
+
+    def until(self, holds: Callable[[], bool]) -> bool:
+        """Whether something holds, within some seconds: homes are removed in a thread."""
+        give_up = time.monotonic() + 10
+        while not holds() and time.monotonic() < give_up:
+            self.rest()
+            time.sleep(0.005)
+        return holds()
+
+    def kill(self) -> None:
+        """The service ends as by a power cut."""
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.rest()
+
+    def restart(self) -> None:
+        """It is killed, and started again."""
+        self.kill()
+        self._start()
+
+    def close(self) -> None:
+        """Nothing is left of it."""
+        self.kill()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    # Shorthands.
+
+    def create(self, user: str = "ann", key: str = "", **more: Any) -> str:
+        return self.run(self.engine.create(user, api.NewInstance(**more), key)).id
+
+    def submit(
+        self, handle: str, tasks: int | Sequence[api.TaskSpec], key: str = "", user: str = "ann"
+    ) -> api.Submitted:
+        if isinstance(tasks, int):
+            tasks = [api.TaskSpec(command=("true",))] * tasks
+        return self.run(self.engine.submit(user, handle, tasks, key))
+
+    def join(self, name: str, processors: int = 1, pool: str = "shared") -> list[int]:
+        """A worker comes, or comes back with what it has."""
+        jobs = self.bench.jobs.setdefault(name, {})
+        holds = [(job.task, job.attempt) for job in jobs.values()]
+
+        async def join() -> list[int]:
+            return self.engine.floor.join(
+                name, pool=pool, lease=name, processors=processors, host=f"host-{name}", holds=holds
+            )
+
+        return self.run(join())
+
+    def lose(self, name: str) -> None:
+        """A worker is gone for good."""
+        self.bench.jobs.pop(name)
+        self.do(lambda: self.engine.floor.leave(name))
+
+    def settle(self) -> None:
+        """No worker of an earlier life is waited for any more."""
+        self.do(self.engine.settle)
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        self.do(self.engine.tick)
+
+    def do(self, what: Callable[[], None]) -> None:
+        """Does something that takes no time, and all that follows from it at once."""
+
+        async def go() -> None:
+            what()
+
+        self.run(go())
+
+    def end(
+        self, worker: str, number: int, status: Status = Status.SUCCEEDED, **more: Any
+    ) -> Outcome:
+        """A worker's task ends, and it says so."""
+        job = self.bench.jobs[worker].pop(number)
+        outcome = outcome_of(job, status, self.now, **more)
+        self.say(worker, [outcome])
+        return outcome
+
+    def say(self, worker: str, outcomes: Sequence[Outcome]) -> None:
+        def told() -> None:
+            self.told[worker] = self.told.get(worker, 0) + len(outcomes)
+
+        async def say() -> None:
+            self.engine.floor.outcomes(worker, outcomes, told)
+
+        self.run(say())
+
+    def results(self, handle: str, after: int = 0, user: str = "ann") -> list[dict[str, Any]]:
+        batch = self.run(self.engine.results(user, handle, after, 10_000, 0.0))
+        return [json.loads(line) for line in batch.lines]
+
+    def info(self, handle: str, user: str = "ann") -> api.InstanceInfo:
+        return self.engine.instance(user, handle)
+
+
+def outcome_of(job: Job, status: Status, now: float, **more: Any) -> Outcome:
+    """A worker's word on a job."""
+    fields: dict[str, Any] = {"start": now, "end": now + 1.0, "exit_code": 0}
+    return Outcome(task=job.task, attempt=job.attempt, status=status, **(fields | more))

@@ -1,0 +1,487 @@
+"""Workers over real sockets."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.service.engine.world import FakeJournal
+from tests.service.hub.floor import Wire, running
+
+from bursar.dispatch.credential import decode_credential
+from bursar.dispatch.entrance import MOST_STRANGERS
+from bursar.dispatch.line import SecureLine
+from bursar.dispatch.orphans import RUN, WORKER
+from bursar.dispatch.settings import Settings
+from bursar.dispatch.tls import make_certificate
+from bursar.dispatch.wire import (
+    Cancel,
+    GiveBack,
+    Goodbye,
+    Hello,
+    Leave,
+    Recorded,
+    Results,
+    Returned,
+    Work,
+    frame,
+)
+from bursar.model.errors import SiteError
+from bursar.model.outcome import Status
+from bursar.service.engine.homes import Homes
+from bursar.service.hub import connection as connection_module
+
+
+@pytest.fixture
+def journal() -> FakeJournal:
+    return FakeJournal()
+
+
+def test_a_worker_is_given_tasks_and_told_what_is_durable(journal: FakeJournal) -> None:
+    """
+    It is told to outlive the service, gets no more than it has room for, and can forget what is
+    recorded.
+    """
+
+    async def work() -> None:
+        async with running(journal) as floor:
+            await floor.submit(3)
+            worker = await floor.worker(processors=2)
+            assert (await worker.welcome()).outlives > 0
+            jobs = await worker.jobs(2)
+            worker.end(jobs[0])
+            heard = [await worker.hear(), await worker.hear()]
+            assert Recorded(1) in heard
+            assert any(isinstance(message, Work) for message in heard)
+            assert [r["host"] for r in await floor.results()] == ["node"]
+            (seen,) = floor.hub.workers()
+            assert (seen.busy, seen.connected, seen.pool) == (2, True, "shared")
+            (load,) = floor.hub.leases().values()
+            assert (load.ready, load.busy, load.idle_since) == (2, 2, None)
+            await worker.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {"token": "wrong"},
+        {"token": ""},
+        {"name": "here-m-0"},
+        {"name": "there-l-0"},
+        {"processors": 0},
+        {"processors": 3},
+        {"lease": "other"},
+    ],
+)
+def test_nobody_is_let_in_who_should_not_be(journal: FakeJournal, hello: dict[str, Any]) -> None:
+    """
+    Another's token, another's name, or more processors than the lease has.
+    """
+
+    async def knock() -> None:
+        async with running(journal) as floor:
+            token = floor.expect("l", 2)
+            floor.expect("other", 2)
+            worker = await floor.worker(**({"token": token} | hello))
+            assert await worker.hear() is None
+            assert floor.hub.workers() == []
+            await worker.close()
+
+    asyncio.run(knock())
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    known=st.booleans(),
+    data=st.binary(max_size=64).map(lambda body: len(body).to_bytes(4, "big") + body)
+    | st.binary(max_size=64)
+    | st.sampled_from([frame(Returned([(1 << 70 - 7, -1)])), frame(Results([])), b"\xff" * 8])
+    | st.just(frame(Hello("x", "y", "z", 1, "l"))),
+)
+def test_whatever_is_said_ends_at_most_its_own_connection(known: bool, data: bytes) -> None:
+    """
+    Noise of strangers and of workers gone mad: the service goes on with the others.
+    """
+
+    async def rave() -> None:
+        async with running(FakeJournal()) as floor:
+            await floor.submit(1)
+            if known:
+                wire = await floor.worker("here-m-0", lease="m")
+                (job,) = await _jobs(wire)
+                wire.write(data)
+                wire.write(frame(Goodbye(must=True)))
+            else:
+                wire = await Wire.connect(floor.address)
+                wire.write(data)
+            await wire.close()
+            if known:
+                floor.hub.revoke("m")
+            other = await floor.worker()
+            (job,) = await _jobs(other)
+            other.end(job)
+            assert len(await floor.results()) == 1
+            await other.close()
+
+    asyncio.run(rave())
+
+
+async def _jobs(wire: Wire) -> Any:
+    await wire.welcome()
+    return await wire.jobs(1)
+
+
+def test_strangers_have_little_time_and_room(
+    journal: FakeJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    One that says nothing, or announces too much, is hung up on; workers come in all the same.
+    """
+    monkeypatch.setattr(connection_module, "PATIENCE", 0.1)
+
+    async def loiter() -> None:
+        async with running(journal) as floor:
+            silent = await Wire.connect(floor.address)
+            greedy = await Wire.connect(floor.address)
+            greedy.write((1 << 21).to_bytes(4, "big"))
+            assert await greedy.hear() is None
+            assert await silent.hear() is None
+            crowd = [await Wire.connect(floor.address) for _ in range(MOST_STRANGERS + 1)]
+            assert await crowd[0].hear() is None
+            for wire in (silent, greedy, *crowd):
+                await wire.close()
+            await asyncio.sleep(0.15)
+            worker = await floor.worker()
+            await worker.welcome()
+            await worker.close()
+
+    asyncio.run(loiter())
+
+
+def test_a_crowd_of_strangers_does_not_keep_workers_out(journal: FakeJournal) -> None:
+    """
+    The one that has said nothing for longest makes room.
+    """
+
+    async def crowd() -> None:
+        async with running(journal) as floor:
+            strangers = [await Wire.connect(floor.address) for _ in range(MOST_STRANGERS)]
+            worker = await floor.worker()
+            await worker.welcome()
+            assert await strangers[0].hear() is None
+            for wire in (worker, *strangers):
+                await wire.close()
+
+    asyncio.run(crowd())
+
+
+def test_a_connection_that_is_lost_costs_nothing(journal: FakeJournal) -> None:
+    """
+    The worker comes back before its end was noticed, or after, and says again what was not durable.
+    """
+
+    async def stumble(noticed: bool) -> None:
+        async with running(FakeJournal()) as floor:
+            await floor.submit(2)
+            worker = await floor.worker(processors=2)
+            await worker.welcome()
+            jobs = await worker.jobs(2)
+            if noticed:
+                await worker.close()
+                while floor.hub.leases():
+                    await asyncio.sleep(0.001)
+            holds = [(job.task, job.attempt) for job in jobs]
+            again = await floor.worker(processors=2, holds=holds)
+            await again.welcome()
+            again.end(*jobs)
+            assert await again.hear() == Recorded(2)
+            again.end(*jobs)
+            assert await again.hear() == Recorded(2)
+            assert len(await floor.results()) == 2
+            assert floor.engine.counters.lost == 0
+            await again.close()
+            await worker.close()
+
+    asyncio.run(stumble(noticed=True))
+    asyncio.run(stumble(noticed=False))
+
+
+def test_who_stays_away_is_given_up(journal: FakeJournal) -> None:
+    """
+    What it had runs elsewhere, and it is told so when it comes back after all.
+    """
+
+    async def stray() -> None:
+        async with running(journal, absence=0.05) as floor:
+            await floor.submit(1)
+            worker = await floor.worker()
+            (job,) = await _jobs(worker)
+            await worker.close()
+            other = await floor.worker("here-m-0", lease="m")
+            (again,) = await _jobs(other)
+            assert again.task == job.task
+            back = await floor.worker(holds=[(job.task, job.attempt)])
+            await back.welcome()
+            stop = await back.hear()
+            assert isinstance(stop, Cancel)
+            assert stop.tasks == [job.task]
+            back.end(job)
+            assert await back.hear() == Recorded(1)
+            assert await floor.results(wait=0.0) == []
+            other.end(again)
+            assert len(await floor.results()) == 1
+            for wire in (back, other):
+                await wire.close()
+
+    asyncio.run(stray())
+
+
+def test_workers_know_the_next_life_and_it_knows_them(journal: FakeJournal) -> None:
+    """
+    Their tokens are good again as soon as their leases are expected; tasks wait for all of them.
+    """
+
+    async def restart() -> None:
+        async with running(journal) as floor:
+            await floor.submit(3)
+            token = floor.expect("l", 2)
+            workers = [await floor.worker(f"here-l-{i}", token=token) for i in range(2)]
+            jobs = [(await _jobs(worker))[0] for worker in workers]
+            handle = floor.handle
+        for worker in workers:
+            assert await worker.hear() is None  # and nobody was told to leave
+            await worker.close()
+        async with running(journal) as floor:
+            floor.handle = handle
+            early = await floor.worker("here-l-0", token=token)
+            assert await early.hear() is None  # it will try again
+            floor.expect("l", 2)
+            floor.hub.gathered()
+            first = await floor.worker("here-l-0", token=token, holds=[_of(jobs[0])])
+            await first.welcome()
+            first.end(jobs[0])
+            assert await first.hear() == Recorded(1)
+            assert len(await floor.results()) == 1
+            second = await floor.worker("here-l-1", token=token, holds=[_of(jobs[1])])
+            await second.welcome()
+            (third,) = await first.jobs(1)
+            assert third.task not in {job.task for job in jobs}
+            second.end(jobs[1])
+            first.end(third)
+            assert await second.hear() == Recorded(1)
+            assert {r["task"] for r in await floor.results()} >= {0, 1}
+            for wire in (early, first, second):
+                await wire.close()
+
+    asyncio.run(restart())
+
+
+def _of(job: Any) -> tuple[int, int]:
+    return job.task, job.attempt
+
+
+def test_a_dismissed_lease_ends_when_its_tasks_have(journal: FakeJournal) -> None:
+    """
+    Its workers give back what waits and get nothing more; they leave when all is recorded.
+    """
+
+    async def dismiss() -> None:
+        async with running(journal) as floor:
+            await floor.submit(1)
+            worker = await floor.worker()
+            (job,) = await _jobs(worker)
+            floor.hub.dismiss("l")
+            assert isinstance(await worker.hear(), GiveBack)
+            await floor.submit(1)
+            late = await floor.worker("here-l-1", token=floor.expect("l", 2))
+            await late.welcome()
+            assert await late.hear() == Leave()
+            worker.end(job)
+            assert [await worker.hear(), await worker.hear()] == [Recorded(1), Leave()]
+            assert len(await floor.results()) == 1
+            for wire in (worker, late):
+                await wire.close()
+
+    asyncio.run(dismiss())
+
+
+def test_a_revoked_lease_ends_at_once(journal: FakeJournal) -> None:
+    """
+    Its tasks are killed and wait again; its workers, present or late, are told to leave.
+    """
+
+    async def revoke() -> None:
+        async with running(journal) as floor:
+            floor.hub.gathered()
+            await floor.submit(1)
+            worker = await floor.worker()
+            (job,) = await _jobs(worker)
+            token = floor.expect("l")
+            floor.hub.revoke("l")
+            assert isinstance(await worker.hear(), Cancel)
+            worker.end(job, status=Status.CANCELLED)
+            assert [await worker.hear(), await worker.hear()] == [Recorded(1), Leave()]
+            late = await floor.worker(token=token)
+            assert await late.hear() == Leave()
+            other = await floor.worker("here-m-0", lease="m")
+            (again,) = await _jobs(other)
+            assert again.task == job.task
+            for wire in (worker, late, other):
+                await wire.close()
+
+    asyncio.run(revoke())
+
+
+def test_a_worker_leaves_when_it_must_or_has_nothing_to_do(journal: FakeJournal) -> None:
+    """
+    One that would like to go stays when a task is on its way to it.
+    """
+
+    async def leave() -> None:
+        async with running(journal) as floor:
+            worker = await floor.worker()
+            await worker.welcome()
+            await floor.submit(2)
+            worker.say(Goodbye(must=False))
+            (job,) = await worker.jobs(1)
+            worker.say(Goodbye(must=True))
+            assert isinstance(await worker.hear(), GiveBack)
+            worker.end(job, status=Status.CANCELLED)
+            assert [await worker.hear(), await worker.hear()] == [Recorded(1), Leave()]
+            await worker.close()
+            assert await floor.results(wait=0.0) == []
+
+    asyncio.run(leave())
+
+
+def test_what_comes_back_unbegun_is_given_again_in_order(journal: FakeJournal) -> None:
+    """
+    As other attempts, so that no outcome of the former ones counts.
+    """
+
+    async def give_back() -> None:
+        async with running(journal) as floor:
+            await floor.submit(3)
+            worker = await floor.worker(processors=3)
+            await worker.welcome()
+            jobs = await worker.jobs(3)
+            worker.say(Returned([_of(job) for job in reversed(jobs[1:])]))
+            again = await worker.jobs(2)
+            assert [job.task for job in again] == [job.task for job in jobs[1:]]
+            assert not {_of(job) for job in again} & {_of(job) for job in jobs}
+            await worker.close()
+
+    asyncio.run(give_back())
+
+
+def test_pilots_come_over_tls_with_a_certificate_that_stays(journal: FakeJournal) -> None:
+    """
+    A credential leads to the service's own port; nobody has one whose lease is not expected.
+    """
+
+    async def visit() -> None:
+        certificate, key = make_certificate()
+        async with running(journal) as floor:
+            with pytest.raises(SiteError, match="nobody expects"):
+                await floor.hub.credential(lease="l", site="here", host="localhost", processors=1)
+            floor.expect("l")
+            with pytest.raises(SiteError, match="does not listen"):
+                await floor.hub.credential(lease="l", site="here", host="localhost", processors=1)
+            port = floor.hub.open_door("localhost", 0, certificate, key)
+            joined: list[bool] = []
+            data = await floor.hub.credential(
+                lease="l",
+                site="here",
+                host="localhost",
+                processors=1,
+                on_join=lambda: joined.append(True),
+            )
+            credential = decode_credential(data, "here")
+            assert (credential.port, credential.certificate) == (port, certificate)
+            hello = Hello(credential.token, "here-l-0", "here", 1, "l")
+            line = await asyncio.to_thread(SecureLine, "localhost", port, certificate, 15.0)
+            line.send(bytearray(frame(hello)))
+            while not joined:
+                await asyncio.sleep(0.001)
+            line.close()
+
+    asyncio.run(visit())
+
+
+def test_a_real_worker_outlives_the_service(journal: FakeJournal, tmp_path: Path) -> None:
+    """
+    A task that began in one life of the service is recorded in the next, begun only once.
+    """
+
+    async def outlive() -> None:
+        homes = Homes(tmp_path / "homes")
+        async with contextlib.AsyncExitStack() as stack:
+            async with running(journal, homes=homes) as floor:
+                token, port = floor.expect(), floor.address[1]
+                process = await stack.enter_async_context(real_worker(port, token))
+                await floor.submit(1, line=f"echo x >> begun; {UNTIL_TOLD}; echo $BURSAR_TASK")
+                handle = floor.handle
+                files = floor.engine.home("ann", handle) / "files"
+                while not (files / "begun").exists():
+                    await asyncio.sleep(0.01)
+            async with running(journal, homes=homes, port=port) as floor:
+                floor.handle = handle
+                floor.expect()
+                floor.hub.gathered()
+                while not floor.hub.leases():
+                    await asyncio.sleep(0.01)
+                assert floor.engine.running == 1
+                (files / "go").touch()
+                (result,) = await floor.results()
+                assert (result["state"], result.get("attempt", 1)) == ("succeeded", 1)
+                assert result["stdout"]
+                assert (files / "begun").read_text() == "x\n"
+                floor.hub.dismiss("l")
+                await process.wait()
+
+    asyncio.run(outlive())
+
+
+UNTIL_TOLD = "until [ -e go ]; do sleep 0.01; done"
+
+
+@contextlib.asynccontextmanager
+async def real_worker(port: int, token: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A worker process."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "bursar.dispatch.worker",
+        stdin=asyncio.subprocess.PIPE,
+        env={**os.environ, RUN: "service", WORKER: "here-l-0"},
+    )
+    assert process.stdin is not None
+    told = Settings(
+        host="127.0.0.1",
+        port=port,
+        token=token,
+        worker="here-l-0",
+        site="here",
+        lease="l",
+        processors=1,
+    )
+    process.stdin.write(msgspec.json.encode(told))
+    process.stdin.close()
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

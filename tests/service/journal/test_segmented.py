@@ -1,0 +1,320 @@
+"""The journal between crashes: groups, damage, room, and its size over a long life."""
+
+import asyncio
+import random
+
+import pytest
+from tests.service.journal.keeping import KIND, Keeper
+from tests.service.journal.platter import FakeDisk, Platter
+
+from bursar.model.errors import BursarError, InputError
+from bursar.service.journal import SegmentedJournal, segmented
+from bursar.service.parties import ServiceError
+
+
+def journal_on(platter: Platter, **settings: int) -> tuple[SegmentedJournal, Keeper]:
+    defaults = {"segment_size": 4_000, "reserve": 0, "least_free": 0}
+    journal = SegmentedJournal(FakeDisk(platter), **{**defaults, **settings})
+    keeper = Keeper()
+    journal.register([KIND], keeper)
+    return journal, keeper
+
+
+async def written(platter: Platter, records: int) -> list[bytes]:
+    """A journal of three records a batch that was closed, and what is in it."""
+    journal, keeper = journal_on(platter, segment_size=300)
+    await journal.open()
+    for number in range(records):
+        keeper.add(journal, b"record %d" % number)
+        if number % 3 == 2:
+            await journal.durable()
+    await journal.close()
+    return keeper.contents
+
+
+def test_those_who_wait_share_a_sync() -> None:
+    """A hundred who wait at once cost two syncs at the most, and each sees its record durable."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        journal, keeper = journal_on(platter, segment_size=1 << 20)
+        await journal.open()
+        syncs = 0
+
+        async def one(number: int) -> None:
+            keeper.add(journal, b"%d" % number)
+            await journal.durable()
+            (data, synced) = platter.files["journal-00000001.log"]
+            assert data[:synced].count(b"%d" % number)
+
+        real = FakeDisk.open
+
+        async def counted(disk: FakeDisk, name: str, *, create: bool = False) -> object:
+            file = await real(disk, name, create=create)
+            inner = file.sync
+
+            async def sync() -> None:
+                nonlocal syncs
+                syncs += 1
+                await inner()
+
+            file.sync = sync  # type: ignore[method-assign]
+            return file
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FakeDisk, "open", counted)
+            await asyncio.gather(*(one(1000 + number) for number in range(100)))
+        assert syncs <= 2
+        await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_byte_changed_anywhere_is_seen() -> None:
+    """After a clean end: what had been durable is refused with its place, or all of it is there."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        contents = await written(platter, 20)
+        assert len(platter.files) > 1
+        tried = refused = cut = 0
+        for name, (data, _) in platter.files.items():
+            for at in range(len(data)):
+                tried += 1
+                spoilt = Platter()
+                for other, (bytes_, synced) in platter.files.items():
+                    spoilt.files[other] = bytearray(bytes_), synced
+                spoilt.files[name][0][at] ^= 1 << at % 8
+                journal, keeper = journal_on(spoilt)
+                try:
+                    said = await journal.open()
+                except InputError as error:
+                    refused += name in str(error)
+                else:
+                    # Only the mark of a clean end, after everything, can be lost.
+                    assert keeper.contents == contents
+                    assert [name in line for line in said] == [True]
+                    cut += 1
+                    await journal.close()
+        assert refused + cut == tried
+        assert refused > 10 * cut > 0
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_record_is_not_read_as_if_it_were_good() -> None:
+    """While the service lives, too."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        journal, keeper = journal_on(platter)
+        await journal.open()
+        keeper.add(journal, b"payload")
+        await journal.durable()
+        data, _ = platter.files["journal-00000001.log"]
+        data[data.index(b"payload")] ^= 1
+        with pytest.raises(BursarError, match=r"journal-00000001.log: the record at offset \d+ is"):
+            await journal.read(next(iter(keeper.living)))
+        await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_torn_end_is_cut_off_and_told() -> None:
+    """Half a batch at the end goes, with one line on what, where and how much."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        await written(platter, 2)
+        whole = len(platter.files["journal-00000001.log"][0])
+        journal, keeper = journal_on(platter)
+        await journal.open()
+        keeper.add(journal, bytes(100))
+        await journal.durable()
+        data = platter.files["journal-00000001.log"][0]
+        del data[-30:]
+        platter.files["journal-00000001.log"] = data, len(data)
+
+        again, fresh = journal_on(platter)
+        said = await again.open()
+
+        torn = len(data) - whole
+        assert said == [
+            f"journal-00000001.log: a torn end of {torn} bytes was cut off at offset {whole}"
+        ]
+        assert fresh.contents == [b"record 0", b"record 1"]
+        assert len(platter.files["journal-00000001.log"][0]) == whole
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_records_of_nobody_are_refused() -> None:
+    """Those of a newer program are not dropped."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        await written(platter, 1)
+        journal = SegmentedJournal(FakeDisk(platter), reserve=0, least_free=0)
+        with pytest.raises(InputError, match="nobody knows records of kind 7"):
+            await journal.open()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_refuses_new_work_keeps_old_and_recovers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is essential still fits into what was kept back; with room, all is as before."""
+    monkeypatch.setattr(segmented, "ASK_AGAIN", 0.0)
+
+    async def scenario() -> None:
+        platter = Platter()
+        platter.capacity = 20_000
+        journal, keeper = journal_on(platter, reserve=5_000, least_free=2_000)
+        await journal.open()
+        assert journal.problem == ""
+
+        refused = None
+        while refused is None:
+            try:
+                keeper.add(journal, bytes(500))
+                await journal.durable()
+            except ServiceError as error:
+                refused = error
+        assert (refused.status, refused.kind, refused.retry_after) == (507, "disk-full", 0.0)
+        assert journal.problem
+
+        platter.capacity = 20_000 - platter.room  # somebody else takes what is left
+        for number in range(8):
+            keeper.add(journal, b"essential %d" % number + bytes(500), essential=True)
+            await journal.durable()
+        with pytest.raises(ServiceError):
+            journal.append(KIND, b"new", essential=False)
+
+        platter.capacity = 40_000
+        assert journal.problem  # asked, it is looked at
+        while journal.problem:
+            await asyncio.sleep(0)
+        keeper.add(journal, b"new")
+        await journal.durable()
+        contents = keeper.contents
+        await journal.close()
+
+        again, fresh = journal_on(platter, reserve=5_000, least_free=2_000)
+        await again.open()
+        assert fresh.contents == contents
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_written_waits_for_room() -> None:
+    """Even the reserve used up: durable() fails, nothing is taken back, and all is there later."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        platter.capacity = 3_000
+        journal, keeper = journal_on(platter, reserve=1_000)
+        await journal.open()
+        for number in range(10):
+            keeper.add(journal, b"%d" % number + bytes(500), essential=True)
+        for _ in range(3):
+            with pytest.raises(ServiceError) as caught:
+                await journal.durable()
+            assert caught.value.status == 507
+        for position, payload in keeper.living.items():
+            assert await journal.read(position) == payload
+
+        platter.capacity = 20_000
+        await journal.durable()
+        contents = keeper.contents
+        assert len(contents) == 10
+        await journal.close()
+        again, fresh = journal_on(platter)
+        await again.open()
+        assert fresh.contents == contents
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_fails_ends_it() -> None:
+    """After a failed sync nothing is known: no call says that something is durable."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        journal, keeper = journal_on(platter)
+        await journal.open()
+        failed = asyncio.create_task(journal.failed())
+        keeper.add(journal, b"1")
+        platter.fails = True
+        with pytest.raises(ServiceError, match=r"the disk failed: .*input/output error"):
+            await journal.durable()
+        platter.fails = False
+        with pytest.raises(ServiceError) as caught:
+            await journal.durable()
+        assert caught.value.status == 503
+        assert "input/output error" in await failed
+        with pytest.raises(ServiceError):
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_service_that_lives_for_ever_needs_no_more_disk() -> None:
+    """Megabytes go through it; what is on disk stays within a few times what lives."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        journal, keeper = journal_on(platter, segment_size=20_000)
+        await journal.open()
+        chance = random.Random(1)
+        written = most = 0
+        living: list[int] = []
+        for _ in range(600):
+            for _ in range(40):
+                payload = chance.randbytes(chance.randrange(200))
+                position = journal.append(KIND, payload, essential=False)
+                keeper.living[position] = payload
+                written += len(payload)
+            await journal.durable()
+            living = sorted(keeper.living)
+            while len(living) > 300:  # mostly the oldest go; some stay for long
+                index = 0 if chance.random() < 0.9 else chance.randrange(len(living))
+                position = living.pop(index)
+                del keeper.living[position]
+                journal.kill(position)
+            most = max(most, journal.size)
+        lives = 340 * 110
+        assert written > 2_000_000
+        assert most < 3 * lives + 3 * 20_000
+        assert sum(len(data) for data, _ in platter.files.values()) < 3 * lives + 3 * 20_000
+        await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_everything_dead_leaves_next_to_nothing() -> None:
+    """Also of what is never worth copying: a journal with nothing in it is small."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        journal, keeper = journal_on(platter, segment_size=1_000)
+        await journal.open()
+        for _ in range(50):
+            keeper.add(journal, bytes(100))
+            await journal.durable()
+        for position in list(keeper.living):
+            journal.kill(position)
+        keeper.living.clear()
+        await journal.durable()
+        while len(platter.files) > 2:
+            await asyncio.sleep(0)
+        await journal.close()
+        again, fresh = journal_on(platter)
+        await again.open()
+        assert fresh.contents == []
+        await again.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,73 @@
+"""Logs: one line of JSON for each thing that happens, and no secret in any."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bursar.service.logs import HIDDEN, LOGGER, LOGGERS, redacted, start_logging
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    written = io.StringIO()
+    start_logging("info", written)
+    yield written
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def test_a_line_is_json(stream: io.StringIO) -> None:
+    """Whatever is in the message; with the fields that were given, and nothing below the level."""
+    log = logging.getLogger(f"{LOGGER}.house")
+    log.debug("not this")
+    log.info('a "quoted"\nthing', extra={"fields": {"status": 200, "time": "never"}})
+
+    (line,) = stream.getvalue().splitlines()
+    told = json.loads(line)
+    assert told.pop("time").endswith("Z")
+    assert told == {
+        "level": "info",
+        "part": "house",
+        "message": 'a "quoted" thing',
+        "status": 200,
+    }
+
+
+def test_an_error_says_where_and_not_with_what(stream: io.StringIO) -> None:
+    """Messages of errors may hold what users sent; the places do not."""
+    try:
+        raise ValueError("command: rm secret")
+    except ValueError:
+        logging.getLogger(LOGGER).exception("incident 7")
+
+    told = json.loads(stream.getvalue())
+    assert (told["error"], told["message"]) == ("ValueError", "incident 7")
+    assert "test_logs.py" in told["where"][0]
+    assert "rm secret" not in stream.getvalue()
+
+
+@given(st.binary(min_size=16, max_size=32))
+def test_no_random_word_is_written(secret: bytes) -> None:
+    """Tokens, handles and keys, in the forms in which they travel."""
+    token = f"bursar_{secret[:8].hex()}_{(secret * 2).hex()}"
+
+    for text in (token, f"Authorization: Bearer {token}", f"unknown {secret.hex()}."):
+        hidden = redacted(f"a request with {text} failed")
+        assert secret.hex() not in hidden
+        assert HIDDEN in hidden
+
+
+def test_plain_words_stay() -> None:
+    """What people need to read is not taken for a secret."""
+    said = "lease-12ab34cd: uni: cannot start a worker: no such file /var/lib/x (status 2, 512 kB)"
+    assert redacted(said) == said
+    assert redacted("x\n-----BEGIN PRIVATE KEY-----\nMIGH") == f"x {HIDDEN}"

@@ -1,0 +1,35 @@
+"""Metrics: what stands is asked for when it is scraped, and names nobody."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from bursar.service.metrics import Figures, Metrics
+
+
+def test_a_scrape_can_be_read() -> None:
+    """By Prometheus's own parser; values are those of the moment."""
+    figures = [Figures(submitted=7, workers=2, ready=False, certificate_seconds=60.0)]
+    metrics = Metrics(lambda: figures[-1])
+    metrics.served(method="GET", route="results", status=200, seconds=0.02, who="ab12")
+    metrics.served(method="GET", route="", status=404, seconds=0.001, who="")
+    metrics.failed("i-1", "results", ValueError())
+
+    def scraped() -> dict[tuple[str, ...], float]:
+        text = metrics.text().decode()
+        assert "ab12" not in text
+        return {
+            (sample.name, *sorted(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    told = scraped()
+    assert told["bursar_tasks_submitted_total",] == 7
+    assert told["bursar_workers",] == 2
+    assert told["bursar_ready",] == 0
+    assert told["bursar_certificate_seconds",] == 60
+    assert told["bursar_http_requests_total", "200", "GET", "results"] == 1
+    assert told["bursar_http_requests_total", "404", "GET", "none"] == 1
+    assert told["bursar_http_request_seconds_sum", "results"] == 0.02
+    assert told["bursar_http_incidents_total",] == 1
+    figures.append(Figures(submitted=8))
+    assert scraped()["bursar_tasks_submitted_total",] == 8

@@ -1,0 +1,271 @@
+"""A real service, real workers, real kills: nothing that was acknowledged is lost."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.service.serving import PATIENCE, Served, is_alive, served
+
+from bursar.dispatch.orphans import workers_of
+from bursar.market.agreement import DealTemplate
+from bursar.market.messages import Accept, Confirm, RequestQuote
+from bursar.model.errors import SiteError
+from bursar.remote.client import ServiceClient
+from bursar.remote.messages import TaskSpec
+from bursar.remote.problems import RemoteProblem
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Waits for something that must come."""
+    give_up = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("served") / "state") as service:
+        yield service
+
+
+@pytest.fixture
+def service(shared: Served) -> Served:
+    """One for several tests, which kill it now and then."""
+    if shared.process is None:
+        shared.start()
+    return shared
+
+
+def note(folder: Path) -> TaskSpec:
+    """Writes down that it was started and by whom, waits for a word, and says who it was."""
+    script = (
+        f"echo $$ >> {folder}/begun; while [ ! -e {folder}/go ]; do sleep 0.05; done; echo $$ done"
+    )
+    return TaskSpec(shell=script)
+
+
+PRICED = """
+[site]
+processors = 2
+unit_price = "3600 SU/core-hour"
+[market]
+price_shared = true
+"""
+"""One SU a second."""
+
+
+def test_a_thousand_tasks_and_several_kills(tmp_path: Path) -> None:
+    """Each has one result, whatever the server was doing when it was killed; money adds up."""
+    with served(tmp_path / "state", PRICED) as service, service.client() as client:
+        handle = client.create_instance(label="many").id
+        numbers = [*client.submit(handle, [TaskSpec(command=("/bin/echo", "x"))] * 400)]
+        for already in (100, 200, 300):
+            until(lambda least=already: client.instance(handle).results > least)  # type: ignore[misc]
+            service.kill()
+            service.start()
+            numbers += client.submit(handle, [TaskSpec(shell=f"echo {already}")] * 200)
+        results = list(client.results(handle))
+
+        assert numbers == list(range(1000))
+        assert Counter(r.task for r in results) == Counter(range(1000))
+        assert [r.cursor for r in results] == list(range(1, 1001))
+        assert {r.state for r in results} == {"succeeded"}
+        assert client.instance(handle).counts.succeeded == 1000
+        # Shared processors are paid for the seconds that the results tell, once.
+        used = sum(r.end - r.start for r in results)
+        assert client.account().spent == pytest.approx(used * 1e6, abs=1000)
+
+
+def buy(client: ServiceClient, processors: int, seconds: float) -> str:
+    """An agreement from now on."""
+    template = DealTemplate(processors=processors, seconds=seconds, earliest=time.time())
+    about = {"deal": f"deal-{time.time()}", "sender": "owner", "to": "here"}
+    (quote,) = client.trade(RequestQuote(**about, number=1, template=template))
+    (answer,) = client.trade(Accept(**about, number=2, of=quote.number))
+    assert isinstance(answer, Confirm)
+    return answer.agreement.id
+
+
+def test_what_is_bought_is_delivered_and_paid(tmp_path: Path) -> None:
+    """Its tasks have its processors, and shared ones make room; killed or not, it is paid once."""
+    with served(tmp_path / "state", PRICED) as service, service.client() as client:
+        shared = client.create_instance().id
+        wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+        client.submit(shared, [TaskSpec(shell=wait, tries=100)] * 2)
+        until(lambda: client.instance(shared).counts.running == 2)
+        agreement = buy(client, 2, 3600.0)
+        until(lambda: client.agreement(agreement).ready == 2)
+        assert client.instance(shared).counts.running == 0
+        handle = client.create_instance(agreement=agreement).id
+        client.submit(handle, [TaskSpec(shell="echo bought")] * 10)
+        assert {r.stdout for r in client.results(handle)} == {"bought\n"}
+        service.kill()
+        service.start()
+        until(lambda: client.agreement(agreement).ready == 2)
+        (tmp_path / "go").touch()
+        ended = client.cancel_agreement(agreement)
+
+        account = client.account()
+        assert ended.begun is not None
+        assert ended.ended is not None
+        assert 0 < ended.charged <= 2e6 * (ended.ended - ended.begun)
+        assert (account.held, account.spent >= ended.charged) == (0, True)
+        assert {r.state for r in client.results(shared)} == {"succeeded"}
+
+
+@pytest.mark.parametrize("gently", [False, True], ids=["killed", "ended"])
+def test_a_running_task_outlives_the_server(service: Served, tmp_path: Path, gently: bool) -> None:
+    """Its process goes on; the next life hears its result, and runs it no second time."""
+    with service.client() as client:
+        handle = client.create_instance().id
+        client.submit(handle, [note(tmp_path)])
+        until((tmp_path / "begun").exists)
+        pid = int((tmp_path / "begun").read_text())
+        worker = parent_of(pid)
+        assert worker in workers_of(service.run).values()
+        if gently:
+            assert service.end() == 0
+        else:
+            service.kill()
+        assert is_alive(pid)
+        service.start()
+        assert worker in workers_of(service.run).values()
+        until(lambda: client.instance(handle).counts.running == 1)
+        (tmp_path / "go").touch()
+        (result,) = client.results(handle)
+
+        assert result.stdout == f"{pid} done\n"
+        assert result.attempt == 1
+        assert (tmp_path / "begun").read_text() == f"{pid}\n"
+
+
+def test_what_ended_while_nobody_served_is_told(service: Served, tmp_path: Path) -> None:
+    """Its worker has kept the outcome, and says it to the next life."""
+    with service.client() as client:
+        handle = client.create_instance().id
+        client.submit(handle, [note(tmp_path)])
+        until((tmp_path / "begun").exists)
+        pid = int((tmp_path / "begun").read_text())
+        service.kill()
+        (tmp_path / "go").touch()
+        until(lambda: not is_alive(pid))
+        service.start()
+        (result,) = client.results(handle)
+
+        assert (result.stdout, result.attempt) == (f"{pid} done\n", 1)
+
+
+def test_a_lost_worker_loses_no_task(service: Served, tmp_path: Path) -> None:
+    """Killed while the server was away, its task runs again; it is replaced."""
+    with service.client() as client:
+        handle = client.create_instance().id
+        client.submit(handle, [note(tmp_path)])
+        until((tmp_path / "begun").exists)
+        pid = int((tmp_path / "begun").read_text())
+        service.kill()
+        for worker in workers_of(service.run).values():
+            os.kill(worker, 9)
+        service.start()
+        assert not is_alive(pid)
+        (tmp_path / "go").touch()
+        (result,) = client.results(handle)
+
+        assert result.state == "succeeded"
+        assert len((tmp_path / "begun").read_text().split()) == 2
+
+
+def test_a_draining_service_takes_nothing_more(service: Served, tmp_path: Path) -> None:
+    """It says so, with the reason, and is not ready; what runs ends and is told."""
+    with service.client() as client, ServiceClient(client.access, patience=0.0) as hasty:
+        handle = client.create_instance().id
+        client.submit(handle, [note(tmp_path)])
+        until((tmp_path / "begun").exists)
+        client.drain()
+
+        with pytest.raises((RemoteProblem, SiteError), match="takes nothing more"):
+            hasty.submit(handle, [TaskSpec(shell="true")])
+        answer = httpx.get(f"{client.access.url}/v1/ready")
+        assert (answer.status_code, answer.json()["status"]) == (503, "draining")
+        assert hasty.health().status == "ok"
+        (tmp_path / "go").touch()
+        (result,) = client.results(handle)
+        assert result.state == "succeeded"
+    service.end()
+
+
+def test_it_waits_for_what_runs_when_it_is_told_to(tmp_path: Path) -> None:
+    """Until the drain's time is over; the results are there in the next life."""
+    with served(tmp_path / "state", "", "--drain-timeout", "60s") as service:
+        with service.client() as client:
+            handle = client.create_instance().id
+            client.submit(handle, [TaskSpec(shell="sleep 1; echo late")])
+            until(lambda: client.instance(handle).counts.running == 1)
+        assert service.end() == 0
+        service.start()
+        with service.client() as client:
+            assert [r.stdout for r in client.page(handle).results] == ["late\n"]
+
+
+def test_a_torn_journal_is_mended_and_told(service: Served) -> None:
+    """What was acknowledged is there; what was half written is cut off, and said."""
+    with service.client() as client:
+        handle = client.create_instance(label="kept").id
+        service.kill()
+        newest = max((service.folder / "journal").glob("journal-*.log"))
+        with newest.open("ab") as file:
+            file.write(b"\x07torn" * 9)
+        service.start()
+        assert client.instance(handle).label == "kept"
+
+    (line,) = service.told["repaired"]
+    assert newest.name in line
+    assert "45" in line  # bytes
+    assert "repaired" in service.log.read_text()
+
+
+def test_secrets_stay_where_they_belong(service: Served) -> None:
+    """Not in logs, not in command lines, and in files that only the service's user reads."""
+    with service.client() as client:
+        handle = client.create_instance().id
+        secret = "swordfish-4711"
+        client.submit(
+            handle, [TaskSpec(shell=f"sleep 0.1; echo {secret}", environment={"KEY": secret})]
+        )
+        list(client.results(handle))
+        with pytest.raises(RemoteProblem):
+            client.instance("0" * 32)
+        lines = [
+            Path(f"/proc/{pid}/cmdline").read_bytes()
+            for pid in (*workers_of(service.run).values(), service.process.pid)  # type: ignore[union-attr]
+        ]
+    identity = (service.folder / "journal" / "service.json").read_text()
+    hidden = [service.token, handle, identity[20:60], secret]
+    service.end()
+
+    log = service.log.read_text()
+    for word in hidden:
+        assert word not in log
+        assert not any(word.encode() in line for line in lines)
+    assert service.folder.stat().st_mode & 0o777 == 0o700
+    for path in service.folder.rglob("*"):
+        assert path.is_dir() or not path.stat().st_mode & 0o077, path
+
+
+def test_one_service_at_a_time(service: Served) -> None:
+    """A second one for the same folder says so in one line, and the first goes on."""
+    second = Served(service.folder.with_name("other"))
+    second.folder.symlink_to(service.folder)
+    with pytest.raises(AssertionError, match="is in use by process"):
+        second.start()
+    assert second.ended() == 2
+    with service.client() as client:
+        assert client.health().status == "ok"

@@ -1,0 +1,265 @@
+"""A real service among people who must not trust each other."""
+
+import os
+import pwd
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.service.serving import PATIENCE, Served, served
+from tests.service.test_serve import until
+
+from bursar.dispatch.orphans import workers_of
+from bursar.model.errors import SiteError
+from bursar.remote.access import Access
+from bursar.remote.client import ServiceClient
+from bursar.remote.messages import NewToken, TaskSpec
+from bursar.remote.problems import RemoteProblem
+from bursar.sealing.certificates import Trust, read_certificates
+from bursar.sealing.keys import read_identities
+from bursar.sealing.sealer import Sealer
+from bursar.service.identity.authority import AuthorityFolder
+
+
+def access_of(service: Served, authority: AuthorityFolder, **more: object) -> Access:
+    url = f"https://127.0.0.1:{service.port}"
+    return Access(url=url, ca=authority.trusted, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> AuthorityFolder:
+    made = AuthorityFolder.create(tmp_path / "certs", "test")
+    made.issue("server", "here", hosts=["127.0.0.1"])
+    return made
+
+
+def tls(authority: AuthorityFolder, security: str) -> str:
+    files = authority.folder
+    lines = [f'security = "{security}"']
+    lines += [f'{key} = "{files / "server-here.pem"}"' for key in ("certificate", "key")]
+    if security == "mutual":
+        lines.append(f'authorities = "{authority.trusted}"')
+    return "\n".join(lines) + "\n"
+
+
+def test_with_tls_a_token_says_who_one_is(tmp_path: Path, authority: AuthorityFolder) -> None:
+    """Without one nobody comes in; users do not find each other; in clear nothing is said."""
+    with served(tmp_path / "state", tls(authority, "tls")) as service:
+        with ServiceClient(access_of(service, authority, token=service.token)) as admin:
+            tokens = {
+                user: admin.create_token(NewToken(user=user, scopes=["submit", "read"])).token
+                for user in ("ann", "bob")
+            }
+        with (
+            ServiceClient(access_of(service, authority, token=tokens["ann"])) as ann,
+            ServiceClient(access_of(service, authority, token=tokens["bob"])) as bob,
+            ServiceClient(access_of(service, authority)) as nobody,
+        ):
+            handle = ann.create_instance().id
+            ann.submit(handle, [TaskSpec(command=("/bin/echo", "mine"))])
+            assert [r.stdout for r in ann.results(handle)] == ["mine\n"]
+            assert bob.instances() == []
+            with pytest.raises(RemoteProblem, match="no such instance"):
+                bob.instance(handle)
+            with pytest.raises(RemoteProblem):
+                nobody.instances()
+            with pytest.raises(RemoteProblem):
+                ann.overview()
+            with pytest.raises(RemoteProblem):
+                ann.drain()
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"http://127.0.0.1:{service.port}/v1/health")
+
+
+def test_what_was_revoked_is_refused_at_once(tmp_path: Path, authority: AuthorityFolder) -> None:
+    """On the connection that is open; a new server certificate comes with SIGHUP, on new ones."""
+    ann, bob = (authority.issue("user", user).identity for user in ("ann", "bob"))
+    text = tls(authority, "mutual") + '[users.bob]\nscopes = ["read"]\n'
+    with served(tmp_path / "state", text) as service:
+        assert service.process is not None
+        assert service.told["admin_token_file"] is None
+        with (
+            ServiceClient(access_of(service, authority, certificate=bob), patience=0.0) as reader,
+            ServiceClient(access_of(service, authority, certificate=ann), patience=0.0) as stranger,
+        ):
+            assert reader.instances() == []
+            with pytest.raises(RemoteProblem):  # no table says what she may do
+                stranger.instances()
+            before = ssl.get_server_certificate(("127.0.0.1", service.port), timeout=PATIENCE)
+            authority.renew("server", "here")
+            service.process.send_signal(signal.SIGHUP)
+            until(
+                lambda: (
+                    before
+                    != ssl.get_server_certificate(("127.0.0.1", service.port), timeout=PATIENCE)
+                )
+            )
+            assert reader.instances() == []
+            authority.revoke(lambda record: record.party.name == "bob")
+
+            def is_refused() -> bool:
+                try:
+                    reader.instances()
+                except (RemoteProblem, SiteError):
+                    return True
+                return False
+
+            until(is_refused)
+
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may switch users and mount")
+
+
+def account(*names: str) -> str:
+    """The first of these that this machine has."""
+    for name in names:
+        try:
+            pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return name
+    pytest.skip("this machine has no account for it")
+
+
+@root
+def test_tasks_are_of_the_users_own_account(open_folder: Path) -> None:
+    """Each in folders of its own: not even their names can be seen by others, nor the journal."""
+    ann, bob = account("daemon"), account("nobody")
+    python = open_folder / "python"  # this one lies where other users cannot go
+    paths = os.pathsep.join(p for p in sys.path if p.endswith(("site-packages", "src")))
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={paths} exec {SYSTEM_PYTHON} "$@"\n')
+    python.chmod(0o755)
+    text = f'[tasks]\npython = "{python}"\n'
+    text += f'[users.ann]\nlocal_user = "{ann}"\n[users.bob]\nlocal_user = "{bob}"\n'
+    with served(open_folder / "state", text) as service:
+        url = f"http://127.0.0.1:{service.port}"
+        with ServiceClient(Access(url=url, token=service.token)) as admin:
+            tokens = {
+                user: admin.create_token(NewToken(user=user, scopes=["submit", "read"])).token
+                for user in ("ann", "bob")
+            }
+
+        def output(user: str, shell: str, **more: object) -> str:
+            with ServiceClient(Access(url=url, token=tokens[user])) as client:
+                handle = client.create_instance().id
+                client.submit(handle, [TaskSpec(shell=shell, **more)])  # type: ignore[arg-type]
+                (result,) = client.results(handle)
+                return result.stdout
+
+        who, folder = output("ann", "id -un; pwd; echo s > secret; chmod 644 secret; umask").split(
+            "\n"
+        )[:2]
+        assert who == ann
+        uid = pwd.getpwnam(ann).pw_uid
+        (hers,) = (
+            p for p in workers_of(service.run).values() if os.stat(f"/proc/{p}").st_uid == uid
+        )
+        spied = output(
+            "bob",
+            f"id -un; cat {folder}/secret; ls {folder}; ls {service.folder}/instances; "
+            f"cat {service.folder}/journal/* {service.folder}/admin.token /proc/{hers}/environ; "
+            "true",
+        )
+        assert spied.split() == [bob]
+        with ServiceClient(Access(url=url, token=tokens["ann"])) as client:
+            handle = client.create_instance().id
+            client.submit(handle, [TaskSpec(shell="echo made > made", outputs=("made",))])
+            list(client.results(handle))
+            assert client.read(handle, "made") == b"made\n"
+
+
+@pytest.fixture
+def open_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that every user may pass through."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        os.chmod(name, 0o711)
+        yield Path(name)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 200 MiB."""
+    point = tmp_path / "disk"
+    point.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "none", str(point)]).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "-l", str(point)], check=True)
+
+
+@root
+def test_a_full_disk_refuses_new_work_and_keeps_the_old(small_disk: Path) -> None:
+    """What runs ends and is recorded; when there is room again it goes on, by itself."""
+    with (
+        served(small_disk / "state") as service,
+        service.client() as client,
+        ServiceClient(client.access, patience=0.0) as hasty,
+    ):
+        handle = client.create_instance().id
+        go = small_disk.parent / "go"
+        wait = f"while [ ! -e {go} ]; do sleep 0.05; done; echo kept"
+        client.submit(handle, [TaskSpec(shell=wait)])
+        filler = small_disk / "filler"
+        free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+        with filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, free)
+
+        def is_refused() -> bool:
+            try:
+                hasty.submit(handle, [TaskSpec(shell="true")])
+            except (RemoteProblem, SiteError) as error:
+                return "507" in str(error) or "disk" in str(error)
+            return False
+
+        until(is_refused)
+        ready = httpx.get(f"{client.access.url}/v1/ready")
+        assert ready.status_code == 503
+        assert "disk" in ready.json()["problem"]
+        go.touch()
+        assert "kept\n" in [r.stdout for r in client.results(handle)]
+        service.kill()
+        service.start()
+        assert "kept\n" in [r.stdout for r in client.page(handle).results]
+
+        filler.unlink()
+        until(lambda: not is_refused())
+        until(lambda: httpx.get(f"{client.access.url}/v1/ready").status_code == 200)
+        more = client.submit(handle, [TaskSpec(shell="echo more")])
+        assert more[0] in {r.task for r in client.results(handle) if r.stdout == "more\n"}
+
+
+def test_the_service_cannot_read_what_is_sealed(tmp_path: Path, authority: AuthorityFolder) -> None:
+    """Neither task nor output is in any of its files; the user reads the result all the same."""
+    worker, ann = authority.issue("worker", "here"), authority.issue("user", "ann")
+    text = tls(authority, "mutual") + (
+        f'seal_certificate = "{worker.certificate}"\nseal_key = "{worker.identity}"\n'
+    )
+    text += "[users.ann]\n"
+    with served(tmp_path / "state", text) as service:
+        access = access_of(service, authority, certificate=ann.identity)
+        with ServiceClient(access) as client:
+            (recipient,) = read_certificates(client.site().seal.encode())
+            sealer = Sealer(
+                recipient,
+                read_identities(ann.identity.read_bytes())[0],
+                Trust.from_pem(authority.trusted.read_bytes()),
+            )
+            with client.session(seal=sealer) as session:
+                session.submit([TaskSpec(shell="echo sword$((4000 + 711))fish")])
+                (result,) = session.results()
+                assert (result.stdout, result.exit_code) == ("sword4711fish\n", 0)
+                written = b"".join(
+                    path.read_bytes() for path in service.folder.rglob("*") if path.is_file()
+                )
+    assert b"echo sword" not in written
+    assert b"sword4711fish" not in written
