@@ -1,0 +1,1 @@
+"""The whole service on virtual time, with seeded faults (deterministic simulation testing)."""

@@ -1,0 +1,136 @@
+"""
+What a customer wants of one instance, and what it has noted: this outlives its own crashes.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from bursar.remote import messages as api
+from bursar.simulation.faults.plan import Plan
+from bursar.simulation.faults.work import Piece
+
+
+@dataclass(slots=True, kw_only=True)
+class Campaign:
+    """
+    One instance, from the wish to its end.
+
+    Parameters
+    ----------
+    user, name
+        Whose, and unique in the simulation.
+    pieces
+        Its tasks by the key of their submission.
+    pauses
+        Seconds before each submission.
+    buys
+        Processors and seconds of the agreement that it runs on; None: none.
+    streams
+        Whether results come as one stream; else page by page.
+    forgets
+        Whether results are acknowledged.
+    cancels_after
+        Seconds after which some tasks are cancelled; None: none are.
+    cancels
+        Which, by name; None: all.
+    destroys_after
+        Seconds after which it is destroyed, whatever there is; None: never.
+
+    Attributes
+    ----------
+    agreement, handle
+        Once they are known.
+    numbers
+        Of tasks, by submissions that were acknowledged.
+    results
+        By task.
+    after
+        Cursor of the last result.
+    forgotten
+        Up to which cursor results were acknowledged, perhaps in vain.
+    given_up
+        Tasks that a cancellation was asked for; ``all_given_up``: of every task.
+    cancelled, destroying, destroyed
+        Whether that was acknowledged, asked for, acknowledged.
+    """
+
+    user: str
+    name: str
+    pieces: dict[str, list[Piece]]
+    pauses: dict[str, float]
+    buys: tuple[int, float] | None = None
+    streams: bool = True
+    forgets: bool = False
+    cancels_after: float | None = None
+    cancels: frozenset[str] | None = None
+    destroys_after: float | None = None
+    agreement: str = ""
+    handle: str = ""
+    numbers: dict[str, range] = field(default_factory=dict)
+    results: dict[int, api.Result] = field(default_factory=dict)
+    after: int = 0
+    forgotten: int = 0
+    given_up: set[str] = field(default_factory=set)
+    all_given_up: bool = False
+    cancelled: bool = False
+    destroying: bool = False
+    destroyed: bool = False
+
+    def piece(self, number: int) -> Piece | None:
+        """The task of a number; None as long as it is not known."""
+        for key, numbers in self.numbers.items():
+            if number in numbers:
+                return self.pieces[key][number - numbers.start]
+        return None
+
+    def may_be_cancelled(self, piece: Piece) -> bool:
+        """Whether its owner has asked for that."""
+        return self.all_given_up or piece.name in self.given_up
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all was submitted and every task has a result."""
+        return len(self.numbers) == len(self.pieces) and all(
+            number in self.results for numbers in self.numbers.values() for number in numbers
+        )
+
+
+def campaign_of(user: str, number: int, plan: Plan, chance: random.Random) -> Campaign:
+    """A campaign drawn by chance."""
+    name = f"{user}-{number}"
+    buys = None
+    if chance.random() < plan.buys:
+        buys = chance.randint(1, max(1, plan.processors - 1)), chance.choice((20.0, 60.0, 200.0))
+    widest = plan.processors if buys is None else buys[0]
+    pieces: dict[str, list[Piece]] = {}
+    for submission in range(chance.randint(1, 3)):
+        pieces[f"{name}-{submission}"] = [
+            _piece(f"{name}-{submission}-{i}", widest, chance)
+            for i in range(chance.randint(1, plan.pieces))
+        ]
+    campaign = Campaign(
+        user=user,
+        name=name,
+        pieces=pieces,
+        pauses={key: chance.choice((0.0, chance.uniform(0, 30))) for key in pieces},
+        buys=buys,
+        streams=chance.random() < 0.5,
+        forgets=chance.random() < 0.4,
+    )
+    if chance.random() < 0.3:
+        campaign.cancels_after = chance.uniform(0, 60)
+        names = [piece.name for some in pieces.values() for piece in some]
+        if chance.random() < 0.7:
+            campaign.cancels = frozenset(chance.sample(names, chance.randint(1, len(names))))
+    if chance.random() < 0.15:
+        campaign.destroys_after = chance.uniform(0, 120)
+    return campaign
+
+
+def _piece(name: str, widest: int, chance: random.Random) -> Piece:
+    return Piece(
+        name=name,
+        seconds=chance.choice((0.01, chance.uniform(0.1, 5.0), chance.uniform(5.0, 20.0))),
+        exit_code=int(chance.random() < 0.1),
+        processors=chance.randint(1, widest) if chance.random() < 0.2 else 1,
+    )

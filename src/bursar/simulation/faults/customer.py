@@ -1,0 +1,241 @@
+"""
+A user who carries campaigns through by the real client, whatever happens to it.
+
+What it has noted in its campaigns outlives it: after a crash another life goes on from there.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+
+from bursar.market.agreement import DealTemplate
+from bursar.market.messages import Message
+from bursar.market.trade_manager import TradeManager
+from bursar.remote import messages as api
+from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.problems import RemoteProblem
+from bursar.service.parties import Clock
+from bursar.simulation.faults.campaign import Campaign
+from bursar.simulation.faults.trace import Trace
+from bursar.simulation.faults.witness import Witness
+
+_PAGE = 7
+"""Results asked for at a time, where they come page by page: few, for many requests."""
+
+_PAUSE = 3.0
+"""Seconds between two times that results are asked for."""
+
+_LOOK = 15.0
+"""Seconds between two looks at an agreement."""
+
+
+class Customer:
+    """
+    One life of a user's client.
+
+    Parameters
+    ----------
+    user
+        Its name.
+    owner
+        The service's, in deals.
+    client
+        The way to the service.
+    clock
+        Its own, seconds since the epoch.
+    witness, trace
+        See all it does.
+    """
+
+    def __init__(
+        self,
+        user: str,
+        owner: str,
+        client: AsyncServiceClient,
+        *,
+        clock: Clock,
+        witness: Witness,
+        trace: Trace,
+    ) -> None:
+        self._user = user
+        self._owner = owner
+        self._client = client
+        self._clock = clock
+        self._witness = witness
+        self._trace = trace
+        self._deals = 0
+
+    async def run(self, campaigns: Iterable[Campaign]) -> None:
+        """Carries all of them through."""
+        async with asyncio.TaskGroup() as group:
+            for campaign in campaigns:
+                group.create_task(self._carry(campaign))
+
+    async def _carry(self, campaign: Campaign) -> None:
+        if campaign.destroyed:
+            return
+        try:
+            while not campaign.handle:
+                await self._create(campaign)
+            await self._use(campaign)
+        except RemoteProblem as problem:
+            # A life before this one may have destroyed it and not heard of that.
+            if not (campaign.destroying and problem.status == 404):
+                raise
+            campaign.destroyed = True
+
+    async def _create(self, campaign: Campaign) -> None:
+        if campaign.buys is not None and not campaign.agreement:
+            await self._buy(campaign, *campaign.buys)
+        try:
+            info = await self._client.create_instance(
+                label=campaign.name,
+                agreement=campaign.agreement,
+                key=f"{campaign.name}.{campaign.agreement}",
+            )
+        except RemoteProblem as problem:
+            if problem.kind != "no-agreement":
+                raise
+            self._note(campaign, f"was too late for {campaign.agreement}")
+            campaign.agreement = ""
+        else:
+            campaign.handle = info.id
+            self._note(campaign, "has an instance")
+
+    async def _use(self, campaign: Campaign) -> None:
+        if campaign.destroys_after is None:
+            await self._work(campaign)
+            return
+        working = asyncio.create_task(self._work(campaign))
+        try:
+            await asyncio.wait({working}, timeout=campaign.destroys_after)
+            campaign.destroying = True
+            await self._client.destroy(campaign.handle)
+            campaign.destroyed = True
+            self._note(campaign, "is destroyed")
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def _work(self, campaign: Campaign) -> None:
+        async with asyncio.TaskGroup() as group:
+            others = [group.create_task(self._cancel(campaign))]
+            if campaign.agreement:
+                others.append(group.create_task(self._watch(campaign)))
+            group.create_task(self._submit(campaign))
+            await self._collect(campaign)
+            for other in others:
+                other.cancel()
+
+    async def _submit(self, campaign: Campaign) -> None:
+        for key, pieces in campaign.pieces.items():
+            if key in campaign.numbers:
+                continue
+            await asyncio.sleep(campaign.pauses[key])
+            tasks = [
+                api.TaskSpec(
+                    command=piece.command,
+                    processors=piece.processors,
+                    label=piece.name,
+                    tries=100,
+                )
+                for piece in pieces
+            ]
+            numbers = await self._client.submit(campaign.handle, tasks, key)
+            assert isinstance(numbers, range)
+            self._witness.submitted(campaign, key, numbers)
+            self._note(campaign, f"{key} is {numbers.start} to {numbers.stop - 1}")
+
+    async def _collect(self, campaign: Campaign) -> None:
+        while not campaign.is_complete:
+            if campaign.streams:
+                results = self._client.results(
+                    campaign.handle, campaign.after, acknowledge=campaign.forgets
+                )
+                async with aclosing(results):
+                    async for result in results:
+                        self._receive(campaign, result)
+            else:
+                page = await self._client.page(
+                    campaign.handle, campaign.after, limit=_PAGE, wait=10.0
+                )
+                for result in page.results:
+                    self._receive(campaign, result)
+                if campaign.forgets and page.results:
+                    await self._client.forget(campaign.handle, campaign.after)
+            await asyncio.sleep(_PAUSE)
+
+    def _receive(self, campaign: Campaign, result: api.Result) -> None:
+        self._note(campaign, f"result {result.cursor}: task {result.task} {result.state}")
+        self._witness.received(campaign, result)
+
+    async def _cancel(self, campaign: Campaign) -> None:
+        if campaign.cancels_after is None or campaign.cancelled:
+            return
+        await asyncio.sleep(campaign.cancels_after)
+        numbers = None
+        if campaign.cancels is None:
+            campaign.all_given_up = True
+        else:
+            numbers = [
+                number
+                for known in campaign.numbers.values()
+                for number in known
+                if (piece := campaign.piece(number)) and piece.name in campaign.cancels
+            ]
+            campaign.given_up |= campaign.cancels
+        known = [number for some in campaign.numbers.values() for number in some]
+        count = await self._client.cancel(campaign.handle, numbers)
+        self._witness.cancelled(campaign, known if numbers is None else numbers)
+        campaign.cancelled = True
+        self._note(campaign, f"{count} tasks are cancelled")
+
+    async def _watch(self, campaign: Campaign) -> None:
+        """When the agreement is over, what it left undone is not wanted any more."""
+        while True:
+            agreement = await self._client.agreement(campaign.agreement)
+            if agreement.state in ("over", "cancelled"):
+                campaign.all_given_up = True
+                if len(campaign.numbers) == len(campaign.pieces):
+                    count = await self._client.cancel(campaign.handle)
+                    self._witness.cancelled(
+                        campaign, (n for some in campaign.numbers.values() for n in some)
+                    )
+                    self._note(campaign, f"its agreement is {agreement.state}: {count} cancelled")
+                    return
+            await asyncio.sleep(_LOOK)
+
+    # Buying.
+
+    async def _buy(self, campaign: Campaign, processors: int, seconds: float) -> None:
+        while not campaign.agreement:
+            manager = TradeManager(self._user)
+            self._deals += 1
+            deal = f"{campaign.name}-{self._clock():.3f}-{self._deals}"
+            template = DealTemplate(
+                processors=processors,
+                seconds=seconds,
+                earliest=self._clock() + 5.0,
+                customer=self._user,
+            )
+            asked = manager.ask(deal, [self._owner], template, self._clock())
+            await self._exchange(manager, asked)
+            quotes = manager.quotes(deal, self._clock())
+            if quotes:
+                await self._exchange(manager, manager.accept(quotes[0], self._clock()))
+            for agreement in manager.agreements:
+                self._witness.agreed(agreement)
+                campaign.agreement = agreement.id
+                self._note(campaign, f"has agreement {agreement.id}")
+                return
+            await asyncio.sleep(_LOOK)
+
+    async def _exchange(self, manager: TradeManager, messages: Iterable[Message]) -> None:
+        """Sends messages, and what is answered to their answers, until nobody has more to say."""
+        waiting = list(messages)
+        while waiting:
+            for answer in await self._client.trade(waiting.pop(0)):
+                waiting.extend(manager.deliver(answer, self._clock()))
+
+    def _note(self, campaign: Campaign, what: str) -> None:
+        self._trace.note(self._user, f"{campaign.name} {what}")

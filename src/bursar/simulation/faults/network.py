@@ -1,0 +1,138 @@
+"""
+A network that is late, stands still and breaks: what all connections have of it.
+
+A connection keeps order and loses nothing while it lasts, as TCP does; what is lost is lost with
+the connection, and each end learns of that at its own time.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from bursar.simulation.faults.lives import Life, LivesLoop
+from bursar.simulation.faults.trace import Trace
+
+_HOP = 0.2e-3  # seconds, in a local network
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """
+    How bad a network is; each a chance but for the first.
+
+    Parameters
+    ----------
+    delay
+        Mean seconds by which something is late, beyond the hop itself.
+    breaks
+        That a write breaks its connection, some of it arriving.
+    loses
+        That a request does not arrive.
+    forgets
+        That its answer does not.
+    repeats
+        That a request arrives once more, some time later.
+    """
+
+    delay: float = 0.0
+    breaks: float = 0.0
+    loses: float = 0.0
+    forgets: float = 0.0
+    repeats: float = 0.0
+
+
+FAIR = Weather()
+
+
+class Network:
+    """
+    What goes wrong between parties, and when.
+
+    Parameters
+    ----------
+    loop
+        Of all parties.
+    chance
+        Source of what goes wrong.
+    trace
+        Told of faults.
+    """
+
+    def __init__(self, loop: LivesLoop, chance: random.Random, trace: Trace) -> None:
+        self.chance = chance
+        self.trace = trace
+        self.weather = FAIR
+        self._loop = loop
+        self._cut_off: dict[str, float] = {}  # until when, by party
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self._loop.time()
+
+    def cut_off(self, party: str, seconds: float) -> None:
+        """Nothing comes through to a party, nor from it, for some time."""
+        self._cut_off[party] = max(self.now + seconds, self._cut_off.get(party, 0.0))
+        self.trace.fault("partition", party, f"cut off for {seconds:.1f} s")
+
+    def calm(self) -> None:
+        """Nothing goes wrong any more."""
+        self.weather = FAIR
+        self._cut_off.clear()
+
+    def blocked(self, *parties: str) -> float:
+        """Seconds for which nothing comes through between parties."""
+        until = max(self._cut_off.get(party, 0.0) for party in parties)
+        return max(0.0, until - self.now)
+
+    def lateness(self) -> float:
+        """Seconds that something takes, drawn anew."""
+        delay = self.weather.delay
+        return _HOP + (self.chance.expovariate(1 / delay) if delay else 0.0)
+
+    def happens(self, chance: float) -> bool:
+        """Whether something of this chance does."""
+        return chance > 0 and self.chance.random() < chance
+
+
+class Lane(Generic[Item]):
+    """
+    One direction of a connection: what is sent arrives later, in order.
+
+    Parameters
+    ----------
+    network
+        That it is of.
+    sender
+        Name of the party that speaks.
+    listener
+        The life that hears.
+    hear
+        Called with each thing that arrives, as a step of that life.
+    """
+
+    def __init__(
+        self, network: Network, sender: str, listener: Life, hear: Callable[[Item], object]
+    ) -> None:
+        self._network = network
+        self._sender = sender
+        self._listener = listener
+        self._hear = hear
+        self._under_way: deque[Item] = deque()
+        self._last = 0.0  # moment at which the last of it arrives
+
+    def send(self, item: Item) -> None:
+        """It is on its way."""
+        network = self._network
+        blocked = network.blocked(self._sender, self._listener.party)
+        self._last = max(self._last, network.now + blocked + network.lateness())
+        self._under_way.append(item)
+        self._listener.call_later(self._last - network.now, self._arrive)
+
+    def _arrive(self) -> None:
+        # In the order of sending, also where two timers of one moment are not.
+        self._hear(self._under_way.popleft())

@@ -1,0 +1,260 @@
+"""
+The way from a client to an ASGI application, where requests and answers get lost.
+
+A request may not arrive, arrive twice, or be answered in vain; an answer may be cut off in the
+middle. What neither HTTP nor TCP allows does not happen: bytes of one answer keep their order.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+import httpx
+
+from bursar.simulation.faults.lives import Life
+from bursar.simulation.faults.network import Lane, Network
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+_LATEST = 30.0
+"""Seconds after which a request may arrive once more."""
+
+
+class Service:
+    """
+    An address at which one life after the other serves an application.
+
+    Parameters
+    ----------
+    on_crash
+        Told when the application raises: that is never right.
+    """
+
+    def __init__(self, on_crash: Callable[[str], None]) -> None:
+        self.on_crash = on_crash
+        self._serving: tuple[Life, Application] | None = None
+
+    def serve(self, life: Life, application: Application) -> None:
+        """Requests go to it from now on, for as long as it lives."""
+        self._serving = (life, application)
+
+    @property
+    def serving(self) -> tuple[Life, Application] | None:
+        """Who serves now."""
+        if self._serving is None or not self._serving[0].is_alive:
+            return None
+        return self._serving
+
+
+class Requests(httpx.AsyncBaseTransport):
+    """
+    A client's way to a service.
+
+    Parameters
+    ----------
+    network
+        Between them.
+    life
+        The client's.
+    service
+        Whom it asks.
+    """
+
+    def __init__(self, network: Network, life: Life, service: Service) -> None:
+        self._network = network
+        self._life = life
+        self._service = service
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """
+        Asks, and waits for the head of the answer.
+
+        Raises
+        ------
+        httpx.TransportError
+            When something went wrong on the way.
+        """
+        body = await request.aread()
+        network, party = self._network, self._life.party
+        patience = request.extensions.get("timeout", {}).get("read") or 60.0
+        serving = self._service.serving
+        if serving is None:
+            await asyncio.sleep(network.lateness())
+            raise httpx.ConnectError("connection refused", request=request)
+        if network.blocked(party, serving[0].party):
+            await asyncio.sleep(min(patience, network.blocked(party, serving[0].party)))
+            raise httpx.ConnectTimeout("nothing comes through", request=request)
+        what = f"{request.method} {request.url.path}"
+        if network.happens(network.weather.loses):
+            network.trace.fault("request lost", party, what)
+            await asyncio.sleep(network.chance.uniform(0, patience))
+            raise httpx.ReadError("connection reset by peer", request=request)
+        if network.happens(network.weather.repeats):
+            network.trace.fault("request repeated", party, what)
+            later = network.chance.uniform(0, _LATEST)
+            _Exchange(network, None, party, self._service, request, body).begin_after(later)
+        exchange = _Exchange(network, self._life, party, self._service, request, body)
+        if network.happens(network.weather.forgets):
+            network.trace.fault("answer lost", party, what)
+            exchange.forget_after(network.chance.choice((0, 1, 2, 3)))
+        exchange.begin_after(network.lateness())
+        answer = _Answer(exchange, patience)
+        start = await answer.next()
+        assert start["type"] == "http.response.start"
+        return httpx.Response(
+            start["status"], headers=start.get("headers", []), stream=answer, request=request
+        )
+
+
+class _Exchange:
+    """One request as the service sees it, and its answer under way; without a client: in vain."""
+
+    def __init__(
+        self,
+        network: Network,
+        client: Life | None,
+        party: str,
+        service: Service,
+        request: httpx.Request,
+        body: bytes,
+    ) -> None:
+        self._network = network
+        self._client = client
+        self._party = party
+        self._service = service
+        self._request = request
+        self._body = [body]
+        self._server: Life | None = None
+        self._lane: Lane[Message | Exception] | None = None
+        self._messages_left = -1
+        self._gone = asyncio.Event()
+        self._ended = False
+        self.heard: deque[Message | Exception] = deque()
+        self.news = asyncio.Event()
+        if client is not None:
+            client.on_death(self.leave)
+
+    def forget_after(self, messages: int) -> None:
+        """The connection breaks after so many messages of the answer."""
+        self._messages_left = messages
+
+    def begin_after(self, seconds: float) -> None:
+        """The request arrives some time later, if somebody is there then."""
+        serving = self._service.serving
+        assert serving is not None
+        self._server = serving[0]
+        if self._client is not None:
+            self._lane = Lane(self._network, self._server.party, self._client, self._hear)
+        self._server.on_death(self._broken)
+        self._server.call_later(seconds, self._begin, serving[1])
+
+    def leave(self) -> None:
+        """The client does not wait for the answer any more."""
+        self._lane = None
+        if self._server is not None and not self._ended:
+            self._server.call_later(self._network.lateness(), self._gone.set)
+
+    def _hear(self, message: Message | Exception) -> None:
+        self.heard.append(message)
+        self.news.set()
+
+    def _broken(self) -> None:
+        if self._lane is not None and not self._ended:
+            self._lane.send(httpx.ReadError("connection reset by peer", request=self._request))
+            self._lane = None
+
+    # As the service's own steps.
+
+    def _begin(self, application: Application) -> None:
+        assert self._server is not None
+        self._server.spawn(self._serve(application))
+
+    async def _serve(self, application: Application) -> None:
+        try:
+            await application(_scope(self._request, self._party), self._receive, self._send)
+        except Exception as error:
+            self._service.on_crash(
+                f"{self._request.method} {self._request.url.path}: {type(error).__name__}: {error}"
+            )
+            self._broken()
+        self._ended = True
+
+    async def _receive(self) -> Message:
+        if self._body:
+            return {"type": "http.request", "body": self._body.pop(), "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 500:
+            self._service.on_crash(f"{self._request.method} {self._request.url.path}: status 500")
+        if self._messages_left == 0:
+            self._broken()
+            self._gone.set()
+        self._messages_left -= 1
+        if self._lane is not None:
+            self._lane.send(dict(message))
+        await asyncio.sleep(0)
+
+
+class _Answer(httpx.AsyncByteStream):
+    """The answer's bytes as they come."""
+
+    def __init__(self, exchange: _Exchange, patience: float) -> None:
+        self._exchange = exchange
+        self._patience = patience
+
+    async def next(self) -> Message:
+        """The next message of the answer."""
+        exchange = self._exchange
+        try:
+            while not exchange.heard:
+                exchange.news.clear()
+                async with asyncio.timeout(self._patience):
+                    await exchange.news.wait()
+        except TimeoutError:
+            exchange.leave()
+            raise httpx.ReadTimeout("no answer in time") from None
+        except asyncio.CancelledError:
+            exchange.leave()
+            raise
+        message = exchange.heard.popleft()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            message = await self.next()
+            if message.get("body"):
+                yield message["body"]
+            if not message.get("more_body", False):
+                return
+
+    async def aclose(self) -> None:
+        """Does not wait for the rest."""
+        self._exchange.leave()
+
+
+def _scope(request: httpx.Request, party: str) -> dict[str, Any]:
+    path, _, query = request.url.raw_path.partition(b"?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": request.url.scheme,
+        "path": request.url.path,
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "client": (party, 0),
+        "server": (request.url.host, request.url.port),
+        "state": {},
+        "extensions": {},
+    }

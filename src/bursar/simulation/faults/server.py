@@ -1,0 +1,175 @@
+"""The service's machine: it starts the service again whenever that ends, with what is on disk."""
+
+import random
+from collections.abc import Callable
+
+from bursar.model.site import SiteFacts
+from bursar.service.config import Selling, ServiceConfig, TaskRules
+from bursar.service.disk import DiskBroken, DiskFull
+from bursar.service.house import House
+from bursar.service.identity_file import load_identity
+from bursar.service.parties import Clock, ServiceError
+from bursar.simulation.faults.chance import chance_of
+from bursar.simulation.faults.clocks import wrong_clock
+from bursar.simulation.faults.disk import Platter, SimulatedDisk
+from bursar.simulation.faults.homes import FOLDER, SimulatedHomes
+from bursar.simulation.faults.lives import Life, LivesLoop
+from bursar.simulation.faults.plan import Plan
+from bursar.simulation.faults.requests import Service
+from bursar.simulation.faults.site import FaultySite, Machine
+from bursar.simulation.faults.trace import Trace
+from bursar.simulation.faults.wires import Door
+
+PARTY = "server"
+
+OWNER = "site"
+"""Name of the site, the owner in its deals."""
+
+JUMP = 2.0
+"""Seconds by which its clock may be set forth or back between two lives."""
+
+_SEGMENT = 16 * 1024
+"""Bytes of a segment of its journal: few, so that there are many, and some become empty."""
+
+_ADDRESS = ("127.0.0.1", 1)
+
+Damage = Callable[[Life], None]
+"""Told of each new life, to end it before its time."""
+
+
+class Server:
+    """
+    The service, one life after the other.
+
+    Parameters
+    ----------
+    seed
+        Of all its chances.
+    plan
+        Tells how it sells, and how wrong its clock is.
+    platter, homes, service, door, machine
+        What outlives it: its disk, its users' folders, its two addresses, its processors.
+    damage
+        See :data:`Damage`.
+    wrong
+        Told what must not have happened.
+    """
+
+    def __init__(
+        self,
+        loop: LivesLoop,
+        seed: int,
+        plan: Plan,
+        *,
+        platter: Platter,
+        homes: SimulatedHomes,
+        service: Service,
+        door: Door,
+        machine: Machine,
+        trace: Trace,
+        damage: Damage,
+        wrong: Callable[[str, str], None],
+    ) -> None:
+        self.house: House | None = None
+        self.life: Life | None = None
+        self.lives = 0
+        self._loop = loop
+        self._seed = seed
+        self._plan = plan
+        self._config = _config(plan, machine.facts)
+        self._platter = platter
+        self._homes = homes
+        self._service = service
+        self._door = door
+        self._machine = machine
+        self._trace = trace
+        self._damage = damage
+        self._wrong = wrong
+        self._supervisor = Life(loop, "supervisor")
+        self._chance = chance_of(seed, "supervisor")
+        self._now = wrong_clock(loop.time, self._chance, skew=plan.skew, drift=plan.drift)
+        self._clock = self._now
+        self._is_first = True
+
+    def clock(self) -> float:
+        """What the present life, or else the last one, takes for the time."""
+        return self._clock()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it takes requests."""
+        return self.house is not None and self.life is not None and self.life.is_alive
+
+    def start(self) -> None:
+        """A new life begins."""
+        life = self.life = Life(self._loop, PARTY)
+        self.house = None
+        self.lives += 1
+        self._clock = self._clock_of_a_life()
+        life.on_death(self._ended)
+        self._trace.note(PARTY, f"starts, life {self.lives}")
+        self._damage(life)
+        life.spawn(self._live(life, random.Random(f"{self._seed} entropy {self.lives}")))
+
+    async def drain(self) -> None:
+        """It is told to end in good order; called as a step of its own life."""
+        if self.house is not None and self.life is not None:
+            self._trace.fault("drain", PARTY, "is told to end")
+            try:
+                await self.house.drain()
+                await self.house.close()
+                self._trace.note(PARTY, "has ended in good order")
+            except ServiceError as error:
+                self._trace.note(PARTY, f"ends: {error}")
+            self.life.kill()
+
+    def _clock_of_a_life(self) -> Clock:
+        jump = self._chance.uniform(-JUMP, JUMP) if self._plan.skew else 0.0
+        clock = self._now
+        return lambda: clock() + jump
+
+    async def _live(self, life: Life, random_bytes: random.Random) -> None:
+        disk = SimulatedDisk(self._platter, life)
+        try:
+            identity = await load_identity(disk, random_bytes.randbytes)
+            house = House(
+                self._config,
+                identity=identity,
+                disk=disk,
+                clock=self._clock,
+                entropy=random_bytes.randbytes,
+                sites=lambda account: FaultySite(self._machine),
+                address=_ADDRESS,
+                segment_size=_SEGMENT,
+                homes=self._homes,
+            )
+            await house.open()
+            self.house = house
+            self._service.serve(life, house.app)
+            self._door.listen(life, house.hub.protocol)
+            self._trace.note(PARTY, "is open")
+            reason = await house.failed()
+            self._trace.note(PARTY, f"ends by itself: {reason}")
+            if reason.startswith("internal fault"):
+                self._wrong(PARTY, reason)
+        except (DiskFull, DiskBroken, ServiceError) as error:
+            self._trace.note(PARTY, f"cannot start: {error}")
+        except Exception as error:
+            self._wrong(PARTY, f"cannot start: {type(error).__name__}: {error}")
+        life.kill()
+
+    def _ended(self) -> None:
+        self.house = None
+        self._supervisor.call_later(self._chance.uniform(0.05, 10.0), self.start)
+
+
+def _config(plan: Plan, facts: SiteFacts) -> ServiceConfig:
+    return ServiceConfig(
+        name=OWNER,
+        folder=FOLDER,
+        site=facts,
+        selling=Selling(
+            must_buy=plan.must_buy, price_shared=plan.price_shared, credit=0.0, validity=300.0
+        ),
+        tasks=TaskRules(outlives=300.0),
+    )

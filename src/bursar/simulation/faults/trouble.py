@@ -1,0 +1,109 @@
+"""When what goes wrong: strikes at the network, the disk and everybody's life."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+from bursar.simulation.faults.disk import Platter
+from bursar.simulation.faults.lives import Life
+from bursar.simulation.faults.network import Network
+from bursar.simulation.faults.plan import Plan
+from bursar.simulation.faults.trace import Trace
+
+_CUT_OFF = 20.0
+"""Mean seconds of a partition."""
+
+
+class Trouble:
+    """
+    Carries a plan out, while it is on.
+
+    Parameters
+    ----------
+    plan
+        What is to go wrong.
+    chance
+        Says when, and whom it hits.
+    nature
+        The life that strikes.
+    network, platter, trace
+        What is struck, and who is told.
+    parties
+        Names of all that can be cut off now.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        chance: random.Random,
+        *,
+        nature: Life,
+        network: Network,
+        platter: Platter,
+        trace: Trace,
+        parties: Callable[[], Sequence[str]],
+    ) -> None:
+        self.is_on = False
+        self.chance = chance
+        self._plan = plan
+        self._nature = nature
+        self._network = network
+        self._platter = platter
+        self._trace = trace
+        self._parties = parties
+
+    def begin(self) -> None:
+        """From now on."""
+        self.is_on = True
+        self._network.weather = self._plan.weather
+        self._platter.deadly = self._plan.deadly_syncs
+        if self._plan.partitions:
+            self._nature.spawn(self._strike(self._plan.partitions, self._cut_off))
+        if self._plan.disk_trouble:
+            self._nature.spawn(self._strike(self._plan.disk_trouble, self._spoil_disk))
+
+    def end(self) -> None:
+        """All is well from now on."""
+        self._trace.note(self._nature.party, "is calm from now on")
+        self.is_on = False
+        self._network.calm()
+        self._platter.heal()
+
+    def doom(self, life: Life, mean: int) -> None:
+        """A life will end after some steps, about so many; 0: by nothing of this."""
+        if self.is_on and mean:
+            life.end_after(1 + int(self.chance.expovariate(1 / mean)))
+
+    def end_of_server(self, party: str) -> None:
+        """The service has ended, and its machine with it or not."""
+        if not self.is_on:
+            return
+        if self.chance.random() < self._plan.power_cuts:
+            self._trace.fault("power cut", party, "loses what was not synced")
+            self._platter.cut_power()
+        else:
+            self._trace.fault("server ended", party, "without a power cut")
+
+    async def _strike(self, mean: float, strike: Callable[[], None]) -> None:
+        while self.is_on:
+            await asyncio.sleep(self.chance.expovariate(1 / mean))
+            if self.is_on:
+                strike()
+
+    def _cut_off(self) -> None:
+        party = self.chance.choice(self._parties())
+        self._network.cut_off(party, self.chance.expovariate(1 / _CUT_OFF))
+
+    def _spoil_disk(self) -> None:
+        kind = self.chance.choice(("full", "slow", "broken"))
+        seconds = self.chance.uniform(1.0, 30.0)
+        platter = self._platter
+        self._trace.fault(f"disk {kind}", "disk", f"for {seconds:.1f} s")
+        if kind == "full":
+            platter.fill_up(self.chance.randint(0, 20_000))
+            self._nature.call_later(seconds, platter.make_room)
+        elif kind == "slow":
+            platter.is_slow = True
+            self._nature.call_later(seconds, setattr, platter, "is_slow", False)
+        else:
+            platter.fails_next_sync = True

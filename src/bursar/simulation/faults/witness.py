@@ -1,0 +1,261 @@
+"""
+Sees everything that parties do and are told, and says when something cannot be right.
+
+It knows no party's inner state: only what clients were promised and given, what workers ran and
+when, and what was bought.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from bursar.market.agreement import Agreement
+from bursar.remote import messages as api
+from bursar.service.parties import Clock
+from bursar.simulation.faults.campaign import Campaign
+from bursar.simulation.faults.trace import Trace
+from bursar.simulation.faults.work import Piece
+
+LENIENCE = 20.0
+"""Seconds by which a task may miss its agreement's times: clocks drift, and words take time."""
+
+UNDER_WAY = 10.0
+"""Seconds for which words are under way at the most, where nothing is cut off."""
+
+LATEST = 30.0
+"""Seconds of calm after which a worker must have heard that a task is not wanted."""
+
+_SAME = 1e-3
+"""Seconds by which times of one attempt may differ after their way through JSON."""
+
+_ROUGHLY = 0.03
+"""Share by which clocks may differ on how long something took."""
+
+_FINAL = ("succeeded", "failed", "timed-out", "cancelled")
+
+
+class Witness:
+    """
+    What has been seen.
+
+    Parameters
+    ----------
+    trace
+        Told what is wrong, too.
+    server_clock
+        What the service takes for the time.
+    pool_of
+        Pool of a worker as the service has it now; empty: it does not know it.
+    now
+        Virtual seconds.
+    prompt
+        Whether words arrive soon enough that agreements' times can be looked at.
+    calm
+        Whether nothing happens to workers: then each task is begun once, whatever happens to
+        the service.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        server_clock: Clock,
+        pool_of: Callable[[str], str],
+        now: Clock,
+        prompt: bool,
+        calm: bool,
+    ) -> None:
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.campaigns: dict[str, Campaign] = {}
+        self.calm_since = math.inf
+        self._trace = trace
+        self._server_clock = server_clock
+        self._pool_of = pool_of
+        self._now = now
+        self._prompt = prompt
+        self._calm = calm
+        self._bought: dict[str, Agreement] = {}
+        self._busy: Counter[str] = Counter()  # processors, by worker
+        self._ends: dict[str, list[tuple[float, float]]] = {}  # attempts, by piece
+        self._owner: dict[str, Campaign] = {}  # by piece
+        self._begun: set[str] = set()  # pieces
+        self._unwanted: dict[str, float] = {}  # when it was acknowledged, by piece
+
+    def wrong(self, party: str, what: str) -> None:
+        """Something has happened that must not."""
+        self._trace.note(party, f"** {what}")
+        if not self.failed.done():
+            self.failed.set_result(f"{party}: {what}")
+
+    def wants(self, campaign: Campaign) -> None:
+        """A customer will do this."""
+        self.campaigns[campaign.name] = campaign
+        for pieces in campaign.pieces.values():
+            self._owner.update((piece.name, campaign) for piece in pieces)
+
+    def campaigns_of(self, user: str) -> list[Campaign]:
+        """A user's own."""
+        return [campaign for campaign in self.campaigns.values() if campaign.user == user]
+
+    # Workers.
+
+    def given(self, worker: str, piece: Piece) -> None:
+        """A worker has been given a task."""
+        if self._prompt and self._now() > self._unwanted.get(piece.name, math.inf) + UNDER_WAY:
+            self.wrong(worker, f"is given {piece.name}, whose cancellation was acknowledged")
+
+    def began(self, worker: str, processors: int, piece: Piece) -> None:
+        """A worker of so many processors starts a task."""
+        self._busy[worker] += piece.processors
+        if self._busy[worker] > processors:
+            self.wrong(worker, f"runs on {self._busy[worker]} of its {processors} processors")
+        campaign = self._owner[piece.name]
+        pool = self._pool_of(worker)
+        if pool and pool != (campaign.agreement or "shared"):
+            self.wrong(worker, f"of pool {pool} runs {piece.name} of {campaign.agreement!r}")
+        if self._calm and piece.name in self._begun:
+            self.wrong(worker, f"begins {piece.name} again, and nothing had happened to it")
+        self._begun.add(piece.name)
+        self._look_at_wishes(worker, piece)
+        self._look_at_times(worker, campaign, piece)
+
+    def ended(self, worker: str, piece: Piece, begin: float, end: float, *, killed: bool) -> None:
+        """It has ended there, by itself or killed."""
+        if not killed:
+            self._look_at_wishes(worker, piece)
+        self._busy[worker] -= piece.processors
+        self._ends.setdefault(piece.name, []).append((begin, end))
+        self._look_at_times(worker, self._owner[piece.name], piece)
+
+    def lost(self, worker: str, piece: Piece) -> None:
+        """It went with its worker."""
+        self._busy[worker] -= piece.processors
+
+    def _look_at_wishes(self, worker: str, piece: Piece) -> None:
+        unwanted = self._unwanted.get(piece.name, math.inf)
+        if self._now() > max(unwanted, self.calm_since) + LATEST:
+            self.wrong(worker, f"runs {piece.name}, whose cancellation was acknowledged")
+
+    def _look_at_times(self, worker: str, campaign: Campaign, piece: Piece) -> None:
+        if not campaign.agreement or not self._prompt:
+            return
+        agreement = self._bought.get(campaign.agreement)
+        now = self._server_clock()
+        if agreement is None:
+            self.wrong(worker, f"{piece.name} runs for an agreement that nobody has made")
+        elif not agreement.terms.start - LENIENCE <= now <= agreement.terms.end + LENIENCE:
+            self.wrong(worker, f"{piece.name} runs outside of its agreement's time")
+
+    # Clients.
+
+    def agreed(self, agreement: Agreement) -> None:
+        """A customer was told of an agreement."""
+        self._bought[agreement.id] = agreement
+
+    def submitted(self, campaign: Campaign, key: str, numbers: range) -> None:
+        """A client was told that its tasks are durable."""
+        who, expected = campaign.user, len(campaign.pieces[key])
+        if len(numbers) != expected:
+            self.wrong(who, f"{expected} tasks submitted, {len(numbers)} acknowledged")
+        if campaign.numbers.setdefault(key, numbers) != numbers:
+            self.wrong(who, f"{key} is {campaign.numbers[key]} and then {numbers}")
+        for other, taken in campaign.numbers.items():
+            if other != key and max(taken.start, numbers.start) < min(taken.stop, numbers.stop):
+                self.wrong(who, f"{key} and {other} share numbers")
+
+    def cancelled(self, campaign: Campaign, numbers: Iterable[int]) -> None:
+        """A client was told that these tasks will not begin."""
+        for number in numbers:
+            piece = campaign.piece(number)
+            if piece is not None:
+                self._unwanted.setdefault(piece.name, self._now())
+
+    def received(self, campaign: Campaign, result: api.Result) -> None:
+        """A client was given a result for the first time."""
+        if result.task in campaign.results:
+            self.wrong(campaign.user, f"task {result.task} of {campaign.name} has two results")
+        if result.cursor != campaign.after + 1:
+            self.wrong(campaign.user, f"result {result.cursor} comes after {campaign.after}")
+        campaign.results[result.task] = result
+        campaign.after = result.cursor
+        self._compare(campaign, result)
+
+    def received_again(self, campaign: Campaign, result: api.Result) -> None:
+        """A client was given a result that it had asked for before."""
+        if campaign.results.get(result.task) != result:
+            self.wrong(campaign.user, f"task {result.task} of {campaign.name} has two results")
+
+    def _compare(self, campaign: Campaign, result: api.Result) -> None:
+        """Holds a result against what was submitted and what workers did."""
+        who = campaign.user
+        if result.state not in _FINAL:
+            self.wrong(who, f"task {result.task} has a result but is {result.state}")
+        piece = campaign.piece(result.task)
+        if piece is None:
+            return  # of a submission whose answer the client has yet to hear
+        if result.label != piece.name:
+            self.wrong(who, f"{piece.name} was given the result of {result.label}")
+        if result.state == "cancelled":
+            if not campaign.may_be_cancelled(piece):
+                self.wrong(who, f"{piece.name} was cancelled by nobody: {result.reason}")
+        elif result.exit_code is None:
+            if result.state == "succeeded" or "lost" not in result.reason:
+                self.wrong(who, f"{piece.name} {result.state} and did not run: {result.reason}")
+        else:
+            self._compare_run(who, piece, result)
+
+    def _compare_run(self, who: str, piece: Piece, result: api.Result) -> None:
+        if (result.exit_code, result.stdout) != (piece.exit_code, piece.name):
+            self.wrong(who, f"{piece.name} ended with {result.exit_code}, {result.stdout!r}")
+        if result.state != ("succeeded" if piece.exit_code == 0 else "failed"):
+            self.wrong(who, f"{piece.name} is {result.state}, status {result.exit_code}")
+        if not any(
+            abs(begin - result.start) < _SAME and abs(end - result.end) < _SAME
+            for begin, end in self._ends.get(piece.name, ())
+        ):
+            self.wrong(who, f"{piece.name} has a result that no worker has reported")
+
+    def settled(self, campaign: Campaign) -> None:
+        """All has come to rest: every promise was kept, or not."""
+        for result in campaign.results.values():
+            if campaign.piece(result.task) is None:
+                self.wrong(campaign.user, f"a result of task {result.task}: nobody submitted it")
+            self._compare(campaign, result)
+        for key, numbers in campaign.numbers.items():
+            for number in numbers:
+                if number not in campaign.results:
+                    self.wrong(campaign.user, f"task {number} of {key} has no result")
+
+    def paid(self, user: str, amount: int, price: float, *, jump: float) -> None:
+        """
+        A user has paid so much for shared processors, each final attempt once.
+
+        Parameters
+        ----------
+        amount, price
+            Micro-units, in all and for a processor-second.
+        jump
+            Seconds by which the service's clock may go back between two lives: by so much less
+            may be charged for an attempt, which cannot have begun before its instance.
+        """
+        shared = [c for c in self.campaigns_of(user) if not c.agreement]
+        used = [self._used(campaign) for campaign in shared if not campaign.destroying]
+        most = price * sum(used) * (1 + _ROUGHLY) + len(shared)
+        spared = jump * sum(self._width(campaign) for campaign in shared)
+        least = price * (sum(used) * (1 - _ROUGHLY) - spared) - 1
+        is_known = len(used) == len(shared)  # of what was destroyed nobody knows how far it came
+        if amount < least or (is_known and amount > most):
+            self.wrong(user, f"paid {amount} for shared processors, used {least:.0f}-{most:.0f}")
+
+    def _used(self, campaign: Campaign) -> float:
+        """Processor-seconds of all final attempts."""
+        return sum(
+            (result.end - result.start) * piece.processors
+            for result in campaign.results.values()
+            if (piece := campaign.piece(result.task)) is not None
+        )
+
+    def _width(self, campaign: Campaign) -> int:
+        """Processors of all tasks together."""
+        return sum(piece.processors for some in campaign.pieces.values() for piece in some)

@@ -1,0 +1,397 @@
+"""
+One seed, from its begin to its verdict: trouble for a while, then calm, in which all must end well.
+"""
+
+import asyncio
+import random
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from bursar.model.site import SiteFacts
+from bursar.remote import messages as api
+from bursar.remote.access import Access
+from bursar.remote.async_client import AsyncServiceClient
+from bursar.service.logs import LOGGER
+from bursar.service.parties import Clock, Scope
+from bursar.simulation.faults.audit import Audit
+from bursar.simulation.faults.campaign import campaign_of
+from bursar.simulation.faults.chance import chance_of
+from bursar.simulation.faults.clocks import wrong_clock
+from bursar.simulation.faults.customer import Customer
+from bursar.simulation.faults.disk import Platter
+from bursar.simulation.faults.homes import SimulatedHomes
+from bursar.simulation.faults.lives import Life, LivesLoop, live
+from bursar.simulation.faults.network import Network
+from bursar.simulation.faults.plan import Plan, plan_of
+from bursar.simulation.faults.requests import Requests, Service
+from bursar.simulation.faults.server import JUMP, OWNER, PARTY, Server
+from bursar.simulation.faults.site import Machine
+from bursar.simulation.faults.trace import Trace, listening
+from bursar.simulation.faults.trouble import Trouble
+from bursar.simulation.faults.wires import Door
+from bursar.simulation.faults.witness import Witness
+from bursar.simulation.faults.worker import Post, ServiceWorker
+
+URL = "http://127.0.0.1:7480"
+
+PATIENCE = 1e6
+"""Seconds for which a client tries: whoever gives up learns nothing."""
+
+SETTLED = 3600.0
+"""Seconds after the trouble in which everything must have come to its end."""
+
+UNIT_PRICE = 0.001
+"""Of a processor, a second."""
+
+MONEY = 10**12
+"""Micro-units that each user is given, in two halves."""
+
+_LOOK = 10.0
+"""Seconds between two looks at the books."""
+
+LARGEST_JOURNAL = 8 * 1024 * 1024
+"""Bytes; far more than any of these simulations needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """
+    What came of a seed.
+
+    Parameters
+    ----------
+    wrong
+        What must not have happened; empty: nothing.
+    seconds, steps, events, lives
+        Virtual time, steps of all parties, lines of the trace, lives of all parties.
+    faults
+        How many of which kind.
+    digest
+        Of the whole trace.
+    lines
+        The last of it, or all.
+    """
+
+    seed: int
+    wrong: str
+    seconds: float
+    steps: int
+    events: int
+    lives: int
+    faults: Counter[str]
+    digest: str
+    lines: tuple[str, ...]
+
+
+def simulate(seed: int, plan: Plan | None = None, *, keep_all: bool = False) -> Verdict:
+    """
+    Everything that happens for a seed.
+
+    Parameters
+    ----------
+    plan
+        What goes wrong; None: what the seed says.
+    keep_all
+        Whether the verdict has all lines of the trace, not only the last before something
+        went wrong.
+    """
+    trace = Trace(keep_all=keep_all)
+
+    async def story(loop: LivesLoop) -> Verdict:
+        trace.now = loop.time
+        wrong = await World(loop, seed, plan or plan_of(seed), trace).run()
+        return Verdict(
+            seed=seed,
+            wrong=wrong,
+            seconds=loop.time(),
+            steps=sum(life.steps for life in loop.lives),
+            events=trace.events,
+            lives=len(loop.lives),
+            faults=trace.faults,
+            digest=trace.digest,
+            lines=tuple(trace.lines()) if wrong or keep_all else (),
+        )
+
+    with listening(trace, LOGGER, PARTY):
+        return live(story)
+
+
+class World:
+    """
+    All parties of one seed.
+
+    Parameters
+    ----------
+    loop
+        Its time.
+    seed, plan
+        What goes wrong.
+    trace
+        Told everything.
+    """
+
+    def __init__(self, loop: LivesLoop, seed: int, plan: Plan, trace: Trace) -> None:
+        self._loop = loop
+        self._seed = seed
+        self._plan = plan
+        self._trace = trace
+        self._chaos = chance_of(seed, "chaos")
+        self._nature = Life(loop, "nature")
+        self._network = Network(loop, chance_of(seed, "network"), trace)
+        self._platter = Platter(chance_of(seed, "disk"), trace)
+        self._trouble = Trouble(
+            plan,
+            self._chaos,
+            nature=self._nature,
+            network=self._network,
+            platter=self._platter,
+            trace=trace,
+            parties=self._parties,
+        )
+        self.witness = Witness(
+            trace,
+            server_clock=lambda: self.server.clock(),
+            pool_of=self._pool_of,
+            now=loop.time,
+            prompt=not plan.partitions,
+            calm=not (plan.worker_life or plan.partitions or plan.buys or plan.weather.breaks),
+        )
+        self._service = Service(lambda what: self.witness.wrong(PARTY, what))
+        self._door = Door(self._network)
+        self._homes = SimulatedHomes()
+        facts = SiteFacts(
+            name=OWNER,
+            kind="local",
+            processors=plan.processors,
+            unit_price=UNIT_PRICE,
+            fixed_price=0.0,
+        )
+        self._machine = Machine(facts, self._hire)
+        self.server = Server(
+            loop,
+            seed,
+            plan,
+            homes=self._homes,
+            platter=self._platter,
+            service=self._service,
+            door=self._door,
+            machine=self._machine,
+            trace=trace,
+            damage=self._damage_server,
+            wrong=self.witness.wrong,
+        )
+        self._tokens: dict[str, str] = {}
+        self._customers: dict[str, Life] = {}
+        self._open: set[str] = set()
+        self._all_done = asyncio.Event()
+        self._has_deposited = asyncio.Event()
+        loop.set_exception_handler(self._on_exception)
+
+    async def run(self) -> str:
+        """Trouble, then calm; what was wrong, empty: nothing."""
+        story = self._nature.spawn(self._story())
+        await asyncio.wait({story, self.witness.failed}, return_when=asyncio.FIRST_COMPLETED)
+        if self.witness.failed.done():
+            return self.witness.failed.result()
+        story.result()
+        return ""
+
+    async def _story(self) -> None:
+        self.server.start()
+        await self._until_up()
+        await self._let_in()
+        watch = asyncio.create_task(self._watch())
+        self._trouble.begin()
+        assert self.server.life is not None
+        self._damage_server(self.server.life)
+        self._nature.spawn(self._deposit_more())
+        for number in range(self._plan.users):
+            user = f"user-{number}"
+            chance = chance_of(self._seed, user)
+            for count in range(self._plan.campaigns):
+                self.witness.wants(campaign_of(user, count, self._plan, chance))
+            self._open.add(user)
+            self._start_customer(user)
+        await asyncio.sleep(self._plan.trouble)
+        self._end_trouble()
+        try:
+            async with asyncio.timeout(SETTLED):
+                await self._all_done.wait()
+                await self._has_deposited.wait()
+                self._look()
+                await self._audit().run()
+        except TimeoutError:
+            self.witness.wrong("all", f"not settled {SETTLED:g} s after the last fault")
+        watch.cancel()
+
+    def _audit(self) -> Audit:
+        def client(user: str) -> AsyncServiceClient:
+            return self._client(user, Life(self._loop, f"{user}-audit"), f"audit {user}")
+
+        price = 1e6 * UNIT_PRICE if self._plan.price_shared else 0.0
+        users = list(self._customers)
+        jump = 2 * JUMP if self._plan.skew else 0.0
+        return Audit(self.witness, self._homes, users, client, money=MONEY, price=price, jump=jump)
+
+    def _end_trouble(self) -> None:
+        self._trouble.end()
+        self.witness.calm_since = self._loop.time()
+        for life in self._loop.lives:
+            life.spare()
+        for user in sorted(self._open):
+            if not self._customers[user].is_alive:
+                self._start_customer(user)
+
+    def _parties(self) -> list[str]:
+        workers = [worker.post.name for worker in self._machine.living()]
+        return [PARTY, *self._customers, *workers]
+
+    def _damage_server(self, life: Life) -> None:
+        if not self._trouble.is_on:
+            return
+        self._trouble.doom(life, self._plan.server_life)
+        life.on_death(lambda: self._trouble.end_of_server(PARTY))
+        if self._chaos.random() < self._plan.drains:
+            seconds = self._chaos.uniform(0.1, 60.0)
+            life.call_later(seconds, lambda: life.spawn(self.server.drain()))
+
+    # Parties.
+
+    def _hire(self, post: Post) -> ServiceWorker:
+        life = Life(self._loop, post.name)
+        chance = chance_of(self._seed, post.name)
+        worker = ServiceWorker(
+            post,
+            life,
+            self._door,
+            clock=self._clock_of(chance),
+            chance=chance,
+            witness=self.witness,
+            trace=self._trace,
+        )
+        self._trace.note(post.name, f"starts on {post.processors} processors")
+        self._trouble.doom(life, self._plan.worker_life)
+        life.on_death(lambda: self._worker_died(worker))
+        life.spawn(worker.run())
+        return worker
+
+    def _worker_died(self, worker: ServiceWorker) -> None:
+        if not worker.has_left:
+            self._trace.fault("worker killed", worker.post.name, "with all it has")
+
+    def _start_customer(self, user: str) -> None:
+        life = self._customers[user] = Life(self._loop, user)
+        chance = chance_of(self._seed, f"{user} {len(self._loop.lives)}")
+        customer = Customer(
+            user,
+            OWNER,
+            self._client(user, life, f"{user} client {len(self._loop.lives)}"),
+            clock=self._clock_of(chance),
+            witness=self.witness,
+            trace=self._trace,
+        )
+        self._trace.note(user, "starts")
+        self._trouble.doom(life, self._plan.client_life)
+        life.on_death(lambda: self._customer_died(user))
+        life.spawn(self._serve_customer(user, customer))
+
+    async def _serve_customer(self, user: str, customer: Customer) -> None:
+        try:
+            await customer.run(self.witness.campaigns_of(user))
+        except Exception as error:
+            self._tell(error)
+            self.witness.wrong(user, f"cannot go on: {_innermost(error)}")
+            return
+        self._trace.note(user, "has all it wanted")
+        self._open.discard(user)
+        if not self._open:
+            self._all_done.set()
+
+    def _customer_died(self, user: str) -> None:
+        if user in self._open and self._trouble.is_on:
+            self._trace.fault("client killed", user, "knows what it has noted")
+            self._nature.call_later(self._chaos.uniform(0.1, 20.0), self._start_again, user)
+
+    def _start_again(self, user: str) -> None:
+        if user in self._open and not self._customers[user].is_alive:
+            self._start_customer(user)
+
+    def _client(self, user: str, life: Life, concern: str) -> AsyncServiceClient:
+        return AsyncServiceClient(
+            Access(url=URL, token=self._tokens[user]),
+            transport=Requests(self._network, life, self._service),
+            patience=PATIENCE,
+            entropy=chance_of(self._seed, concern).randbytes,
+        )
+
+    def _clock_of(self, chance: random.Random) -> Clock:
+        return wrong_clock(self._loop.time, chance, skew=self._plan.skew, drift=self._plan.drift)
+
+    def _pool_of(self, worker: str) -> str:
+        house = self.server.house
+        if house is None:
+            return ""
+        pools = [found.pool for found in house.hub.workers() if found.name == worker]
+        return pools[0] if pools else ""
+
+    # What goes before.
+
+    async def _until_up(self) -> None:
+        while not self.server.is_up:
+            await asyncio.sleep(0.1)
+
+    async def _let_in(self) -> None:
+        """Users get tokens and money."""
+        house = self.server.house
+        assert house is not None
+        for user in ("admin", *(f"user-{n}" for n in range(self._plan.users))):
+            scopes: list[Scope] = ["admin"] if user == "admin" else ["submit", "read"]
+            made = house.tokens.create(api.NewToken(user=user, scopes=scopes))
+            self._tokens[user] = made.token
+        await house.journal.durable()
+        await self._deposit("first")
+
+    async def _deposit_more(self) -> None:
+        await asyncio.sleep(self._chaos.uniform(0, self._plan.trouble))
+        await self._deposit("second")
+        self._has_deposited.set()
+
+    async def _deposit(self, key: str) -> None:
+        admin = self._client("admin", Life(self._loop, "admin"), f"admin {key}")
+        for number in range(self._plan.users):
+            await admin.deposit(f"user-{number}", MONEY // 2, key)
+
+    async def _watch(self) -> None:
+        """Looks at the books again and again."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            self._look()
+
+    def _look(self) -> None:
+        house = self.server.house
+        if house is None or not self.server.is_up:
+            return
+        for fault in house.desk.faults():
+            self.witness.wrong(PARTY, f"the books: {fault}")
+        if house.journal.size > LARGEST_JOURNAL:
+            self.witness.wrong(PARTY, f"the journal has grown to {house.journal.size} bytes")
+
+    def _on_exception(self, loop: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        what = context.get("message", "") if error is None else f"{type(error).__name__}: {error}"
+        if error is not None:
+            self._tell(error)
+        self.witness.wrong("all", f"nobody handles {what}")
+
+    def _tell(self, error: BaseException) -> None:
+        for line in traceback.format_exception(error):
+            self._trace.tell("all", line.rstrip())
+
+
+def _innermost(error: BaseException) -> str:
+    """What a group of errors is about."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
