@@ -14,21 +14,30 @@ import typer
 
 import bursar
 from bursar.cli import (
+    account,
     amend,
+    certs,
+    instance,
     ledger,
     match,
     pilots,
     plan,
     replicas,
     reproduce,
+    results,
     run,
     runs,
     schema,
+    serve,
     simulate,
     sites,
+    submit,
     testgrid,
+    tokens,
+    top,
     trace,
     tune,
+    watch,
     why,
 )
 from bursar.model.errors import BursarError
@@ -56,11 +65,20 @@ for module in (
     ledger,
     sites,
     replicas,
+    submit,
+    watch,
+    results,
+    instance,
+    account,
+    top,
+    certs,
+    tokens,
     tune,
     trace,
     reproduce,
     testgrid,
     schema,
+    serve,
 ):
     module.register(app)
 

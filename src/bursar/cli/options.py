@@ -163,4 +163,18 @@ RunName = Annotated[
     str,
     typer.Argument(metavar="RUN", help="Name of the run, or its folder.", show_default=False),
 ]
+ServiceName = Annotated[
+    str | None,
+    typer.Option(
+        "--site",
+        metavar="URL|NAME",
+        envvar="BURSAR_SITE",
+        help="The service: its URL, or a name of ~/.config/bursar/services.toml.",
+        show_default=False,
+    ),
+]
+InstanceId = Annotated[
+    str,
+    typer.Argument(metavar="INSTANCE", help="Id of the instance.", show_default=False),
+]
 RUNS = Path("runs")

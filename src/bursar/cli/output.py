@@ -13,6 +13,15 @@ def print_json(result: Any) -> None:
     sys.stdout.buffer.flush()
 
 
+def all_keys(value: Any) -> Any:
+    """Structs as objects that have every key, also where the wire leaves it out."""
+    if isinstance(value, msgspec.Struct):
+        return {key: all_keys(inner) for key, inner in msgspec.structs.asdict(value).items()}
+    if isinstance(value, list | tuple):
+        return [all_keys(inner) for inner in value]
+    return value
+
+
 def say(message: str) -> None:
     """A line for people, on stderr, out of the way of data."""
     print(message, file=sys.stderr, flush=True)

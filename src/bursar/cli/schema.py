@@ -11,6 +11,7 @@ class Which(StrEnum):
 
     CAMPAIGN = "campaign"
     SITES = "sites"
+    SERVICE = "service"
 
 
 def register(app: typer.Typer) -> None:
@@ -21,8 +22,14 @@ def register(app: typer.Typer) -> None:
 def show_schema(
     which: Annotated[Which, typer.Argument(help="Which file's schema.")] = Which.CAMPAIGN,
 ) -> None:
-    """Print the JSON Schema of campaign or sites files."""
+    """Print the JSON Schema of campaign, sites or service files."""
     from bursar.cli.output import print_json
     from bursar.formats import schema
+    from bursar.service.config_schema import service_schema
 
-    print_json(schema.campaign_schema() if which is Which.CAMPAIGN else schema.sites_schema())
+    made = {
+        Which.CAMPAIGN: schema.campaign_schema,
+        Which.SITES: schema.sites_schema,
+        Which.SERVICE: service_schema,
+    }
+    print_json(made[which]())

@@ -24,9 +24,8 @@ def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
     from bursar.cli.load import load_sites
     from bursar.cli.output import print_json
 
-    facts = load_sites(sites)
+    facts, said = _asked(load_sites(sites))
     now = _prices_now(facts)
-    said = _statuses(facts)
     if as_json:
         print_json(
             {
@@ -69,18 +68,26 @@ def _prices_now(sites: Sequence[SiteFacts]) -> dict[str, float | None]:
     return {site.name: site.unit_price for site in at_prices(sites, time.time())}
 
 
-def _statuses(sites: Sequence[SiteFacts]) -> dict[str, Said]:
-    """What sites say of themselves, or why they do not; None where they cannot be asked."""
+def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, Said]]:
+    """
+    The sites with what they say of themselves, or why they do not; None where they cannot be
+    asked.
+    """
     from bursar.sites.local import LocalSite
 
+    known = {site.name: site for site in sites}
     said: dict[str, Said] = {
         site.name: LocalSite(site).status() if site.kind == "local" else None for site in sites
     }
-    if any(site.batch is not None for site in sites):
-        from bursar.api.queues import statuses
+    if any((site.batch or site.remote or site.dask) is not None for site in sites):
+        from bursar.api.queues import seen
 
-        said |= statuses(sites)
-    return said
+        for name, answer in seen(sites).items():
+            if isinstance(answer, SiteError):
+                said[name] = answer
+            else:
+                known[name], said[name] = answer
+    return list(known.values()), said
 
 
 def _shown(status: Said) -> tuple[str, str]:

@@ -1,11 +1,11 @@
 """Progress while a run goes on: a live panel on a terminal, sparse lines elsewhere."""
 
-import sys
 import time
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bursar.report.live import LiveDisplay
 from bursar.report.words import span
 
 if TYPE_CHECKING:
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
 FIRST_LINE = 2.0
 """Seconds before the first line where there is no terminal; each further wait is twice as long."""
-
-LONGEST = 60.0
-"""Seconds between two lines, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,61 +109,29 @@ class Progress:
 
     def __init__(self, *, enabled: bool = True, console: "Console | None" = None) -> None:
         self.enabled = enabled
-        self._console = console
-        self._live: Any = None
-        self._wait = FIRST_LINE
-        self._next_line = time.monotonic() + FIRST_LINE
+        begin = time.monotonic() + FIRST_LINE
+        self._display = LiveDisplay(FIRST_LINE, begin, console=console, enabled=enabled)
         self._rate = 0.0
         self._last: tuple[float, int] | None = None
-        self._terminal = enabled and (
-            sys.stderr.isatty() if console is None else console.is_terminal
-        )
 
     def __enter__(self) -> "Progress":
-        if self._terminal:
-            from rich.console import Console
-            from rich.live import Live
-
-            self._console = self._console or Console(stderr=True)
-            self._live = Live(
-                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
-            )
-            self._live.start()
+        self._display.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+    def __exit__(self, *error: Any) -> None:
+        self._display.__exit__(*error)
 
     def say(self, message: str) -> None:
         """A line that stays."""
-        if self._live is not None:
-            self._live.console.print(message, markup=False, highlight=False)
-        elif self.enabled:
-            self._line(message)
+        if self.enabled:
+            self._display.say(message)
 
     def update(self, snapshot: ProgressSnapshot) -> None:
         """The latest state."""
-        if not self.enabled:
-            return
-        self._measure(snapshot)
-        if self._live is not None:
-            self._live.update(self._panel(snapshot), refresh=True)
-        elif time.monotonic() >= self._next_line:
-            self._wait = min(LONGEST, self._wait * 2)
-            self._next_line = time.monotonic() + self._wait
-            self._line(self._text(snapshot))
-
-    def _line(self, text: str) -> None:
-        if self._console is not None:
-            self._console.print(text, markup=False, highlight=False)
-        else:
-            print(text, file=sys.stderr, flush=True)
+        if self.enabled:
+            self._measure(snapshot)
+            panel, text = partial(self._panel, snapshot), partial(self._text, snapshot)
+            self._display.show(panel, text, time.monotonic())
 
     def _measure(self, snapshot: ProgressSnapshot) -> None:
         if self._last is not None and snapshot.elapsed > self._last[0]:

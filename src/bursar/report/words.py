@@ -34,3 +34,8 @@ def amount(cost: float | None, currency: str) -> str:
 def share(value: float | None) -> str:
     """A part of a whole, in per cent."""
     return UNKNOWN if value is None else f"{value:.0%}"
+
+
+def plain(text: str) -> str:
+    """What others wrote, in one line, without what would move a cursor."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -1,0 +1,285 @@
+"""``bursar certs``: a private authority, and certificates for servers, users and workers."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from bursar.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from bursar.service.identity.authority import AuthorityFolder, Written
+    from bursar.service.identity.records import Record
+
+Folder = Annotated[
+    Path,
+    typer.Option(
+        "--folder",
+        metavar="DIR",
+        envvar="BURSAR_CERTS",
+        help="The authority's folder; keep it away from the machines it vouches for.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder for the files. Without it: --folder."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
+Days = Annotated[float, typer.Option("--days", metavar="N", help="How long it is good.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+WhoseKind = Annotated[
+    Literal["server", "user", "worker"], typer.Argument(metavar="KIND", show_default=False)
+]
+
+FOLDER = Path("certs")
+_AUTHORITY_DAYS = 3650.0  # as bursar.service.identity.issuing has them, which is slow to load
+_DAYS = 365.0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this module's commands."""
+    certs = typer.Typer(
+        no_args_is_help=True,
+        help="Make and revoke certificates of a private authority, for services and their users.",
+    )
+    for name, command in (
+        ("init", make_authority),
+        ("server", make_server),
+        ("user", make_user),
+        ("worker", make_worker),
+        ("renew", renew),
+        ("revoke", revoke),
+        ("rotate", rotate),
+        ("retire", retire),
+        ("list", list_certificates),
+        ("show", show_file),
+    ):
+        certs.command(name)(command)
+    app.add_typer(certs, name="certs")
+
+
+def make_authority(
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the authority.")] = (
+        "Bursar authority"
+    ),
+    days: Days = _AUTHORITY_DAYS,
+    folder: Folder = FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Make an authority, in a folder of its own."""
+    from bursar.cli.output import print_json, say
+    from bursar.service.identity.authority import AuthorityFolder
+
+    made = AuthorityFolder.create(folder, name, days=days)
+    if as_json:
+        print_json({"folder": str(folder), "trusted": str(made.trusted)})
+        return
+    say(f"{folder} has the authority's key: whoever reads it can make anybody's certificate")
+    say(f"give to services, users and workers: {made.trusted}")
+
+
+def make_server(
+    name: Name,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="HOST",
+            help="Name or address by which clients call it; may be given again. Without it: NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    days: Days = _DAYS,
+    out: Out = None,
+    force: Force = False,
+    folder: Folder = FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Make a service's key and certificate."""
+    hosts = host or [name]
+    made = _opened(folder).issue("server", name, hosts=hosts, days=days, out=out, force=force)
+    _print_written(made, as_json)
+
+
+def make_user(
+    name: Name,
+    days: Days = _DAYS,
+    out: Out = None,
+    force: Force = False,
+    folder: Folder = FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Make a user's key and certificate: for mutual TLS, and to seal tasks."""
+    _print_written(_opened(folder).issue("user", name, days=days, out=out, force=force), as_json)
+
+
+def make_worker(
+    name: Name,
+    days: Days = _DAYS,
+    out: Out = None,
+    force: Force = False,
+    folder: Folder = FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Make the key and certificate of a site's workers, to which tasks are sealed."""
+    _print_written(_opened(folder).issue("worker", name, days=days, out=out, force=force), as_json)
+
+
+def renew(
+    kind: WhoseKind,
+    name: Name,
+    days: Days = _DAYS,
+    out: Out = None,
+    folder: Folder = FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Make the next key and certificate in place of the old files; the old one stays good."""
+    _print_written(_opened(folder).renew(kind, name, days=days, out=out), as_json)
+
+
+def revoke(
+    kind: Annotated[
+        Literal["server", "user", "worker"] | None,
+        typer.Argument(metavar="[KIND", show_default=False),
+    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME]", show_default=False)] = None,
+    serial: Annotated[
+        str | None,
+        typer.Option("--serial", metavar="HEX", help="Only this one, as list shows it."),
+    ] = None,
+    folder: Folder = FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Take back all good certificates of somebody, or one by its serial number."""
+    from bursar.cli.output import print_json, say
+    from bursar.model.errors import InputError
+
+    if (serial is None) == (kind is None) or (kind is None) != (name is None):
+        raise InputError("expected KIND and NAME, or --serial")
+    wanted = None if serial is None else serial.lower().replace(":", "").rjust(40, "0")
+
+    def is_wanted(record: "Record") -> bool:
+        if wanted is not None:
+            return record.serial == wanted
+        return (record.party.kind, record.party.name) == (kind, name)
+
+    authority = _opened(folder)
+    taken = authority.revoke(is_wanted)
+    if not taken:
+        whose = f"a {kind} {name}" if serial is None else f"serial number {serial}"
+        raise InputError(f"there is no good certificate of {whose}", where=str(folder))
+    if as_json:
+        print_json({"revoked": [_told(record) for record in taken]})
+        return
+    for record in taken:
+        say(f"revoked {record.serial} of {record.party.kind} {record.party.name}")
+    say(f"it counts where this file is brought to: {authority.trusted}")
+
+
+def rotate(days: Days = _AUTHORITY_DAYS, folder: Folder = FOLDER, as_json: AsJson = False) -> None:
+    """Make the next authority; the old ones are trusted beside it until bursar certs retire."""
+    from bursar.cli.output import print_json, say
+
+    authority = _opened(folder)
+    name = authority.rotate(days=days)
+    if as_json:
+        print_json({"authority": name, "trusted": str(authority.trusted)})
+        return
+    say(f"{name} issues from now on")
+    say(f"bring {authority.trusted} everywhere, then renew the certificates, then retire the old")
+
+
+def retire(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
+    """Trust only the newest authority."""
+    from bursar.cli.output import print_json, say
+
+    authority = _opened(folder)
+    gone = authority.retire()
+    if as_json:
+        print_json({"retired": gone, "trusted": str(authority.trusted)})
+    else:
+        say(f"{gone} retired; bring {authority.trusted} everywhere")
+
+
+def list_certificates(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
+    """List the certificates that were issued, the first to end first."""
+    from bursar.cli.output import print_json
+
+    authority = _opened(folder)
+    records = authority.records()
+    if as_json:
+        print_json({"certificates": [_told(record) for record in records]})
+    else:
+        _print_records(records)
+
+
+def show_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Show the certificates in a file."""
+    from bursar.cli.output import print_json
+    from bursar.service.identity.records import describe_file
+
+    shown = describe_file(file)
+    if as_json:
+        print_json({"certificates": shown})
+        return
+    for certificate in shown:
+        hosts = f", {' '.join(certificate['hosts'])}" if certificate["hosts"] else ""
+        print(f"{certificate['kind']} {certificate['name']}{hosts}")
+        print(f"  {_date(certificate['begin'])} to {_date(certificate['end'])}")
+        print(f"  serial {certificate['serial']}")
+        print(f"  SHA-256 {certificate['sha256']}")
+
+
+def _opened(folder: Path) -> "AuthorityFolder":
+    from bursar.service.identity.authority import AuthorityFolder
+
+    return AuthorityFolder(folder)
+
+
+def _told(record: "Record") -> dict[str, Any]:
+    return {
+        "kind": record.party.kind,
+        "name": record.party.name,
+        "serial": record.serial,
+        "hosts": record.hosts,
+        "begin": record.begin,
+        "end": record.end,
+        "state": record.state,
+    }
+
+
+def _print_written(made: "Written", as_json: bool) -> None:
+    from bursar.cli.output import print_json, say
+
+    files = {"identity": str(made.identity), "certificate": str(made.certificate)}
+    if as_json:
+        print_json({**_told(made.record), **files})
+        return
+    say(f"{made.identity}: key and certificate, good until {_date(made.record.end)}; a secret")
+    say(f"{made.certificate}: the certificate alone")
+
+
+def _print_records(records: "list[Record]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("kind", "name", "state", "until", "serial", "hosts", box=None)
+    table.columns[4].no_wrap, table.columns[4].min_width = True, 40
+    for record in records:
+        table.add_row(
+            record.party.kind,
+            record.party.name,
+            record.state,
+            _date(record.end),
+            record.serial,
+            " ".join(record.hosts),
+        )
+    Console().print(table if records else "no certificates")
+
+
+def _date(at: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(at))

@@ -1,0 +1,77 @@
+"""From the name of a service on the command line to its client."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from bursar.model.errors import InputError
+
+if TYPE_CHECKING:
+    from bursar.remote.async_client import AsyncServiceClient
+    from bursar.remote.session import AsyncSession
+
+T = TypeVar("T")
+
+INTERRUPTED = 130
+
+
+class Connected:
+    """
+    A service, and how tasks are sealed for it.
+
+    Parameters
+    ----------
+    client
+        Of the service.
+    seal
+        How its tasks are sealed; None: they are in clear.
+    """
+
+    def __init__(self, client: "AsyncServiceClient", seal: Any) -> None:
+        self.client = client
+        self._seal = seal
+
+    async def attach(self, handle: str) -> "AsyncSession":
+        """An instance, with what opens its results."""
+        if self._seal is None:
+            return self.client.attach(handle)
+        from bursar.sealing.sealer import read_sealer
+
+        recipient = (await self.client.site()).seal
+        if not recipient:
+            raise InputError(f"{self.client.access.name}: its workers open no sealed tasks")
+        access = self.client.access
+        assert access.certificate is not None
+        assert access.ca is not None
+        sealer = read_sealer(
+            recipient.encode(),
+            certificate=access.certificate,
+            key=access.key,
+            authorities=access.ca,
+            level=self._seal,
+        )
+        return self.client.attach(handle, seal=sealer)
+
+
+@asynccontextmanager
+async def connected(site: str | None) -> AsyncGenerator[Connected, None]:
+    """The service of a name or URL; what is tried again is told on stderr."""
+    from bursar.cli.output import say
+    from bursar.remote.async_client import AsyncServiceClient
+    from bursar.remote.services import find_service
+
+    service = find_service(site)
+    async with AsyncServiceClient(service.access, notice=say) as client:
+        yield Connected(client, service.seal)
+
+
+def run_until_done(work: Coroutine[Any, Any, T], interrupted: Callable[[], None]) -> T:
+    """What a command's work returns; an interrupt is told of, and ends the command."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        interrupted()
+        raise typer.Exit(INTERRUPTED) from None

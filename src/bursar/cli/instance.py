@@ -1,0 +1,123 @@
+"""``bursar instance``: instances at a service, their files and their ends."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bursar.cli.options import AsJson, InstanceId, ServiceName
+
+if TYPE_CHECKING:
+    from bursar.remote.messages import FileInfo, InstanceInfo
+
+app = typer.Typer(
+    name="instance", no_args_is_help=True, help="Instances at a service: list, cancel, fetch."
+)
+
+
+def register(root: typer.Typer) -> None:
+    """Adds this module's commands."""
+    root.add_typer(app)
+
+
+@app.command("list")
+def list_instances(site: ServiceName = None, as_json: AsJson = False) -> None:
+    """List the instances of one's own."""
+    from bursar.cli.connect import connected
+    from bursar.cli.output import all_keys, print_json
+    from bursar.report.service_overview import print_instances
+
+    async def ask() -> "list[InstanceInfo]":
+        async with connected(site) as service:
+            return await service.client.instances()
+
+    found = asyncio.run(ask())
+    if as_json:
+        print_json({"instances": all_keys(found)})
+    else:
+        print_instances(found)
+
+
+@app.command("cancel")
+def cancel(
+    instance: InstanceId,
+    tasks: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[TASK...]", help="Numbers; without one: all.", show_default=False),
+    ] = None,
+    site: ServiceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel tasks: those that wait do not start, those that run are killed."""
+    from bursar.cli.connect import connected
+    from bursar.cli.output import print_json, say
+
+    async def ask() -> int:
+        async with connected(site) as service:
+            return await service.client.cancel(instance, tasks or None)
+
+    count = asyncio.run(ask())
+    if as_json:
+        print_json({"cancelled": count})
+    else:
+        say(f"{count} cancelled")
+
+
+@app.command("destroy")
+def destroy(instance: InstanceId, site: ServiceName = None) -> None:
+    """Destroy an instance: its tasks are killed, its results and files go."""
+    from bursar.cli.connect import connected
+
+    async def ask() -> None:
+        async with connected(site) as service:
+            await service.client.destroy(instance)
+
+    asyncio.run(ask())
+
+
+@app.command("files")
+def list_files(instance: InstanceId, site: ServiceName = None, as_json: AsJson = False) -> None:
+    """List the files of an instance: inputs that were sent, outputs that were made."""
+    from bursar.cli.connect import connected
+    from bursar.cli.output import print_json
+
+    async def ask() -> "list[FileInfo]":
+        async with connected(site) as service:
+            return await service.client.files(instance)
+
+    found = asyncio.run(ask())
+    if as_json:
+        print_json({"files": found})
+        return
+    for file in found:
+        typer.echo(f"{file.size:>14,}  {file.name}")
+
+
+@app.command("fetch")
+def fetch(
+    instance: InstanceId,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE...]", help="Without one: all.", show_default=False),
+    ] = None,
+    into: Annotated[
+        Path, typer.Option("--into", metavar="DIR", help="Folder to write them to.")
+    ] = Path(),
+    site: ServiceName = None,
+) -> None:
+    """Fetch files of an instance."""
+    from bursar.cli.connect import connected
+    from bursar.cli.output import say
+    from bursar.remote.transfers import local_path
+
+    async def ask() -> None:
+        async with connected(site) as service:
+            client = service.client
+            wanted = names or [file.name for file in await client.files(instance)]
+            for name in wanted:
+                target = local_path(into, name)
+                size = await client.download(instance, name, target)
+                say(f"{target}: {size:,} bytes")
+
+    asyncio.run(ask())

@@ -1,0 +1,99 @@
+"""``bursar serve``: makes this machine, or a cluster, a site that others use and buy from."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bursar.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from bursar.service.premises import Started
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this module's command."""
+    app.command("serve")(serve)
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            envvar="BURSAR_SERVICE",
+            help="Service file. Without it: this machine, for whoever is on it.",
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="In place of what the file says; port 0: any."),
+    ] = None,
+    drain_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="At the end, wait so long for tasks that run; then they go on with their workers.",
+        ),
+    ] = "0s",
+    check: Annotated[
+        bool, typer.Option("--check", help="Read the file, say what is wrong with it, and end.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Serve this machine, or a cluster, to users over HTTP. Ctrl-C ends it; tasks that run go on
+    with their workers, and the service finds them when it is started again.
+    """
+    import asyncio
+    import os
+
+    from bursar.cli.output import print_json, say
+    from bursar.formats.units import parse_duration
+    from bursar.model.errors import InputError
+    from bursar.service.config_toml import PREFIX, default_service, read_service
+    from bursar.service.logs import start_logging
+    from bursar.service.premises import run_service
+
+    try:
+        seconds = parse_duration(drain_timeout)
+    except InputError as error:
+        raise error.within("--drain-timeout") from None
+    environment = dict(os.environ)
+    if listen is not None:
+        environment[f"{PREFIX}SERVICE__LISTEN"] = listen
+    try:
+        read = default_service(environment) if config is None else read_service(config, environment)
+    except InputError as error:
+        if listen is not None and error.where == f"{PREFIX}SERVICE__LISTEN":
+            raise InputError(error.message, where="--listen", hint=error.hint) from None
+        raise
+    if check:
+        if as_json:
+            print_json({"name": read.name, "folder": str(read.folder), "listen": str(read.listen)})
+        else:
+            say(f"{read.name}: nothing is wrong with it")
+        return
+    start_logging(read.log.level)
+
+    def tell(started: "Started") -> None:
+        told = {
+            "url": started.url,
+            "folder": str(read.folder),
+            "security": read.security,
+            "processors": read.site.processors,
+            "admin_token_file": str(started.admin_token) if started.admin_token else None,
+            "repaired": list(started.repaired),
+        }
+        if as_json:
+            print_json(told)
+            return
+        say(f"{read.name} serves {read.site.processors} processors at {started.url}")
+        for line in started.repaired:
+            say(f"repaired: {line}")
+        if started.admin_token is not None:
+            say(f"an administrator's token is in {started.admin_token}")
+
+    asyncio.run(run_service(read, file=config, drain_seconds=seconds, on_start=tell))

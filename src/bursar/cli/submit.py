@@ -1,0 +1,226 @@
+"""``bursar submit``: hands tasks to a service."""
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bursar.cli.options import AsJson, ServiceName
+from bursar.model.errors import InputError
+
+if TYPE_CHECKING:
+    from bursar.remote.messages import TaskSpec
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this module's command."""
+    app.command("submit", context_settings={"allow_interspersed_args": False})(submit)
+
+
+def submit(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[--] COMMAND ARGS...", help="One task: a program.", show_default=False
+        ),
+    ] = None,
+    site: ServiceName = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            help="Many tasks: one JSON document a line (- for stdin), or a campaign of tasks that "
+            "do not wait for each other.",
+        ),
+    ] = None,
+    instance: Annotated[
+        str | None, typer.Option(metavar="ID", help="Of this instance; without it: a new one.")
+    ] = None,
+    label: Annotated[str, typer.Option(help="Word for a new instance.")] = "",
+    agreement: Annotated[
+        str, typer.Option(metavar="ID", help="A new instance runs on its processors.")
+    ] = "",
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option("--input", "-i", metavar="FILE", help="Sent along, into its folder."),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="NAME", help="File that COMMAND makes, to keep."),
+    ] = None,
+    processors: Annotated[
+        int, typer.Option("--processors", "-p", min=1, help="That COMMAND holds.")
+    ] = 1,
+    limit: Annotated[
+        str | None, typer.Option(metavar="TIME", help="COMMAND is killed after it: 90, 10m, 2h.")
+    ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", "-w", help="Print the results as they come; status 1 if one fails."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hand tasks to a service: they are durable once this returns. Prints the instance's id."""
+    from bursar.cli.connect import run_until_done
+    from bursar.cli.output import say
+
+    if (file is None) == (not command):
+        raise InputError("give a COMMAND, or --file FILE")
+    if file is not None and (outputs or limit or processors != 1):
+        raise InputError("--output, --processors and --limit go with a COMMAND only")
+    if instance is not None and (label or agreement):
+        raise InputError("--label and --agreement go with a new instance only")
+    sent = _uploads(inputs or [])
+    if file is not None:
+        work = _read_tasks(file)
+        work = _Work(tasks=work.tasks, uploads=work.uploads | sent)
+    else:
+        task = _task_of(command or [], list(sent), outputs or [], processors, limit)
+        work = _Work(tasks=[task], uploads=sent)
+    created: list[str] = [instance] if instance else []
+    failed = run_until_done(
+        _hand_over(site, work, created, label, agreement, wait=wait, as_json=as_json),
+        lambda: say(
+            f"interrupted; what was submitted goes on: bursar results {created[0]}"
+            if created
+            else "interrupted"
+        ),
+    )
+    if failed:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What is to be handed over: tasks, and files by their names in the instance."""
+
+    tasks: "Iterable[TaskSpec]"
+    uploads: dict[str, Path] = field(default_factory=dict)
+
+
+async def _hand_over(
+    site: str | None,
+    work: _Work,
+    created: list[str],
+    label: str,
+    agreement: str,
+    *,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """How many tasks have failed, of those that were waited for."""
+    from bursar.cli.connect import connected
+    from bursar.cli.output import print_json, say
+    from bursar.cli.results import print_results
+    from bursar.remote.problems import RemoteProblem
+
+    async with connected(site) as service:
+        is_new = not created
+        if is_new:
+            new = await service.client.create_instance(label=label, agreement=agreement)
+            created.append(new.id)
+        handle = created[0]
+        session = await service.attach(handle)
+        before = 0 if is_new else (await session.info()).results
+        try:
+            for name, path in work.uploads.items():
+                await session.upload(name, path, executable=_is_program(path))
+            numbers = await session.submit(work.tasks)
+        except (InputError, RemoteProblem):
+            if is_new:  # nobody knows its id
+                await session.destroy()
+            raise
+        if as_json and not wait:
+            first = numbers[0] if numbers else None
+            print_json({"instance": handle, "first": first, "tasks": len(numbers)})
+        elif not wait:
+            say(f"{len(numbers)} task{'s' if len(numbers) != 1 else ''} submitted")
+            print(handle)
+        if not wait:
+            return 0
+        say(f"instance {handle}")
+        return await print_results(
+            session, before, follow=True, form="json" if as_json else "table"
+        )
+
+
+def _task_of(
+    command: list[str],
+    inputs: list[str],
+    outputs: list[str],
+    processors: int,
+    limit: str | None,
+) -> "TaskSpec":
+    from bursar.formats.units import parse_duration
+    from bursar.remote.messages import TaskSpec
+
+    try:
+        seconds = None if limit is None else parse_duration(limit)
+    except InputError as error:
+        raise error.within("--limit") from None
+    return TaskSpec(
+        command=tuple(command),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        processors=processors,
+        limit=seconds,
+    )
+
+
+def _uploads(paths: list[Path]) -> dict[str, Path]:
+    from bursar.formats.reading import check_readable
+
+    found: dict[str, Path] = {}
+    for path in paths:
+        check_readable(path)
+        if path.name in found:
+            raise InputError(f'two files are called "{path.name}"', where="--input")
+        found[path.name] = path
+    return found
+
+
+def _is_program(path: Path) -> bool:
+    return os.access(path, os.X_OK)
+
+
+def _read_tasks(path: Path) -> _Work:
+    if path.suffix not in ("", ".ndjson", ".jsonl", ".json") and str(path) != "-":
+        from bursar.formats.campaign_file import read_campaign
+        from bursar.remote.campaigns import specs_of, uploads_of
+
+        campaign = read_campaign(path)
+        try:
+            return _Work(tasks=list(specs_of(campaign)), uploads=uploads_of(campaign))
+        except InputError as error:
+            raise error.within(str(path)) from None
+    return _Work(tasks=_read_lines(path))
+
+
+def _read_lines(path: Path) -> "list[TaskSpec]":
+    import msgspec
+
+    from bursar.remote.messages import TaskSpec
+
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    decoder = msgspec.json.Decoder(TaskSpec)
+    tasks: list[TaskSpec] = []
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            tasks.append(decoder.decode(line))
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            reason = str(error)
+            raise InputError(reason[:1].lower() + reason[1:], where=f"{path}:{number}") from None
+    if not tasks:
+        raise InputError("holds no tasks", where=str(path))
+    return tasks

@@ -1,0 +1,160 @@
+"""What people see of a service: progress, results, everything at a glance."""
+
+import io
+
+import pytest
+from msgspec import structs
+from rich.console import Console
+
+from bursar.remote.messages import Counts, InstanceInfo, Overview, Result, WorkerInfo
+from bursar.report.service_overview import overview_panel, own_panel, rates_between
+from bursar.report.service_progress import InstanceProgress
+from bursar.report.service_results import ResultTable
+
+
+def console_of(width: int = 100, terminal: bool = False) -> Console:
+    """One that keeps what is printed."""
+    return Console(file=io.StringIO(), width=width, force_terminal=terminal, no_color=True)
+
+
+def text_of(console: Console) -> str:
+    """What was printed."""
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def info(done: int, total: int = 100, failed: int = 0, note: str = "") -> InstanceInfo:
+    """An instance of which so much is done."""
+    counts = Counts(
+        total=total, succeeded=done, failed=failed, running=1, waiting=total - done - failed - 1
+    )
+    return InstanceInfo(id="a" * 32, label="sweep", counts=counts, note=note)
+
+
+def test_the_time_left_follows_from_the_speed() -> None:
+    """20 of 100 in 10 s: 2/s, 79 and one running are left, 40 s."""
+    console = console_of()
+    with InstanceProgress(console) as progress:
+        progress.update(info(0), now=100.0)
+        progress.update(info(20), now=110.0)
+    last = text_of(console).splitlines()[-1]
+    assert last == "sweep: 20 of 100 done, 1 running, 79 waiting, 2/s, 40 s left"
+
+
+def test_without_a_terminal_lines_are_sparse() -> None:
+    """One at the begin, then after 2, 4, 8 ... seconds."""
+    console = console_of()
+    with InstanceProgress(console) as progress:
+        for second in range(20):
+            progress.update(info(second), now=100.0 + second)
+    assert len(text_of(console).splitlines()) == 4
+
+
+def test_why_nothing_runs_is_said() -> None:
+    """By the service's own note."""
+    console = console_of()
+    with InstanceProgress(console) as progress:
+        progress.update(info(0, note="the agreement has not begun"), now=1.0)
+        progress.end(info(0))
+    assert "(the agreement has not begun)" in text_of(console)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_words_of_others_move_no_cursor(terminal: bool) -> None:
+    """What a service says of an instance is not taken for commands to the terminal."""
+    console = console_of(terminal=terminal)
+    said = structs.replace(info(1, note="\x1b[2Jgone"), label="\x1b]0;title\x07")
+    with InstanceProgress(console) as progress:
+        progress.update(said, now=100.0)
+        progress.update(said, now=110.0)
+        progress.end(said)
+    assert "title" in text_of(console)
+    assert "\x1b]0" not in text_of(console)
+    assert "\x1b[2J" not in text_of(console)
+
+
+def test_results_are_a_line_each() -> None:
+    """With the first line printed, or why it failed and the last complaint; no cursor moves."""
+    console = console_of(width=40)
+    table = ResultTable(console)
+    good = Result(
+        cursor=1, task=0, state="succeeded", exit_code=0, stdout="\x1b[2Jone\ntwo\n", host="n1"
+    )
+    bad = Result(
+        cursor=2,
+        task=1,
+        state="failed",
+        exit_code=3,
+        reason="the command exited with 3",
+        stderr="Traceback:\nValueError: seven\n",
+    )
+    silent = Result(cursor=3, task=2, state="failed", exit_code=1, reason="false exited with 1")
+    table.print([good, bad, silent])
+    table.end(3)
+
+    lines = text_of(console).splitlines()
+
+    assert len(lines) == 5
+    assert lines[1].endswith("one")
+    assert lines[2].endswith("the command exited with 3: ValueError: seven")
+    assert lines[3].endswith("false exited with 1")
+    assert lines[4] == "1 succeeded, 2 failed; cursor 3"
+    assert "\x1b" not in text_of(console)
+
+
+def test_no_results_are_said_to_be_none() -> None:
+    """Not an empty table."""
+    console = console_of()
+    ResultTable(console).end(0)
+    assert text_of(console) == "no results\n"
+
+
+SEEN = Overview(
+    at=110.0,
+    since=100.0,
+    instances=[info(20), structs.replace(info(0), label="[bold]idle[/bold]")],
+    owners=["ann", "bob"],
+    workers=[
+        WorkerInfo(name="w1", host="n1", pool="shared", processors=4, busy=3, connected=True),
+        WorkerInfo(name="w2", host="n2", pool="shared", processors=4, busy=0, connected=False),
+    ],
+    submitted=1000,
+    started=500,
+    finished=400,
+    delivered=300,
+    journal_bytes=2_500_000,
+    spent=12_500_000,
+)
+
+
+def test_rates_are_of_the_time_between_two_looks() -> None:
+    """None when the service was started anew between them: its counts began again."""
+    later = structs.replace(SEEN, at=120.0, finished=600)
+    rates = rates_between(SEEN, later)
+    assert rates is not None
+    assert rates["finished"] == pytest.approx(20.0)
+    assert rates_between(SEEN, structs.replace(later, since=115.0)) is None
+    assert rates_between(SEEN, SEEN) is None
+
+
+def test_everything_is_seen_at_a_glance() -> None:
+    """Processors of workers that are away do not count; what users wrote is no markup."""
+    console = console_of()
+    console.print(overview_panel("physics", SEEN, dict.fromkeys(_RATED, 2.0)))
+    shown = text_of(console)
+    assert "3/4 processors busy" in shown
+    assert "12.5 SU spent" in shown
+    assert "400 finished (2/s)" in shown
+    assert "away" in shown
+    assert "[bold]idle[/bold]" in shown
+
+
+_RATED = ("submitted", "started", "finished", "delivered")
+
+
+def test_many_rows_are_summed_up() -> None:
+    """A screen has an end."""
+    console = console_of()
+    console.print(own_panel("physics", [info(1)] * 100, None))
+    assert "and 85 more" in text_of(console)
