@@ -6,7 +6,7 @@ from bursar.papers.experiment import Experiment
 
 TITLES = {
     "datagrid": "Cavalieri, Monforte, Scibilia 2003: where jobs go, by the files they read",
-    "drp": "Raicu, Dumitrescu, Foster 2006: acquiring processors from batch schedulers",
+    "drp": "Raicu, Dumitrescu, Foster 2006: acquiring processors, and running tasks on them",
     "escience06": "Singh, Kesselman, Deelman, e-Science 2006: total cost by GA and Min-Min",
     "hpdc07": "Singh, Kesselman, Deelman, HPDC 2007: provisioned against best effort",
     "market": "the market: protocols and pricing policies among competing users",
@@ -21,6 +21,9 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *nimrodg.EXPERIMENTS,
 )
 
+LIVE = "-live"
+"""Ends the names of those that are there twice, and run real tasks."""
+
 
 def find(paper: str, figure: str | None, *, live: bool = False) -> list[Experiment]:
     """
@@ -29,7 +32,8 @@ def find(paper: str, figure: str | None, *, live: bool = False) -> list[Experime
     Parameters
     ----------
     live
-        Those that run real tasks, in place of the others.
+        Those that run real tasks, in place of the others. What there is only live needs no such
+        word when it is named.
 
     Raises
     ------
@@ -47,12 +51,12 @@ def find(paper: str, figure: str | None, *, live: bool = False) -> list[Experime
         raise InputError(f"nothing of {paper} runs live", where="--live")
     if figure is None:
         return of_kind
-    named = [e for e in of_kind if e.figure == (f"{figure}-live" if live else figure)]
-    if not named:
-        figures = [e.figure.removesuffix("-live") for e in of_kind]
+    only_live = [e for e in of_paper if e.live and not e.figure.endswith(LIVE)]
+    by_name = {e.figure.removesuffix(LIVE): e for e in (*only_live, *of_kind)}
+    if figure not in by_name:
         raise InputError(
-            f'{paper} has no figure "{figure}" here, expected one of {", ".join(figures)}',
-            hint=nearest(figure, figures),
+            f'{paper} has no figure "{figure}" here, expected one of {", ".join(by_name)}',
+            hint=nearest(figure, by_name),
             where="--figure",
         )
-    return named
+    return [by_name[figure]]

@@ -20,6 +20,7 @@ def curves(
     by: str,
     titles: tuple[str, str],
     zero: bool = False,
+    log: bool = False,
     spread: Callable[[Summary], float] = lambda sample: sample.deviation,
 ) -> "altair.TopLevelMixin":
     """
@@ -31,6 +32,8 @@ def curves(
         Of the axes, with units.
     zero
         Whether the vertical axis begins at 0.
+    log
+        Whether it is logarithmic (but for what is near 0).
     spread
         Of a sample, to either side of its mean; the standard deviation, unless said otherwise.
     """
@@ -44,9 +47,10 @@ def curves(
         x=alt.X(f"{x}:Q", title=titles[0], scale=alt.Scale(zero=False)),
         color=alt.Color(f"{by}:N", title=None),
     )
-    scale = alt.Scale(zero=zero)
+    scale = alt.Scale(type="symlog") if log else alt.Scale(zero=zero)
+    axis = alt.Axis(values=[0, *(10**power for power in range(10))]) if log else alt.Axis()
     line = base.mark_line(point=True).encode(
-        y=alt.Y("mean:Q", title=titles[1], scale=scale),
+        y=alt.Y("mean:Q", title=titles[1], scale=scale, axis=axis),
         tooltip=[f"{x}:Q", f"{by}:N", alt.Tooltip("mean:Q", format=",.4g")],
     )
     bars = base.mark_rule(opacity=0.4).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q")

@@ -1,4 +1,4 @@
-"""Raicu, Dumitrescu, Foster 2006: how processors are acquired from a batch scheduler."""
+"""Raicu, Dumitrescu, Foster 2006: acquiring processors from a batch scheduler, and DeeF."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition
-from bursar.papers import drawing, drp_live, drp_traces
+from bursar.papers import drawing, drp_live, drp_service, drp_traces
 from bursar.papers.drp_acquiring import Acquirer, Work, acquire
 from bursar.papers.drp_findings import BLIND, curve, find_curves, find_table, order
 from bursar.papers.drp_site import (
@@ -223,4 +223,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     *drp_traces.EXPERIMENTS,
     *drp_live.experiments(_draw_table, _draw_curves),
+    *drp_service.EXPERIMENTS,
 )

@@ -1,0 +1,378 @@
+"""
+What the execution service costs: rates, latency, security, a crowd of workers, long queues.
+
+The service is ``bursar serve`` in a process of its own, with its journal on disk; this process
+is its client, through the typed client over HTTP. The bare loop is the limit to compare with: as
+many processes as there are workers, each starting ``/bin/echo`` and reading its pipe, and nothing
+else. What is compared takes turns, so that whatever else the machine does meets both alike; the
+ratio is the figure to trust, the rates are this machine's.
+
+    python benchmarks/service.py [--quick] [--only PART ...] [--json FILE]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from bursar.dispatch.credential import decode_credential
+from bursar.dispatch.orphans import workers_of
+from bursar.dispatch.tls import client_context, make_certificate
+from bursar.dispatch.wire import Hello, frame
+from bursar.papers.drp_phases import ECHO, NOTHING, PIECE, through
+from bursar.papers.drp_serving import Level, Serving, serving
+from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.messages import TaskSpec
+from dispatch import CLOCK_TICKS, WORKERS, BareLoops, Figure, at_least, at_most, show
+
+FEW = 1_000
+"""Programs of one submission: the workers begin with the first one while others come."""
+
+ECHOED: tuple[Level, Level] = ("mutual", "none")
+
+CROWD = 1_000
+"""Idle workers that are connected."""
+
+
+def carry_out(service: Serving, spec: TaskSpec, count: int) -> float:
+    """Seconds from the first submission to the last result in the client's hands."""
+    piece = PIECE if spec is NOTHING else FEW
+    return asyncio.run(through(service, spec, count, piece=piece)).seconds
+
+
+def processor_seconds(pid: int, *, children: bool = False) -> float:
+    """User and system time of a process, and perhaps of those it has started that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11 : 15 if children else 13])) / CLOCK_TICKS
+
+
+def resident(pid: int) -> float:
+    """MiB of a process in memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+# Rates.
+
+
+@dataclass(slots=True)
+class Contender:
+    """
+    One of those that take turns.
+
+    Parameters
+    ----------
+    carry_out
+        Does a turn; its seconds.
+    pids
+        Of the processes that have a part in it.
+    seconds, busy
+        Of each turn: how long it took, and the processor time that went into it.
+    """
+
+    carry_out: Callable[[], float]
+    pids: Sequence[int]
+    seconds: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
+
+    def take_turn(self) -> None:
+        """Once more."""
+        before = self._busy()
+        self.seconds.append(self.carry_out())
+        self.busy.append(self._busy() - before)
+
+    def _busy(self) -> float:
+        return sum(processor_seconds(pid, children=True) for pid in self.pids)
+
+
+def measure_echo(commands: int, turns: int) -> list[Figure]:
+    """Programs with their output captured, against the bare loop, in turns; mutual TLS."""
+    share = commands // turns
+    with ExitStack() as stack:
+        loops = stack.enter_context(closing(BareLoops()))
+        bare = Contender(lambda: loops.carry_out(share), loops.pids)
+        ours, clear = (
+            _echoing(stack.enter_context(serving(level, WORKERS)), share) for level in ECHOED
+        )
+        loops.carry_out(500)
+        for turn in range(turns):
+            for which in range(3):
+                (bare, ours, clear)[(turn + which) % 3].take_turn()
+    return [
+        Figure("echo, bare posix_spawn loop", share / statistics.median(bare.seconds), "/s"),
+        Figure("echo, mutual TLS", share / statistics.median(ours.seconds), "/s"),
+        at_least("echo, mutual TLS / bare", _median_ratio(bare.seconds, ours.seconds), 0.85),
+        Figure("the same, of processor time", _median_ratio(bare.busy, ours.busy), ""),
+        at_least("echo, mutual TLS / in clear", _median_ratio(clear.seconds, ours.seconds), 0.9),
+    ]
+
+
+def _echoing(service: Serving, share: int) -> Contender:
+    carry_out(service, ECHO, 500)
+    pids = (service.pid, os.getpid(), *workers_of(service.run).values())
+    return Contender(lambda: carry_out(service, ECHO, share), pids)
+
+
+def measure_nothing(tasks: int, turns: int) -> list[Figure]:
+    """Tasks without steps: what remains is client, HTTP, journal, wire and worker."""
+    levels: tuple[Level, ...] = ("none", "tls", "mutual")
+    seconds: dict[Level, list[float]] = {level: [] for level in levels}
+    with ExitStack() as stack:
+        services = [stack.enter_context(serving(level, WORKERS)) for level in levels]
+        for service in services:
+            carry_out(service, NOTHING, 5_000)
+        for turn in range(turns):
+            for which in range(len(services)):
+                service = services[(turn + which) % len(services)]
+                seconds[service.level].append(carry_out(service, NOTHING, tasks))
+    clear = seconds["none"]
+    return [
+        at_least(
+            "no-op tasks, mutual TLS", tasks / statistics.median(seconds["mutual"]), 2e4, "/s"
+        ),
+        Figure("no-op tasks, TLS and token", tasks / statistics.median(seconds["tls"]), "/s"),
+        Figure("no-op tasks, in clear", tasks / statistics.median(clear), "/s"),
+        at_least("no-op, TLS / in clear", _median_ratio(clear, seconds["tls"]), 0.9),
+        at_least("no-op, mutual TLS / in clear", _median_ratio(clear, seconds["mutual"]), 0.9),
+    ]
+
+
+def _median_ratio(few: Sequence[float], many: Sequence[float]) -> float:
+    return statistics.median(f / m for f, m in zip(few, many, strict=True))
+
+
+# Latency.
+
+
+def measure_latency(times: int) -> list[Figure]:
+    """One ``/bin/echo`` from its submission to its result, one after the other, mutual TLS."""
+    with serving("mutual", WORKERS) as service:
+        seconds = sorted(asyncio.run(_round_trips(service, times)))
+    return [
+        at_most("one echo, median", 1e3 * statistics.median(seconds), 10, "ms"),
+        at_most("one echo, 99 of 100", 1e3 * seconds[int(0.99 * times)], 30, "ms"),
+    ]
+
+
+async def _round_trips(service: Serving, times: int) -> list[float]:
+    seconds = []
+    async with AsyncServiceClient(service.access) as client, client.session() as session:
+        for number in range(times + 20):
+            began = time.perf_counter()
+            await session.submit([ECHO])
+            page = await client.page(session.handle, number, wait=20.0)
+            if number >= 20:  # the first ones make connections
+                seconds.append(time.perf_counter() - began)
+            assert [result.task for result in page.results] == [number]
+    return seconds
+
+
+# A crowd.
+
+
+def measure_crowd(workers: int, seconds: float) -> list[Figure]:
+    """What idle workers cost that are connected from elsewhere, each by TLS of its own."""
+    with tempfile.TemporaryDirectory(prefix="bursar-benchmark-") as folder:
+        command = [sys.executable, __file__, "--part", "house", "--folder", folder]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as house:
+            assert house.stdout is not None
+            told = decode_credential(house.stdout.readline().encode(), "the house")
+            with ExitStack() as stack:
+                time.sleep(1.0)
+                before = resident(house.pid)
+                context = client_context(told.certificate)
+                for number in range(workers):
+                    line = socket.create_connection((told.host, told.port))
+                    line = stack.enter_context(context.wrap_socket(line))
+                    name = f"here-{told.lease}-{number}"
+                    hello = Hello(told.token, name, told.site, 1, told.lease, "far", ())
+                    line.sendall(frame(hello))
+                    if not line.recv(4096):
+                        raise RuntimeError("a worker was not let in")
+                time.sleep(1.0)
+                began = processor_seconds(house.pid)
+                time.sleep(seconds)
+                busy = 100 * (processor_seconds(house.pid) - began) / seconds
+                grown = resident(house.pid) - before
+            house.terminate()
+    return [
+        at_most(f"{workers} idle workers, share of a core", busy, 2.0, "%"),
+        at_most(f"{workers} idle workers, memory", grown, 100.0, "MiB"),
+    ]
+
+
+async def keep_house(folder: Path) -> None:
+    """A service that expects workers which it did not start, and says how they come in."""
+    from bursar.dispatch.clock import epoch_of
+    from bursar.model.site import SiteFacts
+    from bursar.service.config import Selling, ServiceConfig
+    from bursar.service.house import House
+    from bursar.service.identity_file import load_identity
+    from bursar.service.real_disk import RealDisk
+    from bursar.service.sites import sites_of
+
+    loop = asyncio.get_running_loop()
+    epoch = epoch_of(loop)
+    config = ServiceConfig(
+        name="here",
+        folder=folder,
+        site=SiteFacts(name="here", kind="local", processors=CROWD),
+        selling=Selling(must_buy=True),  # so it starts no workers of its own
+    )
+    disk = RealDisk(folder / "journal")
+    identity = await load_identity(disk, os.urandom)
+    house = House(
+        config,
+        identity=identity,
+        disk=disk,
+        clock=lambda: epoch + loop.time(),
+        entropy=os.urandom,
+        sites=sites_of(config, identity, lambda line: None),
+        address=("127.0.0.1", 0),
+    )
+    await house.open()
+    certificate, key = make_certificate()
+    house.hub.open_door("127.0.0.1", 0, certificate, key)
+    lease = "lease-crowd"
+    house.hub.expect(lease, pool="shared", site="here", processors=CROWD)
+    told = await house.hub.credential(lease=lease, site="here", host="127.0.0.1", processors=CROWD)
+    print(told.decode(), flush=True)
+    await house.failed()
+
+
+# A long queue.
+
+
+def measure_queue(tasks: int) -> list[Figure]:
+    """Tasks that wait behind a long one, submitted a hundredth at a time."""
+    share = tasks // 100
+    with serving("mutual", 1) as service:
+        before = resident(service.pid)
+        seconds = asyncio.run(_queue_up(service, share))
+        grown = resident(service.pid) - before
+        size = sum(f.stat().st_size for f in (service.folder / "state/journal").iterdir()) / 2**20
+    first, last = (share / statistics.median(part) for part in (seconds[:10], seconds[-10:]))
+    return [
+        at_most(f"{tasks:,} queued tasks, memory", grown + before, 1024, "MiB"),
+        Figure(f"{tasks:,} queued tasks, on disk", size, "MiB"),
+        Figure("submission, the first tenth", first, "/s"),
+        at_least("submission, the last tenth / the first", last / first, 0.9),
+    ]
+
+
+async def _queue_up(service: Serving, share: int) -> list[float]:
+    seconds = []
+    async with AsyncServiceClient(service.access) as client, client.session() as session:
+        await session.submit([TaskSpec(command=("/bin/sleep", "3600"))])
+        await session.submit([ECHO] * 1_000)
+        for _ in range(100):
+            began = time.perf_counter()
+            await session.submit([ECHO] * share)
+            seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+# A peer.
+
+
+def measure_dask(commands: int) -> list[Figure]:
+    """Dask distributed, TLS with certificates on both sides, as many workers of one thread."""
+    command = [sys.executable, __file__, "--part", "dask", "--tasks", str(commands)]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    rates = json.loads(said.splitlines()[-1])
+    return [
+        Figure("echo, Dask distributed over TLS", rates["echo"], "/s"),
+        Figure("no-op, Dask distributed over TLS", rates["nothing"], "/s"),
+        Figure("one echo, Dask over TLS, median", 1e3 * rates["latency"], "ms"),
+    ]
+
+
+def run_dask(commands: int) -> dict[str, float]:
+    """Tasks a second, and seconds of a single one."""
+    import logging
+
+    from distributed import Client, LocalCluster
+    from distributed.security import Security
+
+    def echo(number: int) -> bytes:
+        return subprocess.run(["/bin/echo", "hello"], capture_output=True, check=True).stdout
+
+    def nothing(number: int) -> None:
+        return None
+
+    security = Security.temporary()
+    with (
+        LocalCluster(
+            n_workers=WORKERS,
+            threads_per_worker=1,
+            protocol="tls://",
+            security=security,
+            dashboard_address=None,
+            silence_logs=logging.ERROR,
+        ) as cluster,
+        Client(cluster, security=security) as client,
+    ):
+        client.gather(client.map(echo, range(100), pure=False))
+        rates = {}
+        for name, work in (("echo", echo), ("nothing", nothing)):
+            began = time.perf_counter()
+            client.gather(client.map(work, range(commands), pure=False))
+            rates[name] = commands / (time.perf_counter() - began)
+        seconds = []
+        for number in range(100):
+            began = time.perf_counter()
+            client.submit(echo, number, pure=False).result()
+            seconds.append(time.perf_counter() - began)
+    return {**rates, "latency": statistics.median(seconds)}
+
+
+def main() -> None:
+    """Measures one thing after the other."""
+    few = 10 if "--quick" in sys.argv else 1
+    parts: dict[str, Callable[[], list[Figure]]] = {
+        "echo": lambda: measure_echo(100_000 // few, 5),
+        "nothing": lambda: measure_nothing(100_000, 5 if few == 1 else 2),
+        "latency": lambda: measure_latency(1_000 if few == 1 else 300),
+        "crowd": lambda: measure_crowd(CROWD, 20.0 if few == 1 else 5.0),
+        "queue": lambda: measure_queue(1_000_000 // few),
+        "dask": lambda: measure_dask(5_000 // few),
+    }
+    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--only", nargs="+", choices=parts, help="these parts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--part", choices=["house", "dask"], help=argparse.SUPPRESS)
+    parser.add_argument("--tasks", type=int, default=1_000, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.part == "house":
+        asyncio.run(keep_house(given.folder))
+        return
+    if given.part == "dask":
+        print(json.dumps(run_dask(given.tasks)))
+        return
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} processors, {platform.machine()}, Linux {platform.release()}, "
+          f"CPython {platform.python_version()}, load before {load:.1f}")  # fmt: skip
+    figures: list[Figure] = []
+    for name in given.only or parts:
+        found = parts[name]()
+        show(found)
+        figures += found
+    if given.json is not None:
+        given.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

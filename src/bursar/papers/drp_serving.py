@@ -1,0 +1,166 @@
+"""A real service on this machine, to be measured: at each level of security, clients and all."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bursar.dispatch.orphans import kill_leftovers
+from bursar.model.errors import BursarError
+from bursar.remote.access import Access, read_token
+from bursar.service.identity.authority import AuthorityFolder
+
+if TYPE_CHECKING:
+    from bursar.sealing.sealer import Sealer
+
+Level = Literal["none", "tls", "mutual", "conversation", "message"]
+"""In clear; TLS and a token; TLS on both sides; and that with tasks sealed, in two ways."""
+
+LEVELS: tuple[Level, ...] = ("none", "tls", "mutual", "conversation", "message")
+
+USER = "user"
+"""Name of the one who is measured."""
+
+_ENDS = 30.0  # seconds within which it ends when it is told to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """
+    A service that takes requests.
+
+    Parameters
+    ----------
+    level
+        Of security.
+    access
+        How the user reaches it.
+    pid
+        Of its process.
+    run
+        Identity by which its workers are recognised.
+    folder
+        With its certificates and all that it keeps.
+    """
+
+    level: Level
+    access: Access
+    pid: int
+    run: str
+    folder: Path
+
+    def sealer(self) -> "Sealer | None":
+        """A new one of the user's; None where tasks are in clear."""
+        if self.level not in ("conversation", "message"):
+            return None
+        from bursar.sealing.sealer import read_sealer
+
+        certificates = self.folder / "certificates"
+        return read_sealer(
+            (certificates / "worker-workers.crt").read_bytes(),
+            certificate=certificates / f"user-{USER}.pem",
+            authorities=certificates / "ca.pem",
+            level="message" if self.level == "message" else "conversation",
+        )
+
+
+@contextmanager
+def serving(level: Level, processors: int, more: str = "") -> Iterator[Serving]:
+    """
+    A service of its own for the length of a context, in a process of its own.
+
+    Parameters
+    ----------
+    processors
+        A worker for each, of one processor.
+    more
+        Of the service file, at its end.
+
+    Raises
+    ------
+    BursarError
+        When it does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="bursar-service-") as name:
+        folder = Path(name)
+        file = folder / "service.toml"
+        file.write_text(_service_file(folder, level, processors) + more)
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "bursar", "serve", "-c", str(file), "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        run = ""
+        try:
+            url = _url_told(process, folder / "log")
+            run = json.loads((folder / "state/journal/service.json").read_bytes())["run"]
+            yield Serving(
+                level=level, access=_access(folder, level, url), pid=process.pid, run=run,
+                folder=folder,
+            )  # fmt: skip
+        finally:
+            process.terminate()
+            try:
+                process.communicate(timeout=_ENDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+            if run:
+                kill_leftovers(run)
+
+
+def _service_file(folder: Path, level: Level, processors: int) -> str:
+    certificates = folder / "certificates"
+    security = level if level in ("none", "tls") else "mutual"
+    told: dict[str, str | int] = {
+        "name": "here",
+        "folder": str(folder / "state"),
+        "listen": "127.0.0.1:0",
+        "security": security,
+    }
+    if level != "none":
+        authority = AuthorityFolder.create(certificates, "measuring")
+        authority.issue("server", "here", hosts=["127.0.0.1"])
+        authority.issue("user", USER)
+        told["certificate"] = told["key"] = str(certificates / "server-here.pem")
+        if security == "mutual":
+            told["authorities"] = str(authority.trusted)
+        if level in ("conversation", "message"):
+            authority.issue("worker", "workers")
+            told["seal_certificate"] = str(certificates / "worker-workers.crt")
+            told["seal_key"] = str(certificates / "worker-workers.pem")
+    lines = ["[service]", *(f"{key} = {json.dumps(value)}" for key, value in told.items())]
+    lines += ["[site]", f"processors = {processors}"]
+    lines += [f"[users.{USER}]", 'scopes = ["submit", "read", "admin"]', ""]
+    return "\n".join(lines)
+
+
+def _url_told(process: "subprocess.Popen[str]", log: Path) -> str:
+    assert process.stdout is not None
+    said = ""
+    while "\n}" not in said:
+        line = process.stdout.readline()
+        if not line:
+            raise BursarError(f"the service did not start: {log.read_text().strip()}")
+        said += line
+    url: str = json.loads(said)["url"]
+    return url
+
+
+def _access(folder: Path, level: Level, url: str) -> Access:
+    certificates = folder / "certificates"
+    if level == "none":
+        return Access(url=url)
+    if level == "tls":
+        token = read_token(folder / "state/admin.token")
+        return Access(url=url, ca=certificates / "ca.pem", token=token)
+    own = certificates / f"user-{USER}.pem"
+    return Access(url=url, ca=certificates / "ca.pem", certificate=own)
