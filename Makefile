@@ -59,7 +59,7 @@ arrows: $(VENV)/.made
 	$(BIN)/lint-imports --no-logo
 
 unit: $(VENV)/.made
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 # Ratios against a bare posix_spawn loop, and against known bounds; minutes.
 bench: $(VENV)/.made
