@@ -284,19 +284,22 @@ def test_a_dead_clusters_folder_is_used_again(cluster: Cluster) -> None:
     assert again.states() == {"n1": "idle"}
 
 
-def test_clusters_of_test_sessions_that_were_killed_end(cluster: Cluster, tmp_path: Path) -> None:
+def test_clusters_of_test_sessions_that_were_killed_end(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """
     Those of sessions that live go on.
     """
-    session = tmp_path / "pytest-7"
+    sessions = tmp_path_factory.mktemp("s")  # sockets want short paths
+    session = sessions / "pytest-7"
     other = Cluster.up(session / "test0" / "c", nodes=1, cpus=1)
     (session / ".lock").write_text(str(os.getpid()))
-    end_orphans(tmp_path)
+    end_orphans(sessions)
     assert other.is_up
     with subprocess.Popen(["true"]) as dead:
         dead.wait()
     (session / ".lock").write_text(str(dead.pid))
-    end_orphans(tmp_path)
+    end_orphans(sessions)
     assert_nothing_left(other)
     assert cluster.is_up
 
