@@ -168,7 +168,7 @@ class House:
             say=say,
         )
         self.hub.on_change = self.staff.look
-        self.engine.floor.on_waiting = self.staff.look
+        self.engine.dispatching.on_waiting = self.staff.look
         self.manager = Manager(
             config,
             engine=self.engine,

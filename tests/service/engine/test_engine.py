@@ -510,7 +510,7 @@ def test_a_long_poll_ends_with_the_first_result(world: World) -> None:
         await asyncio.sleep(0)
         (job,) = world.bench.jobs["w"].values()
         outcome = outcome_of(job, Status.SUCCEEDED, 0.0)
-        world.engine.floor.outcomes("w", [outcome], lambda: None)
+        world.engine.dispatching.outcomes("w", [outcome], lambda: None)
         return len((await asking).lines)
 
     assert world.run(poll()) == 1

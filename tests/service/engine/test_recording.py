@@ -46,14 +46,14 @@ def run_one_after_the_other(tasks: int) -> tuple[list[float], list[float], float
         await engine.open()
         engine.attach(bench)
         bench.jobs["w"] = {}
-        engine.floor.join("w", pool="shared", lease="l", processors=1, host="far", holds=())
+        engine.dispatching.join("w", pool="shared", lease="l", processors=1, host="far", holds=())
         info = await engine.create("ann", api.NewInstance(), "")
         await engine.submit("ann", info.id, [api.TaskSpec(command=("true",))] * tasks, "")
         for _ in range(tasks):
             await asyncio.sleep(STEP)
             _, job = bench.jobs["w"].popitem()
             outcome = outcome_of(job, Status.SUCCEEDED, loop.time(), end=loop.time())
-            engine.floor.outcomes("w", [outcome], lambda: told.append(loop.time()))
+            engine.dispatching.outcomes("w", [outcome], lambda: told.append(loop.time()))
         end = loop.time()
         while engine.instance("ann", info.id).counts.succeeded < tasks:
             await asyncio.sleep(STEP)

@@ -12,9 +12,9 @@ from bursar.model.outcome import Outcome, Status
 from bursar.remote import messages as api
 from bursar.service.engine.fairness import Turns
 from bursar.service.engine.instance import Instance
+from bursar.service.engine.locations import Location
 from bursar.service.engine.records import Created
 from bursar.service.engine.scheduling import Claim, Scheduler, Seat
-from bursar.service.engine.spots import Spot
 from bursar.service.engine.tasks import columns_of
 
 
@@ -29,7 +29,7 @@ class Yard:
     def instance(self, user: str = "ann", pool: str = "shared") -> Instance:
         number = len(self.instances) + 1
         created = Created(number, str(number), user, "", "", 1.0, 0.0, "", "")
-        instance = Instance.of(created, Spot(number))
+        instance = Instance.of(created, Location(number))
         instance.pool = pool
         self.instances.append(instance)
         return instance

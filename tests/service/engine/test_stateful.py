@@ -138,7 +138,7 @@ class Machine(RuleBasedStateMachine):
 
         def join() -> None:
             found.extend(
-                self.world.engine.floor.join(
+                self.world.engine.dispatching.join(
                     name,
                     pool="shared",
                     lease=name,
@@ -189,7 +189,7 @@ class Machine(RuleBasedStateMachine):
         self.present.discard(name)
         self.world.bench.jobs[name].clear()
         self.unrecorded[name].clear()
-        self.world.do(lambda: self.world.engine.floor.leave(name))
+        self.world.do(lambda: self.world.engine.dispatching.leave(name))
 
     @precondition(lambda self: self.present)
     @rule(data=st.data())
@@ -199,7 +199,9 @@ class Machine(RuleBasedStateMachine):
         jobs = self.world.bench.jobs[name]
         some = [jobs.pop(number) for number in sorted(jobs)[:1]]
         self.world.do(
-            lambda: self.world.engine.floor.returned(name, [(j.task, j.attempt) for j in some])
+            lambda: self.world.engine.dispatching.returned(
+                name, [(j.task, j.attempt) for j in some]
+            )
         )
 
     @rule()
@@ -243,7 +245,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def nobody_has_more_than_fits(self) -> None:
         """Of what the engine gave and knows of, nothing is given twice."""
-        seats = self.world.engine.floor.seats
+        seats = self.world.engine.dispatching.seats
         for name in self.present:
             seat = seats[name]
             assert seat.used == sum(claim.processors for claim in seat.claims.values())

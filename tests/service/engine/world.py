@@ -252,7 +252,7 @@ class World:
         holds = [(job.task, job.attempt) for job in jobs.values()]
 
         async def join() -> list[int]:
-            return self.engine.floor.join(
+            return self.engine.dispatching.join(
                 name, pool=pool, lease=name, processors=processors, host=f"host-{name}", holds=holds
             )
 
@@ -261,7 +261,7 @@ class World:
     def lose(self, name: str) -> None:
         """A worker is gone for good."""
         self.bench.jobs.pop(name)
-        self.do(lambda: self.engine.floor.leave(name))
+        self.do(lambda: self.engine.dispatching.leave(name))
 
     def settle(self) -> None:
         """No worker of an earlier life is waited for any more."""
@@ -293,7 +293,7 @@ class World:
             self.told[worker] = self.told.get(worker, 0) + len(outcomes)
 
         async def say() -> None:
-            self.engine.floor.outcomes(worker, outcomes, told)
+            self.engine.dispatching.outcomes(worker, outcomes, told)
 
         self.run(say())
 

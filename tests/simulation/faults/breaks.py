@@ -20,8 +20,8 @@ from bursar.service.desk.deal import Deal
 from bursar.service.desk.desk import ServiceDesk
 from bursar.service.desk.tallies import TALLY, Tallies, Tally
 from bursar.service.engine.books import Books
+from bursar.service.engine.dispatching import Dispatching
 from bursar.service.engine.engine import ServiceEngine
-from bursar.service.engine.floor import Floor
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.recording import Recorder, Told
 from bursar.service.engine.records import UNWANTED
@@ -115,11 +115,11 @@ def _results_go_on_one_too_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lost_workers_keep_their_tasks(patch: pytest.MonkeyPatch) -> None:
-    def lose(self: Floor, seat: Any, claims: Sequence[Any], *, counts: bool) -> None:
+    def lose(self: Dispatching, seat: Any, claims: Sequence[Any], *, counts: bool) -> None:
         for claim in claims:
             self._scheduler.release(claim)
 
-    patch.setattr(Floor, "_lose", lose)
+    patch.setattr(Dispatching, "_lose", lose)
 
 
 def _workers_forget_what_was_said(patch: pytest.MonkeyPatch) -> None:

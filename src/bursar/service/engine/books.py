@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.limits import EngineLimits
-from bursar.service.engine.spots import Spot
+from bursar.service.engine.locations import Location
 from bursar.service.parties import ServiceError
 
 
@@ -59,7 +59,7 @@ class Books:
         self._own_limits = own_limits
         self.by_number: dict[int, Instance] = {}
         self.asked: dict[tuple[str, str], Instance] = {}
-        self.spent: dict[tuple[str, str], tuple[float, Spot]] = {}
+        self.spent: dict[tuple[str, str], tuple[float, Location]] = {}
         self.next_number = 1
         self._by_handle: dict[str, Instance] = {}
         self._by_user: dict[str, dict[int, Instance]] = {}

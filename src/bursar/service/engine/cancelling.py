@@ -8,12 +8,12 @@ import msgspec
 from bursar.model.outcome import Outcome, Status
 from bursar.service.engine import records
 from bursar.service.engine.background import Background
-from bursar.service.engine.floor import Floor
+from bursar.service.engine.dispatching import Dispatching
 from bursar.service.engine.instance import Instance
+from bursar.service.engine.locations import Locations
 from bursar.service.engine.recording import Ending, Recorder
 from bursar.service.engine.records import UNWANTED, Unwanted
 from bursar.service.engine.scheduling import Scheduler
-from bursar.service.engine.spots import Spots
 from bursar.service.engine.tasks import ABSENT, CANCELLED, CLAIMED, ENDING, HELD, READY
 from bursar.service.engine.upkeep import Upkeep
 from bursar.service.parties import Clock, Journal, ServiceError
@@ -30,8 +30,8 @@ class Cancelling:
         self,
         *,
         journal: Journal,
-        spots: Spots,
-        floor: Floor,
+        locations: Locations,
+        dispatching: Dispatching,
         scheduler: Scheduler,
         recorder: Recorder,
         upkeep: Upkeep,
@@ -39,8 +39,8 @@ class Cancelling:
         clock: Clock,
     ) -> None:
         self._journal = journal
-        self._spots = spots
-        self._floor = floor
+        self._locations = locations
+        self._dispatching = dispatching
         self._scheduler = scheduler
         self._recorder = recorder
         self._upkeep = upkeep
@@ -59,7 +59,9 @@ class Cancelling:
         chosen = _chosen(instance, tasks)
         if chosen:
             record = Unwanted(instance.number, records.runs_of(chosen))
-            instance.cancels.append(self._spots.append(UNWANTED, _encode(record), essential=True))
+            instance.cancels.append(
+                self._locations.append(UNWANTED, _encode(record), essential=True)
+            )
             instance.winding += 1
             await asyncio.shield(self._background.spawn(self._cancel(instance, chosen)))
         else:
@@ -84,7 +86,7 @@ class Cancelling:
             chunk = chosen[at : at + _CHUNK]
             recorded = asyncio.Event()
             self._recorder.record(self._end_waiting(instance, chunk), recorded.set)
-            self._floor.stop(instance, chunk, "cancelled")
+            self._dispatching.stop(instance, chunk, "cancelled")
             await recorded.wait()
 
     def _end_waiting(self, instance: Instance, chosen: Iterable[int]) -> list[Ending]:
@@ -95,7 +97,7 @@ class Cancelling:
             state = tasks.states[task]
             if state == READY:
                 tasks.unqueue(task, ENDING)
-            elif state == HELD and (self._floor.settled or task >= instance.restored):
+            elif state == HELD and (self._dispatching.settled or task >= instance.restored):
                 tasks.move(task, ENDING)
             elif state in (HELD, CLAIMED):
                 instance.doomed.add(task)

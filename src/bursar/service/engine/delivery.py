@@ -5,12 +5,12 @@ import contextlib
 from collections.abc import Sequence
 
 from bursar.model.errors import BursarError
-from bursar.service.engine.bells import Bells
 from bursar.service.engine.books import Books
 from bursar.service.engine.counters import Counters
 from bursar.service.engine.instance import Instance
+from bursar.service.engine.locations import Locations
 from bursar.service.engine.results import Batch, lines_in
-from bursar.service.engine.spots import Spots
+from bursar.service.engine.waiters import Waiters
 from bursar.service.parties import Journal, ResultBatch
 
 MOST_BYTES = 1 << 20
@@ -21,12 +21,18 @@ class Delivery:
     """Answers who asks for results."""
 
     def __init__(
-        self, *, books: Books, journal: Journal, spots: Spots, bells: Bells, counters: Counters
+        self,
+        *,
+        books: Books,
+        journal: Journal,
+        locations: Locations,
+        waiters: Waiters,
+        counters: Counters,
     ) -> None:
         self._books = books
         self._journal = journal
-        self._spots = spots
-        self._bells = bells
+        self._locations = locations
+        self._waiters = waiters
         self._counters = counters
         self._last: tuple[Batch, Sequence[bytes]] | None = None  # that was read
 
@@ -64,17 +70,17 @@ class Delivery:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while results.last <= after and not instance.is_over and not instance.destroyed:
-                    await self._bells.wait(instance)
+                    await self._waiters.wait(instance)
 
     async def _read(self, batch: Batch) -> Sequence[bytes] | None:
         """Lines that are in the journal; None: it lies elsewhere, or is gone."""
         if self._last is not None and self._last[0] is batch:
             return self._last[1]
-        position = batch.spot.position
+        position = batch.location.position
         try:
             payload = await self._journal.read(position)
         except BursarError:
-            if batch.spot.position == position and position in self._spots:
+            if batch.location.position == position and position in self._locations:
                 raise
             return None
         lines = lines_in(payload)

@@ -28,25 +28,25 @@ from bursar.model.demand import Demand
 from bursar.remote import messages as api
 from bursar.remote.printed import STREAMS
 from bursar.service.engine.background import Background
-from bursar.service.engine.bells import Bells
 from bursar.service.engine.books import Books
 from bursar.service.engine.cancelling import Cancelling
 from bursar.service.engine.counters import Counters
 from bursar.service.engine.delivery import Delivery
-from bursar.service.engine.floor import Floor, Port
+from bursar.service.engine.dispatching import Dispatching, Port
 from bursar.service.engine.homes import Homes
 from bursar.service.engine.instance import Instance, Submission
 from bursar.service.engine.lifecycle import Lifecycle, outside
 from bursar.service.engine.limits import EngineLimits
+from bursar.service.engine.locations import Locations
 from bursar.service.engine.recording import Ending, Recorder
 from bursar.service.engine.records import ADDED
 from bursar.service.engine.restoring import Restoring
 from bursar.service.engine.results import Batch, Recent
 from bursar.service.engine.scheduling import Scheduler
-from bursar.service.engine.spots import Spots
 from bursar.service.engine.submitting import Submitting
 from bursar.service.engine.tasks import ABSENT, CLAIMED, HELD, NAMES
 from bursar.service.engine.upkeep import Upkeep, parse_head
+from bursar.service.engine.waiters import Waiters
 from bursar.service.parties import (
     ENGINE_KINDS,
     Clock,
@@ -117,50 +117,50 @@ class ServiceEngine:
         self._grace = grace
         limits = limits or EngineLimits()
         self.counters = Counters()
-        self._spots = Spots(journal)
+        self._locations = Locations(journal)
         self._books = Books(limits, own_limits)
         self._recent = Recent(limits.results_in_memory)
         self._scheduler = Scheduler(int.from_bytes(entropy(5), "big"), limits.limit)
         self._recorder = Recorder(
             journal=journal,
-            spots=self._spots,
+            locations=self._locations,
             desk=desk,
             clock=clock,
             recent=self._recent,
             on_recorded=self._on_recorded,
             on_fault=self.on_fault,
         )
-        self.floor = Floor(
+        self.dispatching = Dispatching(
             scheduler=self._scheduler,
             books=self._books,
             recorder=self._recorder,
-            spots=self._spots,
+            locations=self._locations,
             desk=desk,
             clock=clock,
             counters=self.counters,
             on_fault=self.on_fault,
         )
-        self._bells = Bells()
-        self.floor.on_freed = self._bells.ring
+        self._waiters = Waiters()
+        self.dispatching.on_freed = self._waiters.wake
         self._background = Background(self.on_fault)
-        self._upkeep = Upkeep(self._spots)
+        self._upkeep = Upkeep(self._locations)
         self._delivery = Delivery(
             books=self._books,
             journal=journal,
-            spots=self._spots,
-            bells=self._bells,
+            locations=self._locations,
+            waiters=self._waiters,
             counters=self.counters,
         )
         self._lifecycle = Lifecycle(
             books=self._books,
-            spots=self._spots,
+            locations=self._locations,
             desk=desk,
             homes=self._homes,
             limits=limits,
-            floor=self.floor,
+            dispatching=self.dispatching,
             scheduler=self._scheduler,
             upkeep=self._upkeep,
-            bells=self._bells,
+            waiters=self._waiters,
             background=self._background,
             clock=clock,
             entropy=entropy,
@@ -168,9 +168,9 @@ class ServiceEngine:
         self._submitting = Submitting(
             books=self._books,
             journal=journal,
-            spots=self._spots,
-            floor=self.floor,
-            bells=self._bells,
+            locations=self._locations,
+            dispatching=self.dispatching,
+            waiters=self._waiters,
             background=self._background,
             counters=self.counters,
             clock=clock,
@@ -179,15 +179,15 @@ class ServiceEngine:
         )
         self._cancelling = Cancelling(
             journal=journal,
-            spots=self._spots,
-            floor=self.floor,
+            locations=self._locations,
+            dispatching=self.dispatching,
             scheduler=self._scheduler,
             recorder=self._recorder,
             upkeep=self._upkeep,
             background=self._background,
             clock=clock,
         )
-        self._restoring: Restoring | None = Restoring(self._spots)
+        self._restoring: Restoring | None = Restoring(self._locations)
         self._draining = False
         self._fault = ""
         self._broken = asyncio.Event()
@@ -205,7 +205,7 @@ class ServiceEngine:
         if any(instance.tasks.unfinished for instance in self._books):
             self._background.spawn(self._settle_later())
         else:
-            self.floor.settled = True
+            self.dispatching.settled = True
         for instance in self._books:
             self._upkeep.forget_cancels(instance)
             for submission in list(instance.submissions):
@@ -214,13 +214,13 @@ class ServiceEngine:
 
     def attach(self, port: Port) -> None:
         """Workers can be reached from now on."""
-        self.floor.attach(port)
+        self.dispatching.attach(port)
 
     def settle(self) -> None:
         """Whoever holds a task of an earlier life has said so: the others may be given out."""
-        if self.floor.settled:
+        if self.dispatching.settled:
             return
-        self.floor.settled = True
+        self.dispatching.settled = True
         self._say("tasks of an earlier life that no worker has may start")
         for instance in list(self._books):
             tasks = instance.tasks
@@ -229,19 +229,19 @@ class ServiceEngine:
             held = [t for t in range(instance.restored) if tasks.states[t] == HELD]
             doomed = [t for t in held if t in instance.doomed]
             tasks.queue_all(t for t in held if t not in instance.doomed)
-            self.floor.enlist(instance)
+            self.dispatching.enlist(instance)
             if doomed:
                 self._background.spawn(self._cancelling.wind_up(instance, doomed))
 
     def drain(self) -> None:
         """Takes nothing more and gives nothing out; what runs goes on, and is recorded."""
         self._draining = True
-        self.floor.close()
+        self.dispatching.close()
 
     @property
     def running(self) -> int:
         """Tasks in the hands of workers."""
-        return self.floor.running
+        return self.dispatching.running
 
     @property
     def draining(self) -> bool:
@@ -265,7 +265,7 @@ class ServiceEngine:
     def tick(self) -> None:
         """To be called every second or so: what time alone brings about."""
         now = self._clock()
-        self.floor.tick()
+        self.dispatching.tick()
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP
             self._lifecycle.sweep(now)
@@ -279,7 +279,7 @@ class ServiceEngine:
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
         """A record as it is to be kept: of tasks, those that have no result yet."""
-        if position not in self._spots:
+        if position not in self._locations:
             return None
         if self._restoring is not None:
             return payload
@@ -291,7 +291,7 @@ class ServiceEngine:
 
     def moved(self, old: Position, new: Position) -> None:
         """A record lies elsewhere now."""
-        self._spots.moved(old, new)
+        self._locations.moved(old, new)
 
     # Instances.
 
@@ -398,7 +398,7 @@ class ServiceEngine:
                 touched[submission.first] = submission
             submission.left -= 1
             if instance.lost and task in instance.lost:
-                self._spots.kill(instance.lost.pop(task))
+                self._locations.kill(instance.lost.pop(task))
         usage.unfinished -= len(endings)
         usage.task_bytes -= freed
         usage.result_bytes += batch.size
@@ -407,7 +407,7 @@ class ServiceEngine:
             self._upkeep.shrink(instance, submission)
         if instance.cancels:
             self._upkeep.forget_cancels(instance)
-        self._bells.ring(instance)
+        self._waiters.wake(instance)
 
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float
@@ -440,11 +440,11 @@ class ServiceEngine:
                 yield info
                 await asyncio.sleep(PACE)
             else:
-                await self._bells.wait(instance)
+                await self._waiters.wait(instance)
 
     def demand(self) -> Mapping[str, Demand]:
         """By pool: the tasks that processors are wanted for."""
-        return {} if self._draining else self.floor.demand()
+        return {} if self._draining else self.dispatching.demand()
 
     def overview(self) -> api.Overview:
         """For administrators."""
@@ -455,7 +455,7 @@ class ServiceEngine:
             since=self._since,
             instances=[self._info(instance) for instance in instances],
             owners=[instance.user for instance in instances],
-            workers=self.floor.workers(),
+            workers=self.dispatching.workers(),
             submitted=counters.submitted,
             started=counters.started,
             finished=counters.finished,
@@ -493,5 +493,5 @@ class ServiceEngine:
         if not self._fault:
             self._fault = f"the engine stopped: {type(error).__name__}: {error}"
             self._recorder.stop()
-            self.floor.close()
+            self.dispatching.close()
             self._broken.set()

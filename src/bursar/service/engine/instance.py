@@ -4,9 +4,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from bursar.remote import messages as api
+from bursar.service.engine.locations import Location
 from bursar.service.engine.records import Created
 from bursar.service.engine.results import ResultLog
-from bursar.service.engine.spots import Spot
 from bursar.service.engine.tasks import (
     ABSENT,
     BITS,
@@ -36,7 +36,7 @@ class Submission:
         Their numbers.
     key, at
         By which they were submitted, and when.
-    spot
+    location
         Of the record; None: there is none any more.
     written, left
         Tasks that are in the record, and of these without a recorded result.
@@ -46,7 +46,7 @@ class Submission:
     count: int
     key: str
     at: float
-    spot: Spot | None
+    location: Location | None
     written: int
     left: int
 
@@ -66,7 +66,7 @@ class Instance:
         Name of its home.
     key
         By which it was asked for; empty: none.
-    spot
+    location
         Of its record.
     pool
         Whose workers run its tasks.
@@ -99,15 +99,15 @@ class Instance:
     keep: float
     folder: str
     key: str
-    spot: Spot
+    location: Location
     pool: str = ""
     tasks: Tasks = field(default_factory=Tasks)
     results: ResultLog = field(default_factory=ResultLog)
     submissions: list[Submission] = field(default_factory=list)
     keys: dict[str, Submission] = field(default_factory=dict)
-    forgets: list[Spot] = field(default_factory=list)
-    cancels: list[Spot] = field(default_factory=list)
-    lost: dict[int, Spot] = field(default_factory=dict)
+    forgets: list[Location] = field(default_factory=list)
+    cancels: list[Location] = field(default_factory=list)
+    lost: dict[int, Location] = field(default_factory=dict)
     doomed: set[int] = field(default_factory=set)
     winding: int = 0
     promised: int = 0
@@ -119,7 +119,7 @@ class Instance:
     owed: float = 0.0
 
     @classmethod
-    def of(cls, created: Created, spot: Spot) -> "Instance":
+    def of(cls, created: Created, location: Location) -> "Instance":
         """That of a record, empty."""
         return cls(
             number=created.number,
@@ -131,7 +131,7 @@ class Instance:
             keep=created.keep,
             folder=created.folder,
             key=created.key,
-            spot=spot,
+            location=location,
         )
 
     @property

@@ -10,12 +10,12 @@ import msgspec
 from bursar.model.admission import Refusal
 from bursar.remote import messages as api
 from bursar.service.engine.background import Background
-from bursar.service.engine.bells import Bells
 from bursar.service.engine.books import Books
-from bursar.service.engine.floor import Floor
+from bursar.service.engine.dispatching import Dispatching
 from bursar.service.engine.homes import Homes
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.limits import EngineLimits
+from bursar.service.engine.locations import Location, Locations
 from bursar.service.engine.records import (
     CREATED,
     DESTROYED,
@@ -29,9 +29,9 @@ from bursar.service.engine.records import (
 )
 from bursar.service.engine.restoring import Restoring
 from bursar.service.engine.scheduling import Scheduler
-from bursar.service.engine.spots import Spot, Spots
 from bursar.service.engine.tasks import CLAIMED
 from bursar.service.engine.upkeep import Upkeep
+from bursar.service.engine.waiters import Waiters
 from bursar.service.parties import Clock, Desk, Entropy, ServiceError
 
 _BLOCK = 1024  # numbers of instances that are set aside together
@@ -47,31 +47,31 @@ class Lifecycle:
         self,
         *,
         books: Books,
-        spots: Spots,
+        locations: Locations,
         desk: Desk,
         homes: Homes,
         limits: EngineLimits,
-        floor: Floor,
+        dispatching: Dispatching,
         scheduler: Scheduler,
         upkeep: Upkeep,
-        bells: Bells,
+        waiters: Waiters,
         background: Background,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
         self._books = books
-        self._spots = spots
+        self._locations = locations
         self._desk = desk
         self._homes = homes
         self._limits = limits
-        self._floor = floor
+        self._dispatching = dispatching
         self._scheduler = scheduler
         self._upkeep = upkeep
-        self._bells = bells
+        self._waiters = waiters
         self._background = background
         self._clock = clock
         self._entropy = entropy
-        self._numbers: Spot | None = None
+        self._numbers: Location | None = None
         self._numbers_below = 1
         self._making: dict[int, asyncio.Task[None]] = {}
 
@@ -81,8 +81,8 @@ class Lifecycle:
         """The instances of an earlier life are there again, and what is left of others."""
         self._numbers, self._numbers_below = restoring.numbers, restoring.below
         self._books.next_number = restoring.below
-        for spent, spot in sorted(restoring.spent, key=lambda item: item[0].at):
-            self._books.spent[spent.user, spent.key] = spent.at, spot
+        for spent, location in sorted(restoring.spent, key=lambda item: item[0].at):
+            self._books.spent[spent.user, spent.key] = spent.at, location
         for instance in restoring.instances(self._pool_of):
             self._books.add(instance)
             self._give_home(instance)
@@ -92,8 +92,8 @@ class Lifecycle:
         users = {instance.folder: instance.user for instance in self._books}
         dying = [name for name, _ in restoring.homes]
         await outside(self._homes.restore, users, dying)
-        for name, spot in restoring.homes:
-            self._background.spawn(self._remove_home(name, spot))
+        for name, location in restoring.homes:
+            self._background.spawn(self._remove_home(name, location))
 
     # Making one.
 
@@ -133,9 +133,9 @@ class Lifecycle:
             key=key,
             folder=self._entropy(8).hex(),
         )
-        spot = self._spots.append(CREATED, _encode(created), essential=False)
+        location = self._locations.append(CREATED, _encode(created), essential=False)
         self._books.next_number += 1
-        instance = Instance.of(created, spot)
+        instance = Instance.of(created, location)
         instance.pool = pool
         self._give_home(instance)
         self._books.add(instance)
@@ -163,10 +163,12 @@ class Lifecycle:
         if self._books.next_number < self._numbers_below:
             return
         below = self._books.next_number + _BLOCK
-        spot = self._spots.append(NUMBERS, _encode(Numbers(MACHINE, below)), essential=False)
+        location = self._locations.append(
+            NUMBERS, _encode(Numbers(MACHINE, below)), essential=False
+        )
         if self._numbers is not None:
-            self._spots.kill(self._numbers)
-        self._numbers, self._numbers_below = spot, below
+            self._locations.kill(self._numbers)
+        self._numbers, self._numbers_below = location, below
 
     def _pool_of(self, instance: Instance) -> str:
         pool = self._desk.pool_of(instance.user, instance.agreement)
@@ -196,21 +198,23 @@ class Lifecycle:
         self._books.remove(instance)
         instance.destroyed = True
         self._scheduler.drop(instance)
-        self._floor.stop_all(instance, "its instance was destroyed")
-        dying = self._spots.append(DESTROYED, _encode(Destroyed(instance.folder)), essential=True)
+        self._dispatching.stop_all(instance, "its instance was destroyed")
+        dying = self._locations.append(
+            DESTROYED, _encode(Destroyed(instance.folder)), essential=True
+        )
         self._upkeep.destroy(instance)
         making = self._making.get(instance.number)
         self._background.spawn(self._remove_home(instance.folder, dying, instance, making))
-        self._bells.ring(instance)
+        self._waiters.wake(instance)
 
     def sweep(self, now: float) -> None:
         """Instances whose time is over go, and keys that are not remembered any more."""
         old = now - self._limits.keys
-        for key, (at, spot) in list(self._books.spent.items()):
+        for key, (at, location) in list(self._books.spent.items()):
             if at >= old:
                 break
             del self._books.spent[key]
-            self._spots.kill(spot)
+            self._locations.kill(location)
         for instance in list(self._books):
             expires = instance.expires
             if expires is not None and expires <= now:
@@ -228,13 +232,13 @@ class Lifecycle:
         mine = instance.user, instance.key
         if instance.key and self._books.asked.get(mine) is instance:
             now = self._clock()
-            spot = self._spots.append(SPENT, _encode(Spent(*mine, now)), essential=True)
-            self._books.spent[mine] = now, spot
+            location = self._locations.append(SPENT, _encode(Spent(*mine, now)), essential=True)
+            self._books.spent[mine] = now, location
 
     async def _remove_home(
         self,
         name: str,
-        dying: Spot,
+        dying: Location,
         instance: Instance | None = None,
         making: "asyncio.Task[None] | None" = None,
     ) -> None:
@@ -245,9 +249,9 @@ class Lifecycle:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STOPPING):
                     while instance.tasks.counts[CLAIMED]:
-                        await self._bells.wait(instance)
+                        await self._waiters.wait(instance)
         await outside(self._homes.remove, name)
-        self._spots.kill(dying)
+        self._locations.kill(dying)
 
 
 async def outside(call: Callable[..., None], *arguments: object) -> None:

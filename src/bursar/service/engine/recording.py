@@ -19,9 +19,9 @@ import msgspec
 
 from bursar.model.outcome import Outcome
 from bursar.service.engine.instance import Instance
+from bursar.service.engine.locations import Locations
 from bursar.service.engine.records import ENDED, Ended
 from bursar.service.engine.results import Batch, Recent, has_log, make_line
-from bursar.service.engine.spots import Spots
 from bursar.service.parties import Clock, Desk, Journal, ServiceError
 
 MOST = 4096
@@ -88,7 +88,7 @@ class Recorder:
         self,
         *,
         journal: Journal,
-        spots: Spots,
+        locations: Locations,
         desk: Desk,
         clock: Clock,
         recent: Recent,
@@ -96,7 +96,7 @@ class Recorder:
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._journal = journal
-        self._spots = spots
+        self._locations = locations
         self._desk = desk
         self._clock = clock
         self._recent = recent
@@ -176,7 +176,7 @@ class Recorder:
             return False
         for instance, batch, piece, logs in written:
             if instance.destroyed:  # meanwhile
-                self._spots.kill(batch.spot)
+                self._locations.kill(batch.location)
                 continue
             self._recent.add(batch)
             self._on_recorded(instance, batch, piece, logs)
@@ -210,10 +210,10 @@ class Recorder:
             lines,
             logs,
         )
-        spot = self._spots.append(ENDED, _encode(record), essential=True)
+        location = self._locations.append(ENDED, _encode(record), essential=True)
         self._charge(endings)
         size = sum(map(len, lines))
-        batch = Batch(last + 1, len(lines), now, tasks, spot, size, lines)
+        batch = Batch(last + 1, len(lines), now, tasks, location, size, lines)
         return instance, batch, endings, logs
 
     def _charge(self, endings: Sequence[Ending]) -> None:

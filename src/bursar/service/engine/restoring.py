@@ -8,6 +8,7 @@ import msgspec
 from bursar.model.errors import InputError
 from bursar.service.engine import records
 from bursar.service.engine.instance import Instance, Submission
+from bursar.service.engine.locations import Location, Locations
 from bursar.service.engine.records import (
     Added,
     Created,
@@ -20,7 +21,6 @@ from bursar.service.engine.records import (
     Unwanted,
 )
 from bursar.service.engine.results import batch_of
-from bursar.service.engine.spots import Spot, Spots
 from bursar.service.engine.tasks import ABSENT, SUCCEEDED
 
 _created = msgspec.msgpack.Decoder(Created)
@@ -38,14 +38,14 @@ _numbers = msgspec.msgpack.Decoder(Numbers)
 class _Gathered:
     """What the records say of one instance."""
 
-    created: tuple[Created, Spot] | None = None
-    added: list[tuple[Added, Spot]] = field(default_factory=list)
-    ended: list[tuple[EndedIndex, Spot]] = field(default_factory=list)
-    forgot: list[tuple[Forgot, Spot, int]] = field(default_factory=list)
-    unwanted: list[tuple[Unwanted, Spot]] = field(default_factory=list)
-    lost: list[tuple[Lost, Spot]] = field(default_factory=list)
+    created: tuple[Created, Location] | None = None
+    added: list[tuple[Added, Location]] = field(default_factory=list)
+    ended: list[tuple[EndedIndex, Location]] = field(default_factory=list)
+    forgot: list[tuple[Forgot, Location, int]] = field(default_factory=list)
+    unwanted: list[tuple[Unwanted, Location]] = field(default_factory=list)
+    lost: list[tuple[Lost, Location]] = field(default_factory=list)
 
-    def spots(self) -> list[Spot]:
+    def locations(self) -> list[Location]:
         """Where all of them lie."""
         groups = (self.added, self.ended, self.forgot, self.unwanted, self.lost)
         return [item[1] for group in groups for item in group]
@@ -67,13 +67,13 @@ class Restoring:
         Keys of instances that are gone.
     """
 
-    def __init__(self, spots: Spots) -> None:
-        self._spots = spots
+    def __init__(self, locations: Locations) -> None:
+        self._locations = locations
         self._gathered: dict[int, _Gathered] = {}
         self.below = 1
-        self.numbers: Spot | None = None
-        self.homes: list[tuple[str, Spot]] = []
-        self.spent: list[tuple[Spent, Spot]] = []
+        self.numbers: Location | None = None
+        self.homes: list[tuple[str, Location]] = []
+        self.spent: list[tuple[Spent, Location]] = []
 
     def take(self, kind: int, position: int, payload: bytes) -> None:
         """
@@ -84,30 +84,30 @@ class Restoring:
         InputError
             When it is of another kind of machine.
         """
-        spot = self._spots.found(position)
+        location = self._locations.found(position)
         match kind:
             case records.CREATED:
                 created = _created.decode(payload)
-                self._of(created.number).created = created, spot
+                self._of(created.number).created = created, location
             case records.ADDED:
                 added = _added.decode(payload)
-                self._of(added.number).added.append((added, spot))
+                self._of(added.number).added.append((added, location))
             case records.ENDED:
                 ended = _ended.decode(payload)
-                self._of(ended.number).ended.append((ended, spot))
+                self._of(ended.number).ended.append((ended, location))
             case records.FORGOT:
                 forgot = _forgot.decode(payload)
-                self._of(forgot.number).forgot.append((forgot, spot, len(payload)))
+                self._of(forgot.number).forgot.append((forgot, location, len(payload)))
             case records.UNWANTED:
                 unwanted = _unwanted.decode(payload)
-                self._of(unwanted.number).unwanted.append((unwanted, spot))
+                self._of(unwanted.number).unwanted.append((unwanted, location))
             case records.LOST:
                 lost = _lost.decode(payload)
-                self._of(lost.number).lost.append((lost, spot))
+                self._of(lost.number).lost.append((lost, location))
             case records.DESTROYED:
-                self.homes.append((_destroyed.decode(payload).folder, spot))
+                self.homes.append((_destroyed.decode(payload).folder, location))
             case records.SPENT:
-                self.spent.append((_spent.decode(payload), spot))
+                self.spent.append((_spent.decode(payload), location))
             case records.NUMBERS:
                 numbers = _numbers.decode(payload)
                 if numbers.machine != records.MACHINE:
@@ -116,7 +116,7 @@ class Restoring:
                         f"is {records.MACHINE})"
                     )
                 self.below = max(self.below, numbers.below)
-                self.numbers = spot
+                self.numbers = location
 
     def instances(self, pool_of: Callable[[Instance], str]) -> list[Instance]:
         """All instances, in the order in which they were made; what is left of others goes."""
@@ -124,8 +124,8 @@ class Restoring:
         for number in sorted(self._gathered):
             gathered = self._gathered[number]
             if gathered.created is None:
-                for spot in gathered.spots():
-                    self._spots.kill(spot)
+                for location in gathered.locations():
+                    self._locations.kill(location)
                 continue
             instance = Instance.of(*gathered.created)
             instance.pool = pool_of(instance)
@@ -139,42 +139,42 @@ class Restoring:
 
     def _fill(self, instance: Instance, gathered: _Gathered) -> None:
         tasks, results = instance.tasks, instance.results
-        for forgot, spot, size in gathered.forgot:
+        for forgot, location, size in gathered.forgot:
             for first, count, state in records.in_stated_runs(forgot.runs):
                 tasks.fix(first, count, state)
             results.forgotten = max(results.forgotten, forgot.through)
             results.at = max(results.at, forgot.at)
-            instance.forgets.append(spot)
+            instance.forgets.append(location)
             instance.forgot[1] += size
         results.last = results.forgotten
-        for ended, spot in sorted(gathered.ended, key=lambda item: item[0].first):
-            batch = batch_of(ended, spot)
+        for ended, location in sorted(gathered.ended, key=lambda item: item[0].first):
+            batch = batch_of(ended, location)
             for task, state in zip(batch.tasks, ended.states, strict=True):
                 tasks.fix(task, 1, state)
             if batch.last <= results.forgotten:
-                self._spots.kill(spot)
+                self._locations.kill(location)
                 continue
             results.add(batch)
             results.logs.update(ended.logs)
-        for added, spot in sorted(gathered.added, key=lambda item: item[0].first):
+        for added, location in sorted(gathered.added, key=lambda item: item[0].first):
             left = len(tasks.place(added))
             tasks.grow(added.first + added.count)
             submission = Submission(
-                added.first, added.count, added.key, added.at, spot, len(added.bodies), left
+                added.first, added.count, added.key, added.at, location, len(added.bodies), left
             )
             instance.submissions.append(submission)
             if added.key:
                 instance.keys[added.key] = submission
         instance.promised = instance.restored = len(tasks)
-        for unwanted, spot in gathered.unwanted:
-            instance.cancels.append(spot)
+        for unwanted, location in gathered.unwanted:
+            instance.cancels.append(location)
             for run in records.in_runs(unwanted.runs):
                 instance.doomed.update(
                     task for task in run if ABSENT < tasks.states[task] < SUCCEEDED
                 )
-        for lost, spot in gathered.lost:
+        for lost, location in gathered.lost:
             if lost.task < len(tasks) and tasks.states[lost.task] < SUCCEEDED:
-                instance.lost[lost.task] = spot
+                instance.lost[lost.task] = location
                 tasks.losses[lost.task] = lost.times
             else:
-                self._spots.kill(spot)
+                self._locations.kill(location)

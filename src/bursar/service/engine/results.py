@@ -12,8 +12,8 @@ import msgspec
 from bursar.model.outcome import Outcome, Status
 from bursar.remote.messages import Result
 from bursar.remote.printed import as_text
+from bursar.service.engine.locations import Location
 from bursar.service.engine.records import Ended, EndedIndex
-from bursar.service.engine.spots import Spot
 from bursar.service.engine.tasks import CANCELLED, FAILED, NAMES, SUCCEEDED, TIMED_OUT
 
 _line = msgspec.json.Encoder().encode
@@ -87,7 +87,7 @@ class Batch:
         When they were recorded.
     tasks
         Their tasks.
-    spot
+    location
         Of the record.
     size
         Bytes of the lines.
@@ -99,7 +99,7 @@ class Batch:
     count: int
     at: float
     tasks: "array[int]"
-    spot: Spot
+    location: Location
     size: int
     lines: Sequence[bytes] | None = None
 
@@ -210,9 +210,9 @@ def lines_in(payload: bytes) -> list[bytes]:
     return _ended.decode(payload).lines
 
 
-def batch_of(index: EndedIndex, spot: Spot) -> Batch:
+def batch_of(index: EndedIndex, location: Location) -> Batch:
     """A batch that is in the journal."""
     tasks: array[int] = array("I")
     tasks.frombytes(index.tasks)
     size = sum(len(line) for line in index.lines)  # with some bytes of framing each
-    return Batch(index.first, len(index.lines), index.at, tasks, spot, size)
+    return Batch(index.first, len(index.lines), index.at, tasks, location, size)

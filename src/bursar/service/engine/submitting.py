@@ -7,16 +7,16 @@ import msgspec
 
 from bursar.remote import messages as api
 from bursar.service.engine.background import Background
-from bursar.service.engine.bells import Bells
 from bursar.service.engine.bodies import make_body
 from bursar.service.engine.books import Books
 from bursar.service.engine.counters import Counters
-from bursar.service.engine.floor import Floor
+from bursar.service.engine.dispatching import Dispatching
 from bursar.service.engine.instance import Instance, Submission
+from bursar.service.engine.locations import Locations
 from bursar.service.engine.recording import AGAIN
 from bursar.service.engine.records import ADDED
-from bursar.service.engine.spots import Spots
 from bursar.service.engine.tasks import HELD, columns_of
+from bursar.service.engine.waiters import Waiters
 from bursar.service.parties import Clock, Journal, ServiceError
 
 _CHUNK = 2048  # tasks that are taken between two turns of the loop
@@ -41,9 +41,9 @@ class Submitting:
         *,
         books: Books,
         journal: Journal,
-        spots: Spots,
-        floor: Floor,
-        bells: Bells,
+        locations: Locations,
+        dispatching: Dispatching,
+        waiters: Waiters,
         background: Background,
         counters: Counters,
         clock: Clock,
@@ -52,9 +52,9 @@ class Submitting:
     ) -> None:
         self._books = books
         self._journal = journal
-        self._spots = spots
-        self._floor = floor
-        self._bells = bells
+        self._locations = locations
+        self._dispatching = dispatching
+        self._waiters = waiters
         self._background = background
         self._counters = counters
         self._clock = clock
@@ -111,10 +111,10 @@ class Submitting:
     ) -> tuple[Submission, Sequence[int]]:
         first, now = instance.promised, self._clock()
         added = columns_of(instance.number, first, key, now, specs, bodies)
-        spot = self._spots.append(ADDED, _encode(added), essential=False)
+        location = self._locations.append(ADDED, _encode(added), essential=False)
         instance.promised += len(specs)
         count = len(specs)
-        submission = Submission(first, count, key, now, spot, count, count)
+        submission = Submission(first, count, key, now, location, count, count)
         instance.submissions.append(submission)
         if key:
             instance.keys[key] = submission
@@ -123,7 +123,7 @@ class Submitting:
         usage.unfinished += count
         usage.task_bytes += sum(map(len, bodies))
         self._counters.submitted += count
-        self._bells.ring(instance)
+        self._waiters.wake(instance)
         return submission, new
 
     async def _start(self, instance: Instance, new: Sequence[int]) -> None:
@@ -154,5 +154,5 @@ class Submitting:
         tasks = instance.tasks
         states = tasks.states
         tasks.queue_all(t for t in new if states[t] == HELD)  # none that was cancelled meanwhile
-        self._floor.enlist(instance)
-        self._bells.ring(instance)
+        self._dispatching.enlist(instance)
+        self._waiters.wake(instance)

@@ -4,8 +4,8 @@ import msgspec
 
 from bursar.service.engine import records
 from bursar.service.engine.instance import Instance, Submission
+from bursar.service.engine.locations import Location, Locations
 from bursar.service.engine.records import ADDED, FORGOT, Forgot
-from bursar.service.engine.spots import Spot, Spots
 from bursar.service.engine.tasks import ENDING, SUCCEEDED
 
 REWRITE = 4
@@ -40,16 +40,16 @@ class Upkeep:
 
     Parameters
     ----------
-    spots
+    locations
         The engine's records.
     """
 
-    def __init__(self, spots: Spots) -> None:
-        self._spots = spots
+    def __init__(self, locations: Locations) -> None:
+        self._locations = locations
 
     def shrink(self, instance: Instance, submission: Submission) -> None:
         """What is not needed of a submission any more goes."""
-        if submission.spot is None or submission.left == submission.written:
+        if submission.location is None or submission.left == submission.written:
             return
         if submission.left:
             if submission.written < SMALL or submission.left * REWRITE > submission.written:
@@ -58,8 +58,8 @@ class Upkeep:
             self.drop(instance, submission)
             return
         fresh = self.what_is_left(instance, submission)
-        self._spots.kill(submission.spot)
-        submission.spot = self._spots.append(ADDED, fresh, essential=True)
+        self._locations.kill(submission.location)
+        submission.location = self._locations.append(ADDED, fresh, essential=True)
 
     def what_is_left(self, instance: Instance, submission: Submission) -> bytes:
         """A submission as it is to be written now."""
@@ -72,9 +72,9 @@ class Upkeep:
 
     def drop(self, instance: Instance, submission: Submission) -> None:
         """Nothing is needed of a submission any more."""
-        if submission.spot is not None:
-            self._spots.kill(submission.spot)
-            submission.spot = None
+        if submission.location is not None:
+            self._locations.kill(submission.location)
+            submission.location = None
         del instance.submissions[instance.index_of(submission.first)]
 
     def forget_key(self, instance: Instance, key: str) -> None:
@@ -88,8 +88,8 @@ class Upkeep:
         """Once all that was cancelled has ended, that it was need not be kept."""
         is_over = not instance.winding and not instance.doomed
         if instance.cancels and is_over and not instance.tasks.counts[ENDING]:
-            for spot in instance.cancels:
-                self._spots.kill(spot)
+            for location in instance.cancels:
+                self._locations.kill(location)
             instance.cancels.clear()
 
     def forget_results(self, instance: Instance, through: int) -> tuple[int, list[tuple[int, int]]]:
@@ -107,12 +107,12 @@ class Upkeep:
         gone, tasks = results.forget(through)
         for batch in gone:
             batch.lines = None
-            self._spots.kill(batch.spot)
+            self._locations.kill(batch.location)
         self._note_forgotten(instance, records.runs_of(sorted(tasks), states), 1)
         whole, rest = instance.forgot
         if len(instance.forgets) > FEW and rest > whole:
-            for spot in instance.forgets:
-                self._spots.kill(spot)
+            for location in instance.forgets:
+                self._locations.kill(location)
             instance.forgets.clear()
             instance.forgot = [0, 0]
             self._note_forgotten(instance, records.final_runs(states, SUCCEEDED), 0)
@@ -122,21 +122,21 @@ class Upkeep:
     def _note_forgotten(self, instance: Instance, runs: bytes, which: int) -> None:
         results = instance.results
         record = _encode(Forgot(instance.number, results.forgotten, results.at, runs))
-        instance.forgets.append(self._spots.append(FORGOT, record, essential=True))
+        instance.forgets.append(self._locations.append(FORGOT, record, essential=True))
         instance.forgot[which] += len(record)
 
     def destroy(self, instance: Instance) -> None:
         """Nothing of an instance is kept."""
-        for spot in _spots_of(instance):
-            self._spots.kill(spot)
+        for location in _locations_of(instance):
+            self._locations.kill(location)
 
 
-def _spots_of(instance: Instance) -> list[Spot]:
+def _locations_of(instance: Instance) -> list[Location]:
     """All records of an instance."""
     return [
-        instance.spot,
-        *(s.spot for s in instance.submissions if s.spot is not None),
-        *(batch.spot for batch in instance.results.batches),
+        instance.location,
+        *(s.location for s in instance.submissions if s.location is not None),
+        *(batch.location for batch in instance.results.batches),
         *instance.forgets,
         *instance.cancels,
         *instance.lost.values(),

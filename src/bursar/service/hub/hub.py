@@ -50,7 +50,8 @@ _ALL = 2**31  # jobs; more than any worker has
 
 class Hub:
     """
-    Implements :class:`bursar.service.engine.floor.Port` and :class:`bursar.dispatch.launch.Door`.
+    Implements :class:`bursar.service.engine.dispatching.Port` and
+    :class:`bursar.dispatch.launch.Door`.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ class Hub:
         on_change: Callable[[], None] | None = None,
     ) -> None:
         self._engine = engine
-        self._floor = engine.floor
+        self._dispatching = engine.dispatching
         self._clock = clock
         self._secret = secret
         self._run = run
@@ -184,10 +185,10 @@ class Hub:
             return
         for connection in self._of(lease):
             self._turn_out(connection)
-        for name in [n for n, s in self._floor.seats.items() if s.lease == lease]:
+        for name in [n for n, s in self._dispatching.seats.items() if s.lease == lease]:
             if name in self._absent:
                 self._absent.pop(name).cancel()
-                self._floor.leave(name)
+                self._dispatching.leave(name)
         self._look_who_is_missing()
 
     async def credential(
@@ -226,7 +227,7 @@ class Hub:
         """What the workers do that are there, by lease."""
         found: dict[str, LeaseLoad] = {}
         for name, connection in self._connections.items():
-            seat = self._floor.seats[name]
+            seat = self._dispatching.seats[name]
             before = found.get(connection.lease, LeaseLoad(ready=0, busy=0, idle_since=0.0))
             idle_since = None
             if not seat.claims and before.idle_since is not None:
@@ -279,7 +280,7 @@ class Hub:
                 busy=max(0, min(seat.used, seat.processors)),
                 connected=name in self._connections,
             )
-            for name, seat in self._floor.seats.items()
+            for name, seat in self._dispatching.seats.items()
         ]
 
     # For connections; see Listener.
@@ -325,9 +326,9 @@ class Hub:
         match message:
             case Results(outcomes):
                 told = connection.recording(len(outcomes), self._let_go)
-                self._floor.outcomes(connection.worker, outcomes, told)
+                self._dispatching.outcomes(connection.worker, outcomes, told)
             case Returned(jobs):
-                self._floor.returned(connection.worker, jobs)
+                self._dispatching.returned(connection.worker, jobs)
                 self._let_go(connection)
             case Goodbye(must):
                 if must:
@@ -350,10 +351,10 @@ class Hub:
         entry = self._leases.get(connection.lease)
         if entry is not None:
             entry.workers.pop(name, None)
-        if entry is None or not self._floor.seats[name].claims:
-            self._floor.leave(name)
+        if entry is None or not self._dispatching.seats[name].claims:
+            self._dispatching.leave(name)
         else:
-            self._floor.pause(name)
+            self._dispatching.pause(name)
             loop = asyncio.get_running_loop()
             self._absent[name] = loop.call_later(self._absence, self._give_up, name)
         self.on_change()
@@ -385,7 +386,7 @@ class Hub:
                 outlives=self._outlives,
             )
         )
-        unwanted = self._floor.join(
+        unwanted = self._dispatching.join(
             name,
             pool=entry.pool,
             lease=hello.lease,
@@ -407,7 +408,7 @@ class Hub:
 
     def _see_off(self, connection: Connection) -> None:
         """A worker gets nothing more, and goes once it has nothing."""
-        self._floor.pause(connection.worker)
+        self._dispatching.pause(connection.worker)
         connection.leaving = True
         if not self._is_done(connection):
             connection.say(GiveBack(_ALL))
@@ -419,18 +420,18 @@ class Hub:
             and self._connections.get(connection.worker) is connection
             and self._is_done(connection)
         ):
-            self._floor.pause(connection.worker)
+            self._dispatching.pause(connection.worker)
             connection.say(Leave())
 
     def _is_done(self, connection: Connection) -> bool:
         """Whether a worker has nothing, and all it had is durable."""
-        return not connection.unrecorded and not self._floor.seats[connection.worker].claims
+        return not connection.unrecorded and not self._dispatching.seats[connection.worker].claims
 
     def _turn_out(self, connection: Connection) -> None:
         """A worker stops at once, and goes."""
-        self._floor.pause(connection.worker)
+        self._dispatching.pause(connection.worker)
         connection.leaving = True
-        has_tasks = bool(self._floor.seats[connection.worker].claims)
+        has_tasks = bool(self._dispatching.seats[connection.worker].claims)
         if has_tasks:
             connection.say(Cancel([], 0.0, "its processors go back"))
         self._let_go(connection)
@@ -440,7 +441,7 @@ class Hub:
     def _give_up(self, name: str) -> None:
         """A worker has been away for too long."""
         self._absent.pop(name, None)
-        self._floor.leave(name)
+        self._dispatching.leave(name)
         self.on_change()
 
     def _look_who_is_missing(self) -> None:

@@ -20,11 +20,11 @@ from bursar.service.engine.bodies import job_of
 from bursar.service.engine.books import Books
 from bursar.service.engine.counters import Counters
 from bursar.service.engine.instance import Instance
+from bursar.service.engine.locations import Locations
 from bursar.service.engine.recording import Ending, Recorder, Told
 from bursar.service.engine.records import LOST, Lost
 from bursar.service.engine.results import STATE_OF
 from bursar.service.engine.scheduling import LEAST, Claim, Scheduler, Seat
-from bursar.service.engine.spots import Spots
 from bursar.service.engine.tasks import (
     BITS,
     CANCELLED,
@@ -69,7 +69,7 @@ class Port(Protocol):
         """All of them."""
 
 
-class Floor:
+class Dispatching:
     """
     Gives tasks to workers and takes in what became of them.
 
@@ -94,7 +94,7 @@ class Floor:
         scheduler: Scheduler,
         books: Books,
         recorder: Recorder,
-        spots: Spots,
+        locations: Locations,
         desk: Desk,
         clock: Clock,
         counters: Counters,
@@ -103,7 +103,7 @@ class Floor:
         self._scheduler = scheduler
         self._books = books
         self._recorder = recorder
-        self._spots = spots
+        self._locations = locations
         self._desk = desk
         self._clock = clock
         self._counters = counters
@@ -257,9 +257,9 @@ class Floor:
     def _note_loss(self, instance: Instance, task: int, times: int) -> None:
         before = instance.lost.get(task)
         record = Lost(instance.number, task, times)
-        instance.lost[task] = self._spots.append(LOST, _encode(record), essential=True)
+        instance.lost[task] = self._locations.append(LOST, _encode(record), essential=True)
         if before is not None:
-            self._spots.kill(before)
+            self._locations.kill(before)
 
     def _wait_again(self, instance: Instance, task: int) -> None:
         instance.tasks.queue(task, first=True)

@@ -7,13 +7,13 @@ from bursar.service.parties import Journal
 
 
 @dataclass(slots=True, eq=False)
-class Spot:
+class Location:
     """Where a record lies; it may move."""
 
     position: int
 
 
-class Spots:
+class Locations:
     """
     All records of a participant, by position.
 
@@ -25,9 +25,9 @@ class Spots:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._spots: dict[int, Spot] = {}
+        self._locations: dict[int, Location] = {}
 
-    def append(self, kind: int, payload: bytes, *, essential: bool) -> Spot:
+    def append(self, kind: int, payload: bytes, *, essential: bool) -> Location:
         """
         Adds a record.
 
@@ -38,25 +38,25 @@ class Spots:
         """
         return self.found(self._journal.append(kind, payload, essential=essential))
 
-    def found(self, position: int) -> Spot:
+    def found(self, position: int) -> Location:
         """A record is there."""
-        spot = self._spots[position] = Spot(position)
-        return spot
+        location = self._locations[position] = Location(position)
+        return location
 
-    def kill(self, spot: Spot) -> None:
+    def kill(self, location: Location) -> None:
         """A record is not needed any more."""
-        if self._spots.pop(spot.position, None) is not None:
-            self._journal.kill(spot.position)
+        if self._locations.pop(location.position, None) is not None:
+            self._journal.kill(location.position)
 
     def moved(self, old: int, new: int) -> None:
         """A record lies elsewhere now."""
-        spot = self._spots.pop(old, None)
-        if spot is not None:
-            spot.position = new
-            self._spots[new] = spot
+        location = self._locations.pop(old, None)
+        if location is not None:
+            location.position = new
+            self._locations[new] = location
 
     def __contains__(self, position: int) -> bool:
-        return position in self._spots
+        return position in self._locations
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._spots)
+        return iter(self._locations)
