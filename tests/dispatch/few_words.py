@@ -11,13 +11,13 @@ import msgspec
 
 from bursar.dispatch.settings import Settings
 from bursar.dispatch.wire import (
-    Cancel,
+    MAX_PIECE,
     Frames,
+    FromServer,
     FromWorker,
     Goodbye,
     Hello,
     Job,
-    Leave,
     Recorded,
     Results,
     Returned,
@@ -47,6 +47,7 @@ class Server:
         self.folder = folder
         self.outlives = outlives
         self.records = True
+        self.largest_value = MAX_PIECE
         self.port = 0
         self.hellos: list[Hello] = []
         self.heard: list[Outcome] = []
@@ -78,7 +79,7 @@ class Server:
             self.writer.transport.abort()
             self.writer = None
 
-    def say(self, *messages: Work | Cancel | Leave | Recorded | Welcome) -> None:
+    def say(self, *messages: FromServer) -> None:
         """To the worker that is there."""
         assert self.writer is not None
         self.writer.write(b"".join(frame(message) for message in messages))
@@ -112,7 +113,9 @@ class Server:
                 self.hellos.append(message)
                 folder = str(self.folder)
                 names = (f"{folder}/{name}" for name in ("files", "work", "logs"))
-                self.say(Welcome("test-run", folder, *names, 65536, self.outlives))
+                self.say(
+                    Welcome("test-run", folder, *names, 65536, self.outlives, self.largest_value)
+                )
                 self.on_hello(message)
             case Results(outcomes):
                 for outcome in outcomes:

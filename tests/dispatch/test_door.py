@@ -19,7 +19,7 @@ import pytest
 from bursar.dispatch import entrance as entrance_module
 from bursar.dispatch import server as server_module
 from bursar.dispatch.callee import encode_call
-from bursar.dispatch.credential import Credential, decode_credential
+from bursar.dispatch.credential import Credential, PilotTerms, decode_credential
 from bursar.dispatch.entrance import _interface
 from bursar.dispatch.line import SecureLine
 from bursar.dispatch.server import Dispatcher
@@ -59,9 +59,8 @@ async def let_in(
     dispatcher: Dispatcher, lease: str, processors: int = 2, **more: Any
 ) -> Credential:
     """The credential of one more lease."""
-    said = await dispatcher.door.credential(
-        lease=lease, site="far", host="127.0.0.1", processors=processors, **more
-    )
+    terms = PilotTerms(lease=lease, site="far", host="127.0.0.1", processors=processors, **more)
+    said = await dispatcher.door.credential(terms)
     return decode_credential(said, "")
 
 
@@ -479,7 +478,7 @@ def test_two_interfaces_are_two_ways_in(room: Any) -> None:
     async def knock() -> None:
         async with open_to(room) as (dispatcher, here):
             said = await dispatcher.door.credential(
-                lease="lease-2", site="far", host=socket.gethostname(), processors=1
+                PilotTerms(lease="lease-2", site="far", host=socket.gethostname(), processors=1)
             )
             wide = decode_credential(said, "")
             assert wide.port != here.port

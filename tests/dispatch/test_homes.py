@@ -2,17 +2,21 @@
 
 import asyncio
 import os
+import pickle
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from tests.dispatch.few_words import Server, job, working
 
+from bursar.dispatch.callee import encode_call
 from bursar.dispatch.home import MOST_HOMES, prepare_home
 from bursar.dispatch.wire import Job, Leave
 from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Copy, Redirect, Shell, Substitute
+from bursar.model.step import Call, Copy, Redirect, Shell, Substitute
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 Outcomes = Callable[[Sequence[Job]], dict[int, Outcome]]
@@ -218,3 +222,40 @@ def test_a_home_is_its_users_alone(tmp_path: Path) -> None:
     os.symlink(tmp_path, tmp_path / "link")
     with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
         prepare_home(str(tmp_path / "link"), None)
+
+
+def test_a_call_finds_nothing_that_another_instance_has_left_in_memory(
+    outcomes: Outcomes, tmp_path: Path
+) -> None:
+    """
+    Nor does a thread of its own go on beside it; calls of one instance, or of a run, share a
+    process, as starting one takes its time.
+    """
+    homes = [str(tmp_path / name) for name in ("one", "two")]
+    for path in homes:
+        prepare_home(path, None)
+
+    def remember(word: str) -> tuple[int, list[str]]:
+        left: list[str] = sys.__dict__.setdefault("left_behind", [])
+        left.append(word)
+        return os.getpid(), list(left)
+
+    words = ["a", "b", "c", "d", "e", "f"]
+    where = [homes[0], homes[0], homes[1], homes[0], "", ""]
+    jobs = [
+        job(task, steps=(Call(encode_call(cloudpickle.dumps((remember, (word,), {})))),), home=path)
+        for task, (word, path) in enumerate(zip(words, where, strict=True))
+    ]
+
+    results = outcomes(jobs)
+    found = [pickle.loads(results[task].value) for task in range(len(jobs))]
+
+    assert [left for _, left in found] == [
+        ["a"],
+        ["a", "b"],
+        ["c"],
+        ["d"],
+        ["e"],
+        ["e", "f"],
+    ]
+    assert len({pid for pid, _ in found}) == 4

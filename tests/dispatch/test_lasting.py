@@ -3,29 +3,44 @@
 import asyncio
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.dispatch.few_words import Server, job
+from tests.sealing.world import World
 
-from bursar.dispatch.accounts import find_account
+from bursar.dispatch.accounts import Account, find_account
+from bursar.dispatch.callee import encode_call
 from bursar.dispatch.home import prepare_home
 from bursar.dispatch.lasting import LastingStarter, Terms
 from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.dispatch.limits import LEAST_MEMORY, ResourceLimits
 from bursar.dispatch.orphans import kill_leftovers, workers_of
-from bursar.dispatch.wire import Leave
+from bursar.dispatch.wire import Leave, SealKey
 from bursar.model.errors import SiteError
-from bursar.model.outcome import Status
+from bursar.model.outcome import Outcome, Status
+from bursar.model.step import Call, Shell
+from bursar.sealing.contents import SealedTask, decode_result, encode_contents
+from bursar.sealing.keys import Identity
+from bursar.sealing.sealer import Sealer
+from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 """One that everybody may run; that of the tests often lies in root's own folder."""
+
+as_others = pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access(SYSTEM_PYTHON, os.X_OK),
+    reason="needs root, to start others' processes, and a Python for everybody",
+)
 
 
 @pytest.fixture
@@ -34,6 +49,23 @@ def run(tmp_path: Path) -> str:
     run = f"lasting-{os.getpid()}-{tmp_path.name}"
     yield run
     kill_leftovers(run)
+
+
+def terms_of(account: Account, seal_key: str = "") -> Terms:
+    """Workers of an account, by an interpreter that everybody may run."""
+    path = [entry for entry in sys.path if entry.endswith(("site-packages", "src"))]
+    return Terms(
+        account=account,
+        python=SYSTEM_PYTHON,
+        environment={"PYTHONPATH": os.pathsep.join(path)},
+        seal_key=seal_key,
+    )
+
+
+def open_way(folder: Path) -> None:
+    """Others may pass to a folder of the tests."""
+    for each in [folder, *list(folder.parents)[:3]]:
+        each.chmod(each.stat().st_mode | 0o011)
 
 
 def make(starter: LastingStarter, events: list[str], processors: int = 1) -> LocalWorkers:
@@ -207,14 +239,12 @@ def test_tasks_find_nothing_of_the_service(
     asyncio.run(main())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start others' processes")
-@pytest.mark.skipif(not os.access(SYSTEM_PYTHON, os.X_OK), reason="needs a Python for everybody")
+@as_others
 def test_tasks_run_as_their_user_in_their_home_only(tmp_path: Path, until: Until, run: str) -> None:
     """
     Workers of nobody's: its home is open to it, another one's and the service's are not.
     """
-    for folder in [tmp_path, *list(tmp_path.parents)[:3]]:
-        folder.chmod(folder.stat().st_mode | 0o011)
+    open_way(tmp_path)
     nobody = find_account("nobody")
     mine, other = tmp_path / "mine", tmp_path / "other"
     prepare_home(str(mine), nobody.owner)
@@ -226,13 +256,7 @@ def test_tasks_run_as_their_user_in_their_home_only(tmp_path: Path, until: Until
     async def main() -> None:
         server = Server(tmp_path)
         await server.open()
-        path = [entry for entry in sys.path if entry.endswith(("site-packages", "src"))]
-        terms = Terms(
-            account=nobody,
-            python=SYSTEM_PYTHON,
-            environment={"PYTHONPATH": os.pathsep.join(path)},
-        )
-        workers = make(LastingStarter(terms), [])
+        workers = make(LastingStarter(terms_of(nobody)), [])
         await workers.start(endpoint(server, run))
         await until(lambda: bool(server.hellos))
         home = {"home": str(mine)}
@@ -268,3 +292,230 @@ def test_tasks_run_as_their_user_in_their_home_only(tmp_path: Path, until: Until
         await server.close()
 
     asyncio.run(main())
+
+
+LOOKS = """
+for what in mem environ maps; do head -c 1 /proc/$PPID/$what; done
+ls /proc/$PPID/fd
+ls -l /proc/self/fd | grep -c -- '->'
+cat /proc/$$/environ > /dev/null && echo mine
+"""
+
+
+def call(expression: str) -> Call:
+    """One of Python."""
+    return Call(encode_call(pickle.dumps((eval, (expression,), {}))))
+
+
+@as_others
+def test_a_task_cannot_look_into_its_worker(tmp_path: Path, until: Until, run: str) -> None:
+    """
+    Although both run as the same user: the secret of the lease lies there. Neither a program nor
+    a call of Python, into which its user can look, has anything of the worker's open.
+    """
+    open_way(tmp_path)
+    nobody = find_account("nobody")
+    home = tmp_path / "home"
+    prepare_home(str(home), nobody.owner)
+
+    async def main() -> dict[int, Outcome]:
+        server = Server(tmp_path)
+        await server.open()
+        workers = make(LastingStarter(terms_of(nobody)), [])
+        await workers.start(endpoint(server, run))
+        await until(lambda: bool(server.hellos))
+        pid = workers.pids["here-l1-0"]
+        assert workers_of(run) == {"here-l1-0": pid}  # who started it can
+        assert b"secret" not in Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"secret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        looks = "open('/proc/%d/mem' % __import__('os').getppid(), 'rb').close()"
+        lists = "len(__import__('os').listdir('/proc/self/fd'))"
+        server.give(
+            job(1, LOOKS, home=str(home)),
+            job(2, steps=(call(looks),), home=str(home)),
+            job(3, steps=(call(lists),), home=str(home)),
+            job(4, steps=(call("open('/proc/self/environ').read(1)"),), home=str(home)),
+        )
+        await until(lambda: len(server.results) == 4)
+        server.say(Leave())
+        await workers.release()
+        await server.close()
+        return server.results
+
+    results = asyncio.run(main())
+    said = results[1].stderr.decode()
+    assert said.count("Permission denied") == 4, said
+    # The streams, and what ls has opened to list them.
+    assert results[1].stdout == b"4\nmine\n"
+    assert results[2].status is Status.FAILED
+    assert isinstance(pickle.loads(results[2].value), PermissionError)
+    # The streams, the line to the worker, and what listdir has opened.
+    assert pickle.loads(results[3].value) == 5
+    assert results[4].status is Status.SUCCEEDED
+
+
+@as_others
+def test_who_starts_a_worker_loads_nothing_of_its_account(
+    tmp_path: Path, until: Until, run: str
+) -> None:
+    """
+    Root starts it: what lies in the account's home for Python must not run as root, nor in the
+    worker at all.
+    """
+    open_way(tmp_path)
+    home = tmp_path / "ann"
+    nobody = replace(find_account("nobody"), home=str(home))
+    told = subprocess.run(
+        [SYSTEM_PYTHON, "-c", "import site; print(site.getusersitepackages())"],
+        env={"HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    modules = Path(told.stdout.strip())
+    modules.mkdir(parents=True)
+    (modules / "usercustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+
+    async def main() -> None:
+        server = Server(tmp_path)
+        await server.open()
+        workers = make(LastingStarter(terms_of(nobody)), [])
+        await workers.start(endpoint(server, run))
+        await until(lambda: bool(server.hellos))
+        server.say(Leave())
+        await workers.release()
+        await server.close()
+
+    asyncio.run(main())
+    assert not (tmp_path / "ran").exists()
+
+
+@as_others
+@pytest.mark.parametrize("what", ["interpreter", "modules"])
+def test_an_account_that_cannot_run_a_worker_is_one_line(
+    tmp_path: Path, run: str, what: str
+) -> None:
+    """
+    Root could start it: it would fail later, in the middle of a task.
+    """
+    open_way(tmp_path)
+    terms = terms_of(find_account("nobody"))
+    if what == "interpreter":
+        closed = tmp_path / "closed"
+        closed.mkdir(mode=0o700)
+        (closed / "python3").symlink_to(SYSTEM_PYTHON)
+        terms, reason = replace(terms, python=str(closed / "python3")), "Permission denied"
+    else:
+        terms, reason = replace(terms, environment={}), "cannot load Bursar as nobody"
+
+    async def main() -> None:
+        workers = make(LastingStarter(terms), [])
+        with pytest.raises(SiteError, match=f"here: cannot start a worker: .*{reason}"):
+            await workers.start(Endpoint(address=("127.0.0.1", 1), token="", run=run))
+
+    asyncio.run(main())
+
+
+@as_others
+def test_the_sealing_key_is_nothing_that_accounts_can_read(
+    tmp_path: Path, until: Until, run: str
+) -> None:
+    """
+    Workers of any account open sealed tasks by a file that is root's alone. Those that start
+    later have what is in the file by then; those that run are told of it.
+    """
+    open_way(tmp_path)
+    nobody = find_account("nobody")
+    now = time.time()
+    world = World(now, make_authority("test", now))
+    key = tmp_path / "key.pem"
+    key.touch(mode=0o600)
+
+    def put(identity: Identity) -> None:
+        key.write_bytes(identity_pem(identity) + certificate_pem(world.authority.certificate))
+
+    def sealer(identity: Identity) -> Sealer:
+        return Sealer(
+            identity.certificate, world.ann, world.trust(), level="message", clock=time.time
+        )
+
+    home = tmp_path / "home"
+    prepare_home(str(home), nobody.owner)
+    task = encode_contents(SealedTask(steps=(Shell(f"cat {key}; echo opened"),), environment={}))
+    first, second = sealer(world.worker), sealer(world.other_worker)
+
+    async def main() -> dict[int, Outcome]:
+        server = Server(tmp_path)
+        await server.open()
+        put(world.worker)
+        starter = LastingStarter(terms_of(nobody, str(key)))
+        workers = make(starter, [])
+        await workers.start(endpoint(server, run))
+        await until(lambda: len(server.hellos) == 1)
+        put(world.other_worker)
+        server.give(
+            job(1, steps=(), home=str(home), sealed=first.seal(task, "task 1")),
+            job(2, steps=(), home=str(home), sealed=second.seal(task, "task 2")),
+        )
+        await until(lambda: len(server.results) == 2)
+        server.say(SealKey(key.read_text()))
+        server.give(job(3, steps=(), home=str(home), sealed=second.seal(task, "task 3")))
+        await until(lambda: len(server.results) == 3)
+        os.kill(workers.pids["here-l1-0"], signal.SIGKILL)
+        await until(lambda: len(server.hellos) == 2)
+        server.give(job(4, steps=(), home=str(home), sealed=second.seal(task, "task 4")))
+        await until(lambda: len(server.results) == 4)
+        server.say(Leave())
+        await workers.release()
+        key.unlink()
+        with pytest.raises(
+            SiteError, match=r"cannot start a worker: .*key\.pem cannot be read: No "
+        ):
+            await workers.start(endpoint(server, run))
+        await server.close()
+        return server.results
+
+    results = asyncio.run(main())
+    for number, user in ((1, first), (3, second), (4, second)):
+        opened = decode_result(user.open(results[number].sealed, f"task {number}"))
+        assert opened.stdout == b"opened\n", (number, opened)
+        assert b"Permission denied" in opened.stderr
+    assert results[2].status is Status.FAILED
+    assert "for other workers" in results[2].reason
+
+
+SQUATS = """
+import socket
+with socket.create_server(("127.0.0.1", 0)) as listening:
+    print(listening.getsockname()[1], flush=True)
+    connection, _ = listening.accept()
+    print(connection.recv(1000), flush=True)
+"""
+
+
+@as_others
+def test_a_worker_says_its_secret_to_nobody_elses_process(
+    tmp_path: Path, until: Until, run: str
+) -> None:
+    """
+    Another user has taken the service's port, and hears nothing.
+    """
+    squatter = subprocess.Popen(
+        [SYSTEM_PYTHON, "-I", "-c", SQUATS], stdout=subprocess.PIPE, text=True, user=65534, cwd="/"
+    )
+
+    async def main() -> None:
+        assert squatter.stdout is not None
+        port = int(await asyncio.to_thread(squatter.stdout.readline))
+        errors = tmp_path / "errors"
+        workers = make(LastingStarter(Terms(errors=str(errors))), events := [])
+        await workers.start(Endpoint(address=("127.0.0.1", port), token="secret", run=run))
+        assert await asyncio.to_thread(squatter.stdout.readline) == "b''\n"
+        await until(lambda: bool(events))
+        assert events[0] == "worker here-l1-0 died (status 1) and is replaced"
+        said = errors.read_text().splitlines()[0]
+        assert said == "here-l1-0: the process that listens there is of user 65534, not 0"
+        await workers.release()
+
+    with squatter:
+        asyncio.run(main())

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import random
 import signal
 from collections.abc import Awaitable, Callable
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 from tests.dispatch.few_words import Server, job, working
 
-from bursar.dispatch.wire import Cancel, Goodbye, Hello, Leave, Recorded
-from bursar.model.outcome import Status
+from bursar.dispatch.callee import encode_call
+from bursar.dispatch.wire import LONGEST_REASON, Cancel, Goodbye, Hello, Leave, Recorded
+from bursar.model.outcome import Outcome, Status
+from bursar.model.step import Call, Exec
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
@@ -254,3 +257,32 @@ def test_idle_and_alone_it_ends_at_once_when_told_to(tmp_path: Path, until: Unti
             await server.open()
 
     asyncio.run(main())
+
+
+def test_a_worker_sends_no_more_than_its_dispatcher_takes(tmp_path: Path, until: Until) -> None:
+    """
+    A value that is too large fails the call; a reason that repeats a long word is cut. Else the
+    connection would be ended for it, and the next one, too.
+    """
+
+    def call(size: int) -> tuple[Call, ...]:
+        return (Call(encode_call(pickle.dumps((bytes, (size,), {})))),)
+
+    async def main() -> dict[int, Outcome]:
+        server = Server(tmp_path)
+        server.largest_value = 1000
+        async with working(server):
+            await until(lambda: bool(server.hellos))
+            server.give(
+                job(1, steps=call(100)),
+                job(2, steps=call(1000)),
+                job(3, steps=(Exec(("/" + "x" * 10_000,)),)),
+            )
+            await until(lambda: len(server.results) == 3)
+        return server.results
+
+    results = asyncio.run(main())
+    assert pickle.loads(results[1].value) == bytes(100)
+    assert results[2].status is Status.FAILED
+    assert results[2].reason.endswith("more than the 1000 there is room for")
+    assert len(results[3].reason) == LONGEST_REASON

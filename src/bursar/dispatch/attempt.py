@@ -18,7 +18,7 @@ from bursar.dispatch.home import Homes, log_name, when_changed
 from bursar.dispatch.orphans import RUN, TASK, WORKER
 from bursar.dispatch.spawning import Spawner, Usage
 from bursar.dispatch.staging import StagingError, copy, link_in, substitute
-from bursar.dispatch.wire import MAX_PIECE, Job, Welcome
+from bursar.dispatch.wire import LONGEST_REASON, Job, Welcome
 from bursar.model.errors import BursarError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute
@@ -56,12 +56,17 @@ class Workplace:
         The worker's name.
     seal_key
         Path of what sealed tasks are opened with; empty: it has none.
+    seal_pem
+        What is in such a file, in its place; empty: see ``seal_key``.
     """
 
-    def __init__(self, welcome: Welcome, worker: str, seal_key: str = "") -> None:
+    def __init__(
+        self, welcome: Welcome, worker: str, seal_key: str = "", seal_pem: str = ""
+    ) -> None:
         self.welcome = welcome
         self.homes = Homes(welcome, worker)
         self._seal_key = seal_key
+        self._seal_pem = seal_pem
         self._inside = ""
         self._found: dict[tuple[str, str], str] = {}
         path = os.environ.get("PATH", os.defpath)
@@ -81,7 +86,13 @@ class Workplace:
         """What opens sealed tasks."""
         from bursar.dispatch.sealed import Sealed  # cryptography takes its time to load
 
-        return Sealed(self._seal_key)
+        return Sealed(self._seal_key, self._seal_pem)
+
+    def change_seal_key(self, pem: str) -> None:
+        """Sealed tasks that begin from now on are opened with another key."""
+        if pem != self._seal_pem:
+            self._seal_pem = pem
+            self.__dict__.pop("sealed", None)
 
     def enter(self, folder: str) -> None:
         """What is started next starts in this folder."""
@@ -254,7 +265,7 @@ class Attempt:
         self.place.callees.give(callee)
         if self.stopped is not None:
             return self._end(*self.stopped)
-        room = MAX_PIECE if self._seal is None else MOST_RETURNED
+        room = self.place.welcome.largest_value if self._seal is None else MOST_RETURNED
         if len(value) > room:
             reason = f"the result takes {len(value)} bytes, more than the {room} there is room for"
             return self._end(Status.FAILED, reason)
@@ -404,12 +415,12 @@ class Attempt:
             **job.environment,
         }
         streams = self._stream(0), self._stream(1)
-        callee = self.place.callees.take()
+        callee = self.place.callees.take(job.home)
         try:
             callee.begin(payload, self._folder, environment, *streams)
         except ConnectionError:  # it died while it waited
             callee.close()
-            callee = self.place.callees.make()
+            callee = self.place.callees.make(job.home)
             callee.begin(payload, self._folder, environment, *streams)
         self._callee = callee
         self.pid = callee.pid
@@ -465,7 +476,7 @@ class Attempt:
             user_seconds=self._usage[0],
             system_seconds=self._usage[1],
             max_rss=int(self._usage[2]),
-            reason=reason,
+            reason=reason[:LONGEST_REASON],
             value=self._value,
         )
         return outcome if self._seal is None else self._sealed(outcome, self._seal)

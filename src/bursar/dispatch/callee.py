@@ -24,9 +24,19 @@ _PROGRAM = "from bursar.dispatch.callee import serve; serve()"
 
 
 class Callee:
-    """One such process, from the worker's side."""
+    """
+    One such process, from the worker's side.
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    Parameters
+    ----------
+    environment
+        Its own.
+    home
+        Of the instance whose calls it carries out; empty: of the run's.
+    """
+
+    def __init__(self, environment: dict[str, str], home: str = "") -> None:
+        self.home = home
         self.socket, theirs = socket.socketpair()
         with theirs:
             # The child's descriptor must not be close-on-exec, nor already its number.
@@ -100,6 +110,9 @@ class Callees:
     """
     Those of a worker that wait for a call.
 
+    What a call leaves in memory, the next one may see: so a process carries out calls of one
+    instance only, or of one run, and is ended where another one needs its place.
+
     Parameters
     ----------
     environment
@@ -108,15 +121,21 @@ class Callees:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._environment = environment
-        self._idle: list[Callee] = []
+        self._idle: list[Callee] = []  # the longest unused one first
+        self._ending: set[int] = set()  # processes
 
-    def take(self) -> Callee:
-        """One that waits, or a new one."""
-        return self._idle.pop() if self._idle else self.make()
+    def take(self, home: str = "") -> Callee:
+        """One that waits, or a new one in the place of one of another home."""
+        for i in range(len(self._idle) - 1, -1, -1):
+            if self._idle[i].home == home:
+                return self._idle.pop(i)
+        if self._idle:
+            self._end(self._idle.pop(0))
+        return self.make(home)
 
-    def make(self) -> Callee:
+    def make(self, home: str = "") -> Callee:
         """A new one."""
-        return Callee(self._environment)
+        return Callee(self._environment, home)
 
     def give(self, callee: Callee) -> None:
         """It waits again."""
@@ -124,11 +143,12 @@ class Callees:
 
     @property
     def pids(self) -> set[int]:
-        """Processes of those that wait."""
-        return {callee.pid for callee in self._idle}
+        """Processes of those that wait, or are about to end."""
+        return {callee.pid for callee in self._idle} | self._ending
 
     def forget(self, pid: int) -> None:
-        """A waiting one has died."""
+        """One that is not at work has died."""
+        self._ending.discard(pid)
         self._idle = [callee for callee in self._idle if callee.pid != pid]
 
     def close(self) -> None:
@@ -136,6 +156,13 @@ class Callees:
         for callee in self._idle:
             callee.close()
         self._idle.clear()
+
+    def _end(self, callee: Callee) -> None:
+        """With threads that a call has left in it, and processes that it has started."""
+        callee.close()
+        self._ending.add(callee.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(callee.pid, signal.SIGKILL)
 
 
 def serve() -> None:

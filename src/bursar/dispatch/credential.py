@@ -1,5 +1,8 @@
 """What a pilot must have to be let in: where, and with which secret."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import msgspec
 
 from bursar.model.errors import InputError
@@ -9,6 +12,39 @@ PATIENCE = 60.0
 
 SILENCE = 15.0
 """Seconds, about, after which an end of a connection that says nothing is taken to be gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotTerms:
+    """
+    On which the workers of a lease's pilots are let in.
+
+    Parameters
+    ----------
+    lease
+        Of the processors; its name.
+    site
+        Name of the site.
+    host
+        Name or address under which the pilots find this machine. Where it is a loopback address
+        nobody from elsewhere is listened to.
+    processors
+        That its workers may have between them at most.
+    idle
+        Seconds without a task after which a worker leaves by itself; None: never.
+    patience
+        Seconds for which a pilot tries to come back when it loses the connection.
+    on_join
+        Told when the first worker of the lease is there; None: nobody is.
+    """
+
+    lease: str
+    site: str
+    host: str
+    processors: int
+    idle: float | None = None
+    patience: float = PATIENCE
+    on_join: Callable[[], None] | None = None
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):

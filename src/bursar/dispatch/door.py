@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bursar.dispatch.credential import PATIENCE, SILENCE, Credential
+from bursar.dispatch.credential import SILENCE, Credential, PilotTerms
 from bursar.dispatch.entrance import Entrance, Visit
 from bursar.dispatch.tls import make_certificate, server_context
 from bursar.dispatch.wire import Hello
@@ -21,9 +21,7 @@ class _Admitted:
     """A lease whose workers are let in, or were."""
 
     token: str
-    site: str
-    processors: int
-    on_join: Callable[[], None] | None
+    terms: PilotTerms
     revoked: bool = False
     joined: bool = False
     workers: dict[str, int] = field(default_factory=dict)  # that are there: their processors
@@ -62,32 +60,22 @@ class PilotDoor:
 
     # For sites; see bursar.dispatch.launch.Door.
 
-    async def credential(
-        self,
-        *,
-        lease: str,
-        site: str,
-        host: str,
-        processors: int,
-        idle: float | None = None,
-        patience: float = PATIENCE,
-        on_join: Callable[[], None] | None = None,
-    ) -> bytes:
-        """Lets the workers of a lease in from now on."""
-        _, port = await self.open(host)
+    async def credential(self, terms: PilotTerms) -> bytes:
+        """Lets the workers of a lease in from now on; what they had before is good no more."""
+        _, port = await self.open(terms.host)
         token = secrets.token_urlsafe(32)
-        self._admitted[lease] = _Admitted(token, site, processors, on_join)
+        self._admitted[terms.lease] = _Admitted(token, terms)
         return Credential(
-            host=host,
+            host=terms.host,
             port=port,
             token=token,
             certificate=self._certificate,
             run=self._run,
-            site=site,
-            lease=lease,
-            processors=processors,
-            idle=idle,
-            patience=patience,
+            site=terms.site,
+            lease=terms.lease,
+            processors=terms.processors,
+            idle=terms.idle,
+            patience=terms.patience,
             silence=self._silence,
         ).encode()
 
@@ -121,11 +109,11 @@ class PilotDoor:
         right = hmac.compare_digest(hello.token.encode(), known.token.encode())
         if not right or admitted is None or admitted.revoked:
             return False
-        if hello.site != admitted.site or hello.processors < 1:
+        if hello.site != admitted.terms.site or hello.processors < 1:
             return False
         if not hello.worker.startswith(f"{hello.site}-{hello.lease}-"):  # another's name
             return False
-        if sum(admitted.workers.values()) + hello.processors > admitted.processors:
+        if sum(admitted.workers.values()) + hello.processors > admitted.terms.processors:
             return False
         admitted.workers[hello.worker] = hello.processors
         return True
@@ -144,8 +132,8 @@ class PilotDoor:
         admitted = self._admitted[lease]
         if not admitted.joined:
             admitted.joined = True
-            if admitted.on_join is not None:
-                admitted.on_join()
+            if admitted.terms.on_join is not None:
+                admitted.terms.on_join()
 
     def left(self, lease: str, worker: str) -> None:
         """A worker that was let in is gone."""
@@ -158,4 +146,4 @@ class PilotDoor:
         await self._entrance.close()
 
 
-_NOBODY = _Admitted(secrets.token_urlsafe(32), "", 0, None)
+_NOBODY = _Admitted(secrets.token_urlsafe(32), PilotTerms(lease="", site="", host="", processors=0))

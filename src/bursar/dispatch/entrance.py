@@ -7,9 +7,12 @@ import contextlib
 import ipaddress
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bursar.dispatch.keepalive import keep_alive
+from bursar.dispatch.neighbours import neighbourhood
 from bursar.dispatch.tls import spare_memory
 from bursar.model.errors import SiteError
 
@@ -17,7 +20,10 @@ HANDSHAKE = 10.0
 """Seconds in which a connection must have become one over TLS."""
 
 MOST_STRANGERS = 256
-"""Connections at a time of which nobody knows yet whose they are; others wait to be accepted."""
+"""Connections at a time of which nobody knows yet whose they are."""
+
+SILENT = 3.0
+"""Seconds after which a stranger goes when there is no room for the next one."""
 
 _GOODBYE = 1.0  # seconds for TLS to end in order
 _ROUNDS = 3  # of the loop, more than it takes until a connection that was accepted is made
@@ -37,9 +43,28 @@ class Visit(asyncio.Protocol):
     settled: asyncio.Event
 
 
+@dataclass(slots=True, eq=False)
+class _Stranger:
+    connection: socket.socket
+    source: str
+    came: float  # on the loop's clock
+    is_going: bool = False
+
+    def hang_up(self) -> None:
+        """Whoever waits for it learns that it has ended."""
+        self.is_going = True
+        with contextlib.suppress(OSError):  # it has gone by itself
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
 class Entrance:
     """
     Listens, and lets connections be made.
+
+    There is room for :data:`MOST_STRANGERS`. When it is full, the address with the most of them
+    makes room for others: its oldest goes. For one more of its own it goes only when it has been
+    there for :data:`SILENT` seconds; until then the new one waits, so that a crowd that comes at
+    once from one machine gets in, one after the other.
 
     Parameters
     ----------
@@ -54,8 +79,8 @@ class Entrance:
         self._silence = silence
         self._listening: dict[str, socket.socket] = {}  # by address
         self._accepting: list[asyncio.Task[None]] = []
-        self._strangers: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(MOST_STRANGERS)
+        self._strangers: dict[_Stranger, asyncio.Task[None]] = {}  # the oldest first
+        self._left = asyncio.Event()
         self._closed = False
 
     def open(
@@ -105,7 +130,7 @@ class Entrance:
         await asyncio.gather(*self._accepting, return_exceptions=True)
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
-        strangers = list(self._strangers)
+        strangers = list(self._strangers.values())
         for task in strangers:
             task.cancel()
         await asyncio.gather(*strangers, return_exceptions=True)
@@ -116,31 +141,64 @@ class Entrance:
     async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._room.acquire()
             try:
-                connection, _ = await loop.sock_accept(listening)
+                connection, address = await loop.sock_accept(listening)
             except OSError:  # too many files are open, or it has gone again
-                self._room.release()
                 await asyncio.sleep(_EXHAUSTED)
                 continue
+            source = neighbourhood(address[0])
+            try:
+                await self._make_room(source)
             except BaseException:
-                self._room.release()
+                connection.close()
                 raise
-            task = asyncio.create_task(self._shake_hands(connection, context))
-            self._strangers.add(task)
-            task.add_done_callback(self._strangers.discard)
+            stranger = _Stranger(connection, source, loop.time())
+            task = asyncio.create_task(self._shake_hands(stranger, context))
+            self._strangers[stranger] = task
 
-    async def _shake_hands(self, connection: socket.socket, context: ssl.SSLContext) -> None:
+    async def _make_room(self, source: str) -> None:
+        """Returns when there is room for one more stranger from there."""
+        while len(self._strangers) >= MOST_STRANGERS:
+            self._left.clear()
+            seconds = self._hang_up_on_one(source)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._left.wait()
+
+    def _hang_up_on_one(self, source: str) -> float | None:
+        """
+        Lets one stranger go for another from this source, if that is right now.
+
+        Returns
+        -------
+        float or None
+            Seconds after which to ask again; None: one is going.
+        """
+        if any(stranger.is_going for stranger in self._strangers):
+            return None
+        counts = Counter(stranger.source for stranger in self._strangers)
+        largest, most = counts.most_common(1)[0]
+        oldest = next(iter(self._strangers))
+        if most > counts[source] + 1:
+            oldest = next(s for s in self._strangers if s.source == largest)
+        else:
+            left = oldest.came + SILENT - asyncio.get_running_loop().time()
+            if left > 0:
+                return left
+        oldest.hang_up()
+        return None
+
+    async def _shake_hands(self, stranger: _Stranger, context: ssl.SSLContext) -> None:
         loop = asyncio.get_running_loop()
+        connection = stranger.connection
         try:
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keep_alive(connection, self._silence)
-        except OSError:  # it has gone again
-            connection.close()
-            self._room.release()
-            return
-        try:
+            try:
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                keep_alive(connection, self._silence)
+            except OSError:  # it has gone again
+                connection.close()
+                return
             _, visit = await loop.connect_accepted_socket(
                 self._protocol,
                 connection,
@@ -152,7 +210,8 @@ class Entrance:
         except OSError:  # as time-outs are, and all that TLS refuses
             pass
         finally:
-            self._room.release()
+            del self._strangers[stranger]
+            self._left.set()
 
 
 def _interface(host: str) -> str:

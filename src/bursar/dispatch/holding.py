@@ -135,5 +135,5 @@ class Holding:
 
 def size_of(outcome: Outcome) -> int:
     """Bytes, about, that an outcome takes in memory and on the wire."""
-    printed = len(outcome.stdout) + len(outcome.stderr)
+    printed = len(outcome.stdout) + len(outcome.stderr) + len(outcome.reason)
     return _FIXED + printed + len(outcome.value) + len(outcome.sealed)

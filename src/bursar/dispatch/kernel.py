@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterable
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 SIGINFO = 128
 """Bytes of one signal as read from a descriptor; its number comes first, four bytes."""
@@ -21,6 +22,16 @@ def adopt_orphans() -> None:
 def end_with_parent(number: signal.Signals) -> None:
     """When this process's parent dies, this one gets a signal."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def close_memory() -> None:
+    """
+    From now on no process of the same user may look into this one.
+
+    Its memory, environment and descriptors below ``/proc`` are the superuser's, and nobody else
+    traces it (``PR_SET_DUMPABLE``). A program that it starts is open to its user again.
+    """
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def signal_descriptor(numbers: Iterable[signal.Signals]) -> int:

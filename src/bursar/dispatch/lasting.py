@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
@@ -19,6 +21,11 @@ from bursar.dispatch.orphans import is_worker
 from bursar.dispatch.settings import Settings
 
 _UMASK = 0o077
+
+_AS_MYSELF = ("-P",)  # nothing from where it happens to be
+_AS_OTHER = ("-P", "-s", "-B")
+"""Of an interpreter that root starts, too: it loads nothing from the account's home, and leaves
+nothing that only root can read beside the modules that it loads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +42,13 @@ class Terms:
     groups
         Hold a lease's processes to its processors; None: nothing does.
     seal_key
-        Path of the file that they open sealed tasks with; empty: they open none.
+        Path of the file that they open sealed tasks with; empty: they open none. Workers of
+        another account are told what is in it when they start, and need not be able to read it.
     environment
         Variables that they and their tasks have, beside what every user has.
     python
-        Interpreter, which the account must be able to run.
+        Interpreter, which the account must be able to run. For another account it is started
+        by root, which becomes the account once the worker knows its settings.
     errors
         Path of the file in which they complain; empty: nobody hears it.
     """
@@ -121,14 +130,15 @@ class LastingStarter:
     def __init__(self, terms: Terms, living: Mapping[str, int] = MappingProxyType({})) -> None:
         self._terms = terms
         self._living = dict(living)
+        self._is_known_to_run = False
 
     async def start(
         self, settings: Settings, marks: Mapping[str, str], processors: int
     ) -> LastingProcess:
         """See :class:`bursar.dispatch.launch.Starter`."""
-        settings = msgspec.structs.replace(
-            settings, seal_key=self._terms.seal_key, limits=self._terms.limits
-        )
+        settings = self._completed(settings)
+        if self._other is not None and not self._is_known_to_run:
+            await self._try_interpreter(self._other)
         child = self._spawn(marks)
         assert child.stdin is not None
         with child.stdin:
@@ -164,17 +174,71 @@ class LastingStarter:
         if self._terms.groups is not None:
             await asyncio.to_thread(self._terms.groups.leave, lease)
 
+    @property
+    def _other(self) -> Account | None:
+        """The account that they run as, if it is not who we are already."""
+        account = self._terms.account
+        return None if account is None or account.uid == os.geteuid() else account
+
+    def _completed(self, settings: Settings) -> Settings:
+        """With what the terms say."""
+        terms, other = self._terms, self._other
+        settings = msgspec.structs.replace(
+            settings, limits=terms.limits, account=other, owner=os.geteuid()
+        )
+        if other is None or not terms.seal_key:
+            return msgspec.structs.replace(settings, seal_key=terms.seal_key)
+        try:
+            pem = Path(terms.seal_key).read_text()
+        except UnicodeDecodeError:
+            raise OSError(errno.EINVAL, f"{terms.seal_key} is no PEM file") from None
+        except OSError as error:
+            reason = f"{terms.seal_key} cannot be read: {error.strerror}"
+            raise OSError(error.errno, reason) from None
+        return msgspec.structs.replace(settings, seal_pem=pem)
+
+    async def _try_interpreter(self, other: Account) -> None:
+        """
+        The account can run what a worker goes on with once it is not root any more.
+
+        Raises
+        ------
+        OSError
+            When it cannot.
+        """
+        terms = self._terms
+        program = "import bursar.dispatch.worker"
+        process = await asyncio.create_subprocess_exec(
+            *(terms.python, *_AS_OTHER, "-c", program),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={**environment_of(other, os.environ), **terms.environment},
+            user=other.uid,
+            group=other.gid,
+            extra_groups=other.groups,
+        )
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
+        if code:
+            raise OSError(errno.ENOEXEC, f"{terms.python} cannot load Bursar as {other.name}")
+        self._is_known_to_run = True
+
     def _spawn(self, marks: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-        terms, account = self._terms, self._terms.account
-        environment = {**environment_of(account, os.environ), **terms.environment, **marks}
-        if account is not None and account.uid == os.geteuid():
-            account = None  # it is who we are already
+        terms = self._terms
+        environment = {**environment_of(terms.account, os.environ), **terms.environment, **marks}
+        flags = _AS_MYSELF if self._other is None else _AS_OTHER
         complaints = os.open(
             terms.errors or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
         try:
             return subprocess.Popen(
-                (terms.python, "-P", "-m", "bursar.dispatch.worker"),
+                (terms.python, *flags, "-m", "bursar.dispatch.worker"),
                 stdin=subprocess.PIPE,
                 stdout=complaints,
                 stderr=complaints,
@@ -182,9 +246,6 @@ class LastingStarter:
                 env=environment,
                 umask=_UMASK,
                 start_new_session=True,
-                user=None if account is None else account.uid,
-                group=None if account is None else account.gid,
-                extra_groups=None if account is None else account.groups,
             )
         finally:
             os.close(complaints)

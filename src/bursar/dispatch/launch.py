@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from bursar.dispatch.credential import PATIENCE
+from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
 from bursar.dispatch.settings import Settings
 from bursar.model.errors import SiteError
@@ -28,38 +28,12 @@ _LEAVING = 10.0  # seconds a worker has to leave by itself
 class Door(Protocol):
     """Where workers of pilots report that run elsewhere: over TLS, each with its own secret."""
 
-    async def credential(
-        self,
-        *,
-        lease: str,
-        site: str,
-        host: str,
-        processors: int,
-        idle: float | None = None,
-        patience: float = PATIENCE,
-        on_join: Callable[[], None] | None = None,
-    ) -> bytes:
+    async def credential(self, terms: PilotTerms) -> bytes:
         """
         Lets the workers of a lease in from now on, and listens for them.
 
-        Parameters
-        ----------
-        lease
-            Of the processors; its name. A lease that has a credential gets another one, and
-            the former is not good any more.
-        site
-            Name of the site.
-        host
-            Name or address under which the pilots find this machine. Where it is a loopback
-            address nobody from elsewhere is listened to.
-        processors
-            That its workers may have between them at most.
-        idle
-            Seconds without a task after which a worker leaves by itself; None: never.
-        patience
-            Seconds for which a pilot tries to come back when it loses the connection.
-        on_join
-            Told when the first worker of the lease is there.
+        A lease that has a credential gets another one; whether the former is still good is the
+        door's to say.
 
         Returns
         -------

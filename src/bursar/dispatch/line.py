@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 
 from bursar.dispatch.keepalive import keep_alive
+from bursar.dispatch.peers import check_peer
 
 CONNECT = 10.0
 """Seconds for a connection to be made, TLS and all."""
@@ -22,6 +23,8 @@ class Line:
         Where the dispatcher listens.
     patience
         Seconds for the connection to be made.
+    owner
+        User whose process must be at the other end, on this machine; None: anybody's.
 
     Raises
     ------
@@ -29,8 +32,16 @@ class Line:
         When the dispatcher cannot be reached, or is not who it should be.
     """
 
-    def __init__(self, host: str, port: int, patience: float = CONNECT) -> None:
+    def __init__(
+        self, host: str, port: int, patience: float = CONNECT, owner: int | None = None
+    ) -> None:
         self._socket = socket.create_connection((host, port), patience)
+        if owner is not None:
+            try:
+                check_peer(self._socket, owner, patience)
+            except BaseException:
+                self._socket.close()
+                raise
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
 

@@ -13,7 +13,7 @@ from bursar.dispatch.wire import Job
 from bursar.model.outcome import Outcome
 from bursar.sealing.contents import SealedResult, decode_task, encode_contents
 from bursar.sealing.envelope import SealError
-from bursar.sealing.opener import OpenerFile
+from bursar.sealing.opener import Opener, OpenerFile, make_opener
 
 Seal = Callable[[bytes], bytes]
 
@@ -27,10 +27,21 @@ class Sealed:
     key_file
         Path of what it opens them with; see :class:`bursar.sealing.opener.OpenerFile`. Empty: it
         has none.
+    pem
+        What is in such a file, in its place; empty: see ``key_file``.
+
+    Raises
+    ------
+    InputError
+        When that holds no key.
     """
 
-    def __init__(self, key_file: str) -> None:
-        self._opener = OpenerFile(Path(key_file)) if key_file else None
+    def __init__(self, key_file: str, pem: str = "") -> None:
+        self._opener: Opener | OpenerFile | None = None
+        if pem:
+            self._opener = make_opener(pem.encode())
+        elif key_file:
+            self._opener = OpenerFile(Path(key_file))
 
     def open(self, job: Job) -> tuple[Job, Seal]:
         """

@@ -4,6 +4,7 @@ import socket
 
 import msgspec
 
+from bursar.dispatch.accounts import Account
 from bursar.dispatch.credential import SILENCE
 from bursar.dispatch.limits import ResourceLimits
 from bursar.dispatch.line import Line, SecureLine
@@ -36,7 +37,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     idle
         Seconds without a task after which it asks to leave; None: it never does.
     seal_key
-        Path of the file that it opens sealed tasks with, absolute; empty: it opens none.
+        Path of the file that it opens sealed tasks with, absolute; empty: there is none.
+    seal_pem
+        What is in such a file, where the worker may not read it itself; empty: see ``seal_key``.
+        Secret.
+    owner
+        User whose process the dispatcher must be, where both are on this machine and speak in
+        clear; None: anybody's.
+    account
+        That it runs as once it has read this; None: as who has started it.
     limits
         To which it holds itself and its tasks; None: to none.
     """
@@ -52,6 +61,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     silence: float = SILENCE
     idle: float | None = None
     seal_key: str = ""
+    seal_pem: str = ""
+    owner: int | None = None
+    account: Account | None = None
     limits: ResourceLimits | None = None
 
 
@@ -65,7 +77,7 @@ def make_line(settings: Settings) -> Line:
         When the dispatcher cannot be reached, or is not who it should be.
     """
     if not settings.certificate:
-        return Line(settings.host, settings.port)
+        return Line(settings.host, settings.port, owner=settings.owner)
     return SecureLine(settings.host, settings.port, settings.certificate, settings.silence)
 
 

@@ -22,6 +22,9 @@ BATCH_SIZE = 4 * 1024 * 1024
 MAX_PIECE = MAX_FRAME - 1024 * 1024
 """Bytes of the largest job or call's value; an outcome's streams fit beside it."""
 
+LONGEST_REASON = 4096
+"""Characters of why a task failed, which may repeat what its user wrote; the rest is cut off."""
+
 _LENGTH = struct.Struct(">I")
 
 
@@ -147,6 +150,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
         Seconds for which the worker goes on with what it has when the connection is lost, and
         tries to come back. Then it keeps each outcome until it is :class:`Recorded`, and says
         it again on the next connection. 0: without the dispatcher it ends.
+    largest_value
+        Bytes of a call's value that may travel with the outcome; with a larger one the call fails.
     """
 
     run: str
@@ -156,6 +161,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
     logs: str
     spill: int
     outlives: float = 0.0
+    largest_value: int = MAX_PIECE
 
 
 class Work(msgspec.Struct, frozen=True, tag=11, array_like=True):
@@ -199,8 +205,21 @@ class Recorded(msgspec.Struct, frozen=True, tag=15, array_like=True):
     count: int
 
 
+class SealKey(msgspec.Struct, frozen=True, tag=16, array_like=True):
+    """
+    Sealed tasks are opened with another key from now on, by a worker that was told the one before.
+
+    Parameters
+    ----------
+    pem
+        What is in its file; see :class:`bursar.sealing.opener.OpenerFile`. Secret.
+    """
+
+    pem: str
+
+
 FromWorker = Hello | Results | Returned | Goodbye
-FromServer = Welcome | Work | GiveBack | Cancel | Leave | Recorded
+FromServer = Welcome | Work | GiveBack | Cancel | Leave | Recorded | SealKey
 
 
 class ProtocolError(Exception):

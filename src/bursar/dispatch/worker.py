@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bursar.dispatch.accounts import become
 from bursar.dispatch.attempt import GRACE, Attempt, Workplace
 from bursar.dispatch.capture import Capture
 from bursar.dispatch.holding import Holding
@@ -49,6 +50,7 @@ from bursar.dispatch.wire import (
     Recorded,
     Results,
     Returned,
+    SealKey,
     Welcome,
     Work,
     frame,
@@ -307,13 +309,16 @@ class Worker:
                 self._recorded(count)
             case Welcome():
                 self._be_welcome(message)
+            case SealKey(pem):
+                if self._place is not None and self._settings.seal_pem:
+                    self._place.change_seal_key(pem)
             case Leave():
                 self._leaving = True
 
     def _be_welcome(self, welcome: Welcome) -> None:
         if self._place is None:
             given = self._settings
-            self._place = Workplace(welcome, given.worker, given.seal_key)
+            self._place = Workplace(welcome, given.worker, given.seal_key, given.seal_pem)
         elif welcome.run != self._place.welcome.run:
             raise ProtocolError("another dispatcher has taken the place of the one that was lost")
         self._outlives = welcome.outlives
@@ -603,15 +608,28 @@ class Worker:
 
 
 def main() -> None:
-    """Entry point: settings on standard input, then work."""
+    """
+    Entry point: settings on standard input, then work.
+
+    One that has secrets from its account's tasks is started by root and becomes the account here.
+    """
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
     # Ctrl-C in a terminal reaches the whole group; the dispatcher decides what it means.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    if settings.account is not None:
+        try:
+            become(settings.account)
+        except OSError as error:
+            sys.exit(f"{settings.worker}: cannot be {settings.account.name}: {error.strerror}")
     if settings.limits is not None:
         settings.limits.impose()
-    with contextlib.suppress(ConnectionError):
+    try:
         Worker(settings).run()
+    except ConnectionError:
+        pass  # nobody is there, or any more
+    except OSError as error:
+        sys.exit(f"{settings.worker}: {error}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Literal
 
 from bursar.model.demand import Demand
 from bursar.model.provisioning import Acquiring
+from bursar.model.site import SiteFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +136,30 @@ class SiteView:
     node_ranges: bool = False
     time_ranges: bool = False
     shrinks: bool = False
+
+
+def view_at_once(facts: SiteFacts, free: int, per_node: int | None = None) -> SiteView:
+    """
+    A site that gives its processors at once, and without an end.
+
+    Parameters
+    ----------
+    free
+        Processors that nobody holds.
+    per_node
+        Processors of its largest worker; None: a task may hold all that there are.
+    """
+    return SiteView(
+        name=facts.name,
+        rules=facts.acquiring,
+        processors=facts.processors,
+        per_node=per_node,
+        speed=facts.speed,
+        unit_price=facts.unit_price,
+        fixed_price=facts.fixed_price,
+        batch=False,
+        free=free,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
