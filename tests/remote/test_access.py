@@ -127,9 +127,14 @@ def test_the_token_comes_from_the_environment(tmp_path: Path) -> None:
     """Itself, or in a file; never from a command line."""
     file = tmp_path / "token"
     file.write_text("from-file\n")
-    assert token_from({"BURSAR_TOKEN": "itself"}) == "itself"
-    assert token_from({"BURSAR_TOKEN_FILE": str(file)}) == "from-file"
-    assert token_from({}) == ""
+    assert token_from({"BURSAR_TOKEN": "itself"}) == ("itself", "BURSAR_TOKEN")
+    assert token_from({"BURSAR_TOKEN_FILE": str(file)}) == (
+        "from-file",
+        f"BURSAR_TOKEN_FILE, {file}",
+    )
+    assert token_from({}) == ("", "neither BURSAR_TOKEN nor BURSAR_TOKEN_FILE is set")
+    with pytest.raises(InputError, match=r"^BURSAR_TOKEN_FILE: /gone: cannot read"):
+        token_from({"BURSAR_TOKEN_FILE": "/gone"})
 
 
 def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
@@ -139,7 +144,7 @@ def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
     file.chmod(0o640)
     with pytest.raises(InputError, match="chmod 600"):
         read_token(file)
-    assert token_from({"BURSAR_TOKEN_FILE": str(file)}) == "s3cret"
+    assert token_from({"BURSAR_TOKEN_FILE": str(file)}).token == "s3cret"
     file.chmod(0o600)
     assert read_token(file) == "s3cret"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -205,8 +206,31 @@ def test_a_token_is_not_made_twice() -> None:
     assert simulated(client_of(line).create_token(new)) == made
 
 
+TOKENS = [
+    ({}, "no token"),
+    ({"token_place": "nothing is set"}, "no token: nothing is set"),
+    ({"token": "s3cret", "token_place": "BURSAR_TOKEN"}, "the token of BURSAR_TOKEN"),
+    (
+        {"token": "s3cret", "token_place": "x.token", "certificate": Path("me.pem")},
+        "the token of x.token and the certificate me.pem",
+    ),
+]
+
+
+@pytest.mark.parametrize(("access", "shown"), TOKENS)
+def test_who_is_not_known_is_told_by_what(access: dict[str, Any], shown: str) -> None:
+    """Where the token came from, and not the token."""
+    line = in_turn(problem("unauthenticated", 401, detail="the token is not known"))
+    client = AsyncServiceClient(Access(url="https://site.example.org", **access), transport=line)
+    with pytest.raises(RemoteProblem) as refused:
+        simulated(client.site())
+    assert str(refused.value) == f"site.example.org: the token is not known ({shown})"
+    assert refused.value.detail == "the token is not known"
+    assert refused.value.exit_status == 2
+
+
 @pytest.mark.parametrize(
-    ("status", "exit_status"), [(400, 2), (401, 2), (404, 2), (422, 2), (402, 1), (500, 1)]
+    ("status", "exit_status"), [(400, 2), (404, 2), (422, 2), (402, 1), (500, 1)]
 )
 def test_a_problem_says_whose_fault_it_is(status: int, exit_status: int) -> None:
     """With the site, the place and the case in one line."""

@@ -49,6 +49,45 @@ def test_its_url_names_it_too(known: dict[str, str]) -> None:
     assert find_service("https://physics.example.org:8443/", known).access.token == "s3cret"
 
 
+def test_a_url_that_two_have_is_refused(tmp_path: Path) -> None:
+    """One service by two accounts, say: their names tell them apart, the URL does not."""
+    file = tmp_path / "services.toml"
+    file.write_text(
+        '[service.ann]\nurl = "https://x.org:1"\n[service.root]\nurl = "https://X.org:1/"\n'
+    )
+    environment = {"BURSAR_SERVICES": str(file)}
+    for url in ("https://x.org:1", "HTTPS://x.org:1/"):
+        with pytest.raises(InputError, match=r"2 services of .* have this URL: ann, root"):
+            find_service(url, environment)
+    assert find_service("root", environment).access.name == "root"
+    file.write_text('[service.ann]\nurl = "https://x.org"\n[service.ann]\nurl = "https://y.org"\n')
+    with pytest.raises(InputError, match=r"services\.toml:3:.* is not TOML"):
+        find_service("ann", environment)
+
+
+def test_where_a_token_was_looked_for_is_known(known: dict[str, str], tmp_path: Path) -> None:
+    """So that a refusal can name it: a file, a variable, or all places that had none."""
+    file = known["BURSAR_SERVICES"]
+    where = {name: find_service(name, known).access.token_place for name in ("physics", "here")}
+    assert where["physics"] == f"token_file {tmp_path / 'physics.token'}"
+    assert where["here"] == (
+        f"{file}: service.here names no token_file, and neither BURSAR_TOKEN nor "
+        "BURSAR_TOKEN_FILE is set"
+    )
+    unset = find_service("https://other.example.org", known).access
+    assert unset.token_place == (
+        f"neither BURSAR_TOKEN nor BURSAR_TOKEN_FILE is set, and {file} has no service of this URL"
+    )
+    assert unset.setting("certificate") == "BURSAR_CERTIFICATE"
+    of_file = find_service("sealed", known).access
+    assert of_file.setting("certificate") == f'"certificate" of {file}: service.sealed'
+    assert of_file.token_place == f"{file}: service.sealed names no token_file"
+    for name, place in (("here", "BURSAR_TOKEN"), ("physics", "physics.token")):
+        (tmp_path / "physics.token").write_text("two words\n")
+        with pytest.raises(InputError, match=place):
+            find_service(name, known | {"BURSAR_TOKEN": "two words"})
+
+
 def test_of_another_url_the_environment_says_the_rest(tmp_path: Path) -> None:
     """Where there is no file at all."""
     environment = {

@@ -2,17 +2,22 @@
 
 import asyncio
 import contextlib
+import gzip
 import hashlib
 import os
+import socket
 import ssl
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.remote.conftest import Line
 
 from bursar.dispatch.tls import make_certificate, server_context
-from bursar.remote.access import Access
+from bursar.remote import connection, lines
+from bursar.remote.access import ENVIRONMENT, Access
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.problems import BadAnswer, NoAnswer
 from bursar.remote.sockets import Sockets
@@ -297,6 +302,99 @@ def test_a_host_that_is_none_is_told_at_once() -> None:
     asyncio.run(work())
 
 
+def test_who_hangs_up_once_is_asked_again() -> None:
+    """A service that is ended between TLS and its answer has not turned anybody away."""
+    certificate, key = make_certificate()
+    print_ = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
+    seen = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal seen
+        seen += 1
+        if seen < 3:
+            writer.transport.abort()
+        else:
+            await site(reader, writer)
+
+    async def work() -> None:
+        async with serving(serve, server_context(certificate, key)) as port:
+            access = Access(url=f"https://127.0.0.1:{port}", fingerprint=print_)
+            async with AsyncServiceClient(access) as client:
+                assert (await client.site()).name == "physics"
+
+    asyncio.run(work())
+
+
+ALERTS = [
+    ("TLSV13_ALERT_CERTIFICATE_REQUIRED", None, "set BURSAR_CERTIFICATE"),
+    ("TLSV1_ALERT_UNKNOWN_CA", None, "set BURSAR_CERTIFICATE"),
+    ("TLSV1_ALERT_UNKNOWN_CA", "me.pem", r"unknown ca: me\.pem, which BURSAR_CERTIFICATE names"),
+    ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "me.pem", r"certificate expired: me\.pem"),
+    ("TLSV1_ALERT_PROTOCOL_VERSION", None, "TLS cannot be agreed on: tlsv1 alert protocol version"),
+    ("NO_SHARED_CIPHER", None, "TLS cannot be agreed on: no shared cipher"),
+]
+
+
+@pytest.mark.parametrize(("reason", "certificate", "told"), ALERTS)
+def test_what_tls_says_is_final(reason: str, certificate: str | None, told: str) -> None:
+    """It is told at once, with what to set."""
+    error = ssl.SSLError()
+    error.reason = reason
+    access = Access(
+        url="https://site.example.org",
+        place=ENVIRONMENT,
+        certificate=Path(certificate) if certificate else None,
+    )
+
+    def handler(_: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("lost") from error
+
+    line = Line(handler)
+
+    async def work() -> None:
+        with pytest.raises(BadAnswer, match=told):
+            await AsyncServiceClient(access, transport=line).site()
+
+    asyncio.run(work())
+    assert len(line.requests) == 1
+
+
+def test_an_alert_comes_with_the_first_read() -> None:
+    """In TLS 1.3 the client's handshake is over by then; one try is enough to know."""
+    certificate, key = make_certificate()
+    context = server_context(certificate, key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=certificate)
+    print_ = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
+    said: list[str | None] = []
+
+    def turn_away(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        connection.settimeout(30)
+        with connection.dup() as kept:  # what is closed unread takes the alert with it
+            try:  # unlike the loop's, this one sends an alert
+                context.wrap_socket(connection, server_side=True)
+            except ssl.SSLError as error:
+                said.append(error.reason)
+            while kept.recv(65536):
+                pass
+
+    async def work(port: int) -> None:
+        access = Access(url=f"https://127.0.0.1:{port}", fingerprint=print_)
+        async with AsyncServiceClient(access) as client:
+            with pytest.raises(BadAnswer, match=r'wants a certificate.*: set "certificate" of'):
+                await client.site()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=turn_away, args=(listening,))
+        thread.start()
+        try:
+            asyncio.run(work(listening.getsockname()[1]))
+        finally:
+            thread.join()
+    assert said == ["PEER_DID_NOT_RETURN_A_CERTIFICATE"]
+
+
 async def site(reader: Reader, writer: Writer) -> None:
     """Answers with what a service says of itself."""
     body = b'{"name": "physics", "processors": 4, "free": 2}'
@@ -336,14 +434,16 @@ def test_a_certificate_of_nobody_known_is_refused(tmp_path: Path) -> None:
             url = f"https://127.0.0.1:{port}"
             for access in (Access(url=url), Access(url=url, ca=ca)):
                 async with AsyncServiceClient(access) as client:
-                    with pytest.raises(BadAnswer, match="its certificate is not trusted"):
+                    with pytest.raises(BadAnswer, match="its certificate is not trusted") as why:
                         await client.site()
+                    told = 'set "ca" of Access' if access.ca is None else f"is not in {ca}"
+                    assert told in str(why.value)
 
     asyncio.run(work())
 
 
 def test_a_service_that_wants_a_certificate_says_so() -> None:
-    """Its loop closes the connection without a word; a hint is all there can be."""
+    """Its loop closes the connection without a word; a hint is all there can be, and is final."""
     certificate, key = make_certificate()
     context = server_context(certificate, key)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -353,8 +453,8 @@ def test_a_service_that_wants_a_certificate_says_so() -> None:
     async def work() -> None:
         async with serving(site, context) as port:
             access = Access(url=f"https://127.0.0.1:{port}", fingerprint=print_)
-            async with AsyncServiceClient(access, patience=0.0) as client:
-                with pytest.raises(NoAnswer, match="may want another certificate"):
+            async with AsyncServiceClient(access) as client:
+                with pytest.raises(NoAnswer, match=r'wants a certificate.*: set "certificate" of'):
                     await client.site()
 
     asyncio.run(work())
@@ -405,3 +505,76 @@ def test_nothing_is_left_open() -> None:
 
     asyncio.run(work())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def endless(writer: Writer) -> None:
+    """An answer that never ends."""
+    with contextlib.suppress(ConnectionError):
+        while True:
+            writer.write(b"10000\r\n" + b" " * 65536 + b"\r\n")
+            await writer.drain()
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"500 Broken"])
+def test_an_answer_without_an_end_is_refused(
+    status: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it fills the memory: one of success as well as a problem, and for good."""
+    monkeypatch.setattr(connection, "LONGEST_ANSWER", 1 << 20)
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 %b\r\nTransfer-Encoding: chunked\r\n\r\n" % status)
+        await endless(writer)
+
+    async def work() -> None:
+        async with (
+            serving(serve) as port,
+            AsyncServiceClient(f"http://127.0.0.1:{port}") as client,
+        ):
+            with pytest.raises(BadAnswer, match="answers more than 1 MiB"):
+                await client.site()
+
+    asyncio.run(work())
+
+
+def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results and changes come as streams of lines, each of which is in memory as a whole."""
+    monkeypatch.setattr(lines, "LONGEST", 1 << 20)
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await endless(writer)
+
+    async def work() -> None:
+        async with (
+            serving(serve) as port,
+            AsyncServiceClient(f"http://127.0.0.1:{port}") as client,
+        ):
+            with pytest.raises(BadAnswer, match="a line is longer than 1 MiB"):
+                await anext(client.events("x"))
+
+    asyncio.run(work())
+
+
+def test_a_packed_answer_is_not_unpacked() -> None:
+    """Nobody asked for one, and a few bytes could become very many."""
+    body = gzip.compress(b'{"name": "physics", "processors": 4, "free": 2}')
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await head_of(reader)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(body), body)
+        )
+
+    async def work() -> None:
+        async with (
+            serving(serve) as port,
+            AsyncServiceClient(f"http://127.0.0.1:{port}") as client,
+        ):
+            with pytest.raises(BadAnswer, match="encoding that was not asked for"):
+                await client.site()
+
+    asyncio.run(work())

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -98,6 +99,22 @@ def test_a_file_that_has_changed_is_taken_from_its_begin(tmp_path: Path) -> None
 def test_without_a_tag_it_is_taken_from_its_begin() -> None:
     """Nobody knows whether it is the same."""
     assert simulated(client_of(Shelf(1000, 500, tag="")).read("h", "file")) == CONTENT
+
+
+@pytest.mark.parametrize("executable", [True, False])
+def test_a_program_that_is_downloaded_is_one(tmp_path: Path, executable: bool) -> None:
+    """If the service says so, also where it broke off on the way."""
+    shelf = Shelf(1000)
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        answer = shelf(request)
+        if executable:
+            answer.headers["Bursar-Executable"] = "true"
+        return answer
+
+    simulated(client_of(handler).download("h", "tool", tmp_path / "tool"))
+    assert os.access(tmp_path / "tool", os.X_OK) is executable
+    assert (tmp_path / "tool").stat().st_mode & 0o7000 == 0
 
 
 def test_a_download_that_fails_leaves_nothing(tmp_path: Path) -> None:

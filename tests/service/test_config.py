@@ -101,6 +101,25 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
     assert config.log.level == "warning"
 
 
+def test_who_may_do_what_by_a_certificate(tmp_path: Path) -> None:
+    """What a user's table says; without one what all users may, or nothing where all are listed."""
+    text = "[users.ann]\nscopes = ['admin']\n"
+
+    config = read(tmp_path, text)
+    assert config.scopes_of("ann") == {"admin"}
+    assert config.scopes_of("bob") == {"submit", "read"}
+    mutual = '[service]\nsecurity = "mutual"\nonly_listed_users = true\n'
+    for key in ("certificate", "key", "authorities"):
+        (tmp_path / key).touch()
+        mutual += f'{key} = "{key}"\n'
+    config = read(tmp_path, mutual + text)
+    assert config.scopes_of("ann") == {"admin"}
+    assert config.scopes_of("bob") == frozenset()
+    assert "service.only_listed_users: goes with" in complaint(
+        tmp_path, "[service]\nonly_listed_users = true"
+    )
+
+
 def test_the_schema_says_what_the_reader_takes(tmp_path: Path) -> None:
     """The whole file is of it; what the reader refuses by its form, it refuses, too."""
     checker = jsonschema.Draft202012Validator(service_schema())

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bursar.model.errors import InputError
+from bursar.service.config import Sealed
 from bursar.service.config_toml import PREFIX, default_service
 from bursar.service.premises import run_service
 
@@ -41,3 +43,21 @@ def test_a_folder_that_others_rule_is_no_place_to_keep_secrets(
 
     assert folder.stat().st_mode == mode
     assert list(folder.iterdir()) == []
+
+
+def test_a_sealing_key_that_everybody_can_read_is_refused(tmp_path: Path) -> None:
+    """Workers of other accounts are told what is in it: nobody but the service need read it."""
+    key = tmp_path / "key.pem"
+    key.touch()
+    key.chmod(0o644)
+    config = replace(
+        default_service({f"{PREFIX}SERVICE__FOLDER": str(tmp_path / "state")}),
+        sealed=Sealed(certificate=key, key=key),
+    )
+
+    with pytest.raises(InputError, match="key of sealed tasks") as refused:
+        asyncio.run(
+            run_service(config, file=None, drain_seconds=0.0, on_start=lambda started: None)
+        )
+
+    assert refused.value.hint == f"chmod 600 {key}"

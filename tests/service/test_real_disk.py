@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.service.journal.keeping import KIND, Keeper
 
 from bursar.model.errors import InputError
+from bursar.service import real_disk
 from bursar.service.disk import DiskBroken, DiskFull
 from bursar.service.journal import SegmentedJournal
 from bursar.service.parties import ServiceError
@@ -216,6 +218,48 @@ def test_too_many_open_files_are_no_broken_disk(
         disk.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [(errno.EIO, 503, "Input/output error"), (errno.ENOSPC, 507, "No space left")],
+)
+def test_users_are_not_told_where_the_journal_lies(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    status: int,
+    said: str,
+) -> None:
+    """What they get names no folder of the machine; the log does."""
+    monkeypatch.setattr(real_disk.log, "handlers", [caplog.handler])
+
+    def fail(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    async def scenario() -> ServiceError:
+        disk = RealDisk(tmp_path / "state")
+        journal = SegmentedJournal(disk)
+        journal.register([KIND], Keeper())
+        await journal.open()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", fail)
+            patch.setattr(os, "posix_fallocate", fail)
+            journal.append(KIND, b"something", essential=True)
+            with pytest.raises(ServiceError) as refused:
+                await journal.durable()
+        with suppress(ServiceError):  # it has failed for good
+            await journal.close()
+        disk.close()
+        return refused.value
+
+    error = asyncio.run(scenario())
+
+    assert error.status == status
+    assert str(tmp_path) not in error.detail
+    assert f"{tmp_path}/state/journal-" in caplog.text
+    assert said in caplog.text
 
 
 def exhausted(*arguments: object, **more: object) -> int:

@@ -12,9 +12,9 @@ from tests.service.serving import PATIENCE, Served, served
 from typer.testing import CliRunner
 
 from bursar.cli import tokens
-from bursar.model.errors import BursarError
+from bursar.model.errors import BursarError, SiteError
 from bursar.model.remote import SealLevel
-from bursar.remote.access import Access, read_token
+from bursar.remote.access import ENVIRONMENT, Access, read_token
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec
 from bursar.remote.problems import RemoteProblem
@@ -41,7 +41,8 @@ class Secured:
         server = self.authority.issue("server", "deef", hosts=["127.0.0.1"])
         self.worker = self.authority.issue("worker", "pool")
         self.text = (
-            f"security = 'mutual'\ncertificate = '{server.identity}'\nkey = '{server.identity}'\n"
+            "security = 'mutual'\nonly_listed_users = true\n"
+            f"certificate = '{server.identity}'\nkey = '{server.identity}'\n"
             f"authorities = '{self.authority.trusted}'\n"
             f"seal_certificate = '{self.worker.certificate}'\nseal_key = '{self.worker.identity}'\n"
             "[site]\nprocessors = 2\n"
@@ -132,13 +133,37 @@ def test_the_service_cannot_read_what_is_sealed(secured: Secured, level: SealLev
         assert f"environment-{level}".encode() not in content, path
 
 
+def test_who_cannot_be_let_in_is_told_at_once(secured: Secured, tmp_path: Path) -> None:
+    """
+    No certificate, another authority's, or another authority expected: in one line that says what
+    to set, and nothing is tried again.
+    """
+    stranger = AuthorityFolder.create(tmp_path / "other", "test")
+    theirs = stranger.issue("user", "ann").identity
+    ours = secured.access("ann")
+    named = {"url": ours.url, "place": ENVIRONMENT}
+    notices: list[str] = []
+    for access, told in (
+        (Access(ca=ours.ca, **named), "wants a certificate of this client: set BURSAR_CERTIFICATE"),
+        (Access(ca=ours.ca, certificate=theirs, **named), f"hangs up: .*{theirs}, which BURSAR_CE"),
+        (Access(ca=stranger.trusted, **named), f"its authority is not in {stranger.trusted}"),
+        (Access(**named), "its certificate is not trusted: .*: set BURSAR_CA to the file"),
+    ):
+        with (
+            ServiceClient(access, notice=notices.append) as client,
+            pytest.raises(SiteError, match=told),
+        ):
+            client.site()
+    assert notices == []
+
+
 def test_a_user_is_revoked_while_connected(secured: Secured) -> None:
     """
     The next request of the same connection is refused, a second after the list has changed.
     """
     with secured.client("eve") as eve:
         assert eve.health().status == "ok"
-        assert refusal(eve).status == 403  # a good certificate, without any scope
+        assert refusal(eve).status == 403  # a good certificate, of nobody who is listed
         secured.authority.revoke(lambda record: record.party.name == "eve")
         give_up = time.monotonic() + PATIENCE
         while (said := refusal(eve)).status == 403:  # the list is looked at once a second

@@ -1,12 +1,15 @@
 """A real service, real workers, real kills: nothing that was acknowledged is lost."""
 
+import json
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from tests.service.serving import PATIENCE, Served, is_alive, served
 
@@ -14,6 +17,7 @@ from bursar.dispatch.orphans import workers_of
 from bursar.market.agreement import DealTemplate
 from bursar.market.messages import Accept, Confirm, RequestQuote
 from bursar.model.errors import SiteError
+from bursar.model.pricing import Pricing
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec
 from bursar.remote.problems import RemoteProblem
@@ -199,7 +203,56 @@ def test_a_draining_service_takes_nothing_more(service: Served, tmp_path: Path) 
         (tmp_path / "go").touch()
         (result,) = client.results(handle)
         assert result.state == "succeeded"
+    until(lambda: "drained: no task runs any more" in service.log.read_text())
     service.end()
+    assert said_at_the_end(service).count("drained: no task runs any more") == 1
+
+
+def test_the_log_says_what_draining_has_left(service: Served, tmp_path: Path) -> None:
+    """And that the service has ended; the next life has what went on."""
+    with service.client() as client:
+        handle = client.create_instance().id
+        client.submit(handle, [note(tmp_path)])
+        until((tmp_path / "begun").exists)
+        service.end()
+        *_, left, last = said_at_the_end(service)
+        assert (left, last) == ("drained: 1 task goes on with the workers", "ended")
+        service.start()
+        (tmp_path / "go").touch()
+        (result,) = client.results(handle)
+        assert result.state == "succeeded"
+
+
+def said_at_the_end(service: Served) -> list[str]:
+    """The last messages of the log."""
+    return [json.loads(line)["message"] for line in service.log.read_text().splitlines()[-5:]]
+
+
+def test_a_price_that_was_acknowledged_holds(tmp_path: Path) -> None:
+    """After kill -9 and when the file is read again; until the file itself asks for another."""
+    priced = "[site]\nprocessors = 1\nunit_price = {}\n"
+    with served(tmp_path / "state", priced.format(0.25)) as service, service.client() as client:
+
+        def asked() -> float | None:
+            return client.site().unit_price
+
+        assert asked() == 0.25
+        url = f"{client.access.url}/v1/trade/prices"
+        kind = {"Content-Type": "application/json"}
+        said = httpx.put(url, content=msgspec.json.encode(Pricing(0.5)), headers=kind)
+        assert said.status_code == 204, said.text
+        service.kill()
+        service.start()
+        assert asked() == 0.5
+        read = service.log.read_text().count("were read again")
+        assert service.process is not None
+        service.process.send_signal(signal.SIGHUP)
+        until(lambda: service.log.read_text().count("were read again") > read)
+        assert asked() == 0.5
+        service.kill()
+        service.text = priced.format(0.75)
+        service.start()
+        assert asked() == 0.75
 
 
 def test_it_waits_for_what_runs_when_it_is_told_to(tmp_path: Path) -> None:

@@ -89,8 +89,10 @@ def test_what_was_revoked_is_refused_at_once(tmp_path: Path, authority: Authorit
             ServiceClient(access_of(service, authority, certificate=ann), patience=0.0) as stranger,
         ):
             assert reader.instances() == []
-            with pytest.raises(RemoteProblem):  # no table says what she may do
-                stranger.instances()
+            assert stranger.instances() == []  # no table is needed for what all users may do
+            with pytest.raises(RemoteProblem) as refused:
+                stranger.overview()
+            assert refused.value.status == 403
             before = ssl.get_server_certificate(("127.0.0.1", service.port), timeout=PATIENCE)
             authority.renew("server", "here")
             service.process.send_signal(signal.SIGHUP)
@@ -174,6 +176,41 @@ def test_tasks_are_of_the_users_own_account(open_folder: Path) -> None:
             client.submit(handle, [TaskSpec(shell="echo made > made", outputs=("made",))])
             list(client.results(handle))
             assert client.read(handle, "made") == b"made\n"
+
+
+@root
+def test_an_account_without_workers_does_not_stop_others(tmp_path: Path) -> None:
+    """It cannot run the interpreter: all are told so, and others work; so the service is ready."""
+    nobody = account("nobody")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    python = closed / "python"
+    paths = os.pathsep.join(p for p in sys.path if p.endswith(("site-packages", "src")))
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={paths} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    text = f'[tasks]\npython = "{python}"\n[users.bob]\nlocal_user = "{nobody}"\n'
+    with served(tmp_path / "state", text) as service:
+        url = f"http://127.0.0.1:{service.port}"
+        with ServiceClient(Access(url=url, token=service.token)) as admin:
+            token = admin.create_token(NewToken(user="bob", scopes=["submit", "read"])).token
+            with ServiceClient(Access(url=url, token=token)) as bob:
+                his = bob.create_instance().id
+                bob.submit(his, [TaskSpec(command=("true",))])
+                until(lambda: admin.overview().degraded != "")
+                told = f'workers of the account "{nobody}" cannot be had: '
+                assert told in admin.overview().degraded
+                assert bob.instance(his).note == "no worker is there for its tasks yet"
+            mine = admin.create_instance().id
+            admin.submit(mine, [TaskSpec(command=("true",))])
+            assert [result.state for result in admin.results(mine)] == ["succeeded"]
+            health = admin.ready()
+            assert health.status == "ok"
+            assert health.degraded == "workers of 1 local account cannot be had"
+            scraped = httpx.get(
+                f"{url}/v1/metrics", headers={"Authorization": f"Bearer {service.token}"}
+            )
+            assert "bursar_accounts_failing 1.0" in scraped.text
+        assert told.replace('"', '\\"') in service.log.read_text()
 
 
 @pytest.fixture

@@ -7,12 +7,16 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from bursar.model.errors import InputError
 
 LONGEST_TOKEN = 4096
 """Characters."""
+
+ENVIRONMENT = "the environment"
+"""As the place of an access: variables say it."""
 
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
@@ -40,6 +44,11 @@ class Access:
     certificate, key
         Files of the user's own certificate and its private key (PEM), for mutual TLS; None:
         none, or both are in one file.
+    place
+        Where all this is said, for people: a table and its file, or :data:`ENVIRONMENT`; empty: by
+        a program.
+    token_place
+        Where the token was found, or looked for in vain, for people; empty: a program gave it.
 
     Raises
     ------
@@ -54,6 +63,8 @@ class Access:
     fingerprint: str = ""
     certificate: Path | None = None
     key: Path | None = None
+    place: str = ""
+    token_place: str = ""
 
     def __post_init__(self) -> None:
         host, netloc = _checked(self.url)
@@ -68,7 +79,9 @@ class Access:
         if self.key is not None and self.certificate is None:
             raise InputError("a private key needs its certificate", where="key")
         if self.token and (len(self.token) > LONGEST_TOKEN or not _TOKEN.fullmatch(self.token)):
-            raise InputError("expected printable characters without spaces", where="token")
+            raise InputError(
+                "expected printable characters without spaces", where=self.token_place or "token"
+            )
         if self.fingerprint and not _FINGERPRINT.fullmatch(self.fingerprint):
             raise InputError("expected a SHA-256, 64 hexadecimal digits", where="fingerprint")
         object.__setattr__(self, "url", self.url.rstrip("/"))
@@ -84,6 +97,23 @@ class Access:
     def pin(self) -> bytes:
         """The fingerprint itself; empty: none."""
         return bytes.fromhex(self.fingerprint.replace(":", ""))
+
+    def setting(self, key: str) -> str:
+        """What is to be set to give it another one of its parts, for people."""
+        if self.place == ENVIRONMENT:
+            return f"BURSAR_{key.upper()}"
+        return f'"{key}" of {self.place}' if self.place else f'"{key}" of Access'
+
+    def shown(self) -> str:
+        """By what one is known to the service, for people; no secret is in it."""
+        means = []
+        if self.token:
+            means.append(f"the token of {self.token_place or self.setting('token')}")
+        if self.certificate is not None:
+            means.append(f"the certificate {self.certificate}")
+        if means:
+            return " and ".join(means)
+        return "no token" + (f": {self.token_place}" if self.token_place else "")
 
     def tls(self) -> ssl.SSLContext | None:
         """
@@ -115,6 +145,13 @@ class Access:
         return context
 
 
+class FoundToken(NamedTuple):
+    """A token, and where it was found; an empty one, and where it was looked for."""
+
+    token: str
+    place: str
+
+
 def read_token(path: Path) -> str:
     """
     The token in a user's own file, whose only line it is.
@@ -130,7 +167,7 @@ def read_token(path: Path) -> str:
     return token
 
 
-def token_from(environment: Mapping[str, str] = os.environ) -> str:
+def token_from(environment: Mapping[str, str] = os.environ) -> FoundToken:
     """
     The token that ``BURSAR_TOKEN``, or the file ``BURSAR_TOKEN_FILE``, holds; empty: none.
 
@@ -142,9 +179,13 @@ def token_from(environment: Mapping[str, str] = os.environ) -> str:
         When the file cannot be read, or holds none.
     """
     if token := environment.get("BURSAR_TOKEN", "").strip():
-        return token
-    file = environment.get("BURSAR_TOKEN_FILE", "")
-    return _token_in(Path(file).expanduser()) if file else ""
+        return FoundToken(token, "BURSAR_TOKEN")
+    if not (file := environment.get("BURSAR_TOKEN_FILE", "")):
+        return FoundToken("", "neither BURSAR_TOKEN nor BURSAR_TOKEN_FILE is set")
+    try:
+        return FoundToken(_token_in(Path(file).expanduser()), f"BURSAR_TOKEN_FILE, {file}")
+    except InputError as error:
+        raise error.within("BURSAR_TOKEN_FILE") from None
 
 
 def _token_in(path: Path) -> str:

@@ -216,7 +216,7 @@ class AsyncServiceClient:
                 stream = self._connection.stream(calls.events(handle, after))
                 async with aclosing(stream) as pieces:
                     async for piece in pieces:
-                        for data in events.feed(piece):
+                        for data in self._connection.understand(events.feed, piece):
                             info = self._connection.understand(_INFO.decode, data)
                             after = info.results
                             tries = self._connection.tries()
@@ -272,9 +272,25 @@ class AsyncServiceClient:
                 yield task
             after = page.next
 
-    async def cancel(self, handle: str, numbers: Sequence[int] | None = None) -> int:
-        """Tasks are not wanted any more, None: all; how many that stops."""
-        return (await self._connection.call(calls.cancel(handle, numbers))).count
+    async def cancel(
+        self, handle: str, numbers: Sequence[int] | None = None, *, grace: float | None = None
+    ) -> int:
+        """
+        Tasks are not wanted any more.
+
+        Parameters
+        ----------
+        numbers
+            Of them in the instance; None: all.
+        grace
+            Seconds that those which run have to end; None: the service's own.
+
+        Returns
+        -------
+        int
+            How many that stops.
+        """
+        return (await self._connection.call(calls.cancel(handle, numbers, grace))).count
 
     async def results(
         self, handle: str, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
@@ -347,6 +363,28 @@ class AsyncServiceClient:
     async def upload_archive(self, handle: str, source: Path) -> list[api.FileInfo]:
         """Puts the files of an archive (tar, also compressed, or zip) into an instance."""
         return await transfers.upload_archive(self._connection, handle, source)
+
+    async def copy_files(
+        self, handle: str, source: str, names: Sequence[str], *, wait: float = 0.0
+    ) -> list[api.FileInfo]:
+        """
+        Puts files of another instance of one's own into an instance; nothing of them is sent.
+
+        Parameters
+        ----------
+        source
+            Handle of the other instance.
+        names
+            At most 1000, the same in both.
+        wait
+            Seconds that it may take.
+
+        Returns
+        -------
+        list of FileInfo
+            Of those that were there.
+        """
+        return (await self._connection.call(calls.copy_files(handle, source, names, wait))).files
 
     async def download(self, handle: str, name: str, target: Path) -> int:
         """Writes a file of an instance to this machine, whole or not at all; its bytes."""

@@ -6,7 +6,7 @@ Nothing here sends anything: :mod:`bursar.remote.connection` does.
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -198,10 +198,15 @@ def tasks(handle: str, after: int, limit: int) -> Call[api.TaskPage]:
     return _get(api.TaskPage, "instances", handle, "tasks", after=after, limit=limit)
 
 
-def cancel(handle: str, numbers: Sequence[int] | None) -> Call[api.Cancelled]:
-    """These tasks are not wanted any more; None: all."""
+def cancel(
+    handle: str, numbers: Sequence[int] | None, grace: float | None = None
+) -> Call[api.Cancelled]:
+    """These tasks are not wanted any more, None: all; so many seconds to end are theirs."""
     chosen = None if numbers is None else list(numbers)
-    return _post(api.Cancelled, api.CancelRequest(tasks=chosen), "instances", handle, "cancel")
+    if grace is not None:
+        grace = min(max(0.0, grace), api.MOST_GRACE)
+    request = api.CancelRequest(tasks=chosen, grace=grace)
+    return _post(api.Cancelled, request, "instances", handle, "cancel")
 
 
 _RESULT_LINES = msgspec.json.Decoder(api.Result)
@@ -284,6 +289,12 @@ def put_archive(handle: str, content: Body, size: int, kind: str) -> Call[api.Fi
         size=size,
         decode=_reading(api.FileList),
     )
+
+
+def copy_files(handle: str, source: str, names: Sequence[str], wait: float) -> Call[api.FileList]:
+    """Files of another instance of the caller's; it may take so many seconds."""
+    body = api.CopyRequest(source=source, files=list(names))
+    return replace(_post(api.FileList, body, "instances", handle, "copies"), wait=wait)
 
 
 def delete_file(handle: str, name: str) -> Call[None]:

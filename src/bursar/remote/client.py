@@ -133,9 +133,11 @@ class ServiceClient:
         """Where each task stands."""
         return self._portal.iterate(self._client.tasks(handle))
 
-    def cancel(self, handle: str, numbers: Sequence[int] | None = None) -> int:
+    def cancel(
+        self, handle: str, numbers: Sequence[int] | None = None, *, grace: float | None = None
+    ) -> int:
         """Tasks are not wanted any more, None: all; how many that stops."""
-        return self._portal.run(self._client.cancel(handle, numbers))
+        return self._portal.run(self._client.cancel(handle, numbers, grace=grace))
 
     def results(
         self, handle: str, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
@@ -168,6 +170,12 @@ class ServiceClient:
     def upload_archive(self, handle: str, source: Path) -> list[api.FileInfo]:
         """Puts the files of an archive (tar, also compressed, or zip) into an instance."""
         return self._portal.run(self._client.upload_archive(handle, source))
+
+    def copy_files(
+        self, handle: str, source: str, names: Sequence[str], *, wait: float = 0.0
+    ) -> list[api.FileInfo]:
+        """Puts files of another instance into one; see the asynchronous client."""
+        return self._portal.run(self._client.copy_files(handle, source, names, wait=wait))
 
     def download(self, handle: str, name: str, target: Path) -> int:
         """Writes a file of an instance to this machine, whole or not at all; its bytes."""
@@ -278,9 +286,9 @@ class Session:
         for batch in self._portal.iterate(found):
             yield from batch
 
-    def cancel(self, numbers: Sequence[int] | None = None) -> int:
+    def cancel(self, numbers: Sequence[int] | None = None, *, grace: float | None = None) -> int:
         """Tasks are not wanted any more, None: all; how many that stops."""
-        return self._portal.run(self._session.cancel(numbers))
+        return self._portal.run(self._session.cancel(numbers, grace=grace))
 
     def destroy(self) -> None:
         """Its tasks are killed; its results and files go."""
@@ -293,6 +301,12 @@ class Session:
     def upload(self, name: str, source: Path | bytes, *, executable: bool = False) -> api.FileInfo:
         """Puts a file into it."""
         return self._portal.run(self._session.upload(name, source, executable=executable))
+
+    def copy_files(
+        self, source: str, names: Sequence[str], *, wait: float = 0.0
+    ) -> list[api.FileInfo]:
+        """Puts files of another instance into it; see the asynchronous client."""
+        return self._portal.run(self._session.copy_files(source, names, wait=wait))
 
     def download(self, name: str, target: Path) -> int:
         """Writes a file of it to this machine; its bytes."""

@@ -23,8 +23,9 @@ from bursar.remote.access import Access
 from bursar.remote.calls import Call
 from bursar.remote.messages import PREFIX, Problem
 from bursar.remote.problems import BadAnswer, NoAnswer, RemoteProblem
-from bursar.remote.retrying import Entropy, Tries
+from bursar.remote.retrying import FIRST, Entropy, Tries
 from bursar.remote.sockets import HungUp, Sockets
+from bursar.remote.tls_failures import hung_up, is_final, refused_client, refused_server
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -35,11 +36,23 @@ TIMEOUT = 30.0
 PATIENCE = 120.0
 """Seconds for which a request that fails is tried again."""
 
+LONGEST_ANSWER = 64 << 20
+"""Bytes of an answer that is taken as a whole; files and results come as streams."""
+
+LONGEST_REFUSAL = 1 << 20
+"""Bytes of a problem document."""
+
 SLOWEST_LINE = 64 * 1024
 """Bytes per second; a body that is sent has so much more time."""
 
 LONGEST_LINE = 500
 """Characters of what a service says for people."""
+
+_HUNG_UP = 3
+"""
+Times that a service which never answered hangs up after TLS, before that counts as its word: one
+that ends just then does so once.
+"""
 
 Notice = Callable[[str], None]
 """Told one line when a request has failed and is tried again."""
@@ -80,6 +93,7 @@ class Connection:
         notice: Notice | None = None,
     ) -> None:
         self.name = access.name
+        self._access = access
         self._base = access.url + PREFIX
         self._headers = {"User-Agent": "bursar", "Accept": "application/json"}
         if access.token:
@@ -178,12 +192,19 @@ class Connection:
     async def _ask(self, call: Call[T], *, whole: bool) -> httpx.Response:
         """An answer of success, read to its end or open still."""
         tries = self.tries()
+        hung_up_on = 0
         while True:
             failure: RemoteProblem | SiteError
             try:
                 response = await self._send(call, whole=whole)
             except (httpx.TransportError, OSError) as error:
+                hung_up_on = hung_up_on + 1 if isinstance(error, HungUp) else 0
+                if 0 < hung_up_on < _HUNG_UP and self._may_ask_again(call):
+                    await asyncio.sleep(FIRST)
+                    continue
                 failure = self._broken(error)
+                if hung_up_on >= _HUNG_UP and not self._reached:
+                    failure.transient = False
                 if not call.repeatable and not isinstance(error, httpx.ConnectError):
                     failure.transient = False
             else:
@@ -194,6 +215,10 @@ class Connection:
                     return response
                 failure = self._refusal(response)
             await self.pause(tries, failure)
+
+    def _may_ask_again(self, call: Call[T]) -> bool:
+        """Whether a service that hung up is asked once more, before anybody is told."""
+        return call.repeatable and not self._reached and self._patience > 0
 
     async def _send(self, call: Call[T], *, whole: bool) -> httpx.Response:
         size = len(call.content) if isinstance(call.content, bytes) else call.size
@@ -207,9 +232,13 @@ class Connection:
         )
         async with asyncio.timeout(self._timeout + call.wait + size / SLOWEST_LINE):
             response = await self._transport.handle_async_request(request)
-            if whole or not response.is_success:
-                async with aclosing(response):
-                    await response.aread()
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                await response.aclose()
+                raise _Odd("answers in an encoding that was not asked for")
+            if not (whole or response.is_success):
+                response = await _read(response, LONGEST_REFUSAL)
+            elif whole:
+                response = await _read(response, LONGEST_ANSWER)
         return response
 
     def _refusal(self, response: httpx.Response) -> RemoteProblem | SiteError:
@@ -230,19 +259,19 @@ class Connection:
             where=_plain(problem.where),
             retry_after=after,
         )
-        return RemoteProblem(self.name, problem)
+        # Tells apart a token that was forgotten from one that is good no more.
+        shown = self._access.shown() if status == httpx.codes.UNAUTHORIZED else ""
+        return RemoteProblem(self.name, problem, shown)
 
     def _broken(self, error: Exception) -> SiteError:
         """What went wrong on the way, and whether it may go better."""
+        if isinstance(error, _Odd):
+            return BadAnswer(f"{self.name}: {error}")
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLCertVerificationError):
-                why = cause.verify_message
-                return BadAnswer(f"{self.name}: its certificate is not trusted: {why}")
-            if isinstance(cause, ssl.SSLError) and "ALERT" in (cause.reason or ""):
-                said = (cause.reason or "").lower().replace("_", " ")
-                return BadAnswer(f"{self.name}: does not take this client's certificate: {said}")
-            if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
-                return BadAnswer(f"{self.name}: does not speak TLS")
+                return BadAnswer(f"{self.name}: {refused_server(cause, self._access)}")
+            if isinstance(cause, ssl.SSLError) and is_final(cause):
+                return BadAnswer(f"{self.name}: {refused_client(cause, self._access)}")
             if isinstance(cause, socket.gaierror) and not self._reached:
                 return BadAnswer(f"{self.name}: no such host: {cause.strerror}")
         if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
@@ -251,9 +280,33 @@ class Connection:
             return NoAnswer(f"{self.name}: no answer within {self._timeout:g} s")
         if isinstance(error, httpx.ConnectError):
             return NoAnswer(f"{self.name}: cannot be reached: {_reason(error)}")
-        if isinstance(error, HungUp):
-            return NoAnswer(f"{self.name}: hung up: it may want another certificate of the client")
+        if isinstance(error, HungUp) and not self._reached:
+            return NoAnswer(f"{self.name}: {hung_up(self._access)}")
         return NoAnswer(f"{self.name}: the connection was lost")
+
+
+class _Odd(httpx.RemoteProtocolError):
+    """An answer that no service of ours gives."""
+
+
+async def _read(response: httpx.Response, most: int) -> httpx.Response:
+    """
+    The answer with all its bytes.
+
+    Raises
+    ------
+    _Odd
+        When there are more than ``most``.
+    """
+    pieces, size = [], 0
+    async with aclosing(response):
+        async for piece in response.aiter_bytes():
+            size += len(piece)
+            if size > most:
+                raise _Odd(f"answers more than {most >> 20} MiB")
+            pieces.append(piece)
+    headers = response.headers
+    return httpx.Response(response.status_code, headers=headers, content=b"".join(pieces))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -78,7 +78,8 @@ async def _stream(
     lines = Lines()
     async with aclosing(connection.stream(calls.result_stream(handle, after))) as pieces:
         async for piece in pieces:
-            found = connection.understand(calls.decode_results, lines.feed(piece))
+            whole = connection.understand(lines.feed, piece)
+            found = connection.understand(calls.decode_results, whole)
             fresh = _later(found, cursor)
             if fresh:
                 cursor = fresh[-1].cursor

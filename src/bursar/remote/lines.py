@@ -1,6 +1,7 @@
 """Streams of lines: results as NDJSON, changes as server-sent events."""
 
-from collections.abc import Iterator
+LONGEST = 64 << 20
+"""Bytes of a line, or of an event."""
 
 
 class Lines:
@@ -8,15 +9,27 @@ class Lines:
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
+        self._size = 0
 
     def feed(self, piece: bytes) -> bytes:
-        """The lines that are whole now, with their ends; empty: none."""
+        """
+        The lines that are whole now, with their ends; empty: none.
+
+        Raises
+        ------
+        ValueError
+            When a line is longer than :data:`LONGEST`.
+        """
         end = piece.rfind(b"\n") + 1
         if not end:
             self._rest.append(piece)
+            self._size += len(piece)
+            if self._size > LONGEST:
+                raise ValueError(f"a line is longer than {LONGEST >> 20} MiB")
             return b""
         block = b"".join((*self._rest, piece[:end]))
         self._rest = [piece[end:]]
+        self._size = len(self._rest[0])
         return block
 
 
@@ -32,12 +45,26 @@ class Events:
     def __init__(self) -> None:
         self._lines = Lines()
         self._data: list[bytes] = []
+        self._size = 0
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Of each event that is whole now."""
+    def feed(self, piece: bytes) -> list[bytes]:
+        """
+        Of each event that is whole now.
+
+        Raises
+        ------
+        ValueError
+            When one is longer than :data:`LONGEST`, or has a line that is.
+        """
+        whole = []
         for line in self._lines.feed(piece).splitlines():
             if line.startswith(b"data:"):
                 self._data.append(line[5:].removeprefix(b" "))
+                self._size += len(line)
+                if self._size > LONGEST:
+                    raise ValueError(f"an event is longer than {LONGEST >> 20} MiB")
             elif not line and self._data:
-                yield b"\n".join(self._data)
+                whole.append(b"\n".join(self._data))
                 self._data.clear()
+                self._size = 0
+        return whole

@@ -21,6 +21,9 @@ MOST_TASKS = 20_000
 MOST_WORDS = 4_096
 """Of one command."""
 
+MOST_GRACE = 3600.0
+"""Seconds that a task may take to end when it is cancelled."""
+
 PREFIX = "/v1"
 """Of every path."""
 
@@ -148,10 +151,21 @@ class TaskPage(Answer, frozen=True):
     next: Count | None = None
 
 
-class CancelRequest(Struct, frozen=True):
-    """Which tasks are not wanted any more; None: all of the instance."""
+class CancelRequest(Struct, frozen=True, omit_defaults=True):
+    """
+    Which tasks are not wanted any more.
+
+    Parameters
+    ----------
+    tasks
+        Their numbers; None: all of the instance.
+    grace
+        Seconds that those which run have between being asked to end (SIGTERM) and being killed
+        (SIGKILL); None: the service's own.
+    """
 
     tasks: Annotated[list[Count], Meta(max_length=1_000_000)] | None = None
+    grace: Annotated[float, Meta(ge=0, le=MOST_GRACE)] | None = None
 
 
 class Cancelled(Answer, frozen=True):
@@ -184,13 +198,17 @@ class Result(Answer, frozen=True, omit_defaults=True, gc=False):
     stdout_size, stderr_size
         Bytes printed.
     start, end
-        When, on the worker.
+        When, by the worker's clock; moved to lie between when the service gave it out and when
+        it was told.
     host
         Name of the machine it ran on.
     user_seconds, system_seconds, max_rss
         What it used.
     reason
         One line when it did not succeed.
+    lost
+        Of one that failed without an exit code: whether its worker was lost, as often as it was
+        tried, so that nothing is said against the task; None: not said.
     value
         Base64 of a call's pickled value.
     sealed
@@ -216,6 +234,7 @@ class Result(Answer, frozen=True, omit_defaults=True, gc=False):
     system_seconds: float = 0.0
     max_rss: int = 0
     reason: str = ""
+    lost: bool | None = None
     value: str = ""
     sealed: str = ""
 
@@ -287,7 +306,10 @@ class InstanceInfo(Answer, frozen=True, omit_defaults=True):
     expires
         When it goes unless something happens; None while tasks are unfinished.
     note
-        Why nothing of it runs now, for people: no agreement, no money; empty: nothing is amiss.
+        Why nothing of it runs now, for people: no agreement, no money, no worker that is wide
+        enough; empty: nothing is amiss.
+    spent
+        What its tasks came to on shared processors so far, micro-units.
     """
 
     id: str
@@ -299,6 +321,7 @@ class InstanceInfo(Answer, frozen=True, omit_defaults=True):
     kept_from: Count = 0
     expires: float | None = None
     note: str = ""
+    spent: int = 0
 
 
 class InstanceList(Answer, frozen=True):
@@ -319,6 +342,22 @@ class FileList(Answer, frozen=True):
     """Files of an instance."""
 
     files: list[FileInfo]
+
+
+class CopyRequest(Struct, frozen=True):
+    """
+    Files of another instance of the caller's, which need not be sent again.
+
+    Parameters
+    ----------
+    source
+        That instance.
+    files
+        Names, the same in both; those that are not there are passed over.
+    """
+
+    source: Name
+    files: Annotated[list[str], Meta(min_length=1, max_length=1000)]
 
 
 # The site.
@@ -352,6 +391,8 @@ class SiteInfo(Answer, frozen=True):
         By which it sells: of ``"posted"``, ``"bargaining"``, ``"tender"``, ``"auction"``.
     must_buy
         Whether tasks run only under an agreement.
+    shared_price
+        Currency units per processor-second that tasks use without an agreement.
     slots
         What can be bought now.
     waiting
@@ -374,6 +415,7 @@ class SiteInfo(Answer, frozen=True):
     fixed_price: float = 0.0
     protocols: tuple[str, ...] = ()
     must_buy: bool = False
+    shared_price: float = 0.0
     slots: tuple[SlotInfo, ...] = ()
     waiting: float | None = None
     attributes: dict[str, str | int | float | bool] = {}
@@ -516,6 +558,8 @@ class Overview(Answer, frozen=True):
         On disk.
     problem
         Why new work is refused; empty: it is not.
+    degraded
+        What does not work though new work is taken: local accounts whose workers cannot be had.
     """
 
     at: float
@@ -532,13 +576,24 @@ class Overview(Answer, frozen=True):
     currency: str = "SU"
     draining: bool = False
     problem: str = ""
+    degraded: str = ""
 
 
 class Health(Answer, frozen=True):
-    """Whether it lives, or is ready for work; ``problem`` says why not."""
+    """
+    Whether it lives, or is ready for work.
+
+    Parameters
+    ----------
+    problem
+        Why it is not; empty: it is.
+    degraded
+        What does not work though it is; no names are in it.
+    """
 
     status: Literal["ok", "draining", "failing"]
     problem: str = ""
+    degraded: str = ""
     version: str = ""
 
 

@@ -20,6 +20,8 @@ class RemoteProblem(BursarError):
         Name of the service.
     problem
         What it says.
+    shown
+        By what the client said who it is, for people; empty: that is not what it is about.
 
     Attributes
     ----------
@@ -28,7 +30,7 @@ class RemoteProblem(BursarError):
         none.
     """
 
-    def __init__(self, site: str, problem: Problem) -> None:
+    def __init__(self, site: str, problem: Problem, shown: str = "") -> None:
         self.site = site
         self.problem = problem
         self.kind = problem.type.rpartition("/problems/")[2] if "/" in problem.type else ""
@@ -36,7 +38,8 @@ class RemoteProblem(BursarError):
         bad_input = 400 <= problem.status < 500 and problem.status not in _NOT_INPUT
         self.exit_status = 2 if bad_input else 1
         detail = problem.detail or problem.title or f"refused, status {problem.status}"
-        super().__init__(": ".join(part for part in (site, problem.where, detail) if part))
+        line = ": ".join(part for part in (site, problem.where, detail) if part)
+        super().__init__(f"{line} ({shown})" if shown else line)
 
     @property
     def status(self) -> int:

@@ -26,7 +26,7 @@ from msgspec import Meta
 from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
 from bursar.model.errors import InputError, nearest
 from bursar.model.remote import SealLevel
-from bursar.remote.access import Access, read_token, token_from
+from bursar.remote.access import ENVIRONMENT, Access, FoundToken, read_token, token_from
 
 File = Annotated[str, Meta(min_length=1)]
 
@@ -132,12 +132,34 @@ def _tables(path: Path) -> dict[str, ServiceTable]:
         raise at_line(error, text, path) from None
 
 
+def _same(one: str, other: str) -> bool:
+    """Whether two URLs name one address: hosts and schemes have no case."""
+    return _address(one) == _address(other)
+
+
+def _address(url: str) -> tuple[str, str]:
+    head, slashes, rest = url.partition("://")
+    netloc, slash, path = rest.partition("/")
+    return f"{head}{slashes}{netloc}".lower(), f"{slash}{path}".rstrip("/")
+
+
 def _by_url(
     url: str, tables: Mapping[str, ServiceTable], path: Path, environment: Mapping[str, str]
 ) -> Service:
-    for name, table in tables.items():
-        if table.url.rstrip("/") == url.rstrip("/"):
-            return _service(name, table, path, environment)
+    named = [name for name, table in tables.items() if _same(table.url, url)]
+    if len(named) > 1:
+        raise InputError(
+            f"{len(named)} services of {path} have this URL: {', '.join(named)}",
+            where="--site",
+            hint="name one of them",
+        )
+    if named:
+        return _service(named[0], tables[named[0]], path, environment)
+    token, looked = token_from(environment)
+    if not token:
+        looked += f", and {path} " + (
+            "has no service of this URL" if path.exists() else "is not there"
+        )
 
     def file(variable: str) -> Path | None:
         said = environment.get(variable, "")
@@ -146,7 +168,9 @@ def _by_url(
     return Service(
         access=Access(
             url=url,
-            token=token_from(environment),
+            token=token,
+            token_place=looked,
+            place=ENVIRONMENT,
             ca=file("BURSAR_CA"),
             fingerprint=environment.get("BURSAR_FINGERPRINT", ""),
             certificate=file("BURSAR_CERTIFICATE"),
@@ -159,25 +183,34 @@ def _service(name: str, table: ServiceTable, path: Path, environment: Mapping[st
     def file(said: str | None) -> Path | None:
         return None if said is None else path.parent / Path(said).expanduser()
 
-    token = file(table.token_file)
+    place = f"{path}: {joined('service', name)}"
+
+    def found() -> FoundToken:
+        if (own := file(table.token_file)) is not None:
+            return FoundToken(read_token(own), f"token_file {own}")
+        if table.certificate:  # the environment's goes nowhere where another way in is known
+            return FoundToken("", f"{place} names no token_file")
+        token, looked = token_from(environment)
+        return FoundToken(token, looked if token else f"{place} names no token_file, and {looked}")
+
     try:
+        token, looked = found()
         access = Access(
             url=table.url,
             name=name,
-            # The environment's goes nowhere where another way in is known.
-            token=read_token(token)
-            if token
-            else ("" if table.certificate else token_from(environment)),
+            token=token,
+            token_place=looked,
+            place=place,
             ca=file(table.ca),
             fingerprint=table.fingerprint,
             certificate=file(table.certificate),
             key=file(table.key),
         )
     except InputError as error:
-        raise error.within(f"{path}: {joined('service', name)}") from None
+        raise error.within(place) from None
     if table.seal is not None and None in (table.certificate, table.ca):
         raise InputError(
             'needs "ca" and "certificate"',
-            where=f"{path}: {joined('service', name)}.seal",
+            where=f"{place}.seal",
         )
     return Service(access=access, seal=table.seal)

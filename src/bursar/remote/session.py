@@ -65,9 +65,11 @@ class AsyncSession:
             async for batch in batches:
                 yield batch if seals is None else [seals.open(result) for result in batch]
 
-    async def cancel(self, numbers: Sequence[int] | None = None) -> int:
-        """Tasks are not wanted any more, None: all; how many that stops."""
-        return await self.client.cancel(self.handle, numbers)
+    async def cancel(
+        self, numbers: Sequence[int] | None = None, *, grace: float | None = None
+    ) -> int:
+        """How many that stops; see :meth:`AsyncServiceClient.cancel`."""
+        return await self.client.cancel(self.handle, numbers, grace=grace)
 
     async def destroy(self) -> None:
         """Its tasks are killed; its results and files go."""
@@ -82,6 +84,12 @@ class AsyncSession:
     ) -> api.FileInfo:
         """Puts a file into it."""
         return await self.client.upload(self.handle, name, source, executable=executable)
+
+    async def copy_files(
+        self, source: str, names: Sequence[str], *, wait: float = 0.0
+    ) -> list[api.FileInfo]:
+        """Puts files of another instance into it; see :meth:`AsyncServiceClient.copy_files`."""
+        return await self.client.copy_files(self.handle, source, names, wait=wait)
 
     async def download(self, name: str, target: Path) -> int:
         """Writes a file of it to this machine; its bytes."""

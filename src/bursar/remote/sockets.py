@@ -18,6 +18,8 @@ from collections.abc import AsyncGenerator
 import httptools
 import httpx
 
+from bursar.remote.tls_failures import WrongPin
+
 KEPT = 30.0
 """Seconds for which a connection without a request is kept: less than a service keeps it."""
 
@@ -30,14 +32,8 @@ _MOST_HEADERS = 64 * 1024
 _LINE_END = re.compile(rb"[\r\n\0]")
 
 
-class WrongPin(ssl.SSLCertVerificationError):
-    """The server's certificate is not the one that is expected."""
-
-    verify_message = "it is not the certificate that is pinned"
-
-
 class HungUp(httpx.ReadError):
-    """TLS was agreed on, and closed before the first answer: so are strangers turned away."""
+    """TLS was agreed on, and closed without a word: so may strangers be turned away."""
 
 
 class Sockets(httpx.AsyncBaseTransport):
@@ -271,7 +267,8 @@ class _Link(asyncio.Protocol):
     def _check_lost(self) -> None:
         if self._lost is None:
             return
-        if not self._heard and self._transport.get_extra_info("ssl_object") is not None:
+        is_silent = not self._heard and not isinstance(self._lost, ssl.SSLError)
+        if is_silent and self._transport.get_extra_info("ssl_object") is not None:
             raise HungUp(str(self._lost)) from self._lost
         raise httpx.ReadError(str(self._lost)) from self._lost
 

@@ -93,7 +93,11 @@ async def save(connection: Connection, call: Call[None], target: Path) -> int:
         raise InputError(f"cannot write it: {error.strerror}", where=str(target)) from None
     try:
         with file:
-            size = await _Incoming(file).take(connection, call)
+            incoming = _Incoming(file)
+            size = await incoming.take(connection, call)
+            if incoming.executable:  # for whoever may read it
+                mode = os.fstat(file.fileno()).st_mode
+                os.fchmod(file.fileno(), mode | (mode & 0o444) >> 2)
         part.replace(target)
     except BaseException:
         part.unlink()
@@ -152,10 +156,16 @@ class _Incoming:
     ----------
     target
         Empty.
+
+    Attributes
+    ----------
+    executable
+        Whether what came is a program, as the service says.
     """
 
     def __init__(self, target: BinaryIO) -> None:
         self._target = target
+        self.executable = False
         self._received = 0
         self._tag = ""
 
@@ -184,6 +194,7 @@ class _Incoming:
 
     def _on_head(self, answer: httpx.Response) -> None:
         self._tag = answer.headers.get("ETag", "")
+        self.executable = answer.headers.get("Bursar-Executable", "").lower() == "true"
         if answer.status_code != httpx.codes.PARTIAL_CONTENT:
             self._target.seek(0)
             self._target.truncate()

@@ -210,6 +210,8 @@ class ServiceConfig:
         The user whom everybody on this machine is, without security.
     users
         By name.
+    only_listed_users
+        Whether a certificate is no way in for users whom ``users`` does not name.
     scrapers
         Users who may read the metrics without being administrators.
     selling, tasks, limits, http, log
@@ -227,6 +229,7 @@ class ServiceConfig:
     sealed: Sealed | None = None
     owner: str = "owner"
     users: Mapping[str, User] = field(default_factory=dict)
+    only_listed_users: bool = False
     selling: Selling = Selling()
     scrapers: frozenset[str] = frozenset()
     tasks: TaskRules = TaskRules()
@@ -238,6 +241,13 @@ class ServiceConfig:
         """The account under which a user's tasks run; empty: the service's own."""
         known = self.users.get(user)
         return known.local_user if known and known.local_user else self.tasks.local_user
+
+    def scopes_of(self, user: str) -> frozenset[Scope]:
+        """What a certificate of a user's allows."""
+        known = self.users.get(user)
+        if known is None:
+            return frozenset() if self.only_listed_users else User().scopes
+        return known.scopes
 
     def own_limits(self) -> dict[str, EngineLimits]:
         """Of the users who are known by name: what they may have."""

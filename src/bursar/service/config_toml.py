@@ -88,6 +88,9 @@ class ServiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[str, Meta(min_length=1, max_length=200)],
         Meta(description="Who everybody on this machine is, without security."),
     ] = "owner"
+    only_listed_users: Annotated[
+        bool, Meta(description="Whether a user's certificate needs a table [users.NAME].")
+    ] = False
     scrapers: Annotated[
         list[str], Meta(description="Users who may read the metrics without being administrators.")
     ] = []
@@ -308,6 +311,11 @@ def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
             where="service.listen",
             hint='set security = "tls" or "mutual", or listen on 127.0.0.1',
         )
+    if table.only_listed_users and table.security != "mutual":
+        raise InputError(
+            'goes with security = "mutual"; tokens are for whom they were made',
+            where="service.only_listed_users",
+        )
     worker_listen = None
     if table.worker_listen is not None:
         worker_listen = _address(table.worker_listen, "service.worker_listen")
@@ -334,6 +342,7 @@ def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
         sealed=_sealed(table, folder),
         owner=table.owner,
         users=users,
+        only_listed_users=table.only_listed_users,
         selling=_selling(file.market),
         scrapers=frozenset(table.scrapers),
         tasks=_task_rules(file.tasks, site),

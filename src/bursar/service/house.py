@@ -25,6 +25,7 @@ from bursar.service.engine.homes import Homes
 from bursar.service.http.app import Api
 from bursar.service.http.parts import Authenticator, Parts
 from bursar.service.hub import Hub
+from bursar.service.hub.seal_key import SealKeyFile
 from bursar.service.identity import authentication
 from bursar.service.identity.tokens import TokenBook
 from bursar.service.identity.trust import TrustFiles
@@ -116,7 +117,7 @@ class House:
         self._open_sites = contextlib.AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._is_open = self._is_draining = False
+        self._is_open = self._is_draining = self._is_drained = False
         self._changed = asyncio.Event()
         self.journal: Journal = SegmentedJournal(
             disk,
@@ -151,6 +152,7 @@ class House:
             secret=identity.secret,
             run=identity.run,
             outlives=config.tasks.outlives,
+            seal_key=_seal_key_to_tell(config),
         )
         self.staff = Staff(
             sites=sites,
@@ -210,17 +212,11 @@ class House:
         )
 
     def _authenticator(self, trust: TrustFiles | None) -> Authenticator:
-        users = self._config.users
-
-        def scopes_of(user: str) -> frozenset[str]:
-            known = users.get(user)
-            return known.scopes if known is not None else frozenset()
-
         return authentication.Authenticator(
             self._config.security,
             self.tokens,
             clients=trust,
-            scopes_of=scopes_of,
+            scopes_of=self._config.scopes_of,
             owner=self._config.owner,
         )
 
@@ -279,15 +275,36 @@ class House:
         end = loop.time() + seconds
         while self.engine.running and loop.time() < end:
             await asyncio.sleep(min(_LOOK, end - loop.time()))
+        self._end_drain()
         return self.engine.running
 
+    def _end_drain(self) -> None:
+        """Says once that draining has finished, and what it has left."""
+        if self._is_drained:
+            return
+        self._is_drained = True
+        left = self.engine.running
+        what = "no task runs any more"
+        if left:
+            what = f"{left} {'task goes' if left == 1 else 'tasks go'} on with the workers"
+        log.info("drained: %s", what, extra={"fields": {"running": left}})
+
     def reprice(self, site: SiteFacts) -> None:
-        """What is asked from now on; agreements keep their prices."""
-        self.desk.reprice(site.pricing or Pricing(site.unit_price or 0.0))
+        """
+        The configuration was read again: what it asks counts from now on where that has changed,
+        and agreements keep their prices.
+        """
+        self.desk.reconfigure(site.pricing or Pricing(site.unit_price or 0.0))
+
+    def relimit(self, config: ServiceConfig) -> None:
+        """What users may have and ask from now on; what they have they keep."""
+        self.engine.relimit(config.limits, config.own_limits())
+        self.app.relimit(config.http, config.own_http())
 
     async def close(self) -> None:
         """Ends; workers are left to themselves, and look for the next life."""
         self.begin_drain()
+        self._end_drain()
         self.app.close()
         for task in self._tasks:
             task.cancel()
@@ -311,7 +328,13 @@ class House:
             return api.Health(status="draining", problem="the service is draining")
         if not self._is_open:
             return api.Health(status="failing", problem="the service is starting")
-        return api.Health(status="failing" if problem else "ok", problem=problem)
+        if problem:
+            return api.Health(status="failing", problem=problem)
+        # One user's account is no reason to keep the work of all others away.
+        failing = len(self.staff.failing)
+        accounts = "1 local account" if failing == 1 else f"{failing} local accounts"
+        degraded = f"workers of {accounts} cannot be had" if failing else ""
+        return api.Health(status="ok", degraded=degraded)
 
     # What goes on in it.
 
@@ -357,11 +380,23 @@ class House:
     async def _tick(self) -> None:
         while True:
             self.engine.tick()
+            if self._is_draining and not self.engine.running:
+                self._end_drain()
             if any(demand.tasks for demand in self.engine.demand().values()):
                 self.staff.look()
+            else:
+                self.staff.look_at_idle()
             await asyncio.sleep(TICK)
 
 
 def say(message: str) -> None:
     """A line for people."""
     log.info("%s", message)
+
+
+def _seal_key_to_tell(config: ServiceConfig) -> SealKeyFile | None:
+    """The key of workers that run as other accounts, which need not be able to read its file."""
+    accounts = [config.tasks.local_user, *(user.local_user for user in config.users.values())]
+    if config.sealed is None or not any(accounts):
+        return None
+    return SealKeyFile(config.sealed.key)

@@ -76,7 +76,7 @@ class Manager:
     def site(self, user: str) -> api.SiteInfo:
         """What it offers to a user."""
         config, facts, now = self._config, self._config.site, self._clock()
-        free = self._staff.free
+        free, price = self._staff.free, self._desk.posted(user, now)
         return api.SiteInfo(
             name=config.name,
             processors=facts.processors,
@@ -84,10 +84,11 @@ class Manager:
             speed=facts.speed,
             memory=facts.memory,
             currency=facts.currency,
-            unit_price=self._desk.posted(user, now),
+            unit_price=price,
             fixed_price=facts.fixed_price or 0.0,
             protocols=config.selling.protocols,
             must_buy=config.selling.must_buy,
+            shared_price=(price or 0.0) if config.selling.price_shared else 0.0,
             slots=self._desk.slots(user, now),
             waiting=0.0 if free else None,
             attributes=dict(facts.attributes),
@@ -103,6 +104,16 @@ class Manager:
     def ready(self) -> api.Health:
         """Whether it takes work, and if not, why; no names are in it."""
         return self._state()
+
+    def degraded(self) -> str:
+        """What does not work though it takes work, for administrators; empty: all does."""
+        failing = self._staff.failing.items()
+        return "; ".join(
+            f'workers of the account "{account}" cannot be had: {reason}'
+            if account
+            else f"workers cannot be had: {reason}"
+            for account, reason in failing
+        )
 
     def drain(self) -> None:
         """Begins to take nothing more."""
@@ -148,6 +159,7 @@ class Manager:
             workers=len(there),
             processors=sum(worker.processors for worker in there),
             processors_busy=sum(worker.busy for worker in there),
+            accounts_failing=len(self._staff.failing),
             journal_bytes=self._journal.size,
             ready=state.status == "ok",
             draining=state.status == "draining",

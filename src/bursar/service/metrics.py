@@ -25,6 +25,8 @@ class Figures:
         Tasks now.
     instances, workers, processors, processors_busy
         That there are.
+    accounts_failing
+        Local accounts whose workers cannot be had.
     journal_bytes
         On disk.
     ready
@@ -45,6 +47,7 @@ class Figures:
     workers: int = 0
     processors: int = 0
     processors_busy: int = 0
+    accounts_failing: int = 0
     journal_bytes: int = 0
     ready: bool = True
     draining: bool = False
@@ -70,7 +73,7 @@ class Metrics:
             registry=self._registry,
         )
         self._seconds = Histogram(
-            "bursar_http_request_seconds",
+            "bursar_http_request_duration_seconds",
             "How long they took.",
             ("route",),
             buckets=BUCKETS,
@@ -94,7 +97,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it, as it is scraped."""
-        return generate_latest(self._registry)
+        return generate_latest(_WithoutCreated(self._registry))
 
 
 _COUNTERS: Sequence[tuple[str, str]] = (
@@ -110,10 +113,27 @@ _GAUGES: Sequence[tuple[str, str, str]] = (
     ("workers", "workers", "Workers that are connected."),
     ("processors", "processors", "Processors of these."),
     ("processors_busy", "processors_busy", "Processors with tasks."),
+    ("accounts_failing", "accounts_failing", "Local accounts whose workers cannot be had."),
     ("journal_bytes", "journal_bytes", "Size of the journal on disk."),
     ("ready", "ready", "Whether the service takes work."),
     ("draining", "draining", "Whether it is on its way out."),
 )
+
+
+class _WithoutCreated:
+    """
+    A registry without the times since which its series are there: they double their number, and
+    the text format has no use for them.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """All of the registry's."""
+        for family in self._registry.collect():
+            family.samples = [s for s in family.samples if not s.name.endswith("_created")]
+            yield family
 
 
 class _Standing:
@@ -131,7 +151,7 @@ class _Standing:
             yield GaugeMetricFamily(f"bursar_{name}", text, value=float(getattr(now, field)))
         seconds = now.certificate_seconds
         yield GaugeMetricFamily(
-            "bursar_certificate_seconds",
+            "bursar_certificate_remaining_seconds",
             "For which the service's certificate is good still; NaN without one.",
             value=math.nan if seconds is None else seconds,
         )

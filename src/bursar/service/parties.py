@@ -218,8 +218,14 @@ class Desk(Protocol):
     def may_run(self, pool: str, user: str, now: float) -> float | Refusal:
         """Seconds for which a task may run in a pool; or why none may (unpaid, over, not begun)."""
 
+    def width(self, pool: str, user: str) -> int | None:
+        """Processors that a task in a pool can hold at the most; None: as many as the site has."""
+
     def used(self, pool: str, user: str, what: str, processors: int, seconds: float) -> None:
         """Shared processors were used: charged where that costs; in the journal on return."""
+
+    def came_to(self, user: str, what: str) -> int:
+        """Micro-units that something of a user's came to on shared processors so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +296,13 @@ class Engine(Protocol):
     def tasks(self, user: str, handle: str, after: int, limit: int) -> api.TaskPage:
         """Where tasks stand, from number ``after`` on."""
 
-    async def cancel(self, user: str, handle: str, tasks: Sequence[int] | None) -> api.Cancelled:
+    async def cancel(
+        self,
+        user: str,
+        handle: str,
+        tasks: Sequence[int] | None,
+        grace: float | None = None,
+    ) -> api.Cancelled:
         """Tasks are not wanted any more; each still has a result."""
 
     async def results(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from bursar.dispatch.limits import ResourceLimits
 from bursar.dispatch.tls import make_certificate
 from bursar.model.errors import BursarError, InputError
 from bursar.sealing.certificates import names_of, read_certificates
@@ -80,7 +81,7 @@ async def run_service(
 ) -> None:
     """
     Serves until a signal ends it: SIGTERM or SIGINT drain it, another one ends it at once; SIGHUP
-    reads certificates and prices again.
+    reads certificates, prices and limits of users again.
 
     Parameters
     ----------
@@ -99,6 +100,7 @@ async def run_service(
     BursarError
         When it can do its work no longer; started again, it goes on where it was.
     """
+    ResourceLimits().impose()  # its memory is full of secrets: there are no core files
     premises = Premises(config, file)
     try:
         await premises.run(drain_seconds, on_start)
@@ -177,6 +179,7 @@ class Premises:
             await self._serve(house)
             self._supervisor.stopping()
             await self._drain(house, drain_seconds)
+        log.info("ended")
 
     def _house(self, identity: Identity, disk: RealDisk, workers: socket.socket) -> House:
         config = self._config
@@ -226,9 +229,6 @@ class Premises:
         finally:
             draining.cancel()
             hurry.cancel()
-        left = house.engine.running
-        if left:
-            log.info("tasks that go on with their workers: %d", left)
 
     async def _close_doors(self, house: House, listening: Listening) -> None:
         house.app.end_streams()
@@ -264,8 +264,13 @@ class Premises:
         self._ending.set()
 
     def _reload(self, house: House) -> None:
-        """Certificates and prices, as their files say now; what is wrong there changes nothing."""
+        """What files say now; of one that is wrong nothing is taken, and what it said stays."""
         self._supervisor.reloading()
+        self._reload_certificates()
+        self._reload_file(house)
+        self._supervisor.ready("read again")
+
+    def _reload_certificates(self) -> None:
         try:
             if self._tls is not None:
                 self._tls.reload()
@@ -274,14 +279,25 @@ class Premises:
                 self._trust.refresh()
                 if self._trust.problem:
                     log.error("%s", self._trust.problem)
-            if self._file is not None:
-                site = read_service(self._file).site
-                if site.pricing is not None or site.unit_price is not None:
-                    house.reprice(site)
-            log.info("certificates and prices were read again")
         except BursarError as error:
-            log.error("nothing was read again: %s", error)
-        self._supervisor.ready("read again")
+            log.error("certificates stay as they were: %s", error)
+        else:
+            log.info("certificates were read again")
+
+    def _reload_file(self, house: House) -> None:
+        """Prices, and how much users may have and ask; all of them, or none."""
+        if self._file is None:
+            return
+        try:
+            config = read_service(self._file)
+        except BursarError as error:
+            log.error("prices and limits stay as they were: %s", error)
+            return
+        site = config.site
+        if site.pricing is not None or site.unit_price is not None:
+            house.reprice(site)
+        house.relimit(config)
+        log.info("prices and limits were read again")
 
     def _warn_of_certificate(self) -> None:
         if self._tls is None:

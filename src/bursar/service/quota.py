@@ -21,7 +21,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ----------
     instances, unfinished, tasks, task_bytes, result_bytes
         See :class:`~bursar.service.engine.limits.EngineLimits`.
-    instance_bytes, rate, burst, requests, streams
+    instance_bytes, user_bytes, rate, burst, requests, streams
         See :class:`~bursar.service.http.limits.HttpLimits`.
     """
 
@@ -31,6 +31,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     task_bytes: Number | None = None
     result_bytes: Number | None = None
     instance_bytes: Number | None = None
+    user_bytes: Number | None = None
     rate: Pace | None = None
     burst: Annotated[float, Meta(ge=1)] | None = None
     requests: Number | None = None

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,9 @@ from typing import TypeVar
 
 from bursar.model.errors import InputError
 from bursar.service.disk import DiskBroken, DiskFull
+from bursar.service.logs import LOGGER
+
+log = logging.getLogger(f"{LOGGER}.disk")
 
 T = TypeVar("T")
 
@@ -296,9 +300,17 @@ def _take_lock(folder: Path) -> int:
 
 @contextlib.contextmanager
 def _asking(path: Path) -> Iterator[None]:
-    """An operating system's complaint as one of a disk."""
+    """
+    An operating system's complaint as one of a disk.
+
+    What is raised may reach users, who are not told where the service keeps its things.
+    """
     try:
         yield
     except OSError as error:
-        kind = DiskFull if error.errno in _FULL else DiskBroken
-        raise kind(f"{path}: {error.strerror}") from error
+        said = f"{path.name}: {error.strerror}"
+        if error.errno in _FULL:
+            log.warning("%s: %s", path, error.strerror)
+            raise DiskFull(said) from error
+        log.error("%s: %s", path, error.strerror)
+        raise DiskBroken(said) from error

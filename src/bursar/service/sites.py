@@ -1,5 +1,6 @@
 """The site behind a service: this machine, account by account, or a cluster."""
 
+import stat
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +41,8 @@ def sites_of(
     Raises
     ------
     InputError
-        When workers could not live with what tasks are held to.
+        When workers could not live with what tasks are held to, or everybody on this machine can
+        read the key by which they open sealed tasks.
     """
     if config.site.batch is not None:
         # Its model of queues is compiled code, which takes time and memory that others can save.
@@ -49,6 +51,8 @@ def sites_of(
         folder = config.folder / PILOTS
         cluster = BatchSite(config.site, run=identity.run, folder=folder, lasting=True)
         return lambda account: cluster
+    if config.sealed is not None:
+        _check_mode(config.sealed.key)
     rules = config.tasks
     try:
         limits = ResourceLimits(
@@ -72,6 +76,20 @@ def sites_of(
         return known[account]
 
     return site
+
+
+def _check_mode(key: Path) -> None:
+    """Workers of other accounts are told what is in it: these need not be able to read it."""
+    try:
+        mode = key.stat().st_mode
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(key)) from None
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise InputError(
+            "everybody on this machine can read or change the key of sealed tasks",
+            where=str(key),
+            hint=f"chmod 600 {key}",
+        )
 
 
 def _terms(

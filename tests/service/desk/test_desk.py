@@ -1,6 +1,7 @@
 """Buying, paying by the time processors were there, and what others never see."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from tests.service.desk.desks import MICROS, SITE, Shop
@@ -301,6 +302,7 @@ def test_shared_use_is_added_up_and_posted() -> None:
     shop.journal.commit()
     shop.crash()
     assert shop.balance("alice") == 2_000 - 1_799.5
+    assert shop.desk.came_to("alice", "i1") == int(1_799.5 * MICROS)
     shop.desk.used("shared", "alice", "i1", 1, 1.0)
     shop.wait(10.0)
     assert shop.desk.invoice("alice").lines == [
@@ -314,6 +316,11 @@ def test_shared_use_is_added_up_and_posted() -> None:
     ]
     assert records < 10
     assert shop.desk.account("alice").spent == 1_800 * MICROS
+    shop.desk.used("shared", "alice", "i1", 1, 2.0)  # counts on from what was posted
+    shop.journal.commit()
+    shop.crash()
+    assert shop.desk.came_to("alice", "i1") == 1_801 * MICROS
+    assert shop.desk.came_to("bob", "i1") == shop.desk.came_to("alice", "i2") == 0
     assert shop.desk.faults() == []
 
 
@@ -366,6 +373,38 @@ def test_another_price_holds_for_what_comes() -> None:
     shop.crash()
     assert shop.desk.posted("alice", shop.now) == 3.0
     assert shop.desk.agreement("alice", shop.bought("alice")).unit_price == 3.0
+
+
+def test_a_price_holds_until_the_file_asks_for_another() -> None:
+    """
+    Read again as it was, or after a crash, the file changes nothing. Where it has changed it
+    counts, and what was said before is forgotten for good, even if the old file comes back.
+    """
+    old, new = SITE, replace(SITE, unit_price=0.75)
+    shop = Shop(old)
+
+    def asked() -> float:
+        return shop.desk.posted("alice", shop.now)
+
+    def crash_into(site: SiteFacts) -> None:
+        shop.journal.commit()
+        shop.configure(site)
+        shop.crash()
+
+    shop.desk.reprice(Pricing(2.0))
+    shop.desk.reconfigure(Pricing(old.unit_price or 0.0))
+    assert asked() == 2.0
+    crash_into(old)
+    assert asked() == 2.0
+    shop.desk.reconfigure(Pricing(0.75))
+    assert asked() == 0.75
+    shop.desk.reprice(Pricing(3.0))
+    crash_into(new)
+    assert asked() == 3.0
+    crash_into(old)
+    assert asked() == old.unit_price
+    crash_into(new)
+    assert asked() == 0.75
 
 
 def test_a_user_called_like_the_owner_has_an_account() -> None:

@@ -12,6 +12,7 @@ from bursar.model.admission import Refusal
 from bursar.model.outcome import Status
 from bursar.model.step import Exec, Step
 from bursar.remote import messages as api
+from bursar.service.engine.dispatching import GRACE
 from bursar.service.engine.limits import EngineLimits
 from bursar.service.parties import ServiceError
 
@@ -40,7 +41,8 @@ def test_a_task_goes_to_a_worker_and_its_result_to_the_client(world: World) -> N
     assert job.steps == (Exec(("echo", "hi")),)
     assert (job.environment, job.limit, job.processors) == ({"A": "b"}, 7.0, 1)
     assert job.home == str(world.engine.home("ann", handle))
-    world.end("w", job.task, stdout=b"hi\n", stdout_size=3)
+    world.now += 2.0
+    world.end("w", job.task, stdout=b"hi\n", stdout_size=3, start=1000.0, end=1001.0)
     (result,) = world.results(handle)
     assert msgspec.convert(result, api.Result) == api.Result(
         cursor=1,
@@ -331,6 +333,38 @@ def test_cancelled_tasks_end_at_once_or_are_killed(world: World) -> None:
         world.run(world.engine.cancel("ann", handle, [9]))
 
 
+def test_who_cancels_says_how_long_a_task_has_to_end(world: World) -> None:
+    """
+    As long as is usual where nothing is said; who asks again, with less patience, is heard.
+    """
+    handle = world.create()
+    world.submit(handle, 2)
+    world.join("w", 2)
+    assert world.run(world.engine.cancel("ann", handle, [0])).count == 1
+    assert world.run(world.engine.cancel("ann", handle, [1], 60.0)).count == 1
+    assert world.run(world.engine.cancel("ann", handle, [1])).count == 0
+    assert world.run(world.engine.cancel("ann", handle, None, 0.0)).count == 0
+    assert world.bench.graces == [GRACE, 60.0, 0.0]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_result_says_whether_only_the_worker_was_lost(world: World, lost: bool) -> None:
+    """
+    Another service tries such a task again at no charge to its tries; the reason is for people.
+    """
+    handle = world.create()
+    world.submit(handle, [api.TaskSpec(command=("true",), tries=1)])
+    world.join("w")
+    (job,) = list(world.bench.jobs["w"].values())
+    if lost:
+        world.bench.jobs["w"].clear()
+        world.lose("w")
+    else:
+        world.end("w", job.task, Status.FAILED, exit_code=None, reason="a file was lost")
+    (result,) = world.results(handle)
+    assert (result["state"], result["lost"]) == ("failed", lost)
+
+
 def test_what_was_cancelled_and_never_comes_back_ends(world: World) -> None:
     """
     A worker that is lost for good cannot say that it has killed a task.
@@ -383,6 +417,23 @@ def test_nothing_is_left_of_what_was_destroyed(world: World) -> None:
     world.submit(other, 1)
     (new,) = world.bench.jobs["w"].values()
     assert new.task >> 32 != job.task >> 32
+
+
+def test_nothing_is_killed_before_its_instance_is_gone_for_good(world: World) -> None:
+    """
+    Else a crash would leave the instance, with tasks killed that nobody has cancelled.
+    """
+    handle = world.create()
+    world.submit(handle, 1)
+    world.join("w")
+    world.journal.is_full = True
+    with pytest.raises(ServiceError, match="not even that"):
+        world.run(world.engine.destroy("ann", handle))
+    assert world.bench.stopped == {}
+    assert world.homes.made
+    world.journal.is_full = False
+    world.restart()
+    assert world.info(handle).counts.total == 1
 
 
 def test_a_home_goes_although_the_service_was_killed(world: World) -> None:
@@ -686,6 +737,28 @@ def test_a_draining_service_takes_nothing_and_finishes_what_runs(world: World) -
     assert len(world.bench.jobs["w"]) == 1
 
 
+def test_a_task_that_is_wider_than_its_agreement_is_refused(world: World) -> None:
+    """
+    It could never run; one that waits for a wider worker, or for any, is told why.
+    """
+    world.desk.widths["a1"] = 2
+    handle = world.create(agreement="a1")
+    wide, fit = (api.TaskSpec(command=("x",), processors=width) for width in (3, 2))
+    with pytest.raises(ServiceError, match="holds 3 processors, and the agreement has 2") as no:
+        world.submit(handle, [fit, wide])
+    assert (no.value.status, no.value.where) == (422, "tasks[1].processors")
+    assert world.info(handle).counts.total == 0
+
+    world.submit(handle, [fit])
+    assert world.info(handle).note == "no worker is there for its tasks yet"
+    world.join("narrow", 1, pool="a1")
+    assert world.info(handle).note == (
+        "its tasks need 2 processors of one worker, and the widest has 1"
+    )
+    world.join("wide", 2, pool="a1")
+    assert world.info(handle).note == ""
+
+
 def test_what_nobody_pays_for_does_not_run(world: World) -> None:
     """
     Before an agreement begins its tasks wait; after it has ended they wait again.
@@ -741,6 +814,35 @@ def test_shared_processors_are_charged_once_for_each_result(world: World) -> Non
     world.say("w", [outcome, outcome])
     world.end("w", second.task, Status.CANCELLED)
     assert world.desk.charged == [("shared", "ann", handle, 1, 6.0)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "times"),
+    [
+        (1002.0, 1005.0, (1002.0, 1005.0)),
+        (1000.0, 1010.0, (1000.0, 1010.0)),
+        (4602.0, 4605.0, (1007.0, 1010.0)),  # an hour ahead: as late as can be
+        (2.0, 5.0, (1000.0, 1003.0)),  # behind: as early as can be
+        (999.0, 1001.0, (1000.0, 1002.0)),
+        (0.0, 1e9, (1000.0, 1010.0)),  # longer than there was time
+    ],
+)
+def test_times_are_held_against_the_services_own_clock(
+    world: World, start: float, end: float, times: tuple[float, float]
+) -> None:
+    """
+    Given at 1000, told of at 1010: the task ran between, on no more processors than it holds,
+    whatever its worker says or its host's clock is.
+    """
+    handle = world.create()
+    world.submit(handle, [api.TaskSpec(command=("x",), processors=2)])
+    world.join("w", 2)
+    (job,) = world.bench.jobs["w"].values()
+    world.now += 10.0
+    world.say("w", [outcome_of(job, Status.SUCCEEDED, start, end=end)])
+    (result,) = world.results(handle)
+    assert (result["start"], result["end"]) == times
+    assert world.desk.charged == [("shared", "ann", handle, 1, 2 * (times[1] - times[0]))]
 
 
 def test_an_instance_goes_when_its_time_is_over(world: World) -> None:

@@ -91,6 +91,7 @@ class FakeDesk:
     def __init__(self) -> None:
         self.refused: dict[str, Refusal] = {}  # by pool
         self.seconds: dict[str, float] = {}
+        self.widths: dict[str, int] = {}
         self.charged: list[tuple[str, str, str, int, float]] = []
 
     def pool_of(self, user: str, agreement: str) -> str | Refusal:
@@ -101,8 +102,14 @@ class FakeDesk:
     def may_run(self, pool: str, user: str, now: float) -> float | Refusal:
         return self.refused.get(pool, self.seconds.get(pool, float("inf")))
 
+    def width(self, pool: str, user: str) -> int | None:
+        return self.widths.get(pool)
+
     def used(self, pool: str, user: str, what: str, processors: int, seconds: float) -> None:
         self.charged.append((pool, user, what, processors, seconds))
+
+    def came_to(self, user: str, what: str) -> int:
+        return 0
 
 
 class Bench:
@@ -111,6 +118,7 @@ class Bench:
     def __init__(self) -> None:
         self.jobs: dict[str, dict[int, Job]] = {}  # by worker, in order
         self.stopped: dict[str, set[int]] = {}
+        self.graces: list[float] = []
         self.asked_back: dict[str, int] = {}
 
     def give(self, worker: str, jobs: Sequence[bytes]) -> None:
@@ -121,6 +129,7 @@ class Bench:
 
     def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
         self.stopped.setdefault(worker, set()).update(tasks)
+        self.graces.append(grace)
 
     def take_back(self, worker: str, count: int) -> None:
         self.asked_back[worker] = self.asked_back.get(worker, 0) + count

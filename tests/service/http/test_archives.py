@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import httpx
 import msgspec
@@ -25,7 +26,7 @@ from bursar.service.http.archives import GZIP, KINDS, TAR, ZIP, Bounds, unpack
 from bursar.service.http.limits import HttpLimits, MiB
 from bursar.service.parties import ServiceError
 
-BOUNDS = Bounds(total=MiB, members=100, ratio=100)
+BOUNDS = Bounds(total=MiB, members=100, ratio=100, spare=0)
 
 
 def tar(*members: tuple[str, bytes], **kinds: bytes) -> bytes:
@@ -79,7 +80,7 @@ def put(root: Path, data: bytes, kind: str, bounds: Bounds = BOUNDS) -> list[api
     with TemporaryFile() as archive:
         archive.write(data)
         archive.seek(0)
-        return unpack(archive, len(data), kind, str(root), bounds)
+        return unpack(archive, len(data), kind, str(root), bounds, lambda size: None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -221,7 +222,7 @@ def test_an_archive_that_means_harm_leaves_nothing(
         (TAR, tar(*((f"f{i}", b"") for i in range(101))), BOUNDS),
         (ZIP, zipped(*((f"f{i}", b"") for i in range(101))), BOUNDS),
         # A thousandfold: more than small archives may, and than large ones may for their size.
-        (ZIP, zipped(("a", bytes(65 * MiB))), Bounds(total=1 << 40, members=9, ratio=100)),
+        (ZIP, zipped(("a", bytes(65 * MiB))), Bounds(total=1 << 40, members=9, ratio=100, spare=0)),
     ],
     ids=["tar", "gzip", "zip", "zip-many", "tar-members", "zip-members", "ratio"],
 )
@@ -368,3 +369,43 @@ def test_archives_do_not_keep_files_waiting(
 
     asyncio.run(main())
     world.api.close()
+
+
+@pytest.mark.parametrize(("size", "expected"), [(600, [200, 413]), (400, [200, 200])])
+@pytest.mark.parametrize("bound", ["instance_bytes", "user_bytes"])
+def test_two_archives_at_once_share_the_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, size: int, expected: list[int]
+) -> None:
+    """
+    Each fits alone; together they must fit, too. One that does not leaves nothing.
+    """
+    # Beside what comes out of them, the user's bound holds the archives while they lie there.
+    archived = [zipped((name, os.urandom(size))) for name in ("a", "b")]
+    most = 1000 + (sum(map(len, archived)) if bound == "user_bytes" else 0)
+    world = World(tmp_path, HttpLimits(**{bound: most}))
+    home = world.engine.make("ann", "mine").home
+    together = threading.Barrier(2)
+
+    def unpack_together(*arguments: Any) -> list[api.FileInfo]:
+        together.wait(60)
+        return unpack(*arguments)
+
+    monkeypatch.setattr(archives, "unpack", unpack_together)
+
+    async def main() -> list[int]:
+        async with world.client() as client:
+            answers = await asyncio.gather(
+                *(
+                    client.post(
+                        "/instances/mine/archive", content=data, headers={"content-type": ZIP}
+                    )
+                    for data in archived
+                )
+            )
+            return sorted(answer.status_code for answer in answers)
+
+    found = asyncio.run(main())
+    world.api.close()
+
+    assert found == expected
+    assert len(os.listdir(home / "files")) == found.count(200)

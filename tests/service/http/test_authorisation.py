@@ -19,6 +19,7 @@ BODIES: dict[str, dict[str, object]] = {
     "cancel": {"json": {}},
     "put-file": {"content": b"data"},
     "put-archive": {"content": b"\0" * 1024, "headers": {"content-type": "application/x-tar"}},
+    "copy-files": {"json": {"source": "mine", "files": ["there.txt"]}},
     "reprice": {"json": {"base": 1.0}},
     "create-token": {"json": {"user": "ann", "scopes": ["read"]}},
     "deposit": {"json": {"amount": 1, "key": "k"}},

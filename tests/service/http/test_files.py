@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.service.http.world import World, say
+from tests.service.http.world import World, problem, say
 
 from bursar.remote import messages as api
-from bursar.service.http import instance_files
+from bursar.service.http import file_store
 from bursar.service.http.limits import HttpLimits
 from bursar.service.http.names import UNFINISHED, parse_name
 from bursar.service.parties import ServiceError
@@ -85,6 +85,34 @@ def test_only_what_is_to_be_a_program_is_one(world: World, root: Path) -> None:
 
     assert (root / "run").stat().st_mode & 0o777 == 0o700
     assert (root / "data").stat().st_mode & 0o777 == 0o600
+    assert ask(world, "GET", f"{FILES}/run").headers["bursar-executable"] == "true"
+    assert "bursar-executable" not in ask(world, "GET", f"{FILES}/data").headers
+
+
+def test_files_of_another_instance_need_not_be_sent(world: World, root: Path) -> None:
+    """
+    Those that are there come as they are; another user's, or one outside, is as one that is not.
+    """
+    theirs = world.engine.make("ann", "theirs").home / "files"
+    (theirs / "a").mkdir()
+    (theirs / "a" / "run").write_text("one")
+    (theirs / "a" / "run").chmod(0o700)
+    (theirs / "leads-out").symlink_to("/etc/passwd")
+    world.engine.make("bob", "bobs")
+
+    def copy(source: str, *names: str) -> httpx.Response:
+        body = {"source": source, "files": names}
+        return ask(world, "POST", "/instances/mine/copies", json=body)
+
+    copied = copy("theirs", "a/run", "none", "leads-out")
+    assert copied.status_code == 200
+    files = msgspec.json.decode(copied.content, type=api.FileList).files
+    assert [(file.name, file.size) for file in files] == [("a/run", 3)]
+    assert (root / "a" / "run").read_text() == "one"
+    assert (root / "a" / "run").stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in root.iterdir()] == ["a"]
+    assert copy("bobs", "a").status_code == copy("nobodys", "a").status_code == 404
+    assert copy("theirs", "../secret").status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -321,18 +349,88 @@ def test_a_user_may_keep_more_or_less_than_others(tmp_path: Path) -> None:
     world.api.close()
 
 
-def test_a_full_disk_refuses_and_keeps(
-    world: World, root: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_user_has_a_bound_over_all_instances(tmp_path: Path) -> None:
+    """
+    Else many instances fill the disk together; what tasks wrote and printed counts, too.
+    """
+    world = World(tmp_path, HttpLimits(user_bytes=100), own_limits={"bob": HttpLimits()})
+    homes = [world.engine.make("ann", handle).home for handle in ("one", "two")]
+    world.engine.make("bob", "his")
+
+    async def main() -> list[int]:
+        async with world.client() as client, world.client("other") as other:
+
+            async def put(handle: str, size: int, who: httpx.AsyncClient = client) -> int:
+                path = f"/instances/{handle}/files/{size}"
+                return (await who.put(path, content=bytes(size))).status_code
+
+            found = [await put("one", 60), await put("two", 41), await put("two", 40)]
+            found += [await put("two", 1), await put("his", 200, other)]
+            (homes[0] / "files" / "60").unlink()
+            (homes[1] / "logs" / "0.1.stdout").write_bytes(bytes(30))
+            found += [await put("one", 31), await put("one", 30)]
+            del world.engine.held["two"]
+            return [*found, await put("one", 70), await put("one", 1)]
+
+    found = asyncio.run(main())
+    world.api.close()
+
+    assert found == [200, 413, 200, 413, 200, 413, 200, 200, 413]
+
+
+def test_what_is_deleted_makes_no_room_that_is_not_there(tmp_path: Path) -> None:
+    """
+    A task may make a file of any size that takes no room, for its user to delete.
+    """
+    world = World(tmp_path, HttpLimits(instance_bytes=100))
+    held = world.engine.make("ann", "mine")
+    assert ask(world, "PUT", f"{FILES}/a", content=b"x" * 100).status_code == 200
+    with (held.home / "files" / "hollow").open("wb") as hollow:
+        hollow.truncate(1 << 30)
+
+    assert ask(world, "DELETE", f"{FILES}/hollow").status_code == 204
+    assert ask(world, "PUT", f"{FILES}/b", content=b"x").status_code == 413
+    world.api.close()
+
+
+def test_who_has_too_much_to_count_is_not_counted_at_every_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    507, to be tried again; what is there stays as it was.
+    Else somebody over quota keeps the disk busy; meanwhile, to be tried again.
     """
+    world = World(tmp_path, HttpLimits(instance_bytes=100))
+    world.engine.make("ann", "mine")
+    monkeypatch.setattr(file_store, "_LONG", 0.0)
+    monkeypatch.setattr(file_store, "_RESTS", 1e9)
+
+    async def main() -> list[httpx.Response]:
+        async with world.client() as client:
+            return [await client.put(f"{FILES}/{size}", content=bytes(size)) for size in (60, 41)]
+
+    first, second = asyncio.run(main())
+    world.api.close()
+
+    assert (first.status_code, second.status_code) == (200, 429)
+    assert problem(second).type == "/problems/over-quota"
+    assert "retry-after" in second.headers
+
+
+def test_a_full_disk_refuses_and_keeps(tmp_path: Path) -> None:
+    """
+    507, to be tried again, well before tasks and results have no room; what is there stays.
+    """
+    world = World(tmp_path, HttpLimits(spare_bytes=1 << 60))
+    root = world.engine.make("ann", "mine").home / "files"
     (root / "kept").write_text("old")
-    monkeypatch.setattr(instance_files, "SPARE", 1 << 60)
 
     response = ask(world, "PUT", f"{FILES}/kept", content=b"new")
+    tar = {"content-type": "application/x-tar"}
+    archive = ask(world, "POST", ARCHIVE, content=bytes(10240), headers=tar)
+    world.api.close()
 
-    assert response.status_code == 507
+    assert response.status_code == archive.status_code == 507
+    assert problem(response).type == problem(archive).type == "/problems/disk-low"
     assert "retry-after" in response.headers
     assert (root / "kept").read_text() == "old"
     assert os.listdir(root) == ["kept"]

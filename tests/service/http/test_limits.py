@@ -5,7 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.http.world import Clock
 
-from bursar.service.http.limits import Buckets, HttpLimits, Room, Shares, neighbourhood
+from bursar.dispatch.neighbours import neighbourhood
+from bursar.service.http.buckets import Buckets, Pace
+from bursar.service.http.limits import HttpLimits
+from bursar.service.http.room import Room, Shares
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
@@ -86,6 +89,27 @@ def test_some_have_more_or_fewer_places() -> None:
     assert [room.enter("few") for _ in range(2)] == [True, False]
     assert [room.enter("many") for _ in range(4)] == [True, True, True, False]
     assert [room.enter("other") for _ in range(3)] == [True, True, False]
+
+
+def test_a_pace_and_a_room_may_change() -> None:
+    """
+    For those who are there, too; what is taken stays taken.
+    """
+    clock = Clock()
+    buckets, room = Buckets(1.0, 3.0, clock), Room(2)
+    assert [buckets.take(who) for who in ("a", "a", "b")] == [0.0] * 3
+    assert [room.enter("a") for _ in range(2)] == [True, True]
+
+    buckets.set_pace(0.5, 1.0, {"b": Pace(4.0, 5.0)})
+    room.set_most(1, {"b": 2})
+
+    assert [buckets.take("a") for _ in range(2)] == [0.0, 2.0]
+    clock.now += 10.0
+    assert [buckets.take("b") for _ in range(6)] == [0.0] * 5 + [0.25]
+    room.leave("a")
+    assert [room.enter(who) for who in ("a", "b", "b", "b")] == [False, True, True, False]
+    room.leave("a")
+    assert room.enter("a")
 
 
 def test_nobody_alone_takes_what_all_share() -> None:

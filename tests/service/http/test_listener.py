@@ -14,6 +14,7 @@ from tests.service.http.world import World
 
 from bursar.dispatch.tls import client_context, make_certificate, server_context
 from bursar.model.errors import InputError
+from bursar.service.http import accepting
 from bursar.service.http.limits import HttpLimits
 from bursar.service.http.listener import Listening, serve
 
@@ -204,6 +205,64 @@ def test_there_are_only_so_many_connections(world: World) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_nobody_keeps_others_out_by_silence(world: World, asks: bool) -> None:
+    """
+    Who has taken most places and asks nothing, or nothing more, gives them up to others, at once;
+    a request that is under way stays.
+    """
+    limits = HttpLimits(connections=4, header_seconds=1000.0, idle_seconds=1000.0)
+
+    async def main() -> None:
+        world.engine.make("ann", "mine")
+        world.api.relimit(HttpLimits(heartbeat=0.05), {})
+        async with listening(world, limits) as (_, port), asyncio.timeout(30):
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1") as client:
+                following = client.stream(
+                    "GET", "/instances/mine/events", headers={"authorization": "Bearer all"}
+                )
+                async with following as events:
+                    assert events.status_code == 200
+                    greedy = [
+                        await asyncio.open_connection(
+                            "127.0.0.1", port, local_addr=("127.0.0.2", 0)
+                        )
+                        for _ in range(3)
+                    ]
+                    for reader, writer in greedy if asks else ():
+                        writer.write(HEAD + b"\r\n")
+                        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
+                    closing = HEAD + b"Connection: close\r\n\r\n"
+                    assert (await talk(port, closing)).startswith(b"HTTP/1.1 200 ")
+                    await greedy[0][0].read()  # has ended
+                    assert await anext(events.aiter_bytes())  # says that it is still there
+            for _, writer in greedy:
+                writer.close()
+
+    asyncio.run(main())
+
+
+def test_silence_does_not_keep_neighbours_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Behind one gateway may be many; who has asked nothing for long makes room for one of them.
+    """
+    monkeypatch.setattr(accepting, "SILENT", 0.0)
+    limits = HttpLimits(connections=4, connections_per_address=2, header_seconds=1000.0)
+
+    async def main() -> None:
+        async with listening(world, limits) as (_, port), asyncio.timeout(30):
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            closing = HEAD + b"Connection: close\r\n\r\n"
+            assert (await talk(port, closing)).startswith(b"HTTP/1.1 200 ")
+            assert await silent[0][0].read() == b""
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(main())
+
+
 def test_who_never_speaks_tls_has_a_place_nonetheless(world: World) -> None:
     """
     Connections that are no TLS yet count, per address too, and end: else they are without bound.
@@ -250,7 +309,7 @@ def test_closing_ends_what_is_no_connection_yet(world: World) -> None:
             with suppress(ConnectionError):
                 assert await reader.read() == b""
             writer.close()
-            assert not found._entrance._taken
+            assert not found._entrance._places.taken
 
     asyncio.run(main())
     world.api.close()

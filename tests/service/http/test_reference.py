@@ -53,6 +53,7 @@ def test_the_page_has_every_route_and_no_other() -> None:
         api.Submitted,
         api.TaskInfo,
         api.CancelRequest,
+        api.CopyRequest,
         api.FileInfo,
         api.SiteInfo,
         api.SlotInfo,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.service.http.world import World
+from tests.service.http.world import TOKENS, World
 
 from bursar.remote import messages as api
 from bursar.service.http.limits import HttpLimits
@@ -184,6 +184,35 @@ def test_a_stream_goes_on_until_all_is_done_and_is_resumed_by_its_cursor(tmp_pat
 
     asyncio.run(main())
     world.api.close()
+
+
+@pytest.mark.parametrize("path", ["events", "results"])
+def test_a_stream_ends_with_the_token_that_it_was_asked_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """
+    Else who has a token that was revoked goes on to hear for as long as the stream lasts.
+    """
+    world = World(tmp_path, HttpLimits(heartbeat=0.005))
+
+    async def main() -> None:
+        with_tasks(world, 2, 1)
+        query = "follow=true" if path == "results" else ""
+        exchange = Exchange(world, f"/instances/mine/{path}", query)
+        assert await exchange.head() == 200
+        assert await exchange.piece()
+        assert len(await exchange.piece()) < 5  # it only shows that it lives
+        monkeypatch.delitem(TOKENS, "all")
+        world.engine.finish("mine", 1)
+        goes_on = True
+        while goes_on:
+            message = await exchange.messages.get()
+            assert b'"cursor":2' not in message["body"]
+            assert b'"results":2' not in message["body"]
+            goes_on = message.get("more_body", False)
+        await exchange.task
+
+    asyncio.run(main())
 
 
 def test_events_tell_of_each_change_and_take_up_where_they_left(tmp_path: Path) -> None:

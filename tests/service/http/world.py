@@ -125,6 +125,9 @@ class FakeEngine:
     def home(self, user: str, handle: str) -> Path:
         return self._mine(user, handle).home
 
+    def homes(self, user: str) -> Sequence[Path]:
+        return [held.home for held in self.held.values() if held.owner == user]
+
     def output(self, user: str, handle: str, task: int, stream: str) -> str:
         if task >= len(self._mine(user, handle).tasks):
             raise ServiceError("not-found", 404, "there is no file with what the task printed")
@@ -149,7 +152,13 @@ class FakeEngine:
         ]
         return api.TaskPage(tasks=found, next=after + limit if after + limit < count else None)
 
-    async def cancel(self, user: str, handle: str, tasks: Sequence[int] | None) -> api.Cancelled:
+    async def cancel(
+        self,
+        user: str,
+        handle: str,
+        tasks: Sequence[int] | None,
+        grace: float | None = None,
+    ) -> api.Cancelled:
         self._mine(user, handle)
         return api.Cancelled(count=len(tasks or ()))
 
@@ -291,6 +300,9 @@ class FakeManager:
 
     def ready(self) -> api.Health:
         return self.health()
+
+    def degraded(self) -> str:
+        return ""
 
     def metrics(self) -> bytes:
         return b"bursar_up 1\n"

@@ -13,15 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.service.engine.world import FakeJournal
-from tests.service.hub.floor import Wire, running
+from tests.service.hub.floor import Wire, ended, running
 
-from bursar.dispatch.credential import decode_credential
+from bursar.dispatch.attempt import MOST_PRINTED, MOST_RETURNED
+from bursar.dispatch.credential import PilotTerms, decode_credential
 from bursar.dispatch.entrance import MOST_STRANGERS
 from bursar.dispatch.line import SecureLine
 from bursar.dispatch.orphans import RUN, WORKER
+from bursar.dispatch.server import SPILL
 from bursar.dispatch.settings import Settings
 from bursar.dispatch.tls import make_certificate
 from bursar.dispatch.wire import (
+    BATCH_SIZE,
+    LONGEST_REASON,
     Cancel,
     GiveBack,
     Goodbye,
@@ -30,13 +34,17 @@ from bursar.dispatch.wire import (
     Recorded,
     Results,
     Returned,
+    SealKey,
     Work,
     frame,
 )
 from bursar.model.errors import SiteError
-from bursar.model.outcome import Status
+from bursar.model.outcome import Outcome, Status
 from bursar.service.engine.homes import Homes
+from bursar.service.hub import bounds
 from bursar.service.hub import connection as connection_module
+from bursar.service.hub.bounds import LARGEST_VALUE, WORKER_FRAME
+from bursar.service.hub.seal_key import SealKeyFile
 
 
 @pytest.fixture
@@ -140,6 +148,108 @@ def test_whatever_is_said_ends_at_most_its_own_connection(known: bool, data: byt
 async def _jobs(wire: Wire) -> Any:
     await wire.welcome()
     return await wire.jobs(1)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ((WORKER_FRAME + 1).to_bytes(4, "big"), "a frame of"),
+        (
+            frame(Results([Outcome(task=1, attempt=1, status=Status.FAILED, value=bytes(101))])),
+            "a value",
+        ),
+        (frame(Results([Outcome(task=1, attempt=1, status=Status.FAILED)] * 11)), "11 outcomes"),
+        (frame(Hello("x", "y", "z", 1, "l")), "a second hello"),
+    ],
+)
+def test_a_worker_that_says_more_than_ours_do_is_hung_up_on(
+    journal: FakeJournal,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    data: bytes,
+    complaint: str,
+) -> None:
+    """
+    Whoever has a lease's secret does not fill the service's memory; and somebody reads of it.
+    """
+    monkeypatch.setattr(bounds, "LARGEST_VALUE", 100)
+    monkeypatch.setattr(bounds, "MOST_OUTCOMES", 10)
+
+    async def rave() -> None:
+        async with running(journal) as floor:
+            worker = await floor.worker()
+            await worker.welcome()
+            worker.write(data)
+            assert await worker.hear() is None
+            await worker.close()
+
+    asyncio.run(rave())
+    (said,) = (record.getMessage() for record in caplog.records if "worker" in record.getMessage())
+    assert said.startswith(f"the worker 'here-l-0' on 'node' says what no worker says ({complaint}")
+
+
+def test_streams_and_reasons_are_no_longer_than_ours(journal: FakeJournal) -> None:
+    """
+    A worker puts longer ones in files, and cuts reasons; what comes all the same is cut here.
+    """
+
+    async def tell() -> None:
+        async with running(journal) as floor:
+            await floor.submit(1)
+            worker = await floor.worker()
+            (job,) = await _jobs(worker)
+            text = b"x" * (SPILL + 1)
+            long = msgspec.structs.replace(
+                ended(job), stdout=text, stderr=text, reason="y" * (LONGEST_REASON + 1)
+            )
+            worker.say(Results([long]))
+            (result,) = await floor.results()
+            assert (len(result["stdout"]), len(result["stderr"])) == (SPILL, SPILL)
+            assert len(result["reason"]) == LONGEST_REASON
+            await worker.close()
+
+    asyncio.run(tell())
+
+
+def test_all_that_ours_may_say_is_heard() -> None:
+    """
+    The largest sealed outcome, and the largest value with its streams, fit a frame.
+    """
+    room = WORKER_FRAME - (1 << 16)  # what sealing and framing add is less
+
+    assert room > 2 * MOST_PRINTED + MOST_RETURNED + 4 * LONGEST_REASON
+    assert room > LARGEST_VALUE + 2 * SPILL + 4 * LONGEST_REASON
+    assert room > BATCH_SIZE * 4  # all of it reasons, of four bytes a character
+
+
+def test_workers_are_told_the_key_of_sealed_tasks_before_these(
+    journal: FakeJournal, tmp_path: Path
+) -> None:
+    """
+    And again before the next task once the file has changed. One that cannot be read changes
+    nothing.
+    """
+    key = tmp_path / "key.pem"
+
+    async def change() -> None:
+        async with running(journal, seal_key=SealKeyFile(key)) as floor:
+            worker = await floor.worker(processors=3)
+            await worker.welcome()
+            told: list[str] = []
+            for renewed in ("first", "second", None):
+                if renewed is None:
+                    key.unlink()
+                else:
+                    key.write_text(renewed)
+                await floor.submit(1)
+                while not isinstance(message := await worker.hear(), Work):
+                    if isinstance(message, SealKey):
+                        told.append(message.pem)
+                assert told[-1] == (renewed or "second")
+            assert told == ["first", "second"]
+            await worker.close()
+
+    asyncio.run(change())
 
 
 def test_strangers_have_little_time_and_room(
@@ -393,20 +503,21 @@ def test_pilots_come_over_tls_with_a_certificate_that_stays(journal: FakeJournal
     async def visit() -> None:
         certificate, key = make_certificate()
         async with running(journal) as floor:
-            with pytest.raises(SiteError, match="nobody expects"):
-                await floor.hub.credential(lease="l", site="here", host="localhost", processors=1)
-            floor.expect("l")
-            with pytest.raises(SiteError, match="does not listen"):
-                await floor.hub.credential(lease="l", site="here", host="localhost", processors=1)
-            port = floor.hub.open_door("localhost", 0, certificate, key)
             joined: list[bool] = []
-            data = await floor.hub.credential(
+            terms = PilotTerms(
                 lease="l",
                 site="here",
                 host="localhost",
                 processors=1,
                 on_join=lambda: joined.append(True),
             )
+            with pytest.raises(SiteError, match="nobody expects"):
+                await floor.hub.credential(terms)
+            floor.expect("l")
+            with pytest.raises(SiteError, match="does not listen"):
+                await floor.hub.credential(terms)
+            port = floor.hub.open_door("localhost", 0, certificate, key)
+            data = await floor.hub.credential(terms)
             credential = decode_credential(data, "here")
             assert (credential.port, credential.certificate) == (port, certificate)
             hello = Hello(credential.token, "here-l-0", "here", 1, "l")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bursar.broker.pilots import Pilot
+from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.launch import Endpoint
 from bursar.model.demand import Demand
 from bursar.model.errors import SiteError
@@ -18,7 +19,9 @@ from bursar.model.status import SiteStatus
 from bursar.provisioning.view import Loss, SiteView
 from bursar.service.parties import Participant, Position, ServiceError, Wanted
 from bursar.service.staff.own_rules import OwnRules
+from bursar.service.staff.rules import Rules
 from bursar.service.staff.staff import Staff
+from bursar.service.staff.view import Decision, Open, StaffView
 from bursar.simulation.clock import VirtualLoop
 from bursar.sites.protocol import Begin, Held
 
@@ -56,7 +59,7 @@ class Hub:
         if self.expected.pop(lease, None) is not None:
             self.leave(lease)
 
-    async def credential(self, **given: Any) -> bytes:
+    async def credential(self, terms: PilotTerms) -> bytes:
         raise NotImplementedError
 
     def leases(self) -> Mapping[str, Load]:
@@ -89,12 +92,13 @@ class Processors:
 
 @dataclass
 class Place:
-    """A site whose workers join after a while, or that fails for a while."""
+    """A site whose workers join after a while, or that fails, or has them wait, for a while."""
 
     hub: Hub
     size: int = 4
     starting: float = 0.5
     fails_until: float = -1.0
+    queue: asyncio.Event | None = None
     held: dict[str, Processors] = field(default_factory=dict)
     tried: list[float] = field(default_factory=list)
     left: bool = False
@@ -129,8 +133,10 @@ class Place:
         if now < self.fails_until:
             raise SiteError("here: no", transient=True)
         assert endpoint.token == f"token of {pilot.name}"
-        begin()
         held = self.hold(pilot)
+        if self.queue is not None:
+            await self.queue.wait()
+        begin()
         assert sum(one.pilot.processors for one in self.held.values()) <= self.size
         asyncio.get_running_loop().call_later(self.starting, self.join, pilot)
         return held
@@ -229,7 +235,8 @@ class Engine:
 class World:
     """All of them together; the staff may be killed and come back."""
 
-    def __init__(self, *, warm: bool = True) -> None:
+    def __init__(self, *, warm: bool = True, rules: Rules | None = None) -> None:
+        self.rules = rules
         self.hub = Hub()
         self.place = Place(self.hub)
         self.journal = Journal()
@@ -238,13 +245,14 @@ class World:
         self.said: list[str] = []
         self.warm = warm
         self.names = 0
+        self.accounts: dict[str, str] = {}  # local ones, by user
 
     async def start(self) -> None:
         self.staff = Staff(
             sites=lambda account: self.place,
-            rules=OwnRules(unit=2, warm=self.warm),
+            rules=self.rules or OwnRules(unit=2, warm=self.warm),
             processors=self.place.size,
-            account=lambda pool: "",
+            account=lambda user: self.accounts.get(user, ""),
             desk=self.desk,
             engine=self.engine,
             hub=self.hub,
@@ -334,6 +342,47 @@ def test_what_was_held_is_known_again() -> None:
     on_virtual_time(main)
 
 
+class OneMinute(OwnRules):
+    """One lease at a time, of a minute."""
+
+    def decide(self, view: StaffView) -> list[Decision]:
+        if view.leases:
+            return []
+        return [Open(pool="shared", processors=2, until=view.now + 60.0)]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_time_of_processors_begins_when_they_are_there(restarted: bool) -> None:
+    """However long they were waited for, in whatever life; and later lives know when they began."""
+
+    async def main() -> None:
+        world = World(rules=OneMinute())
+        world.place.queue = asyncio.Event()
+        await world.start()
+        await asyncio.sleep(100)
+        (name,) = world.place.held
+        if restarted:
+            await world.stop()
+            await world.start()
+        await asyncio.sleep(100)
+        assert set(world.place.held) == {name}
+        if restarted:
+            world.place.join(world.place.held[name].pilot)
+        world.place.queue.set()  # at 200 s
+        await asyncio.sleep(30)
+        assert set(world.place.held) == {name}
+        assert len(world.journal.records) == 1
+        await world.stop()
+        await world.start()
+        await asyncio.sleep(28)
+        assert set(world.place.held) == {name}
+        await asyncio.sleep(5)
+        assert name not in world.place.held
+        await world.stop()
+
+    on_virtual_time(main)
+
+
 def test_who_may_still_run_something_is_waited_for() -> None:
     """A lease that is to go after a restart stays while its worker may be on the way back."""
 
@@ -378,6 +427,33 @@ def test_it_is_tried_ever_more_rarely_where_workers_cannot_be_had() -> None:
         assert world.pools() == {"shared": 4}
         assert not world.staff.trouble
         await world.stop()
+
+    on_virtual_time(main)
+
+
+def test_an_account_whose_workers_cannot_be_had_does_not_shut_out_others() -> None:
+    """It is named with the reason, told of once, and forgotten when it works again."""
+
+    async def main() -> None:
+        world = World(warm=False)
+        world.accounts = {"ann": "annie"}
+        world.place.fails_until = 100.0
+        await world.start()
+        world.engine.waiting["shared:ann"] = Demand(tasks=1, processors=1, widest=1)
+        world.staff.look()
+        await asyncio.sleep(0.5)
+        assert not world.staff.failing  # once may be by chance
+        await asyncio.sleep(20)
+        assert dict(world.staff.failing) == {"annie": "here: no"}
+        assert not world.staff.trouble
+        await asyncio.sleep(200)
+        assert not world.staff.failing
+        await world.stop()
+        told = [line for line in world.said if "annie" in line]
+        assert told == [
+            'workers of the account "annie" cannot be had: here: no',
+            'workers of the account "annie" fail no longer',
+        ]
 
     on_virtual_time(main)
 
@@ -450,3 +526,29 @@ def test_a_task_that_waits_brings_a_worker() -> None:
 def check_held(held: Held) -> None:
     """Mypy sees that the stand-ins are what they stand for."""
     assert math.isfinite(held.workers)
+
+
+def test_workers_that_become_idle_go_though_nothing_else_happens() -> None:
+    """Their last task's end is no news of a worker that comes or goes; it is looked for."""
+
+    async def main() -> None:
+        world = World(warm=False)
+        world.engine.waiting["shared"] = Demand(tasks=1, processors=2, widest=2)
+        await world.start()
+        await asyncio.sleep(5)
+        (lease,) = world.place.held
+        load = world.hub.there[lease]
+        load.busy, load.idle_since = 2, None
+        world.engine.waiting["shared"] = Demand(running=2)
+        world.staff.look()
+        await asyncio.sleep(100)
+        load.busy, load.idle_since = 0, asyncio.get_running_loop().time()
+        world.engine.waiting.clear()
+        world.staff.look_at_idle()
+        await asyncio.sleep(29)
+        assert set(world.place.held) == {lease}
+        await asyncio.sleep(2)
+        assert not world.place.held
+        await world.stop()
+
+    on_virtual_time(main)

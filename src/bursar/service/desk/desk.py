@@ -124,6 +124,7 @@ class ServiceDesk:
         now = self._clock()
         self._books.open()
         self._meter.open()
+        self._prices.open()
         self._owner.reprice(self._prices.pricing)
         self._dealings.open(now)
         for deal in self._dealings.all_open():
@@ -166,6 +167,11 @@ class ServiceDesk:
             return Refusal(f"the agreement is {state}", final=True)
         return deal.end - now
 
+    def width(self, pool: str, user: str) -> int | None:
+        """Processors that a task in a pool can hold at the most; None: as many as the site has."""
+        deal = None if is_shared(pool) else self._deal_of(user, pool)
+        return None if deal is None else deal.agreement.processors
+
     def used(self, pool: str, user: str, what: str, processors: int, seconds: float) -> None:
         """
         Shared processors were used: charged where that costs; in the journal on return.
@@ -178,6 +184,10 @@ class ServiceDesk:
         now = self._clock()
         price = self._price(user, now, processors, seconds)
         self._tallies.add(user, what, processors * seconds, price, now)
+
+    def came_to(self, user: str, what: str) -> int:
+        """Micro-units that something of a user's came to on shared processors so far."""
+        return self._tallies.spent(user, what)
 
     def pools(self, now: float) -> Mapping[str, Wanted]:
         """Pools that agreements want workers for now, or soon."""
@@ -287,6 +297,11 @@ class ServiceDesk:
         """What is asked from now on, until the configuration asks for something else."""
         self._prices.change(pricing)
         self._owner.reprice(pricing)
+
+    def reconfigure(self, pricing: Pricing) -> None:
+        """The configuration was read again: what it asks counts if it has changed."""
+        self._prices.reconfigure(pricing)
+        self._owner.reprice(self._prices.pricing)
 
     # Money.
 

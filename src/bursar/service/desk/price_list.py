@@ -35,6 +35,7 @@ class PriceList:
         self._journal = journal
         self._configured = configured
         self._position: Position | None = None
+        self._is_stale = False
         journal.register([CHANGED], self)
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
@@ -43,6 +44,7 @@ class PriceList:
         changed = _CHANGES.decode(payload)
         if changed.instead_of == self._configured:
             self.pricing = changed.pricing
+        self._is_stale = changed.instead_of != self._configured
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
         """It stays."""
@@ -53,10 +55,28 @@ class PriceList:
         if self._position == old:
             self._position = new
 
+    def open(self) -> None:
+        """The journal is open: a change of what the configuration says no longer goes for good."""
+        if self._is_stale:
+            self._forget()
+
     def change(self, pricing: Pricing) -> None:
         """From now on; in the journal on return."""
-        self.pricing = pricing
         payload = msgspec.msgpack.encode(_Changed(self._configured, pricing))
+        position = self._journal.append(CHANGED, payload, essential=True)
+        self._forget()
+        self._position = position
+        self.pricing = pricing
+
+    def reconfigure(self, configured: Pricing) -> None:
+        """The configuration was read again: it counts where it says something else than before."""
+        if configured == self._configured:
+            return
+        self._configured = self.pricing = configured
+        self._forget()
+
+    def _forget(self) -> None:
         if self._position is not None:
             self._journal.kill(self._position)
-        self._position = self._journal.append(CHANGED, payload, essential=True)
+        self._position = None
+        self._is_stale = False

@@ -76,6 +76,7 @@ class Tallies:
         self._position: dict[tuple[str, str], Position] = {}
         self._at: dict[Position, tuple[str, str]] = {}
         self._posted: dict[str, list[Tally]] = {}
+        self._past: dict[tuple[str, str], Micros] = {}  # posted, of each that used something
         journal.register([TALLY, POSTED], self)
 
     # Its records.
@@ -84,7 +85,7 @@ class Tallies:
         """A tally, open or posted."""
         tally = _TALLIES.decode(payload)
         if kind == POSTED:
-            self._posted.setdefault(tally.user, []).append(tally)
+            self._note_posted(tally)
         else:
             self._put(tally, position)
             self._books.owe(tally.user, tally.amount)
@@ -105,6 +106,11 @@ class Tallies:
     def posted_of(self, user: str) -> tuple[Tally, ...]:
         """A user's own."""
         return tuple(self._posted.get(user, ()))
+
+    def spent(self, user: str, what: str) -> Micros:
+        """What one of a user's instances came to so far, posted or not."""
+        tally = self._open.get((user, what))
+        return self._past.get((user, what), 0) + (tally.amount if tally is not None else 0)
 
     def all_posted(self) -> Iterator[Tally]:
         """Everyone's."""
@@ -157,10 +163,15 @@ class Tallies:
             self._books.hold(tally.user, tally.id, tally.amount, now)
             self._books.settle(tally.id, tally.amount, now)
             self._journal.append(POSTED, msgspec.msgpack.encode(tally), essential=True)
-            self._posted.setdefault(tally.user, []).append(tally)
+            self._note_posted(tally)
         return due
 
     # Inside.
+
+    def _note_posted(self, tally: Tally) -> None:
+        self._posted.setdefault(tally.user, []).append(tally)
+        key = tally.user, tally.what
+        self._past[key] = self._past.get(key, 0) + tally.amount
 
     def _put(self, tally: Tally, position: Position) -> None:
         key = tally.user, tally.what

@@ -65,6 +65,10 @@ class Books:
         self._by_user: dict[str, dict[int, Instance]] = {}
         self._usage: dict[str, Usage] = {}
 
+    def relimit(self, limits: EngineLimits, own_limits: Mapping[str, EngineLimits]) -> None:
+        """What users may have from now on; what they have they keep."""
+        self._limits, self._own_limits = limits, own_limits
+
     def __iter__(self) -> Iterator[Instance]:
         return iter(self.by_number.values())
 

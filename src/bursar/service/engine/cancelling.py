@@ -8,7 +8,7 @@ import msgspec
 from bursar.model.outcome import Outcome, Status
 from bursar.service.engine import records
 from bursar.service.engine.background import Background
-from bursar.service.engine.dispatching import Dispatching
+from bursar.service.engine.dispatching import GRACE, Dispatching
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.locations import Locations
 from bursar.service.engine.recording import Ending, Recorder
@@ -47,9 +47,16 @@ class Cancelling:
         self._background = background
         self._clock = clock
 
-    async def cancel(self, instance: Instance, tasks: Sequence[int] | None) -> int:
+    async def cancel(
+        self, instance: Instance, tasks: Sequence[int] | None, grace: float | None = None
+    ) -> int:
         """
         Tasks, or all, are not wanted any more; how many that stops. Durable on return.
+
+        Parameters
+        ----------
+        grace
+            Seconds that those which run have to end; None: as it is usual.
 
         Raises
         ------
@@ -57,28 +64,34 @@ class Cancelling:
             422, when there is no such task.
         """
         chosen = _chosen(instance, tasks)
+        wanted = instance.doomed if tasks is None else instance.doomed.intersection(tasks)
+        before = sorted(wanted)
         if chosen:
             record = Unwanted(instance.number, records.runs_of(chosen))
             instance.cancels.append(
                 self._locations.append(UNWANTED, _encode(record), essential=True)
             )
             instance.winding += 1
-            await asyncio.shield(self._background.spawn(self._cancel(instance, chosen)))
+            await asyncio.shield(self._background.spawn(self._cancel(instance, chosen, grace)))
         else:
             await self._journal.durable()
+        if before and grace is not None:  # who asks again may have less patience
+            self._dispatching.stop(instance, before, "cancelled", grace)
         return len(chosen)
 
-    async def _cancel(self, instance: Instance, chosen: Sequence[int]) -> None:
+    async def _cancel(self, instance: Instance, chosen: Sequence[int], grace: float | None) -> None:
         try:
             # First: else a crash would leave tasks killed that nobody had cancelled.
             if await self._recorder.durable():
-                await self.wind_up(instance, chosen)
+                await self.wind_up(instance, chosen, grace)
         finally:
             instance.winding -= 1
             self._upkeep.forget_cancels(instance)
         await self._journal.durable()
 
-    async def wind_up(self, instance: Instance, chosen: Sequence[int]) -> None:
+    async def wind_up(
+        self, instance: Instance, chosen: Sequence[int], grace: float | None = None
+    ) -> None:
         """Cancelled tasks that wait end, those that run are killed; some at a time."""
         for at in range(0, len(chosen), _CHUNK):
             if instance.destroyed:
@@ -86,7 +99,7 @@ class Cancelling:
             chunk = chosen[at : at + _CHUNK]
             recorded = asyncio.Event()
             self._recorder.record(self._end_waiting(instance, chunk), recorded.set)
-            self._dispatching.stop(instance, chunk, "cancelled")
+            self._dispatching.stop(instance, chunk, "cancelled", GRACE if grace is None else grace)
             await recorded.wait()
 
     def _end_waiting(self, instance: Instance, chosen: Iterable[int]) -> list[Ending]:

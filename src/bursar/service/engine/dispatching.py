@@ -247,7 +247,7 @@ class Dispatching:
             return self._end(claim, CANCELLED, attempt, _nothing(claim, now, "cancelled"))
         if reason and attempt >= tasks.tries[task]:
             why = f"{reason}, as in {attempt} attempts" if attempt > 1 else reason
-            return self._end(claim, FAILED, attempt, _nothing(claim, now, why))
+            return self._end(claim, FAILED, attempt, _nothing(claim, now, why, Status.LOST))
         if reason:
             self._counters.retried += 1
             self._note_loss(instance, task, attempt)
@@ -302,7 +302,8 @@ class Dispatching:
         instance, task, status = claim.instance, claim.task, outcome.status
         if status is Status.LOST:
             return self._fall(claim, now, outcome.reason or "lost")
-        seconds = min(outcome.end - outcome.start, max(0.0, now - claim.given))
+        said, outcome = outcome, _placed(outcome, claim.given, now)
+        seconds = outcome.end - outcome.start
         self._scheduler.release(claim)
         self._scheduler.settle(claim, seconds if seconds > LEAST else LEAST)
         cost = seconds * claim.processors if is_shared(instance.pool) else 0.0
@@ -312,8 +313,7 @@ class Dispatching:
             return Ending(instance, task, CANCELLED, attempt, cost, claim.seat.host, outcome)
         taken = status is Status.CANCELLED or (
             status is Status.TIMED_OUT
-            and outcome.end - outcome.start
-            < _ALMOST * self._scheduler.limit_of(instance.tasks, task)
+            and said.end - said.start < _ALMOST * self._scheduler.limit_of(instance.tasks, task)
         )
         if taken and task not in instance.doomed:
             self._wait_again(instance, task)
@@ -398,8 +398,10 @@ class Dispatching:
             for seat, count in self._scheduler.to_take_back(pool, now, CALM):
                 port.take_back(seat.name, count)
 
-    def stop(self, instance: Instance, chosen: Iterable[int], reason: str) -> None:
-        """Those tasks of an instance that workers have are to end."""
+    def stop(
+        self, instance: Instance, chosen: Iterable[int], reason: str, grace: float = GRACE
+    ) -> None:
+        """Those tasks of an instance that workers have are to end, within so many seconds."""
         claims = self._scheduler.claims
         base = instance.base
         by_seat: dict[str, list[int]] = {}
@@ -410,7 +412,7 @@ class Dispatching:
                 by_seat.setdefault(claim.seat.name, []).append(claim.number)
         for name, numbers in by_seat.items():
             if self._port is not None:
-                self._port.stop(name, numbers, GRACE, reason)
+                self._port.stop(name, numbers, grace, reason)
 
     def stop_all(self, instance: Instance, reason: str) -> None:
         """All tasks of an instance that workers have are to end."""
@@ -447,6 +449,17 @@ class Dispatching:
         """By pool, the tasks that processors are wanted for."""
         return self._scheduler.demand()
 
+    def why_waiting(self, instance: Instance) -> str:
+        """Why nothing of an instance runs though it may, for people; empty: it does, or will."""
+        if not instance.tasks.lanes:
+            return ""
+        least, widest = min(instance.tasks.lanes), self._scheduler.widest(instance.pool)
+        if not widest:
+            return "no worker is there for its tasks yet"
+        if least <= widest:
+            return ""
+        return f"its tasks need {least} processors of one worker, and the widest has {widest}"
+
 
 def _job(claim: Claim) -> bytes:
     instance, task = claim.instance, claim.task
@@ -461,12 +474,12 @@ def _job(claim: Claim) -> bytes:
     )
 
 
-def _nothing(claim: Claim, now: float, reason: str) -> Outcome:
+def _nothing(claim: Claim, now: float, reason: str, status: Status = Status.CANCELLED) -> Outcome:
     """An outcome where there is none of a worker's."""
     return Outcome(
         task=claim.number,
         attempt=claim.serial,
-        status=Status.CANCELLED,
+        status=status,
         start=now,
         end=now,
         reason=reason,
@@ -493,6 +506,25 @@ def _sane(outcome: Outcome, now: float) -> Outcome:
         stdout_size=max(0, outcome.stdout_size),
         stderr_size=max(0, outcome.stderr_size),
     )
+
+
+def _placed(outcome: Outcome, given: float, now: float) -> Outcome:
+    """
+    An outcome whose times lie between those at which its task was given and it came, by our clock.
+
+    A host's clock may be wrong, and a worker may say what it likes: times are moved to where they
+    can be, and what took longer than there was time is cut.
+
+    Parameters
+    ----------
+    given, now
+        Seconds since the epoch.
+    """
+    if given <= outcome.start and outcome.end <= now:
+        return outcome
+    seconds = min(outcome.end - outcome.start, max(0.0, now - given))
+    start = min(max(outcome.start, given), now - seconds)
+    return msgspec.structs.replace(outcome, start=start, end=min(start + seconds, now))
 
 
 def _within(seconds: float) -> float:

@@ -19,6 +19,7 @@ tell less: it would not say whether the worker ever got it.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -44,7 +45,7 @@ from bursar.service.engine.restoring import Restoring
 from bursar.service.engine.results import Batch, Recent
 from bursar.service.engine.scheduling import Scheduler
 from bursar.service.engine.submitting import Submitting
-from bursar.service.engine.tasks import ABSENT, CLAIMED, HELD, NAMES
+from bursar.service.engine.tasks import ABSENT, CLAIMED, HELD, NAMES, READY
 from bursar.service.engine.upkeep import Upkeep, parse_head
 from bursar.service.engine.waiters import Waiters
 from bursar.service.parties import (
@@ -159,6 +160,7 @@ class ServiceEngine:
             limits=limits,
             dispatching=self.dispatching,
             scheduler=self._scheduler,
+            recorder=self._recorder,
             upkeep=self._upkeep,
             waiters=self._waiters,
             background=self._background,
@@ -262,6 +264,10 @@ class ServiceEngine:
         await self._broken.wait()
         return self._fault
 
+    def relimit(self, limits: EngineLimits, own_limits: Mapping[str, EngineLimits]) -> None:
+        """How much users may have from now on; all else of the limits stays."""
+        self._books.relimit(limits, own_limits)
+
     def tick(self) -> None:
         """To be called every second or so: what time alone brings about."""
         now = self._clock()
@@ -317,6 +323,10 @@ class ServiceEngine:
         """Folder with ``files``, ``work`` and ``logs`` of an instance."""
         return self._lifecycle.home_of(self._books.mine(user, handle))
 
+    def homes(self, user: str) -> list[Path]:
+        """Such folders of all instances of a user."""
+        return [self._lifecycle.home_of(instance) for instance in self._books.of(user)]
+
     def output(self, user: str, handle: str, task: int, stream: str) -> str:
         """
         Name, in ``logs``, of the file with what a task printed.
@@ -348,7 +358,7 @@ class ServiceEngine:
             await self._journal.durable()
             return api.Submitted(first=submission.first, count=submission.count, repeated=True)
         self._check_open()
-        bodies = await self._submitting.make_bodies(tasks)
+        bodies = await self._submitting.make_bodies(tasks, self._desk.width(instance.pool, user))
         self._books.mine(user, handle)  # it may have been destroyed meanwhile
         if key and key in instance.keys:  # or somebody else was faster
             return await self.submit(user, handle, tasks, key)
@@ -373,9 +383,15 @@ class ServiceEngine:
         ]
         return api.TaskPage(tasks=page, next=end if end < len(states) else None)
 
-    async def cancel(self, user: str, handle: str, tasks: Sequence[int] | None) -> api.Cancelled:
+    async def cancel(
+        self,
+        user: str,
+        handle: str,
+        tasks: Sequence[int] | None,
+        grace: float | None = None,
+    ) -> api.Cancelled:
         """Tasks are not wanted any more; each still has a result."""
-        count = await self._cancelling.cancel(self._books.mine(user, handle), tasks)
+        count = await self._cancelling.cancel(self._books.mine(user, handle), tasks, grace)
         return api.Cancelled(count=count)
 
     # Results.
@@ -444,7 +460,15 @@ class ServiceEngine:
 
     def demand(self) -> Mapping[str, Demand]:
         """By pool: the tasks that processors are wanted for."""
-        return {} if self._draining else self.dispatching.demand()
+        found = {} if self._draining else self.dispatching.demand()
+        # Of what is not given out now, later: what waits in a scheduler's queue for it may stay.
+        for instance in self._books if self._draining or not self.dispatching.settled else ():
+            counts = instance.tasks.counts
+            later = counts[HELD] + (counts[READY] if self._draining else 0)
+            if later:
+                known = found.get(instance.pool, Demand())
+                found[instance.pool] = replace(known, later=known.later + later)
+        return found
 
     def overview(self) -> api.Overview:
         """For administrators."""
@@ -466,7 +490,8 @@ class ServiceEngine:
         )
 
     def _info(self, instance: Instance) -> api.InstanceInfo:
-        return instance.info(self._note(instance))
+        spent = self._desk.came_to(instance.user, instance.handle)
+        return instance.info(self._note(instance), spent)
 
     def _note(self, instance: Instance) -> str:
         if instance.is_over:
@@ -474,7 +499,9 @@ class ServiceEngine:
         if self._draining:
             return "the service is draining"
         answer = self._desk.may_run(instance.pool, instance.user, self._clock())
-        return answer.reason if isinstance(answer, Refusal) else ""
+        if isinstance(answer, Refusal):
+            return answer.reason
+        return self.dispatching.why_waiting(instance)
 
     # Inside.
 

@@ -164,8 +164,8 @@ class Instance:
         mean = self.mean
         self.mean = seconds if mean is None else mean + _CALM * (seconds - mean)
 
-    def info(self, note: str) -> api.InstanceInfo:
-        """What its owner is told of it."""
+    def info(self, note: str, spent: int) -> api.InstanceInfo:
+        """What its owner is told of it; with what it came to on shared processors."""
         return api.InstanceInfo(
             id=self.handle,
             label=self.label,
@@ -176,6 +176,7 @@ class Instance:
             kept_from=self.results.forgotten,
             expires=self.expires,
             note=note,
+            spent=spent,
         )
 
     def counts(self) -> api.Counts:

@@ -16,6 +16,7 @@ from bursar.service.engine.homes import Homes
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.limits import EngineLimits
 from bursar.service.engine.locations import Location, Locations
+from bursar.service.engine.recording import Recorder
 from bursar.service.engine.records import (
     CREATED,
     DESTROYED,
@@ -53,6 +54,7 @@ class Lifecycle:
         limits: EngineLimits,
         dispatching: Dispatching,
         scheduler: Scheduler,
+        recorder: Recorder,
         upkeep: Upkeep,
         waiters: Waiters,
         background: Background,
@@ -66,6 +68,7 @@ class Lifecycle:
         self._limits = limits
         self._dispatching = dispatching
         self._scheduler = scheduler
+        self._recorder = recorder
         self._upkeep = upkeep
         self._waiters = waiters
         self._background = background
@@ -193,12 +196,16 @@ class Lifecycle:
     # The end of one.
 
     def destroy(self, instance: Instance) -> None:
-        """Its tasks are killed, all of it is forgotten, its home goes; in the journal on return."""
+        """
+        All of it is forgotten; in the journal on return.
+
+        Its tasks are killed and its home goes once that is durable: else a crash would leave an
+        instance that is there still without them.
+        """
         self._spend_key(instance)
         self._books.remove(instance)
         instance.destroyed = True
         self._scheduler.drop(instance)
-        self._dispatching.stop_all(instance, "its instance was destroyed")
         dying = self._locations.append(
             DESTROYED, _encode(Destroyed(instance.folder)), essential=True
         )
@@ -245,7 +252,10 @@ class Lifecycle:
         """The home of an instance that was destroyed goes, once nothing runs in it."""
         if making is not None:
             await asyncio.wait({making})
+        if not await self._recorder.durable():
+            return  # the next life finds it, or the instance itself
         if instance is not None:
+            self._dispatching.stop_all(instance, "its instance was destroyed")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STOPPING):
                     while instance.tasks.counts[CLAIMED]:

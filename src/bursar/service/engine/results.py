@@ -41,6 +41,7 @@ def make_line(
         How often the task was tried, not the attempt's own number.
     """
     raw: dict[str, str] = {}
+    unclear = state == FAILED and outcome.exit_code is None
     return _line(
         Result(
             cursor=cursor,
@@ -61,6 +62,7 @@ def make_line(
             system_seconds=outcome.system_seconds,
             max_rss=outcome.max_rss,
             reason=outcome.reason,
+            lost=outcome.status is Status.LOST if unclear else None,
             value=base64.b64encode(outcome.value).decode() if outcome.value else "",
             sealed=base64.b64encode(outcome.sealed).decode() if outcome.sealed else "",
         )

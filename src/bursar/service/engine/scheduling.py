@@ -523,6 +523,11 @@ class Scheduler:
             )
         return found
 
+    def widest(self, name: str) -> int:
+        """Processors of a pool's widest worker; 0: none is there."""
+        pool = self.pools.get(name)
+        return max((seat.processors for seat in pool.seats.values()), default=0) if pool else 0
+
     def is_waiting(self, name: str) -> bool:
         """Whether some tasks of a pool could start if there were processors."""
         pool = self.pools.get(name)

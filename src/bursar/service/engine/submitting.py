@@ -61,9 +61,14 @@ class Submitting:
         self._directories = directories
         self._processors = processors
 
-    async def make_bodies(self, specs: Sequence[api.TaskSpec]) -> list[bytes]:
+    async def make_bodies(self, specs: Sequence[api.TaskSpec], agreed: int | None) -> list[bytes]:
         """
         Bodies of tasks; of many, some at a time, so that nobody waits for long.
+
+        Parameters
+        ----------
+        agreed
+            Processors of the instance's agreement; None: it has none.
 
         Raises
         ------
@@ -75,19 +80,16 @@ class Submitting:
             if at:
                 await asyncio.sleep(0)
             for i, spec in enumerate(specs[at : at + _CHUNK], at):
-                self._check_width(spec, f"tasks[{i}]")
+                self._check_width(spec.processors, agreed, f"tasks[{i}].processors")
                 bodies.append(make_body(spec, self._directories, f"tasks[{i}]"))
         return bodies
 
-    def _check_width(self, spec: api.TaskSpec, where: str) -> None:
+    def _check_width(self, width: int, agreed: int | None, where: str) -> None:
         """What can never run would wait for ever."""
-        if self._processors is not None and spec.processors > self._processors:
-            raise ServiceError(
-                "bad-value",
-                422,
-                f"holds {spec.processors} processors, and the site has {self._processors}",
-                where=f"{where}.processors",
-            )
+        for most, whose in ((self._processors, "site"), (agreed, "agreement")):
+            if most is not None and width > most:
+                detail = f"holds {width} processors, and the {whose} has {most}"
+                raise ServiceError("bad-value", 422, detail, where=where)
 
     async def submit(
         self, instance: Instance, specs: Sequence[api.TaskSpec], bodies: list[bytes], key: str

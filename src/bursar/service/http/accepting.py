@@ -11,8 +11,11 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 
-from bursar.service.http.limits import HttpLimits, Room, neighbourhood
+from bursar.dispatch.neighbours import neighbourhood
+from bursar.service.http.limits import HttpLimits
+from bursar.service.http.room import Room
 
 _BACKLOG = 1024
 _EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more
@@ -21,7 +24,117 @@ _ROUNDS = 3  # of the loop, more than it takes until one that was accepted can b
 _FILES = 4
 """File descriptors for each connection: itself, and what its request may open."""
 
-Leave = Callable[[], None]
+SILENT = 3.0
+"""Seconds after which a connection without a request goes when there is no room for another."""
+
+
+class Place:
+    """
+    A connection's, which others may need more while it asks nothing.
+
+    Parameters
+    ----------
+    places
+        All of them.
+    connection
+        Its socket.
+    source
+        Address that it comes from.
+    """
+
+    def __init__(self, places: "_Places", connection: socket.socket, source: str) -> None:
+        self._places = places
+        self._connection = connection
+        self.source = source
+        self.since = 0.0  # when it last asked nothing, on the loop's clock
+        self._is_left = False
+
+    def busy(self) -> None:
+        """A request is under way: it stays."""
+        self._places.keep(self)
+
+    def idle(self) -> None:
+        """None is."""
+        if not self._is_left:
+            self._places.spare(self)
+
+    def leave(self) -> None:
+        """It is gone; once more changes nothing."""
+        if not self._is_left:
+            self._is_left = True
+            self._places.leave(self)
+
+    def hang_up(self) -> None:
+        """Whoever waits for it learns that it has ended."""
+        self.leave()
+        with suppress(OSError):  # it has gone by itself
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Places:
+    """
+    Those that there are, in all and for each address.
+
+    When all are taken, the address with most connections that ask nothing makes room for others:
+    the one goes that has asked nothing for longest. For one more of its own it goes only after
+    :data:`SILENT` seconds; before that the new one finds no room.
+    """
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        self._most = most
+        self._of_one = Room(most_of_one)
+        self._idle: dict[str, dict[Place, None]] = {}  # by address, the longest idle first
+        self.taken = 0
+
+    def take(self, connection: socket.socket, source: str) -> Place | None:
+        """A place; None: there is none."""
+        if self.taken >= self._most:
+            self._make_room(source)
+        if self.taken >= self._most:
+            return None
+        if not self._of_one.enter(source):
+            self._hang_up_on_one(source)
+            if not self._of_one.enter(source):
+                return None
+        self.taken += 1
+        place = Place(self, connection, source)
+        self.spare(place)
+        return place
+
+    def spare(self, place: Place) -> None:
+        """It asks nothing."""
+        self.keep(place)
+        place.since = asyncio.get_running_loop().time()
+        self._idle.setdefault(place.source, {})[place] = None
+
+    def keep(self, place: Place) -> None:
+        """It asks something."""
+        same = self._idle.get(place.source)
+        if same is not None:
+            same.pop(place, None)
+            if not same:
+                del self._idle[place.source]
+
+    def leave(self, place: Place) -> None:
+        """One is gone."""
+        self.keep(place)
+        self.taken -= 1
+        self._of_one.leave(place.source)
+
+    def _make_room(self, source: str) -> None:
+        if not self._idle:
+            return
+        largest = max(self._idle, key=lambda each: len(self._idle[each]))
+        if len(self._idle[largest]) > len(self._idle.get(source, ())) + 1:
+            next(iter(self._idle[largest])).hang_up()
+        else:
+            self._hang_up_on_one(largest)
+
+    def _hang_up_on_one(self, source: str) -> None:
+        """If it has asked nothing for long."""
+        oldest = next(iter(self._idle.get(source, ())), None)
+        if oldest is not None and asyncio.get_running_loop().time() - oldest.since >= SILENT:
+            oldest.hang_up()
 
 
 class Entrance:
@@ -31,7 +144,7 @@ class Entrance:
     Parameters
     ----------
     protocol
-        Makes the protocol of a connection, which calls what it is given when it is lost.
+        Makes the protocol of a connection, which says of its place when it is busy, and lost.
     tls
         None: in clear.
     limits
@@ -40,7 +153,7 @@ class Entrance:
 
     def __init__(
         self,
-        protocol: Callable[[Leave], asyncio.Protocol],
+        protocol: Callable[[Place], asyncio.Protocol],
         tls: ssl.SSLContext | None,
         limits: HttpLimits,
     ) -> None:
@@ -48,11 +161,12 @@ class Entrance:
         self._tls = tls
         self._seconds = limits.header_seconds
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = limits.connections
+        most = limits.connections
         if descriptors != resource.RLIM_INFINITY:
-            self._most = max(1, min(self._most, descriptors // _FILES))
-        self._taken = 0
-        self._addresses = Room(limits.connections_per_address)
+            most = max(1, min(most, descriptors // _FILES))
+        # Where there can be fewer, no address has a larger part of them than it should have.
+        of_one = max(1, limits.connections_per_address * most // limits.connections)
+        self._places = _Places(most, of_one)
         self._sockets: list[socket.socket] = []
         self._coming: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -122,11 +236,11 @@ class Entrance:
                 loop.call_later(_EXHAUSTED, self._accept_again, listening)
                 return
             connection.setblocking(False)
-            leave = self._enter(neighbourhood(address[0]))
-            if leave is None:
+            place = self._places.take(connection, neighbourhood(address[0]))
+            if place is None:
                 connection.close()
                 continue
-            task = asyncio.create_task(self._welcome(connection, leave))
+            task = asyncio.create_task(self._welcome(connection, place))
             self._coming.add(task)
             task.add_done_callback(self._coming.discard)
 
@@ -134,32 +248,16 @@ class Entrance:
         if not self._is_closed:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
-    def _enter(self, address: str) -> Leave | None:
-        """Takes a place; what gives it back, once. None: there is none."""
-        if self._taken >= self._most or not self._addresses.enter(address):
-            return None
-        self._taken += 1
-        is_there = True
-
-        def leave() -> None:
-            nonlocal is_there
-            if is_there:
-                is_there = False
-                self._taken -= 1
-                self._addresses.leave(address)
-
-        return leave
-
-    async def _welcome(self, connection: socket.socket, leave: Leave) -> None:
+    async def _welcome(self, connection: socket.socket, place: Place) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol(leave),
+                lambda: self._protocol(place),
                 connection,
                 ssl=self._tls,
                 ssl_handshake_timeout=None if self._tls is None else self._seconds,
             )
         except OSError:  # as time-outs are, and all that TLS refuses
-            leave()
+            place.leave()
         except BaseException:
-            leave()
+            place.leave()
             raise

@@ -2,20 +2,23 @@
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from bursar.service.http.call import Call
 from bursar.service.http.file_store import FileStore
-from bursar.service.http.gate import NOBODY, Gate
-from bursar.service.http.limits import Shares
+from bursar.service.http.gate import NOBODY, Gate, WhileKnown
+from bursar.service.http.limits import HttpLimits
 from bursar.service.http.openapi import document
 from bursar.service.http.origins import check_caller
 from bursar.service.http.parts import Parts
 from bursar.service.http.problems import incident_reply, reply_of
 from bursar.service.http.reply import Headers, Reply, Stream
 from bursar.service.http.request import Gone, Receive, Request, Scope, Send, nothing_here
+from bursar.service.http.room import Shares
 from bursar.service.http.router import Router
 from bursar.service.http.routes import Body, Route
 from bursar.service.http.sending import PIECE, Waiting, send_reply, send_stream
@@ -59,6 +62,16 @@ class Api:
             await _live(receive, send)
         elif scope["type"] == "http":
             await self._serve(Request(scope, receive), send)
+
+    def relimit(self, limits: HttpLimits, own_limits: Mapping[str, HttpLimits]) -> None:
+        """
+        How much, and how often, anybody may ask from now on.
+
+        The room for what is in memory stays as it is; so does what a connection may, which is the
+        listener's.
+        """
+        self._parts = replace(self._parts, limits=limits, own_limits=own_limits)
+        self._gate.relimit(limits, own_limits)
 
     def end_streams(self) -> None:
         """Whoever waits for something to happen is answered now, and from now on at once."""
@@ -128,6 +141,9 @@ class Api:
             except ServiceError:
                 await reply.pieces.aclose()
                 raise
+            if route.access != "public":
+                known_still = partial(self._gate.still_knows, request, known.principal)
+                reply = reply._replace(pieces=WhileKnown(reply.pieces, known_still))
         return reply
 
     def _route(self, request: Request, known: _Known) -> tuple[Route, dict[str, Any]]:

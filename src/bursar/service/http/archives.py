@@ -12,7 +12,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, NoReturn, cast
 
@@ -50,11 +50,14 @@ class Bounds:
         Files and folders.
     ratio
         How often larger they may be than the archive, past some size.
+    spare
+        Bytes of the disk that are left free.
     """
 
     total: int
     members: int
     ratio: int
+    spare: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,19 @@ class _Member:
     content: IO[bytes]
 
 
-def unpack(archive: IO[bytes], size: int, kind: str, root: str, bounds: Bounds) -> list[FileInfo]:
+def largest(size: int, ratio: int) -> int:
+    """Bytes that the files of an archive of so many bytes may have together."""
+    return max(_SMALL, ratio * size)
+
+
+def unpack(
+    archive: IO[bytes],
+    size: int,
+    kind: str,
+    root: str,
+    bounds: Bounds,
+    take: Callable[[int], None],
+) -> list[FileInfo]:
     """
     Puts an archive's files into a folder: none, when anything is wrong with it.
 
@@ -79,6 +94,8 @@ def unpack(archive: IO[bytes], size: int, kind: str, root: str, bounds: Bounds) 
         One of :data:`KINDS`.
     root
         Path of the folder.
+    take
+        Told of so many bytes before they are written; raises ServiceError when they are too many.
 
     Returns
     -------
@@ -97,15 +114,22 @@ def unpack(archive: IO[bytes], size: int, kind: str, root: str, bounds: Bounds) 
         try:
             with folder(top, (staging,)) as stage:
                 give(stage, top)
-                found = _unpack(archive, size, kind, stage, bounds)
+                found = _unpack(archive, size, kind, stage, bounds, take)
                 _move(stage, top, found)
         finally:
             remove_tree(staging, dir_fd=top)
         return found
 
 
-def _unpack(archive: IO[bytes], size: int, kind: str, stage: int, bounds: Bounds) -> list[FileInfo]:
-    most = min(bounds.total, max(_SMALL, bounds.ratio * size))
+def _unpack(
+    archive: IO[bytes],
+    size: int,
+    kind: str,
+    stage: int,
+    bounds: Bounds,
+    take: Callable[[int], None],
+) -> list[FileInfo]:
+    most = min(bounds.total, largest(size, bounds.ratio))
     found: dict[str, FileInfo] = {}
     total = count = 0
     try:
@@ -118,11 +142,12 @@ def _unpack(archive: IO[bytes], size: int, kind: str, stage: int, bounds: Bounds
             if member.size > most - total:
                 raise _too_much(f"comes to more than {most:,} bytes")
             parts = parse_name(member.name, "archive")
-            with upload(stage, parts, executable=member.executable) as file:
+            with upload(stage, parts, executable=member.executable, spare=bounds.spare) as file:
                 while piece := member.content.read(_PIECE):
                     total += len(piece)
                     if total > most:
                         raise _too_much(f"comes to more than {most:,} bytes")
+                    take(len(piece))
                     file.write(piece)
                 info = file.finish(durable=False)
             name = "/".join(parts)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bursar.service.http.file_store import FileStore
-from bursar.service.http.limits import HttpLimits, Shares
+from bursar.service.http.limits import HttpLimits
 from bursar.service.http.parts import Parts
+from bursar.service.http.room import Shares
 from bursar.service.parties import Principal, ServiceError
 
 T = TypeVar("T")

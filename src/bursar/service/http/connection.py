@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from bursar.dispatch.keepalive import keep_alive
-from bursar.service.http.accepting import Leave
+from bursar.service.http.accepting import Place
 from bursar.service.http.limits import HttpLimits
 from bursar.service.http.problems import reply_of
 from bursar.service.parties import ServiceError
@@ -32,18 +32,18 @@ class Connection(HttpToolsProtocol):
         Of uvicorn.
     limits
         How long, how much.
-    leave
-        Called when it is gone.
+    place
+        Its own.
     """
 
     def __init__(
-        self, config: Config, state: ServerState, limits: HttpLimits, leave: Leave
+        self, config: Config, state: ServerState, limits: HttpLimits, place: Place
     ) -> None:
         super().__init__(config, state, {})
         self.access_log = False  # paths hold handles
         self.timeout_keep_alive = limits.idle_seconds  # type: ignore[assignment] # any number
         self._limits = limits
-        self._leave = leave
+        self._place = place
         self._tls: dict[object, object] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.TimerHandle | None = None
@@ -71,7 +71,7 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._sending is not None:
             self._sending.cancel()
-        self._leave()
+        self._place.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -133,6 +133,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """What is asked is known; its body comes, if there is one."""
         self._in_head, self._in_body = False, True
+        self._place.busy()
         self._body_bytes = 0
         self._within(self._limits.body_seconds, self._look_at_rate)
         super().on_headers_complete()
@@ -153,6 +154,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The answer was sent; what is left of a body that nobody wants has a moment to come."""
         super().on_response_complete()
+        self._place.idle()
         if self._in_body and not self.transport.is_closing():
             self._within(self._limits.body_seconds, self._cut)
 

@@ -2,16 +2,22 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+import stat
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import ParamSpec, TypeVar
+from typing import IO, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
+from bursar.dispatch.home import FILES, LOGS, WORK
 from bursar.remote.messages import FileInfo
 from bursar.service.http import archives, instance_files
 from bursar.service.http.folders import answering
+from bursar.service.http.holdings import Bound, Holdings
 from bursar.service.http.limits import HttpLimits
 from bursar.service.parties import ServiceError
 
@@ -23,8 +29,40 @@ _THREADS = 4
 
 _PIECE = 1 << 18  # bytes read at a time
 
-_MOST_KNOWN = 10_000
-"""Instances of which it is remembered how much they hold."""
+_LONG = 0.5
+"""Seconds: whoever holds so many files that counting them takes longer is not counted often."""
+
+_RESTS = 10.0
+"""How often longer than a long count took nobody counts the same again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """
+    Whose files they are.
+
+    Parameters
+    ----------
+    user
+        By name.
+    limits
+        The user's.
+    homes
+        Folders of all the user's instances, as they are when asked.
+    """
+
+    user: str
+    limits: HttpLimits
+    homes: Callable[[], Sequence[Path]]
+
+    def bound(self) -> Bound:
+        """Of all the user's files."""
+        return Bound(f"user {self.user}", self.limits.user_bytes, "all files of a user")
+
+    def bounds(self, folder: str) -> tuple[Bound, Bound]:
+        """Of an instance's files, by their folder, and of all."""
+        instance = Bound(folder, self.limits.instance_bytes, "an instance's files")
+        return instance, self.bound()
 
 
 class FileStore:
@@ -33,7 +71,10 @@ class FileStore:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="bursar-files")
         self._unpacking = asyncio.Semaphore(_THREADS // 2)
-        self._held: dict[str, int] = {}  # bytes, by folder; what tasks wrote since may be missing
+        self._counting_users = asyncio.Semaphore(1)
+        self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._rests: dict[str, float] = {}  # until when nobody counts it, on the loop's clock
+        self._holdings = Holdings()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
@@ -58,15 +99,10 @@ class FileStore:
         pieces: AsyncIterator[bytes],
         *,
         executable: bool,
-        most: int,
+        owner: Owner,
     ) -> FileInfo:
         """
         A file, in place of one of that name, durable on return.
-
-        Parameters
-        ----------
-        most
-            Bytes that all files of the instance may have.
 
         Raises
         ------
@@ -74,24 +110,21 @@ class FileStore:
             When it cannot be, or is too much.
         """
         folder = str(root)
-        grown = 0
-        try:
-            with ExitStack() as stack:
-                file = await self.run(
-                    stack.enter_context, instance_files.upload(folder, parts, executable=executable)
-                )
-                async for piece in pieces:
-                    await self._grow(folder, len(piece), most)
-                    grown += len(piece)
-                    await self.run(file.write, piece)
-                info = await self.run(file.finish)
-        except BaseException:
-            self._shrink(folder, grown)
-            raise
+        bounds = owner.bounds(folder)
+        with ExitStack() as stack:
+            opening = instance_files.upload(
+                folder, parts, executable=executable, spare=owner.limits.spare_bytes
+            )
+            file = await self.run(stack.enter_context, opening)
+            async for piece in pieces:
+                await self._make_room(owner, bounds, len(piece))
+                self._holdings.take(bounds, len(piece))
+                await self.run(file.write, piece)
+            info = await self.run(file.finish)
         return FileInfo(name="/".join(parts), size=info.size, sha256=info.sha256)
 
     async def unpack(
-        self, root: Path, pieces: AsyncIterator[bytes], kind: str, limits: HttpLimits
+        self, root: Path, pieces: AsyncIterator[bytes], kind: str, owner: Owner
     ) -> list[FileInfo]:
         """
         The files of an archive, durable on return; none when anything is wrong with it.
@@ -101,25 +134,41 @@ class FileStore:
         ServiceError
             When it cannot be, or is too much.
         """
-        folder = str(root)
+        folder, limits, all_files = str(root), owner.limits, owner.bound()
+        size = 0
         # Beside the instances: what lies in one of them may be a link that a task has put there.
         with answering(), TemporaryFile(dir=root.parent.parent) as archive:
-            size = 0
-            async for piece in pieces:
-                size += len(piece)
-                await self.run(instance_files.check_room, archive.fileno())
-                await self.run(archive.write, piece)
-            await self.run(archive.seek, 0)
-            await self._grow(folder, 0, limits.instance_bytes)
-            bounds = archives.Bounds(
-                total=min(limits.unpacked_bytes, limits.instance_bytes - self._held[folder]),
-                members=limits.members,
-                ratio=limits.ratio,
-            )
-            async with self._unpacking:  # which may take minutes: nobody else waits for it
-                found = await self.run(archives.unpack, archive, size, kind, folder, bounds)
-        self._held.pop(folder, None)  # to be counted anew
-        return found
+            try:
+                async for piece in pieces:
+                    await self._make_room(owner, (all_files,), len(piece))
+                    self._holdings.take_aside(all_files, len(piece))
+                    size += len(piece)
+                    place = archive.fileno()
+                    await self.run(instance_files.check_room, place, limits.spare_bytes, len(piece))
+                    await self.run(archive.write, piece)
+                await self.run(archive.seek, 0)
+                async with self._unpacking:  # which may take minutes: nobody else waits for it
+                    return await self._unpack(archive, size, kind, folder, owner)
+            finally:
+                self._holdings.give_back(all_files, size)
+
+    async def _unpack(
+        self, archive: IO[bytes], size: int, kind: str, folder: str, owner: Owner
+    ) -> list[FileInfo]:
+        limits, bounds = owner.limits, owner.bounds(folder)
+        largest = min(limits.unpacked_bytes, archives.largest(size, limits.ratio))
+        with suppress(ServiceError):  # what comes out may be smaller than that
+            await self._make_room(owner, bounds, largest)
+        allowed = archives.Bounds(
+            total=min(limits.unpacked_bytes, self._holdings.room(bounds)),
+            members=limits.members,
+            ratio=limits.ratio,
+            spare=limits.spare_bytes,
+        )
+        # Taken as it comes out: what two archives may come to at most, each alone, may be too
+        # much together.
+        take = partial(self._holdings.take, bounds)
+        return await self.run(archives.unpack, archive, size, kind, folder, allowed, take)
 
     async def open(self, root: Path, parts: tuple[str, ...]) -> "OpenFile":
         """
@@ -142,7 +191,7 @@ class FileStore:
         ServiceError
             404, when there is none; 409, when it is a folder that is not empty.
         """
-        self._shrink(str(root), await self.run(instance_files.delete_file, str(root), parts))
+        await self.run(instance_files.delete_file, str(root), parts)
 
     async def files(self, root: Path, after: str, limit: int) -> list[FileInfo]:
         """Files by name, at most so many after one of them."""
@@ -152,20 +201,50 @@ class FileStore:
         """Nothing is begun any more."""
         self._threads.shutdown(wait=False)
 
-    async def _grow(self, folder: str, size: int, most: int) -> None:
-        held = self._held.get(folder)
-        if held is None or held + size > most:
-            held = await self.run(instance_files.bytes_of, folder)
-        if held + size > most:
-            raise ServiceError("over-quota", 413, f"an instance's files may have {most:,} bytes")
-        self._held.pop(folder, None)
-        while len(self._held) >= _MOST_KNOWN:
-            del self._held[next(iter(self._held))]
-        self._held[folder] = held + size
+    async def _make_room(self, owner: Owner, bounds: Sequence[Bound], size: int) -> None:
+        """
+        Counts what has to be, for so many bytes more.
 
-    def _shrink(self, folder: str, size: int) -> None:
-        if folder in self._held:
-            self._held[folder] = max(0, self._held[folder] - size)
+        Raises
+        ------
+        ServiceError
+            413, when there is no room; 429, when that cannot be said yet.
+        """
+        counted: set[str] = set()
+        while (bound := self._holdings.lacking(bounds, size)) is not None:
+            if bound.who in counted:
+                raise bound.exceeded()
+            counting = self._counting.setdefault(bound.who, asyncio.Lock())
+            async with counting:  # whoever waited for another's count may need none
+                if self._holdings.lacking((bound,), size) is not None:
+                    await self._count(owner, bound)
+            counted.add(bound.who)
+
+    async def _count(self, owner: Owner, bound: Bound) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        rest = self._rests.pop(bound.who, begun) - begun
+        if rest > 0:
+            self._rests[bound.who] = begun + rest
+            raise bound.exceeded(retry_after=rest)
+        mark = self._holdings.begin_count(bound.who)
+        if bound == owner.bound():
+            async with self._counting_users:
+                found = await self.run(_bytes_of_all, [str(home) for home in owner.homes()])
+        else:
+            found = await self.run(instance_files.bytes_of, bound.who)
+        self._holdings.counted(bound.who, found, mark)
+        now = loop.time()
+        if now - begun > _LONG:
+            self._rests = {who: until for who, until in self._rests.items() if until > now}
+            self._rests[bound.who] = now + _RESTS * (now - begun)
+
+
+def _bytes_of_all(homes: Sequence[str]) -> int:
+    """Of all that instances keep, what tasks work on and have printed included."""
+    return sum(
+        instance_files.bytes_of(f"{home}/{name}") for home in homes for name in (FILES, WORK, LOGS)
+    )
 
 
 class OpenFile:
@@ -178,6 +257,8 @@ class OpenFile:
         Bytes it had when it was opened.
     tag
         Differs once it has changed (an entity tag, RFC 9110, section 8.8.3).
+    executable
+        Whether its owner may run it.
     """
 
     def __init__(self, file_store: FileStore, file: int, found: os.stat_result) -> None:
@@ -185,6 +266,7 @@ class OpenFile:
         self._file = file
         self._at = 0
         self._left = self.size = found.st_size
+        self.executable = bool(found.st_mode & stat.S_IXUSR)
         self.tag = f'"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"'
 
     def part(self, start: int, size: int) -> None:

@@ -56,6 +56,12 @@ def disk_full() -> ServiceError:
     return ServiceError("disk-full", 507, "there is no room on the disk", retry_after=30.0)
 
 
+def disk_low() -> ServiceError:
+    """What room there is is for tasks and results."""
+    detail = "the disk is nearly full: no files are taken, while tasks and results go on"
+    return ServiceError("disk-low", 507, detail, retry_after=30.0)
+
+
 def in_the_way(why: str) -> ServiceError:
     """What is there already does not allow it."""
     return ServiceError("conflict", 409, why, where="name")

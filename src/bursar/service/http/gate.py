@@ -1,10 +1,16 @@
 """Who is let in, and how often."""
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 
-from bursar.service.http.limits import Buckets, Pace, Room, neighbourhood
+from bursar.dispatch.neighbours import neighbourhood
+from bursar.service.http.buckets import Buckets, Pace
+from bursar.service.http.limits import HttpLimits
 from bursar.service.http.parts import Parts
+from bursar.service.http.reply import Pieces
 from bursar.service.http.request import Request
+from bursar.service.http.room import Room
 from bursar.service.http.routes import Access, Route
 from bursar.service.parties import Principal, ServiceError
 
@@ -22,16 +28,23 @@ class Gate:
     """
 
     def __init__(self, parts: Parts) -> None:
-        limits = parts.limits
+        limits, own = parts.limits, _own(parts.own_limits)
         self._authenticator = parts.authenticator
         self._scrapers = parts.scrapers
-        own = parts.own_limits
-        paces = {user: Pace(mine.rate, mine.burst) for user, mine in own.items()}
-        self._users = Buckets(limits.rate, limits.burst, parts.clock, own=paces)
+        self._users = Buckets(limits.rate, limits.burst, parts.clock, own=own.paces)
         self._strangers = Buckets(limits.stranger_rate, limits.stranger_burst, parts.clock)
         self._failures = Buckets(limits.failure_rate, limits.failure_burst, parts.clock)
-        self._requests = Room(limits.requests, {user: mine.requests for user, mine in own.items()})
-        self._streams = Room(limits.streams, {user: mine.streams for user, mine in own.items()})
+        self._requests = Room(limits.requests, own.requests)
+        self._streams = Room(limits.streams, own.streams)
+
+    def relimit(self, limits: HttpLimits, own_limits: Mapping[str, HttpLimits]) -> None:
+        """How often, and how many at a time, from now on."""
+        own = _own(own_limits)
+        self._users.set_pace(limits.rate, limits.burst, own.paces)
+        self._strangers.set_pace(limits.stranger_rate, limits.stranger_burst, {})
+        self._failures.set_pace(limits.failure_rate, limits.failure_burst, {})
+        self._requests.set_most(limits.requests, own.requests)
+        self._streams.set_most(limits.streams, own.streams)
 
     def know(self, request: Request, route: Route) -> Principal:
         """
@@ -56,6 +69,15 @@ class Gate:
             if wait:
                 raise _too_often("too many failed attempts from this address", wait) from None
             raise
+
+    def still_knows(self, request: Request, principal: Principal) -> bool:
+        """Whether somebody is who a request has shown: tokens and certificates are taken back."""
+        try:
+            return principal == self._authenticator.authenticate(
+                request.headers, request.certificate, request.peer
+            )
+        except ServiceError:
+            return False
 
     def let_in(self, principal: Principal, route: Route, held: ExitStack) -> None:
         """
@@ -105,6 +127,52 @@ class Gate:
             named = principal.user in self._scrapers
             return "admin" in principal.scopes or (named and "read" in principal.scopes)
         return access in principal.scopes
+
+
+class WhileKnown:
+    """
+    What goes on to be told, until who asked for it may not hear it any more.
+
+    Parameters
+    ----------
+    pieces
+        What is told.
+    is_known
+        Whether it still may be; asked before each piece.
+    """
+
+    def __init__(self, pieces: Pieces, is_known: Callable[[], bool]) -> None:
+        self._pieces = pieces
+        self._is_known = is_known
+
+    def __aiter__(self) -> "WhileKnown":
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await anext(self._pieces)
+        if not self._is_known():
+            raise StopAsyncIteration
+        return piece
+
+    async def aclose(self) -> None:
+        """Nobody wants more."""
+        await self._pieces.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    paces: dict[str, Pace]
+    requests: dict[str, int]
+    streams: dict[str, int]
+
+
+def _own(limits: Mapping[str, HttpLimits]) -> _Own:
+    """Of users who have others than all."""
+    return _Own(
+        paces={user: Pace(mine.rate, mine.burst) for user, mine in limits.items()},
+        requests={user: mine.requests for user, mine in limits.items()},
+        streams={user: mine.streams for user, mine in limits.items()},
+    )
 
 
 def _scope_of(access: Access) -> str:

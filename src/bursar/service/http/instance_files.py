@@ -14,7 +14,7 @@ from bursar.dispatch.enclosed import FOLDER, PLAIN
 from bursar.remote.messages import FileInfo
 from bursar.service.http.folders import (
     answering,
-    disk_full,
+    disk_low,
     folder,
     give,
     in_the_way,
@@ -26,9 +26,6 @@ from bursar.service.parties import ServiceError
 
 MOST_LISTED = 200_000
 """Entries that a listing looks at."""
-
-SPARE = 64 << 20
-"""Bytes of the disk that uploads leave free."""
 
 READ = os.O_RDONLY | PLAIN
 """How files are opened to be read."""
@@ -47,12 +44,15 @@ class Upload:
         Descriptors of it and its folder.
     unfinished, name
         What it is called now, and will be.
+    spare
+        Bytes of the disk that are left free.
     """
 
     directory: int
     file: int
     unfinished: str
     name: str
+    spare: int
     size: int = 0
     _digest: Any = field(default_factory=hashlib.sha256)
 
@@ -67,7 +67,7 @@ class Upload:
         """
         view = memoryview(data)
         with answering():
-            check_room(self.directory)
+            check_room(self.directory, self.spare, len(data))
             while view:
                 view = view[os.write(self.file, view) :]
         self.size += len(data)
@@ -93,9 +93,16 @@ class Upload:
 
 
 @contextmanager
-def upload(root: str | int, parts: tuple[str, ...], *, executable: bool) -> Iterator[Upload]:
+def upload(
+    root: str | int, parts: tuple[str, ...], *, executable: bool, spare: int
+) -> Iterator[Upload]:
     """
     A file to write; nothing of it is left unless it is finished.
+
+    Parameters
+    ----------
+    spare
+        Bytes of the disk that are left free.
 
     Raises
     ------
@@ -107,7 +114,7 @@ def upload(root: str | int, parts: tuple[str, ...], *, executable: bool) -> Iter
         file = os.open(unfinished, _NEW, 0o700 if executable else 0o600, dir_fd=here)
         try:
             give(file, here)
-            yield Upload(here, file, unfinished, parts[-1])
+            yield Upload(here, file, unfinished, parts[-1], spare)
         finally:
             os.close(file)
             with suppress(FileNotFoundError):  # it has its own name
@@ -171,9 +178,16 @@ def list_files(root: str, after: str, limit: int) -> list[FileInfo]:
 
 
 def bytes_of(root: str) -> int:
-    """Bytes of all files, unfinished ones too."""
-    with answering(), folder(root, ()) as top:
-        return sum(size for _, size in _files(top))
+    """Bytes of all files, unfinished ones too; 0 when the folder is not there any more."""
+    with answering():
+        try:
+            top = os.open(root, FOLDER)
+        except FileNotFoundError:
+            return 0
+        try:
+            return sum(size for _, size in _files(top))
+        finally:
+            os.close(top)
 
 
 def _files(top: int) -> Iterator[tuple[str, int]]:
@@ -218,14 +232,18 @@ def _can_be_asked(name: str) -> bool:
     return True
 
 
-def check_room(file: int) -> None:
+def check_room(file: int, spare: int, size: int) -> None:
     """
-    Refuses to write when what is left of the disk is for what is essential.
+    Refuses to write what would leave too little of the disk for tasks and results.
 
     Parameters
     ----------
     file
         Descriptor of anything on the disk.
+    spare
+        Bytes that are to be left.
+    size
+        Bytes that are to be written.
 
     Raises
     ------
@@ -233,5 +251,5 @@ def check_room(file: int) -> None:
         507.
     """
     room = os.fstatvfs(file)
-    if room.f_bavail * room.f_frsize < SPARE:
-        raise disk_full()
+    if room.f_bavail * room.f_frsize - size < spare:
+        raise disk_low()

@@ -104,7 +104,7 @@ async def serve(
     if tls is not None:
         spare_memory()
     state = ServerState()
-    entrance = Entrance(lambda leave: Connection(config, state, limits, leave), tls, limits)
+    entrance = Entrance(lambda place: Connection(config, state, limits, place), tls, limits)
     where = f"{host}:{port}"
     try:
         await entrance.bind(host, port)

@@ -21,6 +21,9 @@ class Engine(parties.Engine, Protocol):
     def home(self, user: str, handle: str) -> Path:
         """Folder with ``files`` and ``logs`` of an instance; ServiceError 404 as all methods."""
 
+    def homes(self, user: str) -> Sequence[Path]:
+        """Such folders of all instances of a user."""
+
     def output(self, user: str, handle: str, task: int, stream: str) -> str:
         """
         Name, in ``logs``, of the file with what a task printed on ``"stdout"`` or ``"stderr"``.
@@ -102,6 +105,9 @@ class Manager(Protocol):
 
     def ready(self) -> api.Health:
         """Whether it takes work."""
+
+    def degraded(self) -> str:
+        """What does not work though it takes work, for administrators; empty: all does."""
 
     def metrics(self) -> bytes:
         """In the text format of Prometheus."""

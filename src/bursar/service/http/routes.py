@@ -353,6 +353,16 @@ ROUTES: tuple[Route, ...] = (
         pieces=archives.KINDS,
         answer=api.FileList,
     ),
+    Route(
+        method="POST",
+        path=f"{_INSTANCE}/copies",
+        name="copy-files",
+        access="submit",
+        handler=files.copy,
+        summary="Files of another instance of the caller's, as far as they are there",
+        body=_json(api.CopyRequest),
+        answer=api.FileList,
+    ),
     # Money.
     Route(
         method="POST",

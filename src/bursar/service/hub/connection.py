@@ -1,6 +1,7 @@
 """A worker's end of the wire; a stranger's until it has shown a token."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -8,7 +9,7 @@ import msgspec
 
 from bursar.dispatch.entrance import Visit
 from bursar.dispatch.wire import (
-    MAX_FRAME,
+    NONSENSE,
     Frames,
     FromServer,
     FromWorker,
@@ -17,6 +18,11 @@ from bursar.dispatch.wire import (
     Recorded,
     frame,
 )
+from bursar.service.hub.bounds import WORKER_FRAME
+from bursar.service.hub.seal_key import Version
+from bursar.service.logs import LOGGER
+
+_log = logging.getLogger(f"{LOGGER}.hub")
 
 STRANGER_FRAME = 1 << 19
 """Bytes that nobody unknown may make us buffer more of; what a worker holds fits."""
@@ -58,6 +64,8 @@ class Connection(Visit):
         Of its :class:`~bursar.dispatch.wire.Hello`.
     leaving
         It gets nothing more, and is told to leave once it has nothing.
+    seal_key
+        Version of the key that it was told; None: of none.
     unrecorded
         Outcomes that have come over it and are not durable.
     """
@@ -75,6 +83,7 @@ class Connection(Visit):
         self.host = ""
         self.processors = 0
         self.leaving = False
+        self.seal_key: Version | None = None
         self.unrecorded = 0
 
     @property
@@ -85,7 +94,7 @@ class Connection(Visit):
     def introduce(self, hello: Hello) -> None:
         """The stranger is a worker."""
         self._is_known = True
-        self._frames.limit = MAX_FRAME
+        self._frames.limit = WORKER_FRAME
         self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
         self.lease, self.host = hello.lease, hello.host[:_LONGEST]
         self._settle()
@@ -137,7 +146,14 @@ class Connection(Visit):
                     self._listener.heard(self, message)
                 elif not isinstance(message, Hello) or not self._listener.joined(self, message):
                     raise ProtocolError("the token is wrong")
-        except (ProtocolError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except NONSENSE as error:
+            if self._is_known:
+                _log.warning(
+                    "the worker %a on %a says what no worker says (%s); its connection ends",
+                    self.worker,
+                    self.host,
+                    error,
+                )
             self.abort()
         except Exception as error:
             self._listener.failed(error)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bursar.dispatch.credential import PATIENCE, SILENCE, Credential
+from bursar.dispatch.credential import SILENCE, Credential, PilotTerms
 from bursar.dispatch.entrance import MOST_STRANGERS, Entrance
 from bursar.dispatch.server import SPILL, LeaseLoad
 from bursar.dispatch.tls import server_context
@@ -26,14 +26,17 @@ from bursar.dispatch.wire import (
     ProtocolError,
     Results,
     Returned,
+    SealKey,
     Welcome,
     Work,
 )
 from bursar.model.errors import SiteError
 from bursar.remote.messages import WorkerInfo
 from bursar.service.engine.engine import ServiceEngine
+from bursar.service.hub.bounds import LARGEST_VALUE, bounded
 from bursar.service.hub.connection import Connection
 from bursar.service.hub.leases import LeaseEntry, shows, token_of
+from bursar.service.hub.seal_key import SealKeyFile
 from bursar.service.parties import Clock
 
 OUTLIVES = 600.0
@@ -69,6 +72,8 @@ class Hub:
         Seconds for which a worker may be without connection before what it had runs elsewhere.
     silence
         Seconds, about, after which a pilot's machine that does not answer is taken to be gone.
+    seal_key
+        What workers open sealed tasks with that may not read it themselves; None: there are none.
     on_change
         Told when workers have come or gone, or have nothing to do.
     """
@@ -83,6 +88,7 @@ class Hub:
         outlives: float = OUTLIVES,
         absence: float = ABSENCE,
         silence: float = SILENCE,
+        seal_key: SealKeyFile | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
         self._engine = engine
@@ -93,6 +99,7 @@ class Hub:
         self._outlives = outlives
         self._absence = absence
         self._silence = silence
+        self._seal_key = seal_key
         self.on_change: Callable[[], None] = on_change or (lambda: None)
         self._leases: dict[str, LeaseEntry] = {}
         self._connections: dict[str, Connection] = {}
@@ -191,35 +198,32 @@ class Hub:
                 self._dispatching.leave(name)
         self._look_who_is_missing()
 
-    async def credential(
-        self,
-        *,
-        lease: str,
-        site: str,
-        host: str,
-        processors: int,
-        idle: float | None = None,
-        patience: float = PATIENCE,
-        on_join: Callable[[], None] | None = None,
-    ) -> bytes:
-        """What a pilot of a lease that is expected needs to find its way in."""
-        entry = self._leases.get(lease)
+    async def credential(self, terms: PilotTerms) -> bytes:
+        """
+        What a pilot of a lease that is expected needs to find its way in, the same each time.
+
+        Raises
+        ------
+        SiteError
+            When it is not expected, or nobody from elsewhere is listened to.
+        """
+        entry = self._leases.get(terms.lease)
         if entry is None:
-            raise SiteError(f"nobody expects the workers of {lease}")
+            raise SiteError(f"nobody expects the workers of {terms.lease}")
         if self._entrance is None:
             raise SiteError("the service does not listen for workers from elsewhere")
-        entry.processors, entry.on_join = processors, on_join
+        entry.processors, entry.on_join = terms.processors, terms.on_join
         return Credential(
-            host=host,
+            host=terms.host,
             port=self._port,
             token=entry.token,
             certificate=self._certificate,
             run=self._run,
-            site=site,
-            lease=lease,
-            processors=processors,
-            idle=idle,
-            patience=max(patience, self._outlives),
+            site=terms.site,
+            lease=terms.lease,
+            processors=terms.processors,
+            idle=terms.idle,
+            patience=max(terms.patience, self._outlives),
             silence=self._silence,
         ).encode()
 
@@ -246,6 +250,7 @@ class Hub:
         connection = self._connections.get(worker)
         if connection is None:
             return
+        self._tell_seal_key(connection)
         batch: list[msgspec.Raw] = []
         size = 0
         for job in jobs:
@@ -325,8 +330,9 @@ class Hub:
             return  # there is a newer one, on which it says so again
         match message:
             case Results(outcomes):
-                told = connection.recording(len(outcomes), self._let_go)
-                self._dispatching.outcomes(connection.worker, outcomes, told)
+                taken = bounded(outcomes)
+                told = connection.recording(len(taken), self._let_go)
+                self._dispatching.outcomes(connection.worker, taken, told)
             case Returned(jobs):
                 self._dispatching.returned(connection.worker, jobs)
                 self._let_go(connection)
@@ -384,8 +390,10 @@ class Hub:
                 logs=_NOWHERE,
                 spill=SPILL,
                 outlives=self._outlives,
+                largest_value=LARGEST_VALUE,
             )
         )
+        self._tell_seal_key(connection)
         unwanted = self._dispatching.join(
             name,
             pool=entry.pool,
@@ -402,6 +410,15 @@ class Hub:
             entry.on_join()
         self._look_who_is_missing()
         self.on_change()
+
+    def _tell_seal_key(self, connection: Connection) -> None:
+        """Before a worker gets tasks that may be sealed to another key than it has."""
+        if self._seal_key is None:
+            return
+        version = self._seal_key.look()
+        if version != connection.seal_key:
+            connection.seal_key = version
+            connection.say(SealKey(self._seal_key.pem))
 
     def _of(self, lease: str) -> list[Connection]:
         return [c for c in self._connections.values() if c.lease == lease]

@@ -30,6 +30,8 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         When it is to begin at the soonest; None: when the site lets it.
     until
         When it ends; None: when it is not needed any more.
+    began
+        When it got its processors; None: it waits for them, in a queue maybe.
     """
 
     name: str
@@ -39,6 +41,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     account: str = ""
     start: float | None = None
     until: float | None = None
+    began: float | None = None
 
     @property
     def end(self) -> float:
@@ -59,10 +62,8 @@ class Lease:
         Of the record in the journal.
     leaving, stopped
         Whether it is on its way out, and whether its tasks have been stopped, too.
-    began
-        When it got its processors.
     held
-        Its processors.
+        Its processors; for an adopted one its place in the queue, as long as it has not begun.
     expected
         Until when workers of an earlier life may come back, and with them what they run; seconds
         since the epoch. None: nobody is waited for.
@@ -74,7 +75,6 @@ class Lease:
     position: Position
     leaving: bool = False
     stopped: bool = False
-    began: float | None = None
     held: Held | None = None
     expected: float | None = None
     news: asyncio.Event = field(default_factory=asyncio.Event)

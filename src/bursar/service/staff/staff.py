@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -193,10 +193,12 @@ class Staff:
         self._say = say
         self._leases: dict[str, Lease] = {}
         self._before: dict[Position, LeaseRecord] = {}  # of an earlier life
-        self._pauses: dict[str, tuple[float, float]] = {}  # by pool: until when, and how long
+        self._pauses: dict[str, _Pause] = {}  # by pool
+        self._told_of: set[str] = set()  # accounts whose workers were said to fail
         self._told: dict[str, int] = {}  # by pool: processors that the desk was told of
         self._kept: dict[str, float] = {}  # leases for which the site was asked to keep processors
         self._news = asyncio.Event()
+        self._decided = -math.inf  # when, seconds since the epoch
         self._fault: BaseException | None = None
         journal.register(STAFF_KINDS, self)
 
@@ -232,16 +234,12 @@ class Staff:
                     self._hub.revoke(record.name)
                     self._journal.kill(position)
                     continue
-                lease = Lease(
-                    record,
-                    position,
-                    began=record.asked,
-                    held=held[record.name],
-                    expected=self._clock() + RETURNING,
-                )
+                lease = Lease(record, position, held=held[record.name])
                 self._leases[record.name] = lease
                 self._rules.opened(record.name, _opened(record), record.asked)
-                self._rules.began(record.name, record.asked)
+                if record.began is not None:
+                    lease.expected = self._clock() + RETURNING
+                    self._rules.began(record.name, record.began)
         site = self._sites("")
         if isinstance(site, Lasting):
             await site.end_others(self._leases.keys())
@@ -301,6 +299,12 @@ class Staff:
             if lease.leaving:  # its worker may be the one that is gone
                 lease.news.set()
 
+    def look_at_idle(self) -> None:
+        """Some workers may have nothing to do any more since it decided last."""
+        since = (load.idle_since for load in self._hub.leases().values())
+        if any(moment is not None and moment >= self._decided for moment in since):
+            self._news.set()
+
     # What it says of itself.
 
     @property
@@ -323,8 +327,23 @@ class Staff:
 
     @property
     def trouble(self) -> str:
-        """Why workers cannot be had, as it was said last; empty: they can."""
-        return "workers cannot be had" if self._pauses and not self.ready else ""
+        """
+        Why workers cannot be had; empty: they can, or cannot for users of other accounts than the
+        common one only (see :attr:`failing`).
+        """
+        common = self._account("")
+        theirs = any(pause.account == common for pause in self._pauses.values())
+        return "workers cannot be had" if theirs and not self.ready else ""
+
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """Why workers could not be had at least twice in a row, by local account."""
+        now = self._clock()
+        return {
+            pause.account: pause.reason
+            for pool, pause in sorted(self._pauses.items())
+            if pause.reason and pause.counts(now) and not self._has_workers(pool)
+        }
 
     # Deciding.
 
@@ -332,31 +351,34 @@ class Staff:
         """Seconds until it looks again though nothing was heard; None: as long as that lasts."""
         now = self._clock()
         # A pause that is over is only remembered for how long the next one is to be.
-        pauses = (until for until, _ in self._pauses.values() if until > now)
+        pauses = (pause.until for pause in self._pauses.values() if pause.until > now)
         seconds = min(self._rules.wake, *pauses, math.inf) - now
         if any(demand.tasks for demand in self._engine.demand().values()):
             seconds = min(seconds, CALM)
         return None if math.isinf(seconds) else max(0.0, seconds)
 
     async def _decide(self) -> None:
-        now = self._clock()
+        now = self._decided = self._clock()
         self._tell_the_desk()
         for name, lease in list(self._leases.items()):
             if lease.held is not None and not lease.held.workers and not lease.leaving:
-                self._pause(lease.record.pool, now)
+                self._pause(lease.record, now, "its workers are gone")
                 self._close(Close(name=name, reason="its workers are gone", at_once=True))
+            elif lease.held is not None and lease.record.began is None and self._is_there(name):
+                self._begin(lease, None, None)  # it was still in the queue when it was adopted
         view = self._view(now)
         self._pauses = {
-            pool: (until, pause)
-            for pool, (until, pause) in self._pauses.items()
-            if now < until + LONGEST_PAUSE and not self._has_workers(pool)
+            pool: pause
+            for pool, pause in self._pauses.items()
+            if now < pause.until + LONGEST_PAUSE and not self._has_workers(pool)
         }
+        self._tell_of_accounts()
         opened: list[Lease] = []
         for decision in self._rules.decide(view):
             match decision:
                 case Close():
                     self._close(decision)
-                case Open() if self._pauses.get(decision.pool, (0.0, 0.0))[0] <= now:
+                case Open() if self._may_ask(decision.pool, now):
                     opened += self._open(decision, now)
         if not opened:
             return
@@ -395,7 +417,7 @@ class Staff:
         try:
             position = self._journal.append(LEASE, msgspec.msgpack.encode(record), essential=False)
         except ServiceError as error:
-            self._pause(decision.pool, now)
+            self._pause(record, now, "")  # that is no account's fault
             self._say(f"no workers are asked for: {error.detail}")
             return []
         lease = self._leases[record.name] = Lease(record, position)
@@ -421,10 +443,29 @@ class Staff:
         lease.leaving = True
         lease.news.set()
 
-    def _pause(self, pool: str, now: float) -> None:
-        _, before = self._pauses.get(pool, (0.0, CALM / 2))
-        pause = min(LONGEST_PAUSE, before * 2)
-        self._pauses[pool] = now + pause, pause
+    def _may_ask(self, pool: str, now: float) -> bool:
+        pause = self._pauses.get(pool)
+        return pause is None or pause.until <= now
+
+    def _pause(self, record: LeaseRecord, now: float, reason: str) -> None:
+        before = self._pauses.get(record.pool)
+        seconds = min(LONGEST_PAUSE, CALM if before is None else before.seconds * 2)
+        self._pauses[record.pool] = _Pause(now + seconds, seconds, record.account, reason)
+
+    def _tell_of_accounts(self) -> None:
+        """Says once of each account that its workers cannot be had, and that they can again."""
+        failing = self.failing
+        for account, reason in failing.items():
+            if account not in self._told_of:
+                self._say(f"{_of(account)} cannot be had: {reason}")
+        paused = {pause.account for pause in self._pauses.values()}
+        for account in sorted(self._told_of - failing.keys() - paused):
+            self._say(f"{_of(account)} fail no longer")
+        self._told_of = (self._told_of & paused) | failing.keys()
+
+    def _is_there(self, name: str) -> bool:
+        load = self._hub.leases().get(name)
+        return load is not None and load.ready > 0
 
     def _has_workers(self, pool: str) -> bool:
         loads = self._hub.leases()
@@ -496,9 +537,11 @@ class Staff:
             if lease.held is None:
                 self._end(lease, "ended", "")
                 return
+            with contextlib.suppress(ServiceError):  # then the next life takes it for waiting
+                await self._journal.durable()
         except (BursarError, OSError) as error:
             self._say(f"{record.name}: {error}")
-            self._pause(record.pool, self._clock())
+            self._pause(record, self._clock(), str(error))
             is_passing = isinstance(error, OSError) or error.transient
             self._end(lease, "unreachable" if is_passing else "refused", str(error))
             return
@@ -519,7 +562,7 @@ class Staff:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._left(lease)):
                         await lease.news.wait()
-                if self._clock() >= lease.record.end and not lease.stopped:
+                if self._clock() >= _ends(lease.record) and not lease.stopped:
                     self._close(Close(name=name, reason="its time is over", at_once=True))
             loss, reason = lost.result() if lost.done() else ("ended", "")
         finally:
@@ -562,13 +605,19 @@ class Staff:
     def _begin(self, lease: Lease, processors: int | None, seconds: float | None) -> None:
         """Its processors are there."""
         now = self._clock()
-        lease.began = now
-        if processors is not None and processors != lease.record.processors:
-            lease.record = msgspec.structs.replace(lease.record, processors=processors)
-            self._endpoint(lease.record)  # so many are let in
-        if seconds is not None and is_shared(lease.record.pool):
-            lease.record = msgspec.structs.replace(lease.record, until=now + seconds)
-        self._rules.began(lease.record.name, now)
+        before = lease.record
+        record = msgspec.structs.replace(before, began=now)
+        if processors is not None and processors != before.processors:
+            record = msgspec.structs.replace(record, processors=processors)
+            self._endpoint(record)  # so many are let in
+        if is_shared(before.pool) and before.until is not None:
+            # It may have waited in a queue for longer than it is: its time begins now.
+            least = before.until - before.asked if seconds is None else seconds
+            record = msgspec.structs.replace(record, until=now + least)
+        position = self._journal.append(LEASE, msgspec.msgpack.encode(record), essential=True)
+        self._journal.kill(lease.position)
+        lease.record, lease.position = record, position
+        self._rules.began(record.name, now)
         lease.news.set()
         self._news.set()
 
@@ -615,11 +664,46 @@ class Staff:
 
     def _left(self, lease: Lease) -> float | None:
         """Seconds until time itself changes something for it; None: it does not."""
-        moments = [] if lease.stopped else [lease.record.end]
+        moments = [] if lease.stopped else [_ends(lease.record)]
         if lease.leaving and lease.expected is not None:
             moments.append(lease.expected)
         seconds = min(moments, default=math.inf) - self._clock()
         return None if math.isinf(seconds) else max(0.0, seconds)
+
+
+class _Pause(NamedTuple):
+    """
+    A pool is left alone, as its workers could not be had.
+
+    Parameters
+    ----------
+    until
+        Seconds since the epoch.
+    seconds
+        How long it is; each further one in a row is longer.
+    account
+        The local account of the pool's workers.
+    reason
+        What went wrong; empty: nothing of the account's.
+    """
+
+    until: float
+    seconds: float
+    account: str
+    reason: str
+
+    def counts(self, now: float) -> bool:
+        """Whether it went wrong more than once in a row, and not long ago."""
+        return self.seconds > CALM and now < self.until + LONGEST_PAUSE
+
+
+def _of(account: str) -> str:
+    return f'workers of the account "{account}"' if account else "workers"
+
+
+def _ends(record: LeaseRecord) -> float:
+    """When its time is over; infinite while it waits for processors that are then all its own."""
+    return math.inf if record.began is None and is_shared(record.pool) else record.end
 
 
 def _opened(record: LeaseRecord) -> Open:
@@ -641,7 +725,7 @@ def _seen(lease: Lease, load: Load | None, now: float) -> LeaseView:
         pool=record.pool,
         processors=record.processors,
         asked=record.asked,
-        began=lease.began,
+        began=record.began,
         until=record.end,
         ready=ready,
         busy=busy,

@@ -38,7 +38,9 @@ async def overview(call: Call) -> Reply:
     """All there is."""
     seen = call.parts.engine.overview()
     currency = call.parts.manager.site(call.user).currency
-    return said(replace(seen, spent=call.parts.till.spent(), currency=currency))
+    degraded = call.parts.manager.degraded()
+    spent = call.parts.till.spent()
+    return said(replace(seen, spent=spent, currency=currency, degraded=degraded))
 
 
 async def drain(call: Call, body: Empty) -> Reply:

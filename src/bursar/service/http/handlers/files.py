@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 from bursar.remote import messages as api
 from bursar.service.http.call import Call
+from bursar.service.http.file_store import Owner
 from bursar.service.http.names import parse_name
 from bursar.service.http.queries import FilesQuery, PutQuery
 from bursar.service.http.reply import BYTES, NOTHING, Reply, Stream, said
@@ -34,7 +37,7 @@ async def put(call: Call, query: PutQuery) -> Reply:
         parts,
         pieces,
         executable=query.executable,
-        most=call.limits.instance_bytes,
+        owner=_owner(call),
     )
     return said(info)
 
@@ -48,7 +51,31 @@ async def delete(call: Call) -> Reply:
 async def put_archive(call: Call) -> Reply:
     """The files in an archive, all or none."""
     pieces = call.pieces(call.parts.limits.archive_bytes)
-    found = await call.file_store.unpack(_root(call), pieces, call.kind, call.limits)
+    found = await call.file_store.unpack(_root(call), pieces, call.kind, _owner(call))
+    return said(api.FileList(files=found))
+
+
+async def copy(call: Call, body: api.CopyRequest) -> Reply:
+    """Files of another instance of the caller's."""
+    store, target = call.file_store, _root(call)
+    source = call.parts.engine.home(call.user, body.source) / "files"
+    found: list[api.FileInfo] = []
+    for parts in [parse_name(name, "files") for name in body.files]:
+        try:
+            file = await store.open(source, parts)
+        except ServiceError as error:
+            if error.status != 404:
+                raise
+            continue
+        async with aclosing(file):
+            info = await store.put(
+                target,
+                parts,
+                file,
+                executable=file.executable,
+                owner=_owner(call),
+            )
+        found.append(info)
     return said(api.FileList(files=found))
 
 
@@ -68,6 +95,8 @@ async def send_file(call: Call, root: Path, parts: tuple[str, ...]) -> Reply | S
         # Whatever a task has written: no browser is to take it for a page of ours.
         ("content-disposition", "attachment"),
     )
+    if file.executable:
+        headers += (("bursar-executable", "true"),)
     part = asked_part(call.headers, file.size, file.tag)
     if part is None:
         return Stream(file, BYTES, 200, file.size, headers)
@@ -113,3 +142,9 @@ def asked_part(headers: Mapping[str, str], size: int, tag: str) -> tuple[int, in
 
 def _root(call: Call) -> Path:
     return call.parts.engine.home(call.user, call.handle) / "files"
+
+
+def _owner(call: Call) -> Owner:
+    return Owner(
+        user=call.user, limits=call.limits, homes=partial(call.parts.engine.homes, call.user)
+    )

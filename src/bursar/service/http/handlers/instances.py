@@ -51,7 +51,7 @@ async def show_tasks(call: Call, query: TasksQuery) -> Reply:
 
 async def cancel(call: Call, body: api.CancelRequest) -> Reply:
     """Tasks are not wanted any more."""
-    return said(await call.parts.engine.cancel(call.user, call.handle, body.tasks))
+    return said(await call.parts.engine.cancel(call.user, call.handle, body.tasks, body.grace))
 
 
 def read_submission(data: bytes) -> list[api.TaskSpec]:

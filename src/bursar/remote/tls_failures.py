@@ -1,0 +1,109 @@
+"""
+Why TLS did not come about, in one line that says what to set.
+
+A service that turns a client away does so after the client has everything it needs (TLS 1.3): what
+comes back is an alert with the first bytes that are read, or nothing at all where the service's
+library drops it.
+"""
+
+import ssl
+import time
+from pathlib import Path
+
+from bursar.model.errors import InputError
+from bursar.remote.access import Access
+
+_NO_CERTIFICATE = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
+"""Alerts of who wants a certificate and saw none; RFC 8446, section 6.2."""
+
+_BAD_CERTIFICATE = (
+    "UNKNOWN_CA",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_REVOKED",
+    "CERTIFICATE_UNKNOWN",
+    "UNSUPPORTED_CERTIFICATE",
+    "ACCESS_DENIED",
+    "DECRYPT_ERROR",
+)
+"""Alerts of who does not like the one it saw."""
+
+_PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
+"""What OpenSSL makes of an answer that is no TLS."""
+
+# Of OpenSSL (x509_vfy.h): why a certificate is not believed.
+_UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21, 27})
+_OTHER_NAME = frozenset({62, 64})
+_WRONG_TIME = frozenset({9, 10})
+
+
+class WrongPin(ssl.SSLCertVerificationError):
+    """The server's certificate is not the one that is expected."""
+
+    verify_message = "it is not the certificate that is pinned"
+
+
+def is_final(error: ssl.SSLError) -> bool:
+    """Whether it would be the same at the next try: not where the connection broke off."""
+    return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+
+
+def refused_server(error: ssl.SSLCertVerificationError, access: Access) -> str:
+    """Why the service's certificate is not trusted."""
+    said = f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, WrongPin):
+        return f"{said}: {access.setting('fingerprint')}"
+    if error.verify_code in _OTHER_NAME:
+        return f"{said}: call it by a name that its certificate has"
+    if error.verify_code in _WRONG_TIME:
+        return f"{said}: it is to be renewed there"
+    if error.verify_code in _UNKNOWN_ISSUER and access.ca is None:
+        return f"{said}: set {access.setting('ca')} to the file of its authority"
+    if error.verify_code in _UNKNOWN_ISSUER:
+        return f"{said}: its authority is not in {access.ca}"
+    return said
+
+
+def refused_client(error: ssl.SSLError, access: Access) -> str:
+    """What the service, or this side, says when they do not come together."""
+    reason = error.reason or ""
+    said = reason.lower().replace("_", " ") or "no reason is known"
+    if reason in _PLAIN:
+        return "does not speak TLS"
+    if "ALERT" in reason and reason.endswith((*_NO_CERTIFICATE, *_BAD_CERTIFICATE)):
+        if access.certificate is None and not reason.endswith("DECRYPT_ERROR"):
+            return wants_certificate(access)
+        return f"does not take this client's certificate: {said}: {_certificate_of(access)}"
+    return f"TLS cannot be agreed on: {said}"
+
+
+def hung_up(access: Access) -> str:
+    """What is likely where TLS was agreed on and the service hung up without a word."""
+    if access.certificate is None:
+        return wants_certificate(access)
+    return f"hangs up: it may not take this client's certificate: {_certificate_of(access)}"
+
+
+def wants_certificate(access: Access) -> str:
+    """The service lets in nobody without one."""
+    return f"wants a certificate of this client: set {access.setting('certificate')}"
+
+
+def _certificate_of(access: Access) -> str:
+    """The client's own, what is wrong with it that can be seen here, and where it is set."""
+    assert access.certificate is not None
+    ended = _end_of(access.certificate)
+    if ended is not None and ended <= time.time():
+        when = time.strftime("%Y-%m-%d", time.gmtime(ended))
+        return f"{access.certificate} has ended on {when}"
+    return f"{access.certificate}, which {access.setting('certificate')} names"
+
+
+def _end_of(file: Path) -> float | None:
+    """When a certificate ends, seconds since the epoch; None: it cannot be read."""
+    from bursar.sealing.certificates import read_certificates, read_pem  # takes time to load
+
+    try:
+        return read_certificates(read_pem(file.expanduser()))[0].not_valid_after_utc.timestamp()
+    except (InputError, IndexError):
+        return None
