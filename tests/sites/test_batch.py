@@ -15,6 +15,7 @@ import pytest
 from tests.cli.conftest import PATIENCE
 
 from bursar.broker.pilots import Pilot
+from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.launch import Endpoint
 from bursar.model.errors import BudgetStop, InputError, SiteError
 from bursar.model.provisioning import Acquiring, Batch
@@ -35,12 +36,11 @@ class Gate:
 
     def __init__(self) -> None:
         self.joins: dict[str, Callable[[], None]] = {}
-        self.given: dict[str, Mapping[str, Any]] = {}
         self.revoked: set[str] = set()
 
-    async def credential(self, *, lease: str, on_join: Callable[[], None], **given: Any) -> bytes:
-        self.joins[lease] = on_join
-        self.given[lease] = given
+    async def credential(self, terms: PilotTerms) -> bytes:
+        assert terms.on_join is not None
+        self.joins[terms.lease] = terms.on_join
         return b"secret"
 
     def revoke(self, lease: str) -> None:
@@ -268,7 +268,7 @@ def test_cancelled_at_any_moment_no_job_is_left(tmp_path: Path, bundled: bool) -
                     await answer.release()
             await asyncio.sleep(6.0)
             assert manager.there == []
-            assert ground.gate.revoked == set(ground.gate.given)
+            assert ground.gate.revoked == set(ground.gate.joins)
             assert ground.files == []
             assert len(manager.requests) <= 1
         return was
@@ -510,7 +510,7 @@ def test_what_the_scheduler_says_is_told_in_its_words(
             assert f"{told.value}" == "c1: Slurm: invalid partition"
             assert told.value.transient is transient
             assert ground.files == []
-            assert ground.gate.revoked >= set(ground.gate.given)
+            assert ground.gate.revoked >= set(ground.gate.joins)
             ground.manager.words.clear()
             await ground.acquire(pilot("lease-2"))
 

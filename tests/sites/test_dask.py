@@ -12,12 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.sites.dask_clusters import DaskCluster
+from tests.sites.remote.living import Dispatcher
 
 import bursar
+from bursar.broker.pilots import Pilot
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.orphans import traces_of
 from bursar.model.errors import SiteError
@@ -250,6 +253,68 @@ def test_a_lost_worker_loses_no_task(cluster: DaskCluster, tmp_path: Path) -> No
     # Every attempt that began is journalled, and no other one began.
     assert len(mark.read_text().split()) <= len(found)
     assert "the Dask worker at" in messages(result)
+
+
+def test_a_task_wider_than_any_worker_is_refused(cluster: DaskCluster, tmp_path: Path) -> None:
+    """
+    It would wait for ever: three threads of two workers are no worker of three.
+    """
+    wide = replace(shell("wide", "true"), processors=3)
+
+    with pytest.raises(SiteError, match=r'dask: task "wide" needs 3 processors, the largest .* 2'):
+        bursar.run(campaign(tmp_path, wide), cluster.facts(), runs=tmp_path / "runs")
+
+
+def test_what_was_there_is_paid(tmp_path: Path) -> None:
+    """
+    Threads of a Dask worker that died cost nothing from then on.
+    """
+
+    async def hold(cluster: DaskCluster) -> tuple[float, float]:
+        site = DaskSite(cluster.facts(), "run", tmp_path)
+        loop = asyncio.get_running_loop()
+        async with site.opened(), Dispatcher() as endpoint:
+            pilot = Pilot(
+                name="lease-1",
+                site="dask",
+                processors=2,
+                own=2,
+                start=None,
+                duration=60.0,
+                unit_price=1.0,
+                fixed_price=0.0,
+            )
+            held = await site.acquire(
+                pilot, endpoint, rigid=False, begin=lambda *_: None, on_event=lambda _: None
+            )
+            address = next(a for a in site._workers if held.threads_of(a))
+            held.gone(address, "is gone")
+            halved = held.seconds
+            before = loop.time()
+            await asyncio.sleep(0.2)
+            half, whole = held.seconds - halved, loop.time() - before
+            await held.release()
+            ended = held.seconds
+            await asyncio.sleep(0.05)
+            assert held.seconds == ended
+            return half, whole
+
+    with DaskCluster(tmp_path / "dask", threads=(1, 1)) as cluster:
+        cluster.ask(os.getpid)
+        half, whole = asyncio.run(hold(cluster))
+    assert half == pytest.approx(whole / 2, rel=0.05)
+
+
+def test_calls_run_there(cluster: DaskCluster, tmp_path: Path) -> None:
+    """
+    Values and exceptions come back, what was held is billed, and nothing is left there.
+    """
+    with bursar.Executor(2, sites=cluster.facts(), folder=tmp_path / "calls") as executor:
+        futures = [executor.submit(lambda n: n * n, n) for n in range(5)]
+        assert [future.result(60) for future in futures] == [0, 1, 4, 9, 16]
+        with pytest.raises(ZeroDivisionError):
+            executor.submit(lambda: 1 // 0).result(60)
+    assert json.loads((tmp_path / "calls" / "bill.json").read_text())["leases"]
 
 
 def test_an_interrupted_run_leaves_nothing_there(cluster: DaskCluster, tmp_path: Path) -> None:

@@ -518,8 +518,40 @@ class Execution:
         timed = [pilot.name for pilot in pilots] if ends else []
         self._site_of.update((pilot.name, pilot.site) for pilot in pilots)
         self._bind(placed, order, timed)
+        self._check_widths(placed, {pilot.site for pilot in pilots})
         left = self.dispatcher.left
         await self.provision.sign([p for p in pilots if p.whole or not p.tasks or left(p.name)])
+
+    def _check_widths(self, placed: dict[int, str], sites: set[str]) -> None:
+        """
+        Each task has room where it is placed, or somewhere if it is not.
+
+        Raises
+        ------
+        SiteError
+            When one would wait for ever.
+        """
+        ended = set(self.dispatcher.ended)
+        for task in range(len(self._tasks)):
+            if task in ended:
+                continue
+            where = {self._site_of[placed[task]]} if placed.get(task) else sites
+            faults = [self._too_wide(task, site) for site in sorted(where)]
+            if faults and faults[0] is not None and all(faults):
+                raise faults[0]
+
+    def _too_wide(self, task: int, site: str) -> SiteError | None:
+        """Why a task would wait for ever at a site; None: it has room there, or nobody knows."""
+        processors = self._tasks[task].processors
+        if processors == 1 or not site:
+            return None
+        most = self._sites[site].view().per_node
+        if most is None or processors <= most:
+            return None
+        return SiteError(
+            f'{site}: task "{self._tasks[task].id}" needs {processors} processors, '
+            f"the largest worker there has {most}"
+        )
 
     def _standing(self, journal: JournalState) -> Past:
         return Past(
@@ -544,6 +576,10 @@ class Execution:
             there = self.provision.carries(pilot.name)
             if not there and self.provision.is_leaving(pilot.name):
                 self._fault(SiteError(f"{pilot.site}: {pilot.name} has ended"), pilot)
+                continue
+            wide = [fault for t in pilot.tasks if (fault := self._too_wide(t, pilot.site))]
+            if wide:
+                self._fault(wide[0], pilot)
                 continue
             refused = self.provision.prolong(pilot) if there else None
             if refused is not None:

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from bursar.broker.strategies import Named, OutOfReach
+from bursar.dispatch.atomic_file import write_atomically
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError, nearest
@@ -241,27 +242,6 @@ class RunFolder:
             return compiled.decode(self.compiled_file.read_bytes())
         except OSError as error:
             raise BursarError(f"{self.compiled_file}: cannot be read: {error.strerror}") from None
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """
-    Replaces a file so that a reader sees the old or the new one, never half.
-
-    Raises
-    ------
-    BursarError
-        When it cannot be written; the old file is then unharmed.
-    """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with fresh.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def append_durably(path: Path, data: bytes) -> None:

@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
+from bursar.dispatch.atomic_file import write_atomically
 from bursar.model.errors import BursarError
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.slot import Slot
-from bursar.runs.folder import RunFolder, write_atomically
+from bursar.runs.folder import RunFolder
 
 FORMAT = 2
 

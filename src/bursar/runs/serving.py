@@ -11,6 +11,7 @@ from types import TracebackType
 
 import msgspec
 
+from bursar.dispatch.atomic_file import write_atomically
 from bursar.dispatch.journal import read_journal
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Retry
@@ -23,7 +24,7 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.report.bill import make_bill
 from bursar.runs.execution import TICK, Execution
-from bursar.runs.folder import RunFolder, write_atomically
+from bursar.runs.folder import RunFolder
 from bursar.runs.provision import leases_of
 from bursar.sites.local import LocalSite
 from bursar.sites.protocol import Opened, Site
@@ -78,7 +79,7 @@ class Service:
                     f"which is what {site.name} has, got {processors}"
                 )
         for site in sites:
-            if site.kind != "local" and site.remote is None:
+            if site.kind != "local" and site.remote is None and site.dask is None:
                 raise InputError(
                     f'site "{site.name}" is of kind "{site.kind}", which cannot run calls'
                 )
@@ -183,11 +184,16 @@ class Service:
 
 
 def _site(facts: SiteFacts, folder: RunFolder) -> Site:
-    if facts.remote is None:
-        return LocalSite(facts)
-    from bursar.sites.remote.site import RemoteSite
+    run = secrets.token_hex(16)
+    if facts.remote is not None:
+        from bursar.sites.remote.site import RemoteSite
 
-    return RemoteSite(facts, run=secrets.token_hex(16), folder=folder.pilots)
+        return RemoteSite(facts, run=run, folder=folder.pilots)
+    if facts.dask is not None:
+        from bursar.sites.dask.site import DaskSite
+
+        return DaskSite(facts, run, folder.path)
+    return LocalSite(facts)
 
 
 def _whole(sites: Sequence[SiteFacts], processors: int | None) -> Plan:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
+from bursar.dispatch.atomic_file import write_atomically
 from bursar.report.data import ReportData
 from bursar.report.html import write_report
 from bursar.report.results import write_results
-from bursar.runs.folder import write_atomically
 from bursar.runs.logs import log_files
 from bursar.runs.reading import RunRecord, bill_of, summarise
 

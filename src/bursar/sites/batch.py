@@ -60,6 +60,12 @@ PATIENCE = credentials.PATIENCE
 STARTING = 30.0
 """Seconds that a job gets on top of those of a plan, in which its workers start."""
 
+LATE = 120.0
+"""
+Seconds in which a request that a killed process made may still become a job: the command that
+carries it waits for the scheduler, and outlives who started it.
+"""
+
 MOST_LINES = 1_000
 """Of the record of jobs; then those that are gone are left out."""
 
@@ -162,6 +168,8 @@ class BatchSite:
         self._tasks: set[asyncio.Task[None]] = set()  # that end by themselves
         self._to_end: set[str] = set()  # jobs
         self._not_ended: set[str] = set()  # jobs of which the scheduler could not be told
+        self._unanswered: list[str] = []  # names of requests of an earlier life
+        self._unanswered_until = 0.0
         self._ending: asyncio.Task[None] | None = None
 
     @property
@@ -381,6 +389,7 @@ class BatchSite:
             await self._probe()
             if self._not_ended:
                 self._end_soon(self._not_ended)
+            await self._end_unanswered()
 
     async def _probe(self) -> None:
         """
@@ -510,7 +519,7 @@ class BatchSite:
             self._bundles.comes(bundle, pilot.copies)
         try:
             await self._make_ready()
-            secret = await door.credential(
+            terms = credentials.PilotTerms(
                 lease=pilot.name,
                 site=self._facts.name,
                 host=self._batch.reach or socket.getfqdn(),
@@ -519,6 +528,7 @@ class BatchSite:
                 patience=PATIENCE,
                 on_join=lambda: self._joined(entry),
             )
+            secret = await door.credential(terms)
             await self._shell.make_folder(self._folder)
             await self._shell.write(entry.credential, secret)
         except BaseException:
@@ -651,6 +661,9 @@ class BatchSite:
                 reason = f": {report.reason}" if report.reason else ""
                 self._lose(entry, "lost", f"{what} was put back into the queue{reason}")
                 self._end_soon([report.id])
+            case "held" if entry.begun.done():  # adopted, and it will not begin
+                self._lose(entry, "lost", f"{what} is held: {report.reason}")
+                self._end_soon([report.id])
             case "held":
                 self._fail(entry, SiteError(f"{what} is held: {report.reason}"))
             case "ended":
@@ -778,9 +791,29 @@ class BatchSite:
             self._reserved.add(name)
             await self._unreserve(name)
         if self._lasts:
+            self._unanswered = left.names
+            self._unanswered_until = asyncio.get_running_loop().time() + LATE
+            self._wanted.set()
             self._tidy()
         else:
             self._jobs.update(jobs)  # seen to be gone at the end, with what they took
+
+    async def _end_unanswered(self) -> None:
+        """What an earlier life asked for, and became a job only now, ends."""
+        if not self._unanswered or not isinstance(self._manager, Finds):
+            return
+        is_over = asyncio.get_running_loop().time() >= self._unanswered_until
+        try:
+            for name in self._unanswered:
+                self._end_soon(await self._manager.named(name))
+        except SiteError:
+            is_over = False
+        if is_over:
+            for name in self._unanswered:
+                self._record.refused(name)
+            self._unanswered.clear()
+        else:
+            self._wanted.set()
 
     def _tidy(self) -> None:
         """The record has no more jobs than may be there; nor do we."""

@@ -24,12 +24,17 @@ def read_lines(path: Path, kind: type[T]) -> list[T]:
     return lines
 
 
+def encode_lines(lines: Sequence[msgspec.Struct]) -> bytes:
+    """All of them, as they stand in the file."""
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
 def append_lines(path: Path, lines: Sequence[msgspec.Struct]) -> None:
     """Adds lines, and the file's folder; they are durable on return."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         # Whatever a crash cut off before is a line of its own then.
         start = b"\n" if file.tell() else b""
-        file.write(start + b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        file.write(start + encode_lines(lines))
         file.flush()
         os.fsync(file.fileno())

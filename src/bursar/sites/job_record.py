@@ -1,7 +1,6 @@
 """What is at a scheduler because of us, written down so that it is found again after a kill."""
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from bursar.sites.durable_lines import append_lines, read_lines
+from bursar.dispatch.atomic_file import write_atomically
+from bursar.sites.durable_lines import append_lines, encode_lines, read_lines
 
 Kind = Literal["asked", "refused", "job", "window", "gone"]
 """A request is about to be handed in; was not taken; became a job; processors are about to be
@@ -97,19 +97,21 @@ class JobRecord:
             self._path.write_bytes(b"")
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
-        """Leaves out jobs that are known to be gone, so that the file does not grow for ever."""
+        """
+        Leaves out jobs that are known to be gone, so that the file does not grow for ever.
+
+        Raises
+        ------
+        BursarError
+            When it cannot be written; it is as it was then.
+        """
         left = self.read()
         lines = [_Line("asked", name) for name in left.names]
         lines += [
             _Line("job", "", job, pilot) for job, pilot in left.jobs.items() if not is_gone(job)
         ]
         lines += [_Line("window", window) for window in left.windows]
-        new = self._path.with_name(f"{self._path.name}.new")
-        with new.open("wb") as file:
-            file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._path)
+        write_atomically(self._path, encode_lines(lines))
         self.lines = len(lines)
 
     def read(self) -> Leftovers:

@@ -14,7 +14,7 @@ from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.view import Loss, SiteView
+from bursar.provisioning.view import Loss, SiteView, view_at_once
 from bursar.sites.protocol import Begin
 
 MEMORY = Path("/proc/meminfo")
@@ -117,16 +117,7 @@ class LocalSite:
     def view(self) -> SiteView:
         """Its processors are there at once, and without an end."""
         held = sum(held.processors for held in self._held)
-        return SiteView(
-            name=self._facts.name,
-            rules=self._facts.acquiring,
-            processors=self._facts.processors,
-            speed=self._facts.speed,
-            unit_price=self._facts.unit_price,
-            fixed_price=self._facts.fixed_price,
-            batch=False,
-            free=max(0, self._facts.processors - held),
-        )
+        return view_at_once(self._facts, max(0, self._facts.processors - held))
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
         """Nothing to do: nobody else sells its processors."""

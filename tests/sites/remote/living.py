@@ -27,11 +27,15 @@ must_buy = true
 
 def facts_of(service: Served, *, patience: float = 20.0, **more: Any) -> SiteFacts:
     """What a sites file would say of it."""
-    given: dict[str, Any] = {"name": "there", "processors": 2, **more}
+    given: dict[str, Any] = {
+        "name": "there",
+        "processors": 2,
+        "acquiring": Acquiring(probe_every=1.0, idle=1.0),
+        **more,
+    }
     return SiteFacts(
         kind="remote",
         remote=Remote(url=f"http://127.0.0.1:{service.port}", patience=patience),
-        acquiring=Acquiring(probe_every=1.0, idle=1.0),
         **{"unit_price": None, "fixed_price": None, **given},
     )
 

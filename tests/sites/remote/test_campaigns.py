@@ -1,5 +1,6 @@
 """Campaigns over a real service: files, money, kills."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -15,7 +16,10 @@ from tests.sites.remote.living import SELLS, facts_of
 import bursar
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.model.money import to_micros
+from bursar.model.provisioning import Acquiring
 from bursar.model.step import Copy
+from bursar.remote.messages import FileInfo
+from bursar.remote.session import AsyncSession
 from bursar.sites.local import this_machine
 
 
@@ -53,7 +57,7 @@ def everything(root: Path) -> bursar.Campaign:
         ),
         bursar.Task(
             id="second",
-            steps=(bursar.Shell("cat sum.txt sum.txt > twice.txt"),),
+            steps=(bursar.Shell("cat sum.txt sum.txt > twice.txt; chmod +x twice.txt"),),
             inputs=(bursar.File("sum.txt"),),
             outputs=(bursar.File("twice.txt"),),
         ),
@@ -105,6 +109,15 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+def programs(folder: Path) -> set[str]:
+    """Names of files in a folder that may be run."""
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and os.access(path, os.X_OK)
+    }
+
+
 def test_it_runs_as_it_would_here(tmp_path: Path, seller: Served) -> None:
     """The same files, streams and statuses; the bill is the service's invoice."""
     root = tmp_path / "campaign"
@@ -115,6 +128,7 @@ def test_it_runs_as_it_would_here(tmp_path: Path, seller: Served) -> None:
     there = bursar.run(campaign, sites=facts_of(seller), runs=tmp_path / "runs", name="there")
 
     assert contents(there.files) == contents(here.files)
+    assert programs(there.files) == programs(here.files) == {"twice.txt"}
     assert contents(there.files)["out/more.txt"] == b"more\n"
     assert contents(there.path / "logs") == contents(here.path / "logs")
     assert looks(there) == looks(here)
@@ -124,6 +138,80 @@ def test_it_runs_as_it_would_here(tmp_path: Path, seller: Served) -> None:
         assert client.instances() == []
     assert invoice.total > 0
     assert abs(to_micros(there.bill().total / 1e6) - invoice.total) <= len(invoice.lines)
+
+
+PRICED = """
+[site]
+processors = 2
+unit_price = "3600 SU/core-hour"
+[market]
+protocols = []
+price_shared = true
+credit = "500 SU"
+"""
+"""One SU for a second of a task, without any agreement."""
+
+
+def test_shared_processors_that_cost_something_are_billed(tmp_path: Path) -> None:
+    """What tasks used is paid, as the service counts it; a task that is killed, too."""
+    steps = (bursar.Shell("sleep 0.5"),)
+    tasks = tuple(bursar.Task(id=f"t{i}", steps=steps, runtime=1.0) for i in range(3))
+    campaign = bursar.Campaign(
+        name="few",
+        workflow=bursar.Workflow(tasks),
+        goal=bursar.Goal(budget=400.0, deadline=100.0),
+        root=tmp_path,
+    )
+    with served(tmp_path / "state", PRICED) as service:
+        result = bursar.run(campaign, sites=facts_of(service), runs=tmp_path / "runs", name="r")
+        with service.client() as client:
+            account = client.account()
+            assert client.agreements() == []
+    assert result.succeeded
+    paid = 500_000_000 - account.balance
+    assert paid >= 1_500_000
+    assert abs(to_micros(result.bill().total / 1e6) - paid) <= len(result.bill().leases)
+
+
+def test_an_input_goes_to_a_service_once(
+    tmp_path: Path, seller: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many agreements the run buys, and instances it has there, one after the other."""
+    sent: list[str] = []
+    real = AsyncSession.upload
+
+    async def counted(
+        self: AsyncSession, name: str, source: Path | bytes, *, executable: bool = False
+    ) -> FileInfo:
+        sent.append(name)
+        return await real(self, name, source, executable=executable)
+
+    monkeypatch.setattr(AsyncSession, "upload", counted)
+    (tmp_path / "in").write_bytes(b"x" * 100_000)
+    steps = (bursar.Shell("cat in | wc -c"),)
+    tasks = [
+        bursar.Task(id=f"t{i}", steps=steps, inputs=(bursar.File("in"),), runtime=1.0)
+        for i in range(3)
+    ]
+    after = [replace(tasks[i], after=(f"t{i - 1}",)) for i in (1, 2)]
+    campaign = bursar.Campaign(
+        name="few",
+        workflow=bursar.Workflow((tasks[0], *after)),
+        goal=bursar.Goal(budget=400.0, deadline=100.0),
+        root=tmp_path,
+    )
+    with seller.client() as client:
+        before = len(client.agreements())
+        result = bursar.run(
+            campaign,
+            sites=facts_of(seller, acquiring=Acquiring(probe_every=1.0, idle=0.0)),
+            runs=tmp_path / "runs",
+            name="r",
+        )
+        bought = len(client.agreements()) - before
+    assert result.succeeded
+    assert bought > 1
+    assert sent == ["in"]
 
 
 SLOW = """

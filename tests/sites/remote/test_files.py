@@ -12,19 +12,29 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Copy
 from bursar.remote.messages import FileInfo, Problem
 from bursar.remote.problems import RemoteProblem
-from bursar.sites.remote.files import InstanceFiles
+from bursar.sites.remote.files import InstanceFiles, Siblings
 
 
 class Session:
     """An instance's files, by name, and what was done with them."""
 
-    def __init__(self, **files: bytes) -> None:
-        self.there = dict(files)
+    def __init__(self, handle: str = "one", **others: "Session") -> None:
+        self.handle = handle
+        self.others = others
+        self.there: dict[str, bytes] = {}
         self.uploads: list[tuple[str, bool]] = []
 
     async def upload(self, name: str, source: Path, *, executable: bool = False) -> None:
         self.there[name] = source.read_bytes()
         self.uploads.append((name, executable))
+
+    async def copy_files(self, source: str, names: list[str], *, wait: float) -> list[FileInfo]:
+        if source not in self.others:
+            raise RemoteProblem("there", Problem(title="", status=404, type="/problems/not-found"))
+        files = self.others[source].there
+        found = [name for name in names if name in files]
+        self.there |= {name: files[name] for name in found}
+        return [FileInfo(name=name, size=1) for name in found]
 
     async def download(self, name: str, target: Path) -> int:
         if name not in self.there:
@@ -51,8 +61,13 @@ class Place:
         for part in (self.campaign, self.made):
             part.mkdir()
         self.session = Session()
+        self.siblings = Siblings()
+        self.files = self.instance(self.session)
+
+    def instance(self, session: Session) -> InstanceFiles:
+        """One more of the service's."""
         root = Root(str(self.campaign), str(self.made))
-        self.files = InstanceFiles(self.session, root, folder)  # type: ignore[arg-type]
+        return InstanceFiles(session, self.siblings, root, self.campaign.parent)  # type: ignore[arg-type]
 
     def fetch(self, job: Job) -> None:
         asyncio.run(self.files.fetch(job, 0, DONE, succeeded=True))
@@ -82,6 +97,60 @@ def test_each_content_goes_there_once(place: Place) -> None:
     asyncio.run(send())
     assert place.session.uploads == [("in", False), ("tool", True), ("in", False)]
     assert (place.made / "out").read_bytes() == b"made"
+
+
+def test_what_another_instance_has_is_not_sent_again(place: Place) -> None:
+    """
+    Neither what was sent there nor what was made there, as long as it is the same here; also
+    where both begin at once. What it has no more is sent.
+    """
+    for name in ("in", "changes", "lost"):
+        (place.campaign / name).write_text("one")
+    second = Session("two", one=place.session)
+    reads = job(inputs=("in", "changes", "lost", "out"))
+
+    async def send() -> None:
+        place.session.there["out"] = b"made"
+        await place.files.fetch(job(outputs=("out",)), 0, DONE, succeeded=True)
+        other = place.instance(second)
+        await asyncio.gather(place.files.send([reads]), other.send([job(inputs=("in",))]))
+        (place.campaign / "changes").write_text("other")
+        del place.session.there["lost"]
+        assert await other.send([reads]) == {}
+
+    asyncio.run(send())
+    assert sorted(name for name, _ in place.session.uploads) == ["changes", "in", "lost"]
+    assert sorted(name for name, _ in second.uploads) == ["changes", "lost"]
+    assert second.there == {"in": b"one", "changes": b"other", "lost": b"one", "out": b"made"}
+
+
+def test_an_instance_that_has_gone_is_not_asked_again(place: Place) -> None:
+    """What it had is sent."""
+    (place.campaign / "in").write_text("one")
+    second = Session("two")
+    reads = job(inputs=("in",))
+
+    async def send() -> None:
+        await place.files.send([reads])
+        assert await place.instance(second).send([reads]) == {}
+
+    asyncio.run(send())
+    assert second.uploads == [("in", False)]
+    assert not place.siblings.has("one")
+
+
+def test_a_file_that_becomes_a_program_is_sent_again(place: Place) -> None:
+    """Though its content is the same."""
+    (place.campaign / "tool").write_text("x")
+    reads = job(inputs=("tool",))
+
+    async def send() -> None:
+        await place.files.send([reads])
+        (place.campaign / "tool").chmod(0o755)
+        await place.files.send([reads])
+
+    asyncio.run(send())
+    assert place.session.uploads == [("tool", False), ("tool", True)]
 
 
 def test_a_missing_file_is_a_fault_of_its_job_alone(place: Place) -> None:

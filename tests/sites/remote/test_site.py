@@ -3,21 +3,27 @@
 import asyncio
 import contextlib
 import json
+import time
 import urllib.request
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
 from tests.service.serving import Served, served
 from tests.sites.remote.living import SELLS, Dispatcher, acquired, facts_of, opened, pilot
 
+from bursar.dispatch.orphans import kill_leftovers
+from bursar.market.agreement import Terms
 from bursar.model.errors import BudgetStop, SiteError
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import AgreementInfo
 from bursar.sites.remote.buying import Buyer
 from bursar.sites.remote.deal_record import Bought, DealRecord
+from bursar.sites.remote.held import HeldInstance
+from bursar.sites.remote.settling import Settling
 from bursar.sites.remote.site import RemoteSite
 
 
@@ -239,6 +245,62 @@ def test_shared_processors_need_no_agreement(tmp_path: Path) -> None:
         tmp_path / "state", "[site]\nprocessors = 2\n[market]\nprotocols = []\n"
     ) as service:
         run(work(service))
+
+
+def test_a_service_that_died_is_paid_until_its_last_sign_of_life(tmp_path: Path) -> None:
+    """Not for the time in which it was waited for."""
+
+    async def work(service: Served) -> None:
+        said: list[str] = []
+        facts = facts_of(service, patience=1.0)
+        async with opened(facts, tmp_path) as site, Dispatcher() as endpoint:
+            held = await acquired(site, pilot(), endpoint, said)
+            service.kill()
+            died = time.time()
+            kill_leftovers(service.run)
+            assert (await held.lost())[0] == "lost"
+            await held.release()
+            assert held.since <= held.seen <= died
+            assert held.seconds == held.seen - held.since
+        assert any("lease-1 is to be ended later" in line for line in said)
+
+    with served(tmp_path / "state", SELLS) as service:
+        run(work(service))
+
+
+@pytest.mark.parametrize(
+    ("charged", "said"),
+    [(10_000_000, 0), (25_000_000, 1), (4_000_000, 1)],
+    ids=["as the bill says", "more", "less"],
+)
+def test_a_service_that_comes_back_says_what_the_bill_should(
+    tmp_path: Path, charged: int, said: int
+) -> None:
+    """The lease was closed meanwhile, by its last sign of life: ten seconds at one SU."""
+    told: list[str] = []
+    settling = Settling(tmp_path / "usage", "SU", told.append)
+    terms = Terms(processors=1, start=0.0, seconds=60.0, unit_price=1.0, fixed_price=0.0)
+    bought = Bought("lease-1", terms, "a")
+    held = cast(
+        HeldInstance, SimpleNamespace(pilot=pilot(), since=5.0, seen=15.0, seconds=None, spent=0)
+    )
+    settling.guess(held, bought)
+    assert held.seconds == 10.0
+    info = AgreementInfo(
+        id="a",
+        processors=1,
+        start=0.0,
+        seconds=60.0,
+        unit_price=1.0,
+        fixed_price=0.0,
+        currency="SU",
+        state="over",
+        charged=charged,
+    )
+    settling.told_later(bought, info)
+    settling.told_later(bought, info)
+    assert len(told) == said
+    assert all("answers again, and charged" in line and "bill says 10" in line for line in told)
 
 
 def test_a_service_that_never_was(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_streams_that_are_no_text_and_values() -> None:
         ("failed", None, 'output "x" was not made', Status.FAILED),
         ("failed", None, "its worker on h was lost, as in 3 attempts", Status.LOST),
         ("failed", 1, "something was lost", Status.FAILED),
+        ("failed", None, "it left too early", Status.FAILED),
         ("timed-out", None, "", Status.TIMED_OUT),
         ("cancelled", None, "", Status.CANCELLED),
     ],
@@ -66,6 +67,14 @@ def test_streams_that_are_no_text_and_values() -> None:
 def test_how_it_ended(state: TaskState, exit_code: int | None, reason: str, status: Status) -> None:
     given = result(state, exit_code=exit_code, reason=reason)
     assert outcome_of(job(), given, time.time()).status is status
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_a_service_says_of_a_loss_counts_more_than_its_words(lost: bool) -> None:
+    """A reason is for people, and may hold anything: a file's name, say."""
+    reason = 'output "what was lost" is missing' if not lost else "it went away"
+    outcome = outcome_of(job(), result("failed", reason=reason, lost=lost), time.time())
+    assert outcome.status is (Status.LOST if lost else Status.FAILED)
 
 
 @pytest.mark.parametrize("skew", [-1000.0, 0.0, 1000.0])

@@ -56,7 +56,15 @@ class HeldThreads:
         self._empty_since: float | None = None
         self._lost: asyncio.Future[tuple[Loss, str]] = asyncio.get_running_loop().create_future()
         self._stopping: set[asyncio.Task[None]] = set()
+        self._counted = asyncio.get_running_loop().time()
+        self._had = 0.0  # processor-seconds
         among.append(self)
+
+    @property
+    def seconds(self) -> float:
+        """For which all of them were there, or fewer for longer; paid is what was there."""
+        self._count()
+        return self._had / self._pilot.processors
 
     @property
     def processors(self) -> int:
@@ -82,6 +90,7 @@ class HeldThreads:
             When the dispatcher cannot be reached.
         """
         made = [self._share(worker, threads) for worker, threads in shares]
+        self._count()
         self._shares += made
         for share in made:
             try:
@@ -157,12 +166,19 @@ class HeldThreads:
         """Whether it was there."""
         if share not in self._shares:
             return False
+        self._count()
         self._shares.remove(share)
         share.bridge.close()
         stopping = asyncio.ensure_future(share.carrier.stop())
         self._stopping.add(stopping)
         stopping.add_done_callback(self._stopping.discard)
         return True
+
+    def _count(self) -> None:
+        """Up to now so many were there; before there are others."""
+        now = asyncio.get_running_loop().time()
+        self._had += self.processors * (now - self._counted)
+        self._counted = now
 
     def _lose(self) -> None:
         if not self._lost.done():

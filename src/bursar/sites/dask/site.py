@@ -24,7 +24,7 @@ from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.view import SiteView
+from bursar.provisioning.view import SiteView, view_at_once
 from bursar.sites.dask.benches import clear_up, heard_of, look_around
 from bursar.sites.dask.carrier import PATIENCE, DaskWorker
 from bursar.sites.dask.held import HeldThreads
@@ -122,18 +122,8 @@ class DaskSite:
 
     def view(self) -> SiteView:
         """Its processors are there at once, and without an end."""
-        facts = self._facts
-        return SiteView(
-            name=facts.name,
-            rules=facts.acquiring,
-            processors=facts.processors,
-            per_node=max((worker.threads for worker in self._workers.values()), default=None),
-            speed=facts.speed,
-            unit_price=facts.unit_price,
-            fixed_price=facts.fixed_price,
-            batch=False,
-            free=self._free,
-        )
+        widest = max((worker.threads for worker in self._workers.values()), default=None)
+        return view_at_once(self._facts, self._free, widest)
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
         """Nothing to do: nobody sells its processors."""

@@ -12,7 +12,7 @@ from bursar.market.trade_manager import TradeManager
 from bursar.model.errors import SiteError
 from bursar.model.money import to_micros
 from bursar.remote.async_client import AsyncServiceClient
-from bursar.remote.messages import AgreementInfo
+from bursar.remote.messages import AgreementInfo, SiteInfo
 from bursar.remote.problems import RemoteProblem
 from bursar.sites.remote.deal_record import Bought, DealRecord
 
@@ -150,6 +150,32 @@ class Buyer:
                 reason = answer.reason if isinstance(answer, Reject) else ""
                 to_say.extend(self._manager.deliver(answer, 0.0))
         return reason
+
+
+def check_shared_price(name: str, pilot: Pilot, info: SiteInfo, most: float | None) -> None:
+    """
+    Shared processors cost what was planned, or less.
+
+    Parameters
+    ----------
+    name
+        Of the site.
+    most
+        That is paid, by the sites file, for a processor-second; None: it does not say.
+
+    Raises
+    ------
+    SiteError
+        When they cost more.
+    """
+    planned = pilot.unit_price or 0.0
+    limit = planned if most is None else min(planned, most)
+    if info.shared_price > limit * (1 + _CLOSE):
+        raise SiteError(
+            f"{name}: asks {info.shared_price:.6g} {info.currency} per processor-second that is "
+            f"shared, not {limit:.6g}",
+            transient=True,
+        )
 
 
 def _refused(reason: str) -> SiteError:

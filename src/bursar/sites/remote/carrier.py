@@ -15,7 +15,7 @@ from bursar.remote.async_client import FORGET_AFTER
 from bursar.remote.messages import Result
 from bursar.remote.problems import RemoteProblem
 from bursar.remote.session import AsyncSession
-from bursar.sites.remote.files import InstanceFiles
+from bursar.sites.remote.files import InstanceFiles, Siblings
 from bursar.sites.remote.translation import (
     copied,
     label_of,
@@ -37,6 +37,7 @@ class _Carried:
     since: float  # seconds since the epoch
     number: int | None = None
     unwanted: str = ""  # why it is to stop
+    grace: float = 0.0  # seconds that it then has
 
 
 class RemoteCarrier:
@@ -49,6 +50,8 @@ class RemoteCarrier:
     ----------
     session
         The instance.
+    siblings
+        What instances of the service have of the run's files.
     report
         Told of outcomes.
     on_lost
@@ -58,11 +61,13 @@ class RemoteCarrier:
     def __init__(
         self,
         session: AsyncSession,
+        siblings: Siblings,
         *,
         report: Callable[[Sequence[Outcome]], None],
         on_lost: Callable[[str], None],
     ) -> None:
         self._session = session
+        self._siblings = siblings
         self._report = report
         self._on_lost = on_lost
         self._files: InstanceFiles | None = None
@@ -75,7 +80,7 @@ class RemoteCarrier:
     def welcome(self, welcome: Welcome) -> None:
         """Where the run's files lie; it begins."""
         root = Root(welcome.root, welcome.files)
-        self._files = InstanceFiles(self._session, root, Path(welcome.logs))
+        self._files = InstanceFiles(self._session, self._siblings, root, Path(welcome.logs))
         self._begin(self._submit_on())
         self._begin(self._listen())
 
@@ -94,14 +99,14 @@ class RemoteCarrier:
         for carried in list(self._carried.values()):
             if wanted is not None and carried.job.task not in wanted:
                 continue
-            carried.unwanted = reason
+            carried.unwanted, carried.grace = reason, grace
             if carried in self._waiting:
                 self._waiting.remove(carried)
                 self._ended(carried, without_result(carried.job, Status.CANCELLED, reason))
             elif carried.number is not None:
                 numbers.append(carried.number)
         if numbers:
-            self._begin(self._cancel(numbers))
+            self._begin(self._cancel(numbers, grace))
 
     def give_back(self, count: int) -> Sequence[Job]:
         """Up to so many jobs that were not submitted yet, the last ones first."""
@@ -182,16 +187,21 @@ class RemoteCarrier:
             for carried in going:
                 await self._submit([carried])
             return
-        unwanted = []
+        unwanted: dict[float, list[int]] = {}
         for carried, number in zip(going, numbers, strict=True):
             carried.number = number
             if carried.unwanted:
-                unwanted.append(number)
-        if unwanted:
-            await self._cancel(unwanted)
+                unwanted.setdefault(carried.grace, []).append(number)
+        for grace, some in unwanted.items():
+            await self._cancel(some, grace)
 
-    async def _cancel(self, numbers: Sequence[int]) -> None:
-        await self._session.cancel(numbers)
+    async def _cancel(self, numbers: Sequence[int], grace: float) -> None:
+        try:
+            await self._session.cancel(numbers, grace=grace)
+        except RemoteProblem as problem:
+            if problem.status not in _FAULTS:
+                raise
+            await self._session.cancel(numbers)  # it is older than the grace
 
     # Back.
 

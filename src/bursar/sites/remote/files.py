@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bursar.dispatch.staging import Root, StagingError
 from bursar.dispatch.wire import Job
+from bursar.model.errors import InputError
 from bursar.model.outcome import Outcome
 from bursar.remote.problems import RemoteProblem
 from bursar.remote.session import AsyncSession
@@ -16,8 +17,44 @@ from bursar.sites.remote.translation import copied, long_streams, made_folder
 AT_A_TIME = 8
 """Files under way."""
 
-_Version = tuple[int, int, int]
-"""Of a file: what changes with its content."""
+MOST_COPIED = 500
+"""Files that one instance takes over from another at a time."""
+
+COPYING = 20e6
+"""Bytes a second, at least, that a service copies."""
+
+_Version = tuple[int, int, int, bool]
+"""Of a file: what changes with its content, and whether it is a program."""
+
+
+class Siblings:
+    """
+    What the instances of one service have of a run's files.
+
+    What one of them has the next takes over from it, and it is not sent again. One sends at a
+    time: else those that begin together would all send the same.
+    """
+
+    def __init__(self) -> None:
+        self.sending = asyncio.Lock()
+        self._files: dict[str, InstanceFiles] = {}
+
+    def add(self, files: "InstanceFiles") -> None:
+        """An instance is there."""
+        self._files[files.handle] = files
+
+    def drop(self, handle: str) -> None:
+        """An instance goes."""
+        self._files.pop(handle, None)
+
+    def has(self, handle: str) -> bool:
+        """Whether an instance has something that others may want."""
+        files = self._files.get(handle)
+        return files is not None and not files.is_empty
+
+    def of(self, files: "InstanceFiles") -> list["InstanceFiles"]:
+        """The others; those that came last first."""
+        return [other for other in reversed(self._files.values()) if other is not files]
 
 
 class InstanceFiles:
@@ -28,19 +65,32 @@ class InstanceFiles:
     ----------
     session
         The instance.
+    siblings
+        The service's instances.
     root
         The run's files.
     logs
         Folder of the run for long streams.
     """
 
-    def __init__(self, session: AsyncSession, root: Root, logs: Path) -> None:
+    def __init__(self, session: AsyncSession, siblings: Siblings, root: Root, logs: Path) -> None:
+        self.handle = session.handle
         self._session = session
+        self._siblings = siblings
         self._root = root
         self._logs = logs
         self._there: dict[str, _Version] = {}
         self._few = asyncio.Semaphore(AT_A_TIME)
-        self._sending = asyncio.Lock()
+        siblings.add(self)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the run's files is known to be there."""
+        return not self._there
+
+    def has(self, name: str, version: _Version) -> bool:
+        """Whether a file is there as it is here."""
+        return self._there.get(name) == version
 
     async def send(self, jobs: Iterable[Job]) -> dict[int, str]:
         """
@@ -70,9 +120,13 @@ class InstanceFiles:
                 faults[job.task] = str(error)
                 continue
             wanted |= found
-        async with self._sending:
+        async with self._siblings.sending:
+            missing = {name: _version(path) for name, path in wanted.items()}
+            missing = {name: v for name, v in missing.items() if not self.has(name, v)}
+            await self._take_over(missing)
             sent = await asyncio.gather(
-                *(self._send(name, path) for name, path in wanted.items()), return_exceptions=True
+                *(self._send(name, wanted[name], version) for name, version in missing.items()),
+                return_exceptions=True,
             )
         for problem in sent:
             if problem is not None:
@@ -111,14 +165,28 @@ class InstanceFiles:
                 else:
                     await self._session.save_output(number, "stderr", path)
 
-    async def _send(self, name: str, path: str) -> None:
-        version = _version(path)
-        if self._there.get(name) == version:
-            return
+    async def _take_over(self, missing: dict[str, _Version]) -> None:
+        """Copies what another instance has; what is left is to be sent."""
+        for other in self._siblings.of(self):
+            there = [name for name, version in missing.items() if other.has(name, version)]
+            for at in range(0, len(there), MOST_COPIED):
+                some = {_plain(name): name for name in there[at : at + MOST_COPIED]}
+                size = sum(missing[name][1] for name in some.values())
+                try:
+                    copied = await self._session.copy_files(
+                        other.handle, list(some), wait=size / COPYING
+                    )
+                except RemoteProblem as problem:
+                    if problem.transient:
+                        raise
+                    self._siblings.drop(other.handle)  # it has gone, or cannot be copied from
+                    break
+                for name in (some[file.name] for file in copied if file.name in some):
+                    self._there[name] = missing.pop(name)
+
+    async def _send(self, name: str, path: str, version: _Version) -> None:
         async with self._few:
-            await self._session.upload(
-                name.removeprefix("./"), Path(path), executable=os.access(path, os.X_OK)
-            )
+            await self._session.upload(_plain(name), Path(path), executable=version[3])
         self._there[name] = version
 
     async def _fetch(self, name: str, target: str) -> None:
@@ -170,6 +238,13 @@ def _paths_of(root: Root, job: Job) -> dict[str, str]:
     return {name: path for wanted in files_read(job) for name, path in plain_files(root, wanted)}
 
 
+def _plain(name: str) -> str:
+    return os.path.normpath(name)
+
+
 def _version(path: str) -> _Version:
-    seen = os.stat(path)
-    return seen.st_mtime_ns, seen.st_size, seen.st_ino
+    try:
+        seen = os.stat(path)
+    except OSError as error:
+        raise InputError(f"cannot read it: {error.strerror}", where=path) from None
+    return seen.st_mtime_ns, seen.st_size, seen.st_ino, os.access(path, os.X_OK)

@@ -14,11 +14,12 @@ from bursar.remote.problems import RemoteProblem
 from bursar.remote.session import AsyncSession
 from bursar.sites.bridge import Bridge
 from bursar.sites.remote.carrier import RemoteCarrier
+from bursar.sites.remote.files import Siblings
 
 LOOK = 2.0
 """Seconds between two looks at whether its processors are still ours."""
 
-Look = Callable[[], Awaitable[tuple[Loss, str] | None]]
+Look = Callable[["HeldInstance"], Awaitable[tuple[Loss, str] | None]]
 """How, and in the service's words, its processors went; None: they are still ours."""
 
 
@@ -32,27 +33,43 @@ class HeldInstance:
         For which it is.
     session
         The instance.
+    siblings
+        What instances of the service have of the run's files.
     look
         Whether its processors are still ours.
     release
         Ends the instance, and what was bought for it.
+
+    Attributes
+    ----------
+    since, seen
+        When it was there first, and when the service was heard of last, seconds since the epoch.
+    seconds
+        See :class:`bursar.sites.protocol.Metered`.
+    spent
+        What tasks came to on shared processors by the last look, micro-units.
     """
 
     def __init__(
         self,
         pilot: Pilot,
         session: AsyncSession,
+        siblings: Siblings,
         look: Look,
         release: Callable[["HeldInstance"], Awaitable[None]],
     ) -> None:
         self.pilot = pilot
         self.session = session
-        self.since = time.time()
-        self.seconds: float | None = None  # see bursar.sites.protocol.Metered
+        self.since = self.seen = time.time()
+        self.seconds: float | None = None
+        self.spent = 0
         self._look = look
         self._release = release
         self._carrier = RemoteCarrier(
-            session, report=self._report, on_lost=lambda why: self._lose("lost", why)
+            session,
+            siblings,
+            report=self._report,
+            on_lost=lambda why: self._lose("lost", why),
         )
         self._bridge: Bridge | None = None
         self._lost: asyncio.Future[tuple[Loss, str]] = asyncio.get_running_loop().create_future()
@@ -100,7 +117,8 @@ class HeldInstance:
     async def _watch(self) -> None:
         """Asks now and then: a service that is silent is noticed although nothing runs."""
         try:
-            while (gone := await self._look()) is None:
+            while (gone := await self._look(self)) is None:
+                self.seen = time.time()
                 await asyncio.sleep(LOOK)
         except (RemoteProblem, SiteError) as error:
             self._lose("lost", str(error))

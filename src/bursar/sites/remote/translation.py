@@ -78,7 +78,7 @@ def outcome_of(job: Job, result: Result, since: float) -> Outcome:
         nothing runs before that, or ends after now.
     """
     status = _STATUS.get(result.state, Status.FAILED)
-    if status is Status.FAILED and result.exit_code is None and " was lost" in result.reason:
+    if status is Status.FAILED and _is_lost(result):
         status = Status.LOST
     start, end = _within(result.start, result.end, since, time.time())
     return Outcome(
@@ -98,6 +98,12 @@ def outcome_of(job: Job, result: Result, since: float) -> Outcome:
         reason=result.reason,
         value=base64.b64decode(result.value),
     )
+
+
+def _is_lost(result: Result) -> bool:
+    if result.lost is not None or result.exit_code is not None:
+        return bool(result.lost)
+    return " was lost" in result.reason  # a service that says it in words only
 
 
 def without_result(job: Job, status: Status, reason: str) -> Outcome:

@@ -1,0 +1,428 @@
+"""Processors of a service that are bought or shared, held, given back, and found after a kill."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bursar.broker.pilots import Pilot
+from bursar.dispatch.launch import Endpoint
+from bursar.model.errors import BursarError, SiteError
+from bursar.model.remote import Remote
+from bursar.model.site import SiteFacts
+from bursar.provisioning.view import Loss
+from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.messages import AgreementInfo, InstanceInfo, SiteInfo
+from bursar.remote.problems import RemoteProblem
+from bursar.remote.session import AsyncSession
+from bursar.sites.protocol import Begin
+from bursar.sites.remote.buying import Buyer, TooDear, check_shared_price, end_deal
+from bursar.sites.remote.contact import PARTING, Contact
+from bursar.sites.remote.deal_record import Bought, DealRecord
+from bursar.sites.remote.files import Siblings
+from bursar.sites.remote.held import HeldInstance, Look
+from bursar.sites.remote.settling import Settling
+from bursar.sites.remote.standing import Standing, sells
+
+T = TypeVar("T")
+
+STARTING = 30.0
+"""Seconds that an agreement gets on top of those of a plan, in which its workers start."""
+
+KEEP = 3600.0
+"""Seconds beyond a pilot's for which a service keeps its instance if it is not ended."""
+
+_READY_LOOK = 0.1
+"""Seconds between two looks at whether the processors of an agreement are there, at first."""
+
+_READY_SLOWEST = 2.0
+
+_LATE = 5.0
+"""Seconds by which the service's clock may differ from ours."""
+
+_ENDING = 0.2
+"""Seconds between two looks at whether tasks that were cancelled have ended."""
+
+
+class Leases:
+    """
+    What a run holds of a service.
+
+    Parameters
+    ----------
+    facts
+        Of the site, as the sites file says.
+    remote
+        How it is reached.
+    contact, standing
+        Of the service.
+    refresh
+        Asks it how it stands.
+    label
+        Begins the labels of the run's instances there.
+    record
+        Of what is bought.
+    settling
+        Compares what is charged with what was had.
+    """
+
+    def __init__(
+        self,
+        *,
+        facts: SiteFacts,
+        remote: Remote,
+        contact: Contact,
+        standing: Standing,
+        refresh: Callable[[], Coroutine[Any, Any, SiteInfo]],
+        label: str,
+        record: DealRecord,
+        settling: Settling,
+    ) -> None:
+        self._said = facts
+        self._remote = remote
+        self._contact = contact
+        self._standing = standing
+        self._refresh = refresh
+        self._label = label
+        self._record = record
+        self._settling = settling
+        self._buyer: Buyer | None = None
+        self._reserved: dict[str, Bought] = {}
+        self._held: dict[str, HeldInstance] = {}
+        self._siblings = Siblings()
+        self._retired: HeldInstance | None = None
+        self._cleared = False
+        self._closing = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.on_event: Callable[[str], None] = lambda message: None
+        self.changed = asyncio.Event()
+        """Set when something of ours has changed there."""
+
+    @property
+    def pilots(self) -> int:
+        """That are held."""
+        return len(self._held)
+
+    @property
+    def processors(self) -> int:
+        """That are held."""
+        return sum(held.pilot.processors for held in self._held.values())
+
+    # Reserved.
+
+    async def reserve(self, pilots: Sequence[Pilot]) -> None:
+        """Buys what is not bought yet, and gives back what is not wanted; see the protocol."""
+        wanted = {pilot.name for pilot in pilots}
+        for name in [name for name in self._reserved if name not in wanted]:
+            await self._end_deal(self._reserved.pop(name), self._contact.brisk)
+        fresh = [p for p in pilots if p.works and p.name not in self._reserved]
+        if not fresh:
+            return
+        info = await self._refresh()
+        if not sells(info):
+            return
+        now = time.time()
+        try:
+            for pilot in fresh:
+                start = now + (pilot.start or 0.0)
+                seconds = self._seconds_of(pilot)
+                latest = start + seconds + _LATE
+                self._reserved[pilot.name] = await self._buy(
+                    pilot, info, seconds, earliest=start, latest=latest
+                )
+        except BaseException:
+            self._reserved.clear()
+            ending = [self._go_on(self._give_up(pilot)) for pilot in pilots]
+            await asyncio.shield(asyncio.gather(*ending))
+            raise
+
+    # Acquired.
+
+    async def acquire(self, pilot: Pilot, endpoint: Endpoint, begin: Begin) -> HeldInstance:
+        """Buys processors, or takes shared ones; see :class:`bursar.sites.protocol.Site`."""
+        name = self._said.name
+        held: HeldInstance | None = None
+        try:
+            bought = self._reserved.pop(pilot.name, None)
+            info = await self._refresh()
+            if info.draining:
+                raise SiteError(f"{name}: takes nothing more", transient=True)
+            if bought is None and sells(info):
+                bought = await self._buy(pilot, info, self._seconds_of(pilot))
+            elif bought is None:
+                check_shared_price(name, pilot, info, self._said.unit_price)
+            handle = await self._instance(pilot, bought)
+            seconds = None if bought is None else await self._ready(bought)
+            session = await self._session(handle, info)
+            held = HeldInstance(
+                pilot, session, self._siblings, self._looks_at(handle, bought), self._back
+            )
+            begin(None, _shorter(seconds, pilot))
+            self._held[pilot.name] = held
+            await held.open(endpoint)
+        except BaseException:
+            self._held.pop(pilot.name, None)
+            if held is not None:
+                await held.leave()
+            await asyncio.shield(self._go_on(self._give_up(pilot)))
+            raise
+        self.changed.set()
+        return held
+
+    def _seconds_of(self, pilot: Pilot) -> float:
+        # A pool thinks of the start itself, a plan of tasks does not.
+        seconds = pilot.duration + (STARTING if pilot.tasks else 0.0)
+        return min(seconds, self._said.acquiring.longest)
+
+    async def _buy(
+        self,
+        pilot: Pilot,
+        info: SiteInfo,
+        seconds: float,
+        *,
+        earliest: float = 0.0,
+        latest: float | None = None,
+    ) -> Bought:
+        name = self._said.name
+        if self._buyer is None:
+            customer = (await self._contact.ask(self._contact.client.account())).user
+            self._buyer = Buyer(
+                self._contact.client,
+                owner=info.name,
+                customer=customer,
+                currency=info.currency,
+                record=self._record,
+            )
+        if pilot.unit_price is None:
+            raise SiteError(f"{name}: had not said its price", transient=True)
+        most = self._said.unit_price
+        if most is not None and pilot.unit_price > most:
+            pilot = replace(pilot, unit_price=most)
+        try:
+            buying = self._buyer.buy(pilot, seconds, earliest=earliest, latest=latest)
+            return await self._contact.ask(buying)
+        except TooDear as error:
+            self._standing.take_price(error.terms.unit_price, error.terms.fixed_price)
+            raise SiteError(f"{name}: {error}", transient=True) from None
+        except SiteError as error:
+            told = f"{name}: {self._contact.plain(error)}"
+            raise SiteError(told, transient=error.transient) from None
+
+    async def _instance(self, pilot: Pilot, bought: Bought | None) -> str:
+        made: InstanceInfo = await self._contact.ask(
+            self._contact.client.create_instance(
+                label=self._label + pilot.name,
+                agreement="" if bought is None else bought.agreement,
+                keep=KEEP + self._seconds_of(pilot),
+            )
+        )
+        return made.id
+
+    async def _ready(self, bought: Bought) -> float:
+        """
+        Waits for its processors; seconds for which they are there.
+
+        Of two clocks, theirs and ours, only differences are used.
+        """
+        clock = asyncio.get_running_loop().time
+        pause, asked = _READY_LOOK, clock()
+        while True:
+            info = await self._contact.ask(self._contact.client.agreement(bought.agreement))
+            if info.state not in ("signed", "running"):
+                raise SiteError(f"{self._said.name}: the agreement is {info.state}")
+            if info.begun is not None and info.ready >= info.processors:
+                # Until the look before they were not there.
+                return info.start + info.seconds - info.begun - (clock() - asked)
+            asked = clock()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _READY_SLOWEST)
+
+    async def _session(self, handle: str, info: SiteInfo) -> AsyncSession:
+        level = self._remote.seal
+        client = self._contact.client
+        if level is None:
+            return client.attach(handle)
+        if not info.seal:
+            raise SiteError(f"{self._said.name}: its workers open no sealed tasks")
+        from bursar.sealing.sealer import read_sealer  # what it needs takes time to load
+
+        sealer = await asyncio.to_thread(
+            read_sealer,
+            info.seal.encode(),
+            certificate=Path(self._remote.certificate),
+            key=Path(self._remote.key) if self._remote.key else None,
+            authorities=Path(self._remote.ca),
+            level=level,
+        )
+        return client.attach(handle, seal=sealer)
+
+    def _looks_at(self, handle: str, bought: Bought | None) -> Look:
+        client = self._contact.client
+
+        async def look(held: HeldInstance) -> tuple[Loss, str] | None:
+            if bought is None:
+                held.spent = (await client.instance(handle)).spent
+                return None
+            info = await client.agreement(bought.agreement)
+            if info.state == "running":
+                return None
+            is_over = info.ended is None or info.ended >= info.start + info.seconds - _LATE
+            return "ended" if is_over else "lost", f"the agreement is {info.state}"
+
+        return look
+
+    # Given back.
+
+    async def _back(self, held: HeldInstance) -> None:
+        """A pilot's processors go back; what they cost is compared with what we held."""
+        if self._held.get(held.pilot.name) is not held:
+            return
+        bought = self._record.of(held.pilot.name)
+        # A cancelled caller must not leave it half done.
+        await asyncio.shield(self._go_on(self._end_held(held, bought)))
+
+    async def _end_held(self, held: HeldInstance, bought: Bought | None) -> None:
+        brisk = self._contact.brisk
+        is_settled = False
+        try:
+            if bought is not None:
+                info = await self._end_deal(bought, brisk)
+                if info is not None:
+                    self._settling.settle(held, bought.terms, info)
+            else:
+                await self._end_shared(held, brisk)
+            is_settled = True
+            await self._retire(held)
+        except SiteError as error:
+            self._cleared = False  # it is tried again once the service answers
+            if not is_settled:
+                self._settling.guess(held, bought)
+            self._say(f"{held.pilot.name} is to be ended later: {self._contact.plain(error)}")
+        finally:
+            del self._held[held.pilot.name]
+            self.changed.set()
+
+    async def _end_shared(self, held: HeldInstance, client: AsyncServiceClient) -> None:
+        """What still runs there is killed, so that all that it came to has been counted."""
+        if not held.pilot.unit_price:
+            return
+        handle = held.session.handle
+        asking = self._contact.ask
+        info = await asking(client.instance(handle))
+        if info.counts.running or info.counts.waiting:
+            await asking(client.cancel(handle, grace=0.0))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PARTING):
+                    while info.counts.running:
+                        await asyncio.sleep(_ENDING)
+                        info = await asking(client.instance(handle))
+        self._settling.settle_shared(held, info.spent)
+
+    async def _retire(self, held: HeldInstance) -> None:
+        """
+        An instance goes; the last one with files of the run is kept until another one is.
+
+        What comes after it takes over from it what would have to be sent again.
+        """
+        before = held
+        if self._siblings.has(held.session.handle) and not self._closing:
+            if self._retired is None:
+                self._retired = held
+                return
+            before, self._retired = self._retired, held
+        await self._destroy(before.session.handle, self._contact.brisk)
+
+    async def _give_up(self, pilot: Pilot) -> None:
+        """A pilot that has not begun leaves nothing behind."""
+        brisk = self._contact.brisk
+        try:
+            bought = self._record.of(pilot.name)
+            if bought is not None:
+                await self._end_deal(bought, brisk)
+            for instance in await self._contact.ask(brisk.instances()):
+                if instance.label == self._label + pilot.name:
+                    await self._destroy(instance.id, brisk)
+        except SiteError:
+            self._cleared = False
+        self.changed.set()
+
+    async def _end_deal(self, bought: Bought, client: AsyncServiceClient) -> AgreementInfo | None:
+        info = await self._contact.ask(end_deal(client, bought))
+        self._record.write(Bought(bought.pilot, bought.terms, bought.agreement, over=True))
+        return info
+
+    async def _destroy(self, handle: str, client: AsyncServiceClient) -> None:
+        self._siblings.drop(handle)
+        try:
+            await self._contact.ask(client.destroy(handle))
+        except SiteError as error:
+            if not isinstance(error.__cause__, RemoteProblem) or error.__cause__.status != 404:
+                raise
+
+    # What is left.
+
+    async def clear_up(self) -> None:
+        """
+        Ends what is there of this run, and nobody uses: an earlier life has left it, or a pilot
+        that could not be ended when it went.
+
+        Raises
+        ------
+        SiteError
+            When it does not answer.
+        """
+        if self._cleared:
+            return
+        brisk = self._contact.brisk
+        in_use = {*self._held, *self._reserved}
+        if self._retired is not None:
+            in_use.add(self._retired.pilot.name)
+        for bought in self._record.open:
+            if bought.pilot not in in_use:
+                info = await self._end_deal(bought, brisk)
+                if info is not None:
+                    self._settling.told_later(bought, info)
+        for instance in await self._contact.ask(brisk.instances()):
+            pilot = instance.label.removeprefix(self._label)
+            if instance.label.startswith(self._label) and pilot not in in_use:
+                await self._destroy(instance.id, brisk)
+        self._cleared = True
+
+    async def close(self) -> None:
+        """Everything goes back."""
+        self._closing = True
+        for held in list(self._held.values()):
+            await held.release()
+        self._reserved.clear()
+        self._retired = None
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._cleared = False
+        try:
+            await self.clear_up()
+        except SiteError as error:
+            if self._record.open:
+                told = self._contact.plain(error)
+                self._say(f"what was bought there may still run: {told}")
+        self._closing = False
+
+    def _say(self, message: str) -> None:
+        self.on_event(f"{self._said.name}: {message}")
+
+    def _go_on(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _shorter(seconds: float | None, pilot: Pilot) -> float | None:
+    """Seconds that a pilot has, where these are fewer than it asked for."""
+    if seconds is None or seconds >= pilot.duration:
+        return None
+    if seconds <= 0:
+        raise BursarError("the agreement was over before its processors were there")
+    return seconds

@@ -1,0 +1,72 @@
+"""Jobs on their way to an instance: how they are cancelled there."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, cast
+
+import pytest
+
+from bursar.dispatch.wire import Job, Welcome
+from bursar.model.outcome import Outcome
+from bursar.remote.messages import Problem, Result, TaskSpec
+from bursar.remote.problems import RemoteProblem
+from bursar.remote.session import AsyncSession
+from bursar.sites.remote.carrier import RemoteCarrier
+from bursar.sites.remote.files import Siblings
+
+
+class Session:
+    """
+    An instance whose tasks never end.
+
+    Parameters
+    ----------
+    knows_grace
+        Whether its service takes a grace.
+    """
+
+    handle = "h"
+
+    def __init__(self, knows_grace: bool) -> None:
+        self.submitted = asyncio.Event()
+        self.cancelled: asyncio.Queue[tuple[Sequence[int], float | None]] = asyncio.Queue()
+        self._knows_grace = knows_grace
+
+    async def submit(self, tasks: Sequence[TaskSpec]) -> Sequence[int]:
+        self.submitted.set()
+        return range(len(tasks))
+
+    async def cancel(self, numbers: Sequence[int], *, grace: float | None = None) -> int:
+        if grace is not None and not self._knows_grace:
+            problem = Problem(title="", status=400, type="/problems/bad-value")
+            raise RemoteProblem("there", problem)
+        self.cancelled.put_nowait((list(numbers), grace))
+        return len(numbers)
+
+    async def batches(self, **_: Any) -> AsyncGenerator[list[Result], None]:
+        await asyncio.Event().wait()
+        yield []
+
+
+@pytest.mark.parametrize("knows_grace", [True, False])
+def test_a_task_has_as_long_to_end_as_it_would_have_here(knows_grace: bool) -> None:
+    """A service that does not know of that cancels it all the same."""
+
+    async def work() -> None:
+        session = Session(knows_grace)
+        told: list[Outcome] = []
+        lost: list[str] = []
+        carrier = RemoteCarrier(
+            cast(AsyncSession, session), Siblings(), report=told.extend, on_lost=lost.append
+        )
+        carrier.welcome(Welcome("run", "/nowhere", "/nowhere", "/nowhere", "/nowhere", 1))
+        carrier.carry([Job(task=1, attempt=1, processors=1, limit=0.0, folder="1", steps=())])
+        await session.submitted.wait()
+        await asyncio.sleep(0)  # it has its number
+        carrier.cancel([1], 7.5, "not wanted")
+        assert await session.cancelled.get() == ([0], 7.5 if knows_grace else None)
+        await carrier.stop()
+        assert told == []
+        assert lost == []
+
+    asyncio.run(work())
