@@ -6,19 +6,29 @@ an index off by one.
 """
 
 import asyncio
+import base64
+import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from bursar.dispatch.holding import Holding
+from bursar.market.messages import Accept, Message
+from bursar.market.negotiation.selling import OwnerSide
+from bursar.market.negotiation.side import Side
+from bursar.market.trade_server import TradeServer
+from bursar.model.admission import Refusal
 from bursar.remote import messages as api
 from bursar.service.desk.deal import Deal
 from bursar.service.desk.desk import ServiceDesk
+from bursar.service.desk.price_list import PriceList
 from bursar.service.desk.tallies import TALLY, Tallies, Tally
+from bursar.service.engine import results as engine_results
 from bursar.service.engine.books import Books
 from bursar.service.engine.dispatching import Dispatching
 from bursar.service.engine.engine import ServiceEngine
@@ -26,11 +36,14 @@ from bursar.service.engine.instance import Instance
 from bursar.service.engine.recording import Recorder, Told
 from bursar.service.engine.records import UNWANTED
 from bursar.service.engine.restoring import Restoring
+from bursar.service.http.gate import Gate
+from bursar.service.http.handlers import results
+from bursar.service.identity.tokens import TokenBook
 from bursar.service.journal import recovery
 from bursar.service.journal.compaction import Compaction
 from bursar.service.journal.segment import Segment
 from bursar.service.journal.segmented import SegmentedJournal
-from bursar.service.parties import ResultBatch
+from bursar.service.parties import ResultBatch, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,21 +202,121 @@ def _agreements_end_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Deal, "end", property(lambda deal: deal.agreement.terms.end + 60.0))
 
 
+def _ended_agreements_are_used(patch: pytest.MonkeyPatch) -> None:
+    real = ServiceDesk.may_run
+
+    def may_run(self: ServiceDesk, pool: str, user: str, now: float) -> float | Refusal:
+        deal = self._dealings.deals.get(pool)
+        if deal is not None and deal.start <= now < deal.end:
+            return deal.end - now
+        return real(self, pool, user, now)
+
+    def pools(self: ServiceDesk, now: float) -> dict[str, Wanted]:
+        return {
+            name: Wanted(
+                user=deal.agreement.customer,
+                processors=deal.agreement.processors,
+                start=deal.start,
+                until=deal.end,
+            )
+            for name, deal in self._dealings.deals.items()
+            if deal.start <= now < deal.end
+        }
+
+    patch.setattr(ServiceDesk, "may_run", may_run)
+    patch.setattr(ServiceDesk, "pools", pools)
+
+
+def _an_acceptance_sells_each_time(patch: pytest.MonkeyPatch) -> None:
+    real = Side.receive
+
+    def receive(self: Side, message: Message, now: float) -> tuple[Message, ...]:
+        if isinstance(self, OwnerSide) and isinstance(message, Accept) and self.agreement:
+            return self._sell(message, self.agreement.terms, now)
+        return real(self, message, now)
+
+    patch.setattr(Side, "receive", receive)
+
+
+def _what_was_sold_is_free_after_a_crash(patch: pytest.MonkeyPatch) -> None:
+    real = ServiceDesk.open
+
+    def opened(self: ServiceDesk) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(TradeServer, "restore", lambda server, agreement: None)
+            real(self)
+
+    patch.setattr(ServiceDesk, "open", opened)
+
+
+def _a_revocation_is_not_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TokenBook, "_bury", lambda self: None)
+
+
+def _streams_outlive_their_tokens(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Gate, "still_knows", lambda self, request, principal: True)
+
+
+def _a_price_is_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PriceList, "restore", lambda self, kind, position, payload: None)
+
+
+def _events_that_were_missed_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    real, last_event = ServiceEngine.changes, results._last_event
+
+    async def changes(
+        self: ServiceEngine, user: str, handle: str
+    ) -> AsyncIterator[api.InstanceInfo]:
+        is_first = True
+        async for info in real(self, user, handle):
+            if not is_first:
+                yield info
+            is_first = False
+
+    def last(call: Any) -> int | None:
+        return None if last_event(call) is None else sys.maxsize
+
+    patch.setattr(ServiceEngine, "changes", changes)
+    patch.setattr(results, "_last_event", last)
+
+
+def _destroyed_tasks_run_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Dispatching, "stop_all", lambda self, instance, reason: None)
+
+
+def _sealed_bytes_are_read_as_text(patch: pytest.MonkeyPatch) -> None:
+    def encode(data: bytes) -> bytes:
+        return base64.b64encode(data.decode(errors="replace").encode())
+
+    patch.setattr(engine_results, "base64", SimpleNamespace(b64encode=encode))
+
+
 BREAKS = (
     Break("answers before it is durable", _acknowledges_before_it_is_durable, 1),
     Break("takes a torn batch of the journal for whole", _accepts_a_torn_batch, 1),
-    Break("compaction drops records that live", _compaction_drops_what_lives, 6),
-    Break("forgets keys of submissions in a crash", _forgets_keys_of_submissions),
+    Break("compaction drops records that live", _compaction_drops_what_lives),
+    Break("forgets keys of submissions in a crash", _forgets_keys_of_submissions, 10),
     Break(
-        "tells a worker that outcomes are recorded at once", _takes_outcomes_for_recorded_at_once, 1
+        "tells a worker that outcomes are recorded at once",
+        _takes_outcomes_for_recorded_at_once,
+        26,
     ),
     Break("goes on with results one too late", _results_go_on_one_too_late),
-    Break("does not give back what a lost worker had", _lost_workers_keep_their_tasks, 3),
-    Break("a worker forgets what it said before the break", _workers_forget_what_was_said),
-    Break("a new life gives out tasks that still run", _a_new_life_gives_out_what_runs, 1),
-    Break("forgets cancellations in a crash", _restored_cancellations_are_forgotten, 359),
-    Break("counts shared use twice after a crash", _what_was_used_counts_twice_after_a_crash, 3),
-    Break("a deposit counts each time it is asked for", _deposits_count_each_time, 1),
+    Break("does not give back what a lost worker had", _lost_workers_keep_their_tasks),
+    Break("a worker forgets what it said before the break", _workers_forget_what_was_said, 1),
+    Break("a new life gives out tasks that still run", _a_new_life_gives_out_what_runs, 26),
+    Break("forgets cancellations in a crash", _restored_cancellations_are_forgotten, 42),
+    Break("counts shared use twice after a crash", _what_was_used_counts_twice_after_a_crash, 17),
+    Break("a deposit counts each time it is asked for", _deposits_count_each_time, 4),
     Break("a handle is good for everybody", _handles_are_good_for_everybody),
-    Break("lets agreements run for a minute too long", _agreements_end_late, 3),
+    Break("lets agreements run for a minute too long", _agreements_end_late),
+    Break("agreements that were ended go on being used", _ended_agreements_are_used, 52),
+    Break("an acceptance that is repeated sells once more", _an_acceptance_sells_each_time, 104),
+    Break("what was sold is free after a crash", _what_was_sold_is_free_after_a_crash),
+    Break("a revocation is not durable", _a_revocation_is_not_kept, 4),
+    Break("streams outlive their tokens", _streams_outlive_their_tokens, 5),
+    Break("a price is forgotten in a crash", _a_price_is_forgotten_in_a_crash, 5),
+    Break("events that were missed are not told", _events_that_were_missed_are_not_told, 10),
+    Break("tasks of a destroyed instance run on", _destroyed_tasks_run_on, 14),
+    Break("sealed results are taken for text", _sealed_bytes_are_read_as_text, 9),
 )

@@ -34,8 +34,8 @@ class Audit:
         See :data:`Opener`.
     money
         Micro-units that each user was given.
-    price
-        Micro-units of a second of a shared processor.
+    prices
+        Micro-units that a second of a shared processor may have cost.
     jump
         Seconds by which the service's clock may go back between two lives.
     """
@@ -48,7 +48,7 @@ class Audit:
         client: Opener,
         *,
         money: int,
-        price: float,
+        prices: Sequence[float],
         jump: float,
     ) -> None:
         self._witness = witness
@@ -56,7 +56,8 @@ class Audit:
         self._users = users
         self._client = client
         self._money = money
-        self._price = price
+        self._prices = prices
+        self._agreements: dict[str, list[api.AgreementInfo]] = {}
         self._jump = jump
 
     async def run(self) -> None:
@@ -70,6 +71,7 @@ class Audit:
                 self._witness.wrong(user, f"is shown {info.label}, which is not the user's")
             await self._look_at_money(client, user)
             await self._look_over_walls(client, user)
+        self._witness.contracts.settled(self._agreements, slack=self._jump)
         here = sum(not campaign.destroyed for campaign in self._witness.campaigns.values())
         while len(self._homes.names) != here:  # until no worker runs anything in them
             await asyncio.sleep(_LOOK)
@@ -97,8 +99,11 @@ class Audit:
         account = await client.account()
         if account.balance + account.held + account.spent != self._money:
             self._witness.wrong(user, f"has {account}, {self._money} were deposited")
-        agreements = sum(found.charged for found in await client.agreements())
-        self._witness.paid(user, account.spent - agreements, self._price, jump=self._jump)
+        posted = self._witness.contracts.prices_now()
+        self._witness.contracts.posted(user, (await client.site()).unit_price, posted)
+        found = self._agreements[user] = await client.agreements()
+        charged = sum(agreement.charged for agreement in found)
+        self._witness.paid(user, account.spent - charged, self._prices, jump=self._jump)
 
     async def _look_over_walls(self, client: AsyncServiceClient, user: str) -> None:
         """Nobody sees what is another's."""

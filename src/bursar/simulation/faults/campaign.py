@@ -4,10 +4,14 @@ What a customer wants of one instance, and what it has noted: this outlives its 
 
 import random
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from bursar.remote import messages as api
 from bursar.simulation.faults.plan import Plan
 from bursar.simulation.faults.work import Piece
+
+Way = Literal["posted", "bargaining", "tender", "auction"]
+"""By which agreements are made."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +29,12 @@ class Campaign:
         Seconds before each submission.
     buys
         Processors and seconds of the agreement that it runs on; None: none.
+    way, willing
+        How it is negotiated, and the share of the posted price that is offered at the most.
+    withdraws_after
+        Seconds after which the agreement is ended before its time; None: it is not.
+    watches
+        Whether its changes are followed as events, too.
     streams
         Whether results come as one stream; else page by page.
     forgets
@@ -48,6 +58,10 @@ class Campaign:
         Cursor of the last result.
     forgotten
         Up to which cursor results were acknowledged, perhaps in vain.
+    seen
+        Cursor of the last result that an event told of.
+    withdrawing
+        Whether the agreement's end was asked for.
     given_up
         Tasks that a cancellation was asked for; ``all_given_up``: of every task.
     cancelled, destroying, destroyed
@@ -59,6 +73,10 @@ class Campaign:
     pieces: dict[str, list[Piece]]
     pauses: dict[str, float]
     buys: tuple[int, float] | None = None
+    way: Way = "posted"
+    willing: float = 1.0
+    withdraws_after: float | None = None
+    watches: bool = False
     streams: bool = True
     forgets: bool = False
     cancels_after: float | None = None
@@ -70,6 +88,8 @@ class Campaign:
     results: dict[int, api.Result] = field(default_factory=dict)
     after: int = 0
     forgotten: int = 0
+    seen: int = 0
+    withdrawing: bool = False
     given_up: set[str] = field(default_factory=set)
     all_given_up: bool = False
     cancelled: bool = False
@@ -100,12 +120,15 @@ def campaign_of(user: str, number: int, plan: Plan, chance: random.Random) -> Ca
     name = f"{user}-{number}"
     buys = None
     if chance.random() < plan.buys:
-        buys = chance.randint(1, max(1, plan.processors - 1)), chance.choice((20.0, 60.0, 200.0))
+        most = max(1, plan.processors // chance.choice((1, 3)))
+        buys = chance.randint(1, most), chance.choice((20.0, 60.0, 200.0))
     widest = plan.processors if buys is None else buys[0]
+    cancels = chance.random() < plan.cancels
+    seals = chance.random() < plan.seals
     pieces: dict[str, list[Piece]] = {}
     for submission in range(chance.randint(1, 3)):
         pieces[f"{name}-{submission}"] = [
-            _piece(f"{name}-{submission}-{i}", widest, chance)
+            _piece(f"{name}-{submission}-{i}", widest, chance, longer=cancels, is_sealed=seals)
             for i in range(chance.randint(1, plan.pieces))
         ]
     campaign = Campaign(
@@ -114,23 +137,35 @@ def campaign_of(user: str, number: int, plan: Plan, chance: random.Random) -> Ca
         pieces=pieces,
         pauses={key: chance.choice((0.0, chance.uniform(0, 30))) for key in pieces},
         buys=buys,
+        way=chance.choice(get_args(Way)),
+        willing=chance.uniform(0.6, 1.1),
+        watches=chance.random() < plan.watches,
         streams=chance.random() < 0.5,
         forgets=chance.random() < 0.4,
     )
-    if chance.random() < 0.3:
+    if cancels:
         campaign.cancels_after = chance.uniform(0, 60)
         names = [piece.name for some in pieces.values() for piece in some]
         if chance.random() < 0.7:
             campaign.cancels = frozenset(chance.sample(names, chance.randint(1, len(names))))
-    if chance.random() < 0.15:
+    if chance.random() < plan.destroys:
         campaign.destroys_after = chance.uniform(0, 120)
+    if buys is not None and chance.random() < plan.withdraws:
+        campaign.withdraws_after = chance.uniform(0, 30)
     return campaign
 
 
-def _piece(name: str, widest: int, chance: random.Random) -> Piece:
+def _piece(
+    name: str, widest: int, chance: random.Random, *, longer: bool, is_sealed: bool
+) -> Piece:
+    """With ``longer``, some take long enough that one sees whether they were stopped."""
+    times = [0.01, chance.uniform(0.1, 5.0), chance.uniform(5.0, 20.0)]
+    if longer:
+        times.append(chance.uniform(20.0, 90.0))
     return Piece(
         name=name,
-        seconds=chance.choice((0.01, chance.uniform(0.1, 5.0), chance.uniform(5.0, 20.0))),
+        seconds=chance.choice(times),
+        is_sealed=is_sealed,
         exit_code=int(chance.random() < 0.1),
         processors=chance.randint(1, widest) if chance.random() < 0.2 else 1,
     )

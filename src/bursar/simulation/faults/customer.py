@@ -5,19 +5,19 @@ What it has noted in its campaigns outlives it: after a crash another life goes 
 """
 
 import asyncio
+import base64
 from collections.abc import Iterable
 from contextlib import aclosing
 
-from bursar.market.agreement import DealTemplate
-from bursar.market.messages import Message
-from bursar.market.trade_manager import TradeManager
 from bursar.remote import messages as api
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.problems import RemoteProblem
 from bursar.service.parties import Clock
+from bursar.simulation.faults.buying import Buyer
 from bursar.simulation.faults.campaign import Campaign
 from bursar.simulation.faults.trace import Trace
 from bursar.simulation.faults.witness import Witness
+from bursar.simulation.faults.work import Piece
 
 _PAGE = 7
 """Results asked for at a time, where they come page by page: few, for many requests."""
@@ -27,6 +27,9 @@ _PAUSE = 3.0
 
 _LOOK = 15.0
 """Seconds between two looks at an agreement."""
+
+_WAITS = 40.0
+"""Seconds after an agreement's early end before its tasks are cancelled, too."""
 
 
 class Customer:
@@ -58,12 +61,17 @@ class Customer:
         trace: Trace,
     ) -> None:
         self._user = user
-        self._owner = owner
         self._client = client
-        self._clock = clock
         self._witness = witness
         self._trace = trace
-        self._deals = 0
+        self._buyer = Buyer(
+            user,
+            owner,
+            client,
+            clock=clock,
+            contracts=witness.contracts,
+            note=self._note,
+        )
 
     async def run(self, campaigns: Iterable[Campaign]) -> None:
         """Carries all of them through."""
@@ -86,7 +94,7 @@ class Customer:
 
     async def _create(self, campaign: Campaign) -> None:
         if campaign.buys is not None and not campaign.agreement:
-            await self._buy(campaign, *campaign.buys)
+            await self._buyer.buy(campaign, *campaign.buys)
         try:
             info = await self._client.create_instance(
                 label=campaign.name,
@@ -112,6 +120,7 @@ class Customer:
             campaign.destroying = True
             await self._client.destroy(campaign.handle)
             campaign.destroyed = True
+            self._witness.destroyed(campaign)
             self._note(campaign, "is destroyed")
         finally:
             working.cancel()
@@ -122,8 +131,13 @@ class Customer:
             others = [group.create_task(self._cancel(campaign))]
             if campaign.agreement:
                 others.append(group.create_task(self._watch(campaign)))
+                others.append(group.create_task(self._withdraw(campaign)))
+            if campaign.watches:
+                others.append(group.create_task(self._follow(campaign)))
             group.create_task(self._submit(campaign))
             await self._collect(campaign)
+            while campaign.watches and campaign.seen < campaign.after:
+                await asyncio.sleep(_PAUSE)
             for other in others:
                 other.cancel()
 
@@ -132,15 +146,7 @@ class Customer:
             if key in campaign.numbers:
                 continue
             await asyncio.sleep(campaign.pauses[key])
-            tasks = [
-                api.TaskSpec(
-                    command=piece.command,
-                    processors=piece.processors,
-                    label=piece.name,
-                    tries=100,
-                )
-                for piece in pieces
-            ]
+            tasks = [_spec_of(piece) for piece in pieces]
             numbers = await self._client.submit(campaign.handle, tasks, key)
             assert isinstance(numbers, range)
             self._witness.submitted(campaign, key, numbers)
@@ -164,6 +170,12 @@ class Customer:
                 if campaign.forgets and page.results:
                     await self._client.forget(campaign.handle, campaign.after)
             await asyncio.sleep(_PAUSE)
+
+    async def _follow(self, campaign: Campaign) -> None:
+        """Events, from the last one that an earlier life of this client has noted on."""
+        async with aclosing(self._client.events(campaign.handle, campaign.seen)) as events:
+            async for info in events:
+                self._witness.noticed(campaign, info)
 
     def _receive(self, campaign: Campaign, result: api.Result) -> None:
         self._note(campaign, f"result {result.cursor}: task {result.task} {result.state}")
@@ -196,6 +208,8 @@ class Customer:
             agreement = await self._client.agreement(campaign.agreement)
             if agreement.state in ("over", "cancelled"):
                 campaign.all_given_up = True
+                if campaign.withdrawing:  # so that one sees whether tasks wait by themselves
+                    await asyncio.sleep(_WAITS)
                 if len(campaign.numbers) == len(campaign.pieces):
                     count = await self._client.cancel(campaign.handle)
                     self._witness.cancelled(
@@ -205,37 +219,27 @@ class Customer:
                     return
             await asyncio.sleep(_LOOK)
 
-    # Buying.
-
-    async def _buy(self, campaign: Campaign, processors: int, seconds: float) -> None:
-        while not campaign.agreement:
-            manager = TradeManager(self._user)
-            self._deals += 1
-            deal = f"{campaign.name}-{self._clock():.3f}-{self._deals}"
-            template = DealTemplate(
-                processors=processors,
-                seconds=seconds,
-                earliest=self._clock() + 5.0,
-                customer=self._user,
-            )
-            asked = manager.ask(deal, [self._owner], template, self._clock())
-            await self._exchange(manager, asked)
-            quotes = manager.quotes(deal, self._clock())
-            if quotes:
-                await self._exchange(manager, manager.accept(quotes[0], self._clock()))
-            for agreement in manager.agreements:
-                self._witness.agreed(agreement)
-                campaign.agreement = agreement.id
-                self._note(campaign, f"has agreement {agreement.id}")
-                return
-            await asyncio.sleep(_LOOK)
-
-    async def _exchange(self, manager: TradeManager, messages: Iterable[Message]) -> None:
-        """Sends messages, and what is answered to their answers, until nobody has more to say."""
-        waiting = list(messages)
-        while waiting:
-            for answer in await self._client.trade(waiting.pop(0)):
-                waiting.extend(manager.deliver(answer, self._clock()))
+    async def _withdraw(self, campaign: Campaign) -> None:
+        """The agreement is ended before its time, be it before it begins or later."""
+        if campaign.withdraws_after is None:
+            return
+        await asyncio.sleep(campaign.withdraws_after)
+        campaign.withdrawing = campaign.all_given_up = True
+        info = await self._client.cancel_agreement(campaign.agreement)
+        self._witness.contracts.ended(self._user, info)
+        campaign.withdraws_after = None
+        self._note(campaign, f"has ended its agreement: {info.state}, {info.charged} charged")
 
     def _note(self, campaign: Campaign, what: str) -> None:
         self._trace.note(self._user, f"{campaign.name} {what}")
+
+
+def _spec_of(piece: Piece) -> api.TaskSpec:
+    sealed = base64.b64encode(piece.envelope).decode() if piece.is_sealed else ""
+    return api.TaskSpec(
+        command=() if sealed else piece.command,
+        sealed=sealed,
+        processors=piece.processors,
+        label=piece.name,
+        tries=100,
+    )

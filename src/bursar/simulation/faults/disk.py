@@ -13,6 +13,7 @@ References
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bursar.service.disk import DiskBroken, DiskFull
@@ -60,6 +61,7 @@ class Platter:
         self.is_slow = False
         self.fails_next_sync = False
         self.deadly = 0.0  # chance that who syncs is killed meanwhile
+        self.on_segment: Callable[[], object] = lambda: None  # told when one is begun, cut, removed
 
     @property
     def used(self) -> int:
@@ -82,6 +84,7 @@ class Platter:
 
     def begin_change(self, name: str, before: Stored | None) -> None:
         """Something of a file changes, which a power cut may undo until it is settled."""
+        self.on_segment()
         self._before[name] = before
 
     def settle(self, name: str) -> None:

@@ -68,6 +68,7 @@ class Network:
         self.weather = FAIR
         self._loop = loop
         self._cut_off: dict[str, float] = {}  # until when, by party
+        self._late: dict[str, float] = {}  # the same, also of what calm has ended since
 
     @property
     def now(self) -> float:
@@ -77,6 +78,7 @@ class Network:
     def cut_off(self, party: str, seconds: float) -> None:
         """Nothing comes through to a party, nor from it, for some time."""
         self._cut_off[party] = max(self.now + seconds, self._cut_off.get(party, 0.0))
+        self._late[party] = max(self._late.get(party, 0.0), self._cut_off[party])
         self.trace.fault("partition", party, f"cut off for {seconds:.1f} s")
 
     def calm(self) -> None:
@@ -88,6 +90,10 @@ class Network:
         """Seconds for which nothing comes through between parties."""
         until = max(self._cut_off.get(party, 0.0) for party in parties)
         return max(0.0, until - self.now)
+
+    def late_until(self, *parties: str) -> float:
+        """Moment up to which what was held up between parties may still be under way."""
+        return max(self._late.get(party, 0.0) for party in parties)
 
     def lateness(self) -> float:
         """Seconds that something takes, drawn anew."""

@@ -10,10 +10,20 @@ References
 """
 
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 from bursar.simulation.faults.chance import chance_of
 from bursar.simulation.faults.network import FAIR, Weather
+
+Moment = Literal[
+    "submission", "cancellation", "destruction", "deal", "withdrawal", "change", "segment"
+]
+"""
+What faults may aim at: a request that reaches the service or was acknowledged, by what it is
+about; and a segment of the journal that is begun, cut or removed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +63,18 @@ class Plan:
         Of the site.
     must_buy, price_shared
         Of the service.
+    aims
+        Chance that a moment is struck, by what it is.
+    cuts
+        Whether workers may be cut off then, too.
+    cancels, destroys
+        Chance that some tasks of an instance are cancelled; that it is destroyed.
+    withdraws
+        Chance that an agreement is ended before its time.
+    watches, seals
+        Chance that the changes of an instance are followed; that its tasks are sealed.
+    rotates, reprices
+        Whether users get other tokens; whether the owner changes its price.
     """
 
     weather: Weather = FAIR
@@ -74,6 +96,15 @@ class Plan:
     processors: int = 4
     must_buy: bool = False
     price_shared: bool = False
+    aims: Mapping[Moment, float] = field(default_factory=dict)
+    cuts: bool = False
+    cancels: float = 0.3
+    destroys: float = 0.15
+    withdraws: float = 0.0
+    watches: float = 0.0
+    seals: float = 0.0
+    rotates: bool = False
+    reprices: bool = False
 
 
 def plan_of(seed: int) -> Plan:
@@ -103,16 +134,25 @@ def plan_of(seed: int) -> Plan:
         users=chance.randint(1, 3),
         campaigns=chance.randint(1, 3),
         pieces=chance.choice((3, 10, 25)),
-        buys=1.0 if must_buy else chance.choice((0.0, 0.5)),
+        buys=1.0 if must_buy else chance.choice((0.0, 0.5, 1.0)),
         processors=chance.randint(1, 6),
         must_buy=must_buy,
         price_shared=chance.random() < 0.5,
+        aims={moment: share for moment in get_args(Moment) if (share := some(0.4, 0.03, 0.8))},
+        cuts=chance.random() < 0.6,
+        cancels=chance.choice((0.2, 0.9)),
+        destroys=chance.choice((0.0, 0.2, 0.5)),
+        withdraws=chance.choice((0.3, 1.0)),
+        watches=chance.choice((0.0, 0.3, 1.0)),
+        seals=chance.choice((0.0, 0.0, 0.3)),
+        rotates=chance.random() < 0.4,
+        reprices=chance.random() < 0.3,
     )
     if must_buy or chance.random() < 0.7:
         return plan
     # Nothing happens to workers: so whatever they lose, the service has lost.
     weather = replace(plan.weather, breaks=0.0)
-    return replace(plan, weather=weather, worker_life=0, partitions=0.0, buys=0.0)
+    return replace(plan, weather=weather, worker_life=0, partitions=0.0, buys=0.0, cuts=False)
 
 
 def _weather(chance: random.Random) -> Weather:

@@ -32,10 +32,23 @@ class Service:
     ----------
     on_crash
         Told when the application raises: that is never right.
+    on_moment
+        Told the method and path of each request that arrives, and once more when it is answered
+        with success.
+    is_struck
+        Whether a request of this method and path is to be repeated, or answered in vain, whatever
+        the weather.
     """
 
-    def __init__(self, on_crash: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        on_crash: Callable[[str], None],
+        on_moment: Callable[[str, str], None] = lambda method, path: None,
+        is_struck: Callable[[str, str], bool] = lambda method, path: False,
+    ) -> None:
         self.on_crash = on_crash
+        self.on_moment = on_moment
+        self.is_struck = is_struck
         self._serving: tuple[Life, Application] | None = None
 
     def serve(self, life: Life, application: Application) -> None:
@@ -93,12 +106,14 @@ class Requests(httpx.AsyncBaseTransport):
             network.trace.fault("request lost", party, what)
             await asyncio.sleep(network.chance.uniform(0, patience))
             raise httpx.ReadError("connection reset by peer", request=request)
-        if network.happens(network.weather.repeats):
+        struck = self._service.is_struck(request.method, request.url.path)
+        repeats = struck and network.chance.random() < 0.7
+        if repeats or network.happens(network.weather.repeats):
             network.trace.fault("request repeated", party, what)
             later = network.chance.uniform(0, _LATEST)
             _Exchange(network, None, party, self._service, request, body).begin_after(later)
         exchange = _Exchange(network, self._life, party, self._service, request, body)
-        if network.happens(network.weather.forgets):
+        if (struck and network.chance.random() < 0.5) or network.happens(network.weather.forgets):
             network.trace.fault("answer lost", party, what)
             exchange.forget_after(network.chance.choice((0, 1, 2, 3)))
         exchange.begin_after(network.lateness())
@@ -171,6 +186,7 @@ class _Exchange:
 
     def _begin(self, application: Application) -> None:
         assert self._server is not None
+        self._service.on_moment(self._request.method, self._request.url.path)
         self._server.spawn(self._serve(application))
 
     async def _serve(self, application: Application) -> None:
@@ -192,6 +208,8 @@ class _Exchange:
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 500:
             self._service.on_crash(f"{self._request.method} {self._request.url.path}: status 500")
+        if message["type"] == "http.response.start" and message["status"] < 300:
+            self._service.on_moment(self._request.method, self._request.url.path)
         if self._messages_left == 0:
             self._broken()
             self._gone.set()

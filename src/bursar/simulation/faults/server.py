@@ -1,5 +1,6 @@
 """The service's machine: it starts the service again whenever that ends, with what is on disk."""
 
+import math
 import random
 from collections.abc import Callable
 
@@ -73,6 +74,7 @@ class Server:
         self.house: House | None = None
         self.life: Life | None = None
         self.lives = 0
+        self.up_since = math.inf
         self._loop = loop
         self._seed = seed
         self._plan = plan
@@ -147,6 +149,7 @@ class Server:
             self.house = house
             self._service.serve(life, house.app)
             self._door.listen(life, house.hub.protocol)
+            self.up_since = self._loop.time()
             self._trace.note(PARTY, "is open")
             reason = await house.failed()
             self._trace.note(PARTY, f"ends by itself: {reason}")
@@ -160,6 +163,7 @@ class Server:
 
     def _ended(self) -> None:
         self.house = None
+        self.up_since = math.inf
         self._supervisor.call_later(self._chance.uniform(0.05, 10.0), self.start)
 
 

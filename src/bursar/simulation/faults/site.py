@@ -11,7 +11,7 @@ from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.view import Loss, SiteView
+from bursar.provisioning.view import Loss, SiteView, view_at_once
 from bursar.simulation.faults.worker import Post, ServiceWorker
 from bursar.sites.protocol import Begin
 
@@ -89,17 +89,7 @@ class FaultySite:
 
     def view(self) -> SiteView:
         """What a pool sees of it."""
-        facts = self.facts
-        return SiteView(
-            name=facts.name,
-            rules=facts.acquiring,
-            processors=facts.processors,
-            speed=facts.speed,
-            unit_price=facts.unit_price,
-            fixed_price=facts.fixed_price,
-            batch=False,
-            free=self._free,
-        )
+        return view_at_once(self.facts, self._free)
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
         """Its processors are there at once."""

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
+from bursar.simulation.faults.aims import Aims
 from bursar.simulation.faults.disk import Platter
 from bursar.simulation.faults.lives import Life
 from bursar.simulation.faults.network import Network
@@ -28,6 +29,8 @@ class Trouble:
         The life that strikes.
     network, platter, trace
         What is struck, and who is told.
+    aims
+        Strike while it is on.
     parties
         Names of all that can be cut off now.
     """
@@ -40,6 +43,7 @@ class Trouble:
         nature: Life,
         network: Network,
         platter: Platter,
+        aims: Aims,
         trace: Trace,
         parties: Callable[[], Sequence[str]],
     ) -> None:
@@ -49,12 +53,13 @@ class Trouble:
         self._nature = nature
         self._network = network
         self._platter = platter
+        self._aims = aims
         self._trace = trace
         self._parties = parties
 
     def begin(self) -> None:
         """From now on."""
-        self.is_on = True
+        self.is_on = self._aims.is_on = True
         self._network.weather = self._plan.weather
         self._platter.deadly = self._plan.deadly_syncs
         if self._plan.partitions:
@@ -65,7 +70,7 @@ class Trouble:
     def end(self) -> None:
         """All is well from now on."""
         self._trace.note(self._nature.party, "is calm from now on")
-        self.is_on = False
+        self.is_on = self._aims.is_on = False
         self._network.calm()
         self._platter.heal()
 

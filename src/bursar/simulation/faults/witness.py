@@ -1,19 +1,20 @@
 """
 Sees everything that parties do and are told, and says when something cannot be right.
 
-It knows no party's inner state: only what clients were promised and given, what workers ran and
-when, and what was bought.
+It knows no party's inner state: only what clients were promised and given, and what workers ran
+and when. What was bought is for :mod:`bursar.simulation.faults.contracts`.
 """
 
 import asyncio
+import base64
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from bursar.market.agreement import Agreement
 from bursar.remote import messages as api
 from bursar.service.parties import Clock
 from bursar.simulation.faults.campaign import Campaign
+from bursar.simulation.faults.contracts import Contracts
 from bursar.simulation.faults.trace import Trace
 from bursar.simulation.faults.work import Piece
 
@@ -47,6 +48,10 @@ class Witness:
         What the service takes for the time.
     pool_of
         Pool of a worker as the service has it now; empty: it does not know it.
+    late_until
+        Moment up to which what was held up on the way to a party may still be under way.
+    contracts
+        Sees what is agreed on.
     now
         Virtual seconds.
     prompt
@@ -54,6 +59,8 @@ class Witness:
     calm
         Whether nothing happens to workers: then each task is begun once, whatever happens to
         the service.
+    same_time
+        Whether all clocks are right.
     """
 
     def __init__(
@@ -62,20 +69,25 @@ class Witness:
         *,
         server_clock: Clock,
         pool_of: Callable[[str], str],
+        late_until: Callable[[str], float],
+        contracts: Contracts,
         now: Clock,
         prompt: bool,
         calm: bool,
+        same_time: bool,
     ) -> None:
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.campaigns: dict[str, Campaign] = {}
         self.calm_since = math.inf
+        self.contracts = contracts
         self._trace = trace
         self._server_clock = server_clock
         self._pool_of = pool_of
+        self._late_until = late_until
         self._now = now
         self._prompt = prompt
         self._calm = calm
-        self._bought: dict[str, Agreement] = {}
+        self._same_time = same_time
         self._busy: Counter[str] = Counter()  # processors, by worker
         self._ends: dict[str, list[tuple[float, float]]] = {}  # attempts, by piece
         self._owner: dict[str, Campaign] = {}  # by piece
@@ -117,13 +129,22 @@ class Witness:
         if self._calm and piece.name in self._begun:
             self.wrong(worker, f"begins {piece.name} again, and nothing had happened to it")
         self._begun.add(piece.name)
-        self._look_at_wishes(worker, piece)
+        self._look_at_wishes(worker, piece, math.inf)
         self._look_at_times(worker, campaign, piece)
 
-    def ended(self, worker: str, piece: Piece, begin: float, end: float, *, killed: bool) -> None:
-        """It has ended there, by itself or killed."""
+    def ended(
+        self,
+        worker: str,
+        piece: Piece,
+        begin: float,
+        end: float,
+        *,
+        killed: bool,
+        in_touch_since: float,
+    ) -> None:
+        """It has ended there, by itself or killed, when the worker had been welcome for a while."""
         if not killed:
-            self._look_at_wishes(worker, piece)
+            self._look_at_wishes(worker, piece, in_touch_since)
         self._busy[worker] -= piece.processors
         self._ends.setdefault(piece.name, []).append((begin, end))
         self._look_at_times(worker, self._owner[piece.name], piece)
@@ -132,26 +153,25 @@ class Witness:
         """It went with its worker."""
         self._busy[worker] -= piece.processors
 
-    def _look_at_wishes(self, worker: str, piece: Piece) -> None:
+    def _look_at_wishes(self, worker: str, piece: Piece, in_touch_since: float) -> None:
         unwanted = self._unwanted.get(piece.name, math.inf)
-        if self._now() > max(unwanted, self.calm_since) + LATEST:
+        heard = max(unwanted, in_touch_since, self._late_until(worker)) + UNDER_WAY
+        if self._now() > min(max(unwanted, self.calm_since) + LATEST, heard):
             self.wrong(worker, f"runs {piece.name}, whose cancellation was acknowledged")
 
     def _look_at_times(self, worker: str, campaign: Campaign, piece: Piece) -> None:
         if not campaign.agreement or not self._prompt:
             return
-        agreement = self._bought.get(campaign.agreement)
+        agreement = self.contracts.agreement(campaign.agreement)
         now = self._server_clock()
         if agreement is None:
             self.wrong(worker, f"{piece.name} runs for an agreement that nobody has made")
         elif not agreement.terms.start - LENIENCE <= now <= agreement.terms.end + LENIENCE:
             self.wrong(worker, f"{piece.name} runs outside of its agreement's time")
+        elif self.contracts.is_stopped(campaign.agreement):
+            self.wrong(worker, f"{piece.name} runs for an agreement that was ended")
 
     # Clients.
-
-    def agreed(self, agreement: Agreement) -> None:
-        """A customer was told of an agreement."""
-        self._bought[agreement.id] = agreement
 
     def submitted(self, campaign: Campaign, key: str, numbers: range) -> None:
         """A client was told that its tasks are durable."""
@@ -170,6 +190,22 @@ class Witness:
             piece = campaign.piece(number)
             if piece is not None:
                 self._unwanted.setdefault(piece.name, self._now())
+
+    def destroyed(self, campaign: Campaign) -> None:
+        """A client was told that an instance is no more: neither are its tasks."""
+        for pieces in campaign.pieces.values():
+            for piece in pieces:
+                self._unwanted.setdefault(piece.name, self._now())
+
+    def noticed(self, campaign: Campaign, info: api.InstanceInfo) -> None:
+        """A client was told that something of an instance has changed."""
+        if info.id != campaign.handle or info.label != campaign.name:
+            self.wrong(campaign.user, f"is told of {info.label} in place of {campaign.name}")
+        if info.results < campaign.seen:
+            self.wrong(
+                campaign.user, f"is told of {info.results} results after {campaign.seen} of them"
+            )
+        campaign.seen = info.results
 
     def received(self, campaign: Campaign, result: api.Result) -> None:
         """A client was given a result for the first time."""
@@ -199,6 +235,8 @@ class Witness:
         if result.state == "cancelled":
             if not campaign.may_be_cancelled(piece):
                 self.wrong(who, f"{piece.name} was cancelled by nobody: {result.reason}")
+        elif piece.is_sealed and result.sealed:
+            self._compare_sealed(who, piece, result)
         elif result.exit_code is None:
             if result.state == "succeeded" or "lost" not in result.reason:
                 self.wrong(who, f"{piece.name} {result.state} and did not run: {result.reason}")
@@ -208,13 +246,32 @@ class Witness:
     def _compare_run(self, who: str, piece: Piece, result: api.Result) -> None:
         if (result.exit_code, result.stdout) != (piece.exit_code, piece.name):
             self.wrong(who, f"{piece.name} ended with {result.exit_code}, {result.stdout!r}")
+        self._compare_attempts(who, piece, result)
+
+    def _compare_sealed(self, who: str, piece: Piece, result: api.Result) -> None:
+        if base64.b64decode(result.sealed) != piece.sealed_result:
+            self.wrong(who, f"{piece.name} has a sealed result that is another one")
+        if result.exit_code is not None or result.stdout or result.stderr:
+            self.wrong(who, f"{piece.name} is sealed, and told in clear")
+        self._compare_attempts(who, piece, result)
+
+    def _compare_attempts(self, who: str, piece: Piece, result: api.Result) -> None:
         if result.state != ("succeeded" if piece.exit_code == 0 else "failed"):
-            self.wrong(who, f"{piece.name} is {result.state}, status {result.exit_code}")
-        if not any(
-            abs(begin - result.start) < _SAME and abs(end - result.end) < _SAME
-            for begin, end in self._ends.get(piece.name, ())
-        ):
+            self.wrong(who, f"{piece.name} is {result.state}, status {piece.exit_code}")
+        attempts = self._ends.get(piece.name, ())
+        if not any(self._is_told(result, begin, end) for begin, end in attempts):
             self.wrong(who, f"{piece.name} has a result that no worker has reported")
+
+    def _is_told(self, result: api.Result, begin: float, end: float) -> bool:
+        """
+        Whether a result tells of this attempt.
+
+        Where clocks differ, the service moves an attempt to where it can have been by its own,
+        and cuts what took longer than there was time.
+        """
+        if not self._same_time:
+            return result.end - result.start < end - begin + _SAME
+        return abs(begin - result.start) < _SAME and abs(end - result.end) < _SAME
 
     def settled(self, campaign: Campaign) -> None:
         """All has come to rest: every promise was kept, or not."""
@@ -227,23 +284,23 @@ class Witness:
                 if number not in campaign.results:
                     self.wrong(campaign.user, f"task {number} of {key} has no result")
 
-    def paid(self, user: str, amount: int, price: float, *, jump: float) -> None:
+    def paid(self, user: str, amount: int, prices: Sequence[float], *, jump: float) -> None:
         """
         A user has paid so much for shared processors, each final attempt once.
 
         Parameters
         ----------
-        amount, price
-            Micro-units, in all and for a processor-second.
+        amount, prices
+            Micro-units, in all and for a processor-second; at one or the other.
         jump
             Seconds by which the service's clock may go back between two lives: by so much less
             may be charged for an attempt, which cannot have begun before its instance.
         """
         shared = [c for c in self.campaigns_of(user) if not c.agreement]
         used = [self._used(campaign) for campaign in shared if not campaign.destroying]
-        most = price * sum(used) * (1 + _ROUGHLY) + len(shared)
+        most = max(prices) * sum(used) * (1 + _ROUGHLY) + len(shared)
         spared = jump * sum(self._width(campaign) for campaign in shared)
-        least = price * (sum(used) * (1 - _ROUGHLY) - spared) - 1
+        least = min(prices) * (sum(used) * (1 - _ROUGHLY) - spared) - 1
         is_known = len(used) == len(shared)  # of what was destroyed nobody knows how far it came
         if amount < least or (is_known and amount > most):
             self.wrong(user, f"paid {amount} for shared processors, used {least:.0f}-{most:.0f}")

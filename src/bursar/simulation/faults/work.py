@@ -1,9 +1,17 @@
-"""Simulated tasks: commands that say themselves how long they take and how they end."""
+"""
+Simulated tasks: commands that say themselves how long they take and how they end.
 
+Some are sealed: then the service sees bytes that mean nothing to it, each way. The cipher is none
+that would keep a secret; that is tested elsewhere, and would take most of the time here.
+"""
+
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _PROGRAM = "simulated"
+_NONCE = 16  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,18 +29,44 @@ class Piece:
         How it ends.
     processors
         That it holds.
+    is_sealed
+        Whether what it is and what it prints are told in an envelope.
     """
 
     name: str
     seconds: float
     exit_code: int = 0
     processors: int = 1
+    is_sealed: bool = False
 
     @property
     def command(self) -> tuple[str, ...]:
         """As it is submitted."""
         words = repr(self.seconds), str(self.exit_code), str(self.processors)
         return (_PROGRAM, self.name, *words)
+
+    @property
+    def envelope(self) -> bytes:
+        """The same, sealed."""
+        return _veiled(f"task {self.name}", json.dumps(self.command).encode())
+
+    @property
+    def sealed_result(self) -> bytes:
+        """What a worker seals of it when it has run."""
+        return _veiled(f"result {self.name}", self.name.encode())
+
+
+def open_piece(envelope: bytes) -> Piece:
+    """
+    The task in an envelope.
+
+    Raises
+    ------
+    ValueError
+        When it is none of a simulation's: somebody has changed it on the way.
+    """
+    text = _xor(envelope[_NONCE:], envelope[:_NONCE])
+    return replace(parse_piece(json.loads(text)), is_sealed=True)
 
 
 def parse_piece(command: Sequence[str]) -> Piece:
@@ -52,3 +86,13 @@ def parse_piece(command: Sequence[str]) -> Piece:
         exit_code=int(command[3]),
         processors=int(command[4]),
     )
+
+
+def _veiled(about: str, text: bytes) -> bytes:
+    nonce = hashlib.blake2b(about.encode(), digest_size=_NONCE).digest()
+    return nonce + _xor(text, nonce)
+
+
+def _xor(text: bytes, nonce: bytes) -> bytes:
+    stream = hashlib.shake_128(nonce).digest(len(text))
+    return bytes(one ^ other for one, other in zip(text, stream, strict=True))

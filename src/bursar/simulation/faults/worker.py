@@ -6,6 +6,7 @@ until it is recorded; see :class:`bursar.dispatch.holding.Holding`.
 """
 
 import asyncio
+import math
 import random
 from collections import deque
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from bursar.simulation.faults.lives import Life
 from bursar.simulation.faults.trace import Trace
 from bursar.simulation.faults.wires import Door
 from bursar.simulation.faults.witness import Witness
-from bursar.simulation.faults.work import Piece, parse_piece
+from bursar.simulation.faults.work import Piece, open_piece, parse_piece
 
 _SOONEST, _LATEST = 0.05, 2.0
 """Seconds between two tries to come back."""
@@ -124,6 +125,7 @@ class ServiceWorker:
         self._free = post.processors
         self._link: _Link | None = None
         self._in_touch = False
+        self._welcomed = math.inf
         self._outlives = 0.0
         self._leaving = False
         self._news = asyncio.Event()
@@ -168,6 +170,7 @@ class ServiceWorker:
         link.close()
         self._link = None
         self._in_touch = False
+        self._welcomed = math.inf
         self._holding.lost_connection()
         return with_welcome
 
@@ -204,6 +207,7 @@ class ServiceWorker:
             case Welcome():
                 self._outlives = message.outlives
                 self._in_touch = True
+                self._welcomed = self._loop.time()
                 self._report()
             case Work(jobs):
                 for job in map(_JOBS.decode, jobs):
@@ -285,18 +289,27 @@ class ServiceWorker:
         self._free += job.processors
         end = self._clock()
         ran = status in (Status.SUCCEEDED, Status.FAILED)
+        shows = ran and not piece.is_sealed
         self._trace.note(self.post.name, f"ends {piece.name}: {status}")
-        self._witness.ended(self.post.name, piece, attempt.start, end, killed=not ran)
+        self._witness.ended(
+            self.post.name,
+            piece,
+            attempt.start,
+            end,
+            killed=not ran,
+            in_touch_since=self._welcomed,
+        )
         self._holding.finished(
             Outcome(
                 task=job.task,
                 attempt=job.attempt,
                 status=status,
-                exit_code=piece.exit_code if ran else None,
+                exit_code=piece.exit_code if shows else None,
                 start=attempt.start,
                 end=end,
-                stdout=piece.name.encode() if ran else b"",
-                stdout_size=len(piece.name) if ran else 0,
+                stdout=piece.name.encode() if shows else b"",
+                stdout_size=len(piece.name) if shows else 0,
+                sealed=piece.sealed_result if ran and piece.is_sealed else b"",
                 reason=reason,
             )
         )
@@ -319,6 +332,8 @@ class ServiceWorker:
 
 
 def _piece_of(job: Job) -> Piece:
+    if job.sealed:
+        return open_piece(job.sealed)
     step = job.steps[0]
     assert isinstance(step, Exec)
     return parse_piece(step.argv)

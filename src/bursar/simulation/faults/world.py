@@ -13,17 +13,21 @@ from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.remote.access import Access
 from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.connection import Connection
 from bursar.service.logs import LOGGER
 from bursar.service.parties import Clock, Scope
+from bursar.simulation.faults.aims import Aims, moment_of
 from bursar.simulation.faults.audit import Audit
 from bursar.simulation.faults.campaign import campaign_of
 from bursar.simulation.faults.chance import chance_of
 from bursar.simulation.faults.clocks import wrong_clock
+from bursar.simulation.faults.contracts import Contracts
 from bursar.simulation.faults.customer import Customer
 from bursar.simulation.faults.disk import Platter
 from bursar.simulation.faults.homes import SimulatedHomes
 from bursar.simulation.faults.lives import Life, LivesLoop, live
 from bursar.simulation.faults.network import Network
+from bursar.simulation.faults.owner import USER_SCOPES, Owner, Stranger
 from bursar.simulation.faults.plan import Plan, plan_of
 from bursar.simulation.faults.requests import Requests, Service
 from bursar.simulation.faults.server import JUMP, OWNER, PARTY, Server
@@ -141,24 +145,47 @@ class World:
         self._nature = Life(loop, "nature")
         self._network = Network(loop, chance_of(seed, "network"), trace)
         self._platter = Platter(chance_of(seed, "disk"), trace)
+        self._aims = Aims(
+            plan,
+            chance_of(seed, "aims"),
+            nature=self._nature,
+            network=self._network,
+            trace=trace,
+            server=lambda: self.server.life,
+            workers=lambda: [worker.post.name for worker in self._machine.living()],
+        )
+        self._platter.on_segment = lambda: self._aims.at("segment")
         self._trouble = Trouble(
             plan,
             self._chaos,
             nature=self._nature,
             network=self._network,
             platter=self._platter,
+            aims=self._aims,
             trace=trace,
             parties=self._parties,
         )
+        self._prompt = not (plan.partitions or plan.cuts)
         self.witness = Witness(
             trace,
             server_clock=lambda: self.server.clock(),
             pool_of=self._pool_of,
+            late_until=lambda worker: self._network.late_until(worker, PARTY),
+            contracts=Contracts(
+                processors=plan.processors,
+                price=UNIT_PRICE,
+                now=loop.time,
+                up_since=lambda: self.server.up_since,
+                wrong=lambda party, what: self.witness.wrong(party, what),
+            ),
             now=loop.time,
-            prompt=not plan.partitions,
-            calm=not (plan.worker_life or plan.partitions or plan.buys or plan.weather.breaks),
+            prompt=self._prompt,
+            calm=self._is_kind_to_workers(plan),
+            same_time=not (plan.skew or plan.drift),
         )
-        self._service = Service(lambda what: self.witness.wrong(PARTY, what))
+        self._service = Service(
+            lambda what: self.witness.wrong(PARTY, what), self._on_request, self._is_struck
+        )
         self._door = Door(self._network)
         self._homes = SimulatedHomes()
         facts = SiteFacts(
@@ -186,7 +213,8 @@ class World:
         self._customers: dict[str, Life] = {}
         self._open: set[str] = set()
         self._all_done = asyncio.Event()
-        self._has_deposited = asyncio.Event()
+        self._owner: Owner | None = None
+        self._strangers: list[Stranger] = []
         loop.set_exception_handler(self._on_exception)
 
     async def run(self) -> str:
@@ -206,7 +234,9 @@ class World:
         self._trouble.begin()
         assert self.server.life is not None
         self._damage_server(self.server.life)
-        self._nature.spawn(self._deposit_more())
+        does = [self._nature.spawn(self._deposit_more())]
+        if self._plan.reprices:
+            does.append(self._nature.spawn(self._reprice()))
         for number in range(self._plan.users):
             user = f"user-{number}"
             chance = chance_of(self._seed, user)
@@ -214,13 +244,17 @@ class World:
                 self.witness.wants(campaign_of(user, count, self._plan, chance))
             self._open.add(user)
             self._start_customer(user)
+            if self._plan.rotates:
+                does.append(self._nature.spawn(self._rotate(user)))
         await asyncio.sleep(self._plan.trouble)
         self._end_trouble()
         try:
             async with asyncio.timeout(SETTLED):
                 await self._all_done.wait()
-                await self._has_deposited.wait()
+                await asyncio.gather(*does)
                 self._look()
+                for stranger in self._strangers:
+                    await stranger.try_it()
                 await self._audit().run()
         except TimeoutError:
             self.witness.wrong("all", f"not settled {SETTLED:g} s after the last fault")
@@ -230,10 +264,30 @@ class World:
         def client(user: str) -> AsyncServiceClient:
             return self._client(user, Life(self._loop, f"{user}-audit"), f"audit {user}")
 
-        price = 1e6 * UNIT_PRICE if self._plan.price_shared else 0.0
-        users = list(self._customers)
-        jump = 2 * JUMP if self._plan.skew else 0.0
-        return Audit(self.witness, self._homes, users, client, money=MONEY, price=price, jump=jump)
+        share = 1e6 if self._plan.price_shared else 0.0
+        return Audit(
+            self.witness,
+            self._homes,
+            list(self._customers),
+            client,
+            money=MONEY,
+            prices=[share * price for price in self.witness.contracts.prices],
+            jump=2 * JUMP if self._plan.skew else 0.0,
+        )
+
+    @staticmethod
+    def _is_kind_to_workers(plan: Plan) -> bool:
+        harm = plan.worker_life or plan.partitions or plan.cuts or plan.buys or plan.weather.breaks
+        return not harm
+
+    def _on_request(self, method: str, path: str) -> None:
+        moment = moment_of(method, path)
+        if moment is not None:
+            self._aims.at(moment)
+
+    def _is_struck(self, method: str, path: str) -> bool:
+        moment = moment_of(method, path)
+        return moment is not None and self._aims.hits(moment)
 
     def _end_trouble(self) -> None:
         self._trouble.end()
@@ -318,9 +372,9 @@ class World:
         if user in self._open and not self._customers[user].is_alive:
             self._start_customer(user)
 
-    def _client(self, user: str, life: Life, concern: str) -> AsyncServiceClient:
+    def _client(self, user: str, life: Life, concern: str, token: str = "") -> AsyncServiceClient:
         return AsyncServiceClient(
-            Access(url=URL, token=self._tokens[user]),
+            Access(url=URL, token=token or self._tokens[user]),
             transport=Requests(self._network, life, self._service),
             patience=PATIENCE,
             entropy=chance_of(self._seed, concern).randbytes,
@@ -347,21 +401,69 @@ class World:
         house = self.server.house
         assert house is not None
         for user in ("admin", *(f"user-{n}" for n in range(self._plan.users))):
-            scopes: list[Scope] = ["admin"] if user == "admin" else ["submit", "read"]
+            scopes: list[Scope] = ["admin", "sell"] if user == "admin" else USER_SCOPES
             made = house.tokens.create(api.NewToken(user=user, scopes=scopes))
             self._tokens[user] = made.token
         await house.journal.durable()
+        life = Life(self._loop, "admin")
+        self._owner = Owner(
+            self._client("admin", life, "admin"),
+            Connection(
+                Access(url=URL, token=self._tokens["admin"]),
+                transport=Requests(self._network, life, self._service),
+                patience=PATIENCE,
+                entropy=chance_of(self._seed, "admin prices").randbytes,
+            ),
+            chance=chance_of(self._seed, "prices"),
+            contracts=self.witness.contracts,
+            trace=self._trace,
+        )
         await self._deposit("first")
 
-    async def _deposit_more(self) -> None:
+    # What the owner does meanwhile.
+
+    async def _some_time(self) -> None:
         await asyncio.sleep(self._chaos.uniform(0, self._plan.trouble))
+
+    async def _deposit_more(self) -> None:
+        await self._some_time()
         await self._deposit("second")
-        self._has_deposited.set()
 
     async def _deposit(self, key: str) -> None:
-        admin = self._client("admin", Life(self._loop, "admin"), f"admin {key}")
+        assert self._owner is not None
         for number in range(self._plan.users):
-            await admin.deposit(f"user-{number}", MONEY // 2, key)
+            await self._owner.deposit(f"user-{number}", MONEY // 2, key)
+
+    async def _reprice(self) -> None:
+        assert self._owner is not None
+        await self._some_time()
+        await self._owner.reprice()
+
+    async def _rotate(self, user: str) -> None:
+        """A user gets another token, and somebody else has kept the old one."""
+        assert self._owner is not None
+        old = self._tokens[user]
+        life = Life(self._loop, f"{user}-stranger")
+        stranger = Stranger(
+            user,
+            self._client(user, life, f"{user} stranger", old),
+            now=self._loop.time,
+            chance=chance_of(self._seed, f"{user} stranger times"),
+            witness=self.witness,
+            prompt=self._prompt,
+        )
+        campaign = self.witness.campaigns_of(user)[0]
+        life.spawn(stranger.listen(lambda: campaign.handle))
+        await self._some_time()
+        self._tokens[user] = await self._owner.make_token(user)
+        self._customers[user].kill()
+        if not self._trouble.is_on:
+            self._start_again(user)
+        await self._owner.revoke(old)
+        stranger.revoked()
+        self._trace.note("admin", f"has revoked the token of {user}")
+        self._strangers.append(stranger)
+        life.spawn(stranger.insist())
 
     async def _watch(self) -> None:
         """Looks at the books again and again."""

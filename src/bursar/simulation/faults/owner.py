@@ -1,0 +1,189 @@
+"""
+The owner's side: deposits, other prices, other tokens for users, each acknowledged once.
+
+Whoever held a token that was revoked tries it again and again, and must be refused ever after.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import aclosing
+
+import httpx
+import msgspec
+
+from bursar.model.errors import SiteError
+from bursar.model.pricing import Pricing
+from bursar.remote import messages as api
+from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.calls import JSON, Call
+from bursar.remote.connection import Connection
+from bursar.remote.problems import RemoteProblem
+from bursar.service.parties import Clock, Scope
+from bursar.simulation.faults.contracts import Contracts
+from bursar.simulation.faults.trace import Trace
+from bursar.simulation.faults.witness import UNDER_WAY, Witness
+
+USER_SCOPES: list[Scope] = ["submit", "read"]
+
+_PARTY = "admin"
+_UNAUTHENTICATED = 401
+_NOT_FOUND = 404
+_AGAIN = 10.0
+"""Mean seconds between two uses of a token that was revoked."""
+
+
+class Owner:
+    """
+    Looks after the service, by the real client, and is never killed.
+
+    Parameters
+    ----------
+    client
+        Of an administrator.
+    connection
+        The same way, for what the client has no method for.
+    chance
+        Source of prices.
+    contracts
+        Sees prices.
+    trace
+        Told what was done.
+    """
+
+    def __init__(
+        self,
+        client: AsyncServiceClient,
+        connection: Connection,
+        *,
+        chance: random.Random,
+        contracts: Contracts,
+        trace: Trace,
+    ) -> None:
+        self._client = client
+        self._connection = connection
+        self._chance = chance
+        self._contracts = contracts
+        self._trace = trace
+
+    async def deposit(self, user: str, amount: int, key: str) -> None:
+        """Money for an account, micro-units."""
+        await self._client.deposit(user, amount, key)
+
+    async def reprice(self) -> None:
+        """Another price; once only, as a request that comes late would undo the next one."""
+        price = self._contracts.prices[0] * self._chance.choice((0.5, 2.0))
+        self._contracts.reprices(price)
+        body = msgspec.json.encode(Pricing(price))
+        await self._connection.call(
+            Call(
+                method="PUT",
+                path="/trade/prices",
+                headers={"Content-Type": JSON},
+                content=body,
+                decode=_nothing,
+            )
+        )
+        self._contracts.repriced()
+        self._trace.note(_PARTY, f"asks {price:g} from now on")
+
+    async def make_token(self, user: str) -> str:
+        """Another one; where that was not answered, one is left that nobody knows."""
+        while True:
+            try:
+                made = await self._client.create_token(api.NewToken(user=user, scopes=USER_SCOPES))
+            except SiteError:
+                await asyncio.sleep(1.0)
+            else:
+                self._trace.note(_PARTY, f"has another token for {user}")
+                return made.token
+
+    async def revoke(self, token: str) -> None:
+        """It is good no longer."""
+        try:
+            await self._client.revoke_token(token.split("_")[1])
+        except RemoteProblem as problem:
+            if problem.status != _NOT_FOUND:  # the same request may have come twice
+                raise
+
+
+class Stranger:
+    """
+    Somebody who has a user's token, and goes on to use it.
+
+    Parameters
+    ----------
+    user
+        Whose it is.
+    client
+        With that token.
+    now
+        Virtual seconds.
+    chance
+        Says when.
+    witness
+        Told what a token that was revoked was good for.
+    prompt
+        Whether words arrive soon.
+    """
+
+    def __init__(
+        self,
+        user: str,
+        client: AsyncServiceClient,
+        *,
+        now: Clock,
+        chance: random.Random,
+        witness: Witness,
+        prompt: bool,
+    ) -> None:
+        self._user = user
+        self._client = client
+        self._now = now
+        self._chance = chance
+        self._witness = witness
+        self._prompt = prompt
+        self._revoked: float | None = None
+
+    def revoked(self) -> None:
+        """The owner was told that the token is good no longer."""
+        self._revoked = self._now()
+
+    async def listen(self, handle: Callable[[], str]) -> None:
+        """Follows an instance, as soon as there is one, for as long as that is allowed."""
+        while not handle():
+            await asyncio.sleep(1.0)
+        try:
+            async with aclosing(self._client.events(handle())) as events:
+                async for _ in events:
+                    if (
+                        self._prompt
+                        and self._revoked is not None
+                        and self._now() > self._revoked + UNDER_WAY
+                    ):
+                        self._wrong("is told of an instance")
+        except RemoteProblem as problem:
+            if problem.status not in (_UNAUTHENTICATED, _NOT_FOUND):
+                raise
+
+    async def insist(self) -> None:
+        """Tries it again and again, without an end."""
+        while True:
+            await asyncio.sleep(self._chance.expovariate(1 / _AGAIN))
+            await self.try_it()
+
+    async def try_it(self) -> None:
+        """Uses a token that was revoked."""
+        try:
+            await self._client.instances()
+        except RemoteProblem as problem:
+            if problem.status == _UNAUTHENTICATED:
+                return
+        self._wrong("is let in")
+
+    def _wrong(self, what: str) -> None:
+        self._witness.wrong(self._user, f"{what} by a token whose revocation was acknowledged")
+
+
+def _nothing(_: httpx.Response) -> None:
+    return None
