@@ -139,8 +139,8 @@ def test_a_running_campaign_gets_another_goal(bag: Any) -> None:
     journal = bag.path / "runs" / "r" / "journal.sqlite"
     bag.until(lambda: journal.exists() and _ended(journal) >= 2, process)
 
-    looked = bag.json("amend", "r", "--budget", "+100", "--dry-run")
     given = bag.json("amend", "r", "--budget", "+100", "--deadline", "+1m")
+    looked = bag.json("amend", "r", "--budget", "+100", "--dry-run")
     process.communicate(timeout=60)
 
     assert (looked["applied"], given["applied"]) == (False, True)

@@ -158,3 +158,58 @@ def test_many_rows_are_summed_up() -> None:
     console = console_of()
     console.print(own_panel("physics", [info(1)] * 100, None))
     assert "and 85 more" in text_of(console)
+
+
+def crowd(worker: int, instance: int) -> Overview:
+    """A service with so many."""
+    return structs.replace(
+        SEEN,
+        instances=[
+            structs.replace(info(i % 5), id=f"{i:032x}", created=float(i)) for i in range(instance)
+        ],
+        owners=["somebody-with-a-long-name"] * instance,
+        workers=[
+            WorkerInfo(
+                name=f"lease-{i:012x}.0",
+                host="node-with-a-long-name.cluster.example.org",
+                pool="shared:somebody",
+                processors=8,
+                busy=i % 3,
+                connected=True,
+            )
+            for i in range(worker)
+        ],
+        degraded='workers of the account "ann" cannot be had: no such program',
+    )
+
+
+@pytest.mark.parametrize(("workers", "instances"), [(0, 0), (3, 40), (40, 3), (40, 40)])
+def test_a_screen_of_80_by_24_holds_it(workers: int, instances: int) -> None:
+    """Nothing is cut off below: each table says how many more there are, in lines of their own."""
+    console = console_of(80, terminal=True)
+    panel = overview_panel("physics", crowd(workers, instances), dict.fromkeys(_RATED, 2.0), 24)
+    lines = console.render_lines(panel, pad=False)
+    shown = ["".join(piece.text for piece in line) for line in lines]
+
+    assert len(shown) <= 24
+    if workers + instances > 20:
+        assert len(shown) >= 23  # a table that is shown whole has no line of the rest
+        rows = [line for line in shown if line.lstrip().startswith(("0000", "lease-"))]
+        more = [int(line.split()[1]) for line in shown if line.startswith("and ")]
+        assert len(rows) + sum(more) == workers + instances
+    assert any('workers of the account "ann" cannot be had' in line for line in shown)
+
+
+def test_rows_stay_where_they_are() -> None:
+    """By age and by name, whatever order they are told in and whoever is busy now."""
+
+    def rows(seen: Overview) -> list[str]:
+        console = console_of(120)
+        console.print(overview_panel("physics", seen, None))
+        lines = text_of(console).splitlines()
+        return [line.split()[0] for line in lines if line.startswith(("0000", "lease-"))]
+
+    seen = crowd(10, 10)
+    turned = structs.replace(seen, instances=seen.instances[::-1], workers=seen.workers[::-1])
+    assert rows(seen) == rows(turned)
+    assert rows(seen)[10:] == [f"lease-{i:012x}.0" for i in range(10)]

@@ -1,6 +1,7 @@
 """``bursar certs``: a private authority, and certificates for servers, users and workers."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -43,11 +44,16 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         help="Make and revoke certificates of a private authority, for services and their users.",
     )
+    certs.command("init")(make_authority)
+    certs.command("server")(make_server)
+    certs.command(
+        "user", help="Make a user's key and certificate: for mutual TLS, and to seal tasks."
+    )(_making("user"))
+    certs.command(
+        "worker",
+        help="Make the key and certificate of a site's workers, to which tasks are sealed.",
+    )(_making("worker"))
     for name, command in (
-        ("init", make_authority),
-        ("server", make_server),
-        ("user", make_user),
-        ("worker", make_worker),
         ("renew", renew),
         ("revoke", revoke),
         ("rotate", rotate),
@@ -102,28 +108,20 @@ def make_server(
     _print_written(made, as_json)
 
 
-def make_user(
-    name: Name,
-    days: Days = _DAYS,
-    out: Out = None,
-    force: Force = False,
-    folder: Folder = FOLDER,
-    as_json: AsJson = False,
-) -> None:
-    """Make a user's key and certificate: for mutual TLS, and to seal tasks."""
-    _print_written(_opened(folder).issue("user", name, days=days, out=out, force=force), as_json)
+def _making(kind: Literal["user", "worker"]) -> Callable[..., None]:
+    """The command that makes key and certificate of one who is called by a name alone."""
 
+    def make(
+        name: Name,
+        days: Days = _DAYS,
+        out: Out = None,
+        force: Force = False,
+        folder: Folder = FOLDER,
+        as_json: AsJson = False,
+    ) -> None:
+        _print_written(_opened(folder).issue(kind, name, days=days, out=out, force=force), as_json)
 
-def make_worker(
-    name: Name,
-    days: Days = _DAYS,
-    out: Out = None,
-    force: Force = False,
-    folder: Folder = FOLDER,
-    as_json: AsJson = False,
-) -> None:
-    """Make the key and certificate of a site's workers, to which tasks are sealed."""
-    _print_written(_opened(folder).issue("worker", name, days=days, out=out, force=force), as_json)
+    return make
 
 
 def renew(

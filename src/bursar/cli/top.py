@@ -46,10 +46,11 @@ async def _show(site: str | None, *, once: bool, every: float, as_json: bool) ->
         elif once or not console.is_terminal:
             console.print(await look.panel())
         else:
-            with Live(await look.panel(), console=console, screen=True, auto_refresh=False) as live:
+            first = await look.panel(console.size.height)
+            with Live(first, console=console, screen=True, auto_refresh=False) as live:
                 while True:
                     await asyncio.sleep(every)
-                    live.update(await look.panel(), refresh=True)
+                    live.update(await look.panel(console.size.height), refresh=True)
 
 
 class _Look:
@@ -69,17 +70,18 @@ class _Look:
             "account": await self._client.account(),
         }
 
-    async def panel(self) -> Any:
-        """For people."""
+    async def panel(self, height: int | None = None) -> Any:
+        """For people; on a screen of so many lines, or without an end."""
         from bursar.report.service_overview import overview_panel, own_panel, rates_between
 
         name = self._client.access.name
         seen = await self._overview()
         if seen is None:
-            return own_panel(name, await self._client.instances(), await self._client.account())
+            instances, account = await self._client.instances(), await self._client.account()
+            return own_panel(name, instances, account, height)
         rates = rates_between(self._before, seen) if self._before is not None else None
         self._before = seen
-        return overview_panel(name, seen, rates)
+        return overview_panel(name, seen, rates, height)
 
     async def _overview(self) -> "Overview | None":
         """None: one is no administrator."""

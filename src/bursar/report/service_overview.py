@@ -1,7 +1,7 @@
 """A service at a glance: its instances, workers, throughput and money."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bursar.model.money import format_amount
@@ -9,7 +9,7 @@ from bursar.remote.messages import AccountInfo, InstanceInfo, Overview, WorkerIn
 from bursar.report.words import plain, span
 
 _SHOWN = 15
-"""Rows of a table."""
+"""Rows of a table where there is no screen to fill."""
 
 _RATES = ("submitted", "started", "finished", "delivered")
 
@@ -26,7 +26,9 @@ def rates_between(before: Overview, now: Overview) -> dict[str, float] | None:
     return {name: (getattr(now, name) - getattr(before, name)) / seconds for name in _RATES}
 
 
-def overview_panel(site: str, seen: Overview, rates: Mapping[str, float] | None) -> Any:
+def overview_panel(
+    site: str, seen: Overview, rates: Mapping[str, float] | None, height: int | None = None
+) -> Any:
     """
     What an administrator sees.
 
@@ -36,17 +38,18 @@ def overview_panel(site: str, seen: Overview, rates: Mapping[str, float] | None)
         Name of the service.
     rates
         As :func:`rates_between` has them; None: not known yet.
+    height
+        Lines of the screen that it is to fit; None: it may be as long as it likes.
     """
-    from rich.console import Group
     from rich.text import Text
 
     busy = sum(worker.busy for worker in seen.workers)
     processors = sum(worker.processors for worker in seen.workers if worker.connected)
     state = seen.problem or ("draining" if seen.draining else "up")
     first = Text.assemble(
-        (site, "bold"),
+        (plain(site), "bold"),
         "  ",
-        (state, "red" if seen.problem else "yellow" if seen.draining else "green"),
+        (plain(state), "red" if seen.problem else "yellow" if seen.draining else "green"),
         f" for {span(seen.at - seen.since)}  {busy}/{processors} processors busy  "
         f"{format_amount(seen.spent, seen.currency)} spent  "
         f"journal {seen.journal_bytes / 1e6:,.1f} MB",
@@ -55,29 +58,80 @@ def overview_panel(site: str, seen: Overview, rates: Mapping[str, float] | None)
         f"{getattr(seen, name):,} {name}" + ("" if rates is None else f" ({rates[name]:.4g}/s)")
         for name in _RATES
     )
-    return Group(
-        first,
-        Text(tasks),
-        Text(),
-        _instances(seen.instances, seen.owners),
-        Text(),
-        _workers(seen.workers),
+    head = [first, Text(tasks)]
+    if seen.degraded:
+        head.append(Text(plain(seen.degraded), style="yellow"))
+    return _Fitted(
+        height,
+        head,
+        (len(seen.instances), lambda rows: _instances(seen.instances, seen.owners, rows)),
+        (len(seen.workers), lambda rows: _workers(seen.workers, rows)),
     )
 
 
-def own_panel(site: str, instances: Sequence[InstanceInfo], account: AccountInfo | None) -> Any:
-    """What a user sees: instances of one's own, and money."""
-    from rich.console import Group
+def own_panel(
+    site: str,
+    instances: Sequence[InstanceInfo],
+    account: AccountInfo | None,
+    height: int | None = None,
+) -> Any:
+    """What a user sees: instances of one's own, and money; see :func:`overview_panel`."""
     from rich.text import Text
 
-    first = Text.assemble((site, "bold"))
+    first = Text.assemble((plain(site), "bold"))
     if account is not None:
         first.append(
             f"  {account.user}: {format_amount(account.balance, account.currency)} left, "
             f"{format_amount(account.held, account.currency)} held, "
             f"{format_amount(account.spent, account.currency)} spent"
         )
-    return Group(first, Text(), _instances(instances, None))
+    return _Fitted(
+        height, [first], (len(instances), lambda rows: _instances(instances, None, rows))
+    )
+
+
+class _Fitted:
+    """
+    Lines, and tables below them that share the rest of the screen.
+
+    Parameters
+    ----------
+    height
+        Of the screen, lines; None: there is none.
+    head
+        The lines.
+    tables
+        How many rows each has, and what makes it with so many at the most.
+    """
+
+    def __init__(
+        self, height: int | None, head: Sequence[Any], *tables: tuple[int, Callable[[int], Any]]
+    ) -> None:
+        self._height = height
+        self._head = head
+        self._tables = tables
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        rows = [_SHOWN] * len(self._tables)
+        if self._height is not None:
+            lines = sum(len(console.render_lines(line, options)) for line in self._head)
+            # Each table has an empty line above it, its head, and how many more there are.
+            room = self._height - lines - 3 * len(self._tables)
+            rows = _shares(room, [wanted for wanted, _ in self._tables])
+        yield from self._head
+        for (_, make), shown in zip(self._tables, rows, strict=True):
+            yield ""
+            yield make(shown)
+
+
+def _shares(room: int, wanted: Sequence[int]) -> list[int]:
+    """Rows for each table: what they want, or else evenly, and at least one."""
+    shares = [0] * len(wanted)
+    smallest_first = sorted(range(len(wanted)), key=wanted.__getitem__)
+    for done, i in enumerate(smallest_first):
+        fair = (room - sum(shares)) // (len(wanted) - done)
+        shares[i] = max(1, min(wanted[i], fair))
+    return shares
 
 
 def print_instances(instances: Sequence[InstanceInfo]) -> None:
@@ -94,7 +148,7 @@ def print_instances(instances: Sequence[InstanceInfo]) -> None:
         column.justify = "right"
     for column in table.columns[:5]:
         column.no_wrap = True  # its id is to be copied
-    for info in instances:
+    for info in sorted(instances, key=_age):
         counts = info.counts
         table.add_row(
             _text(info.id),
@@ -116,42 +170,52 @@ def _counts(info: InstanceInfo) -> list[str]:
     return [f"{number:,}" for number in numbers]
 
 
-def _instances(instances: Sequence[InstanceInfo], owners: Sequence[str] | None) -> Any:
-    """Those with most to do first; ``owners`` None: all are one's own."""
+def _age(info: InstanceInfo) -> tuple[float, str]:
+    """By which they are listed: rows stay where they are."""
+    return info.created, info.id
+
+
+def _instances(instances: Sequence[InstanceInfo], owners: Sequence[str] | None, shown: int) -> Any:
+    """The oldest first, of those with most to do; ``owners`` None: all are one's own."""
     from rich.table import Table
 
     whose = ["user"] if owners is not None else []
-    table = Table("instance", *whose, "label", *_COUNTS, "", box=None)
-    for column in table.columns[2 + len(whose) : 7 + len(whose)]:
+    table = Table("instance", *whose, "label", *_COUNTS, "", box=None, pad_edge=False)
+    for column in table.columns[1 + len(whose) + 1 : 1 + len(whose) + 1 + len(_COUNTS)]:
         column.justify = "right"
+        column.no_wrap = True
+    table.columns[0].no_wrap = True
     rows = list(zip(instances, owners or [""] * len(instances), strict=True))
-    rows.sort(key=lambda row: row[0].counts.waiting + row[0].counts.running, reverse=True)
-    for info, owner in rows[:_SHOWN]:
-        user = [_text(owner)] if owners is not None else []
-        cells = (_text(info.id[:12]), *user, _text(info.label))
-        table.add_row(*cells, *_counts(info), _text(info.note))
-    return _with_rest(table, len(rows))
+    rows.sort(key=lambda row: (-row[0].counts.waiting - row[0].counts.running, _age(row[0])))
+    for info, owner in sorted(rows[:shown], key=lambda row: _age(row[0])):
+        user = [_line(owner)] if owners is not None else []
+        cells = (_text(info.id[:12]), *user, _line(info.label))
+        table.add_row(*cells, *_counts(info), _line(info.note))
+    return _with_rest(table, len(rows) - shown)
 
 
-def _workers(workers: Sequence[WorkerInfo]) -> Any:
+def _workers(workers: Sequence[WorkerInfo], shown: int) -> Any:
+    """By host and name, of those with most to do."""
     from rich.table import Table
 
-    table = Table("worker", "host", "pool", "busy", "", box=None)
+    table = Table("worker", "host", "pool", "busy", "", box=None, pad_edge=False)
     table.columns[3].justify = "right"
-    for worker in sorted(workers, key=lambda one: one.busy, reverse=True)[:_SHOWN]:
+    table.columns[3].no_wrap = True
+    busiest = sorted(workers, key=lambda one: (-one.busy, one.host, one.name))[:shown]
+    for worker in sorted(busiest, key=lambda one: (one.host, one.name)):
         table.add_row(
-            _text(worker.name),
-            _text(worker.host),
-            _text(worker.pool),
+            _line(worker.name),
+            _line(worker.host),
+            _line(worker.pool),
             f"{worker.busy}/{worker.processors}",
             "" if worker.connected else "away",
         )
-    return _with_rest(table, len(workers))
+    return _with_rest(table, len(workers) - shown)
 
 
-def _with_rest(table: Any, rows: int) -> Any:
-    if rows > _SHOWN:
-        table.add_row(f"and {rows - _SHOWN:,} more")
+def _with_rest(table: Any, rest: int) -> Any:
+    if rest > 0:
+        table.add_row(f"and {rest:,} more")
     return table
 
 
@@ -160,3 +224,10 @@ def _text(text: str) -> Any:
     from rich.text import Text
 
     return Text(plain(text))
+
+
+def _line(text: str) -> Any:
+    """The same, cut where there is no room: a row is one line."""
+    from rich.text import Text
+
+    return Text(plain(text), no_wrap=True, overflow="ellipsis")
