@@ -58,8 +58,9 @@ types: $(VENV)/.made
 arrows: $(VENV)/.made
 	$(BIN)/lint-imports --no-logo
 
+# Long files first, by tests/durations.json: without a tail in which one process works alone.
 unit: $(VENV)/.made
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Ratios against a bare posix_spawn loop, and against known bounds; minutes.
 bench: $(VENV)/.made

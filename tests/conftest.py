@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.durations import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.durations import pytest_runtest_logreport as pytest_runtest_logreport
+from tests.durations import pytest_sessionfinish as pytest_sessionfinish
 from tests.testgrid.clusters import slurm as slurm
 
 DATA = Path(
