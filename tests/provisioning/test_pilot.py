@@ -17,7 +17,7 @@ import pytest
 from tests.dispatch.conftest import Room, until
 from tests.dispatch.conftest import room as room
 
-from bursar.dispatch.credential import SILENCE, Credential, decode_credential
+from bursar.dispatch.credential import SILENCE, Credential, PilotTerms, decode_credential
 from bursar.dispatch.server import Dispatcher
 from bursar.model.campaign import Retry
 from bursar.model.errors import InputError
@@ -71,9 +71,8 @@ class Pilots:
         **more: Any,
     ) -> subprocess.Popen[bytes]:
         """One, as a job would start it."""
-        said = await self.dispatcher.door.credential(
-            lease=lease, site="far", host=host, processors=processors, **more
-        )
+        terms = PilotTerms(lease=lease, site="far", host=host, processors=processors, **more)
+        said = await self.dispatcher.door.credential(terms)
         self.credential = decode_credential(said, "")
         if port is not None:
             said = msgspec.structs.replace(self.credential, port=port).encode()
@@ -325,7 +324,7 @@ def test_a_pilot_that_nobody_knows_gives_up(room: Room) -> None:
         async with pilots(room) as there:
             process = await there.start(patience=0.5)
             await there.dispatcher.door.credential(
-                lease="lease-1", site="far", host="127.0.0.1", processors=2
+                PilotTerms(lease="lease-1", site="far", host="127.0.0.1", processors=2)
             )
             code, _ = await there.ended(process)
             assert code == GIVEN_UP
