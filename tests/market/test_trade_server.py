@@ -205,8 +205,24 @@ def test_what_was_agreed_in_an_earlier_life_stays_sold() -> None:
     later.restore(agreement)
     assert later.agreements == (agreement,)
     assert quote(later).terms.start == agreement.terms.end
-    later.forget_agreement(agreement.id)
+    later.forget_agreement(agreement.id, agreement.start)
     assert (later.agreements, later.capacity.commitments) == ((), ())
+
+
+def test_what_an_agreement_had_until_its_early_end_is_not_sold_again() -> None:
+    """A quote may be accepted for a start that has passed; a restart changes nothing."""
+    exchange = Exchange([owner := server(), ann := manager()])
+    agreement = bought(exchange, ann)
+    ended = agreement.start + 0.25 * agreement.terms.seconds
+    owner.forget_agreement(agreement.id, ended)
+    later = server()
+    later.restore_ended(agreement, ended)
+    for one in (owner, later):
+        assert one.agreements == ()
+        everything = one.capacity.processors
+        assert one.capacity.free(ended, agreement.terms.end) == everything
+        left = everything - agreement.processors
+        assert one.capacity.free(agreement.start, agreement.terms.end) == left
 
 
 def test_a_conversation_with_one_customer_is_forgotten_alone() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,12 @@ class Capacity:
     def restore(self, key: Hashable, processors: int, start: float, end: float) -> None:
         """Commits processors that were promised before, whether or not they are there."""
         self._commitments[key] = Commitment(processors, start, end)
+
+    def shorten(self, key: Hashable, end: float) -> None:
+        """What was committed under a key, if anything, ends then at the latest."""
+        known = self._commitments.pop(key, None)
+        if known is not None and end > known.start:
+            self._commitments[key] = replace(known, end=min(known.end, end))
 
     def release(self, key: Hashable) -> None:
         """Frees what was committed under a key, if anything."""

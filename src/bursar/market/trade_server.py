@@ -328,6 +328,11 @@ class TradeServer:
         )
         self._agreements[agreement.id] = agreement
 
+    def restore_ended(self, agreement: Agreement, ended: float) -> None:
+        """An agreement of an earlier life had its processors until then."""
+        if ended > agreement.start:
+            self.capacity.restore(agreement.id, agreement.processors, agreement.start, ended)
+
     def finished(self, agreement: str) -> None:
         """The customer needs the processors of an agreement no more: they are free again."""
         self.capacity.release(agreement)
@@ -346,10 +351,15 @@ class TradeServer:
         else:
             self._sides = {key: side for key, side in self._sides.items() if key[1] != deal}
 
-    def forget_agreement(self, agreement: str) -> None:
-        """Drops an agreement that is over."""
+    def forget_agreement(self, agreement: str, ended: float) -> None:
+        """
+        Drops an agreement that is over.
+
+        That it had its processors until then stays known for as long as starts that have passed
+        are sold: they are not sold once more for that time.
+        """
         self._agreements.pop(agreement, None)
-        self.capacity.release(agreement)
+        self.capacity.shorten(agreement, ended)
 
     # Inside.
 

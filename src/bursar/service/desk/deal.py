@@ -33,7 +33,8 @@ class Deal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Processors of it that have workers now.
     since, seen
         From when on so many have been ready, and until when that is known; between a crash and
-        the next life nothing is.
+        the next life nothing is. Neither goes back, though the clock of another life may: no
+        moment is charged twice.
     intervals
         How many have been metered.
     begun
@@ -97,6 +98,7 @@ def told_ready(deal: Deal, processors: int, now: float) -> tuple[Deal, Interval 
     tuple
         The deal, and what is to be metered, if anything.
     """
+    now = max(now, deal.seen)
     interval = _until(deal, now)
     fresh = min(processors, deal.agreement.processors)
     begun = deal.begun
@@ -109,6 +111,7 @@ def told_ready(deal: Deal, processors: int, now: float) -> tuple[Deal, Interval 
 def told_crashed(deal: Deal, now: float) -> tuple[Deal, Interval | None]:
     """The service was away, nobody knows since when: what was seen counts, and no more."""
     interval = _until(deal, deal.seen)
+    now = max(now, deal.seen)
     count = deal.intervals + (interval is not None)
     return replace(deal, ready=0, since=now, seen=now, intervals=count), interval
 
@@ -120,7 +123,7 @@ def told_time(deal: Deal, now: float) -> Deal:
 
 def told_over(deal: Deal, now: float, charged: Micros) -> Deal:
     """It is over, and has come to this."""
-    return replace(deal, ready=0, ended=min(now, deal.end), charged=charged)
+    return replace(deal, ready=0, ended=min(max(now, deal.seen), deal.end), charged=charged)
 
 
 def told_cancelled(deal: Deal, now: float) -> Deal:

@@ -127,8 +127,11 @@ class ServiceDesk:
         self._prices.open()
         self._owner.reprice(self._prices.pricing)
         self._dealings.open(now)
-        for deal in self._dealings.all_open():
-            self._owner.restore(deal.agreement)
+        for deal in self._dealings.deals.values():
+            if deal.ended is None:
+                self._owner.restore(deal.agreement)
+            elif not deal.cancelled and deal.ended > now - self._owner.validity:
+                self._owner.restore_ended(deal.agreement, deal.ended)
         for user, amount in self._books.paid().items():
             self._owner.note_payment(user, amount)
         self.tick(now)
@@ -435,8 +438,10 @@ class ServiceDesk:
 
     def _end(self, agreement: str, now: float) -> None:
         charged = self._dealings.end(agreement, now)
-        self._owner.forget_agreement(agreement)
-        self._paid(self._dealings.deals[agreement].agreement.customer, charged)
+        deal = self._dealings.deals[agreement]
+        assert deal.ended is not None
+        self._owner.forget_agreement(agreement, deal.ended)
+        self._paid(deal.agreement.customer, charged)
 
     def _paid(self, user: str, amount: Micros) -> None:
         if amount > 0:
