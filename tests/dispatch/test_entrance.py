@@ -102,6 +102,25 @@ def test_who_takes_all_places_makes_room_for_others(monkeypatch: pytest.MonkeyPa
     asyncio.run(main())
 
 
+def test_who_takes_most_places_makes_room_for_one_more_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another's slow one, though it has been there for longest, stays."""
+
+    async def main() -> None:
+        async with entrance(monkeypatch, most=4, silent=0.1) as port:
+            slow = await Guest.come(port, "127.0.0.3", tls=True)
+            silent = [await Guest.come(port, "127.0.0.2") for _ in range(3)]
+            worker = await Guest.come(port, "127.0.0.2", tls=True)
+            await worker.greet()
+            await silent[0].is_sent_away()
+            await slow.greet()
+            for guest in (slow, *silent, worker):
+                await guest.leave()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("tls", [False, True])
 def test_the_longest_silent_goes_for_one_of_the_same_address(
     monkeypatch: pytest.MonkeyPatch, tls: bool

@@ -452,6 +452,7 @@ def test_the_sealing_key_is_nothing_that_accounts_can_read(
         workers = make(starter, [])
         await workers.start(endpoint(server, run))
         await until(lambda: len(server.hellos) == 1)
+        assert server.hellos[0].has_seal_key
         put(world.other_worker)
         server.give(
             job(1, steps=(), home=str(home), sealed=first.seal(task, "task 1")),

@@ -55,6 +55,7 @@ def test_a_frame_larger_than_the_limit_is_refused_before_it_is_read() -> None:
     "message",
     [
         Hello("secret", "w", "local", 2, "lease-1"),
+        Hello("secret", "w", "local", 2, "lease-1", "node", ((1, 2),), has_seal_key=True),
         Results([OUTCOME, OUTCOME]),
         Goodbye(must=True),
         Returned([(1, 1), (2, 3)]),

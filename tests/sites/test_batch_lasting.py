@@ -1,5 +1,6 @@
 """A cluster whose pilots outlive who asked for them, and are adopted by another life."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,29 @@ def test_pilots_are_adopted_and_others_end(tmp_path: Path, killed: bool) -> None
             assert (await held["lease-1"].lost())[0] in ("ended", "lost")
             await manager.cancel([three])
             assert (await held["lease-3"].lost())[0] == "lost"
+
+    run(main())
+
+
+def test_one_that_waits_keeps_its_place_however_long_the_service_takes_to_end(
+    tmp_path: Path,
+) -> None:
+    """Who waits for it is cancelled; what else has to be written down then may take a while."""
+
+    async def main() -> None:
+        ground = Ground(tmp_path, lasting=True)
+        async with ground.site.opened():
+            await ground.acquire(pilot("lease-1", processors=8))
+            waiting = asyncio.create_task(ground.acquire(pilot("lease-2")))
+            await asyncio.sleep(30)
+            there, files = ground.manager.there, ground.files
+            assert (len(there), len(files)) == (2, 2)
+            waiting.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await ground.site.leave()
+            await asyncio.sleep(5)
+            assert (ground.manager.there, ground.files) == (there, files)
 
     run(main())
 

@@ -178,10 +178,8 @@ class Entrance:
             return None
         counts = Counter(stranger.source for stranger in self._strangers)
         largest, most = counts.most_common(1)[0]
-        oldest = next(iter(self._strangers))
-        if most > counts[source] + 1:
-            oldest = next(s for s in self._strangers if s.source == largest)
-        else:
+        oldest = next(s for s in self._strangers if s.source == largest)
+        if most <= counts[source] + 1:
             left = oldest.came + SILENT - asyncio.get_running_loop().time()
             if left > 0:
                 return left

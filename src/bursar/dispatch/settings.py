@@ -98,4 +98,5 @@ def hello_of(settings: Settings, holds: tuple[tuple[int, int], ...] = ()) -> Hel
         settings.lease,
         socket.gethostname(),
         holds,
+        bool(settings.seal_pem),
     )

@@ -49,6 +49,8 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
     holds
         Task and attempt of all that it has, of a connection that was lost: running, waiting, or
         ended and not :class:`Recorded`.
+    has_seal_key
+        Whether it was told what it opens sealed tasks with, and takes a :class:`SealKey`.
     """
 
     token: str
@@ -58,6 +60,7 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
     lease: str
     host: str = ""
     holds: tuple[tuple[int, int], ...] = ()
+    has_seal_key: bool = False
 
 
 class Results(msgspec.Struct, frozen=True, tag=1, array_like=True):

@@ -380,6 +380,7 @@ class House:
     async def _tick(self) -> None:
         while True:
             self.engine.tick()
+            self.hub.tick()
             if self._is_draining and not self.engine.running:
                 self._end_drain()
             if any(demand.tasks for demand in self.engine.demand().values()):

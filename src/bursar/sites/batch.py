@@ -246,7 +246,8 @@ class BatchSite:
             await self._make_ready()
 
     async def leave(self) -> None:
-        """Pilots are let alone: they are the scheduler's, and go on."""
+        """Pilots are let alone: they are the scheduler's, and go on, or wait on."""
+        await self._leave()  # at once: one that waits is about to be given up
 
     def _releaser(self, entry: _Pilot, door: Door) -> Callable[[], Awaitable[None]]:
         return lambda: self._release(entry, door)

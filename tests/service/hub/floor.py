@@ -72,11 +72,12 @@ class Floor:
         lease: str = "l",
         processors: int = 1,
         holds: Sequence[tuple[int, int]] = (),
+        has_seal_key: bool = False,
     ) -> "Wire":
         """A worker that has said hello."""
         wire = await Wire.connect(self.address)
         token = self.expect(lease, processors) if token is None else token
-        hello = Hello(token, name, "here", processors, lease, "node", tuple(holds))
+        hello = Hello(token, name, "here", processors, lease, "node", tuple(holds), has_seal_key)
         wire.say(hello)
         return wire
 

@@ -226,14 +226,14 @@ def test_workers_are_told_the_key_of_sealed_tasks_before_these(
     journal: FakeJournal, tmp_path: Path
 ) -> None:
     """
-    And again before the next task once the file has changed. One that cannot be read changes
-    nothing.
+    And again once the file has changed, before the next task, or soon where none is given. One
+    that cannot be read changes nothing.
     """
     key = tmp_path / "key.pem"
 
     async def change() -> None:
         async with running(journal, seal_key=SealKeyFile(key)) as floor:
-            worker = await floor.worker(processors=3)
+            worker = await floor.worker(processors=3, has_seal_key=True)
             await worker.welcome()
             told: list[str] = []
             for renewed in ("first", "second", None):
@@ -247,9 +247,34 @@ def test_workers_are_told_the_key_of_sealed_tasks_before_these(
                         told.append(message.pem)
                 assert told[-1] == (renewed or "second")
             assert told == ["first", "second"]
+            floor.hub.tick()
+            key.write_text("third, for what waits there")
+            floor.hub.tick()
+            assert await worker.hear() == SealKey("third, for what waits there")
             await worker.close()
 
     asyncio.run(change())
+
+
+def test_workers_that_read_the_key_themselves_are_not_told_it(
+    journal: FakeJournal, tmp_path: Path
+) -> None:
+    """
+    Nor are those that an earlier version has started, which would not know the message and would
+    break off each connection at it.
+    """
+    key = tmp_path / "key.pem"
+    key.write_text("secret")
+
+    async def work() -> None:
+        async with running(journal, seal_key=SealKeyFile(key)) as floor:
+            worker = await floor.worker()
+            await worker.welcome()
+            await floor.submit(1)
+            assert isinstance(await worker.hear(), Work)
+            await worker.close()
+
+    asyncio.run(work())
 
 
 def test_strangers_have_little_time_and_room(

@@ -99,6 +99,7 @@ class Place:
     starting: float = 0.5
     fails_until: float = -1.0
     queue: asyncio.Event | None = None
+    on_adopt: Callable[[], None] = lambda: None
     held: dict[str, Processors] = field(default_factory=dict)
     tried: list[float] = field(default_factory=list)
     left: bool = False
@@ -153,6 +154,8 @@ class Place:
     async def adopt(
         self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
     ) -> dict[str, Processors]:
+        await asyncio.sleep(0)
+        self.on_adopt()
         return {p.name: self.held[p.name] for p in pilots if p.name in self.held}
 
     async def leave(self) -> None:
@@ -196,6 +199,13 @@ class Journal:
 
     def kill(self, position: Position) -> None:
         self.records.pop(position, None)
+
+    def compact(self) -> None:
+        """All records lie elsewhere now."""
+        assert self.participant is not None
+        for old, (kind, payload) in list(self.records.items()):
+            self.participant.moved(old, self.append(kind, payload, essential=True))
+            self.kill(old)
 
     async def failed(self) -> str:
         raise NotImplementedError
@@ -337,6 +347,30 @@ def test_what_was_held_is_known_again() -> None:
         assert lost not in world.place.held
         assert len(world.journal.records) == len(world.place.held) == 2
         assert world.said == ["1 of 2 leases are still there"]
+        await world.stop()
+
+    on_virtual_time(main)
+
+
+def test_records_may_move_while_it_is_found_out_what_is_still_there() -> None:
+    """The site is asked, and the journal compacts meanwhile: what is gone leaves no record."""
+
+    async def main() -> None:
+        world = World()
+        await world.start()
+        await asyncio.sleep(5)
+        await world.stop()
+        world.place.held.popitem()
+        world.place.on_adopt = world.journal.compact
+        await world.start()
+        await asyncio.sleep(5)
+        assert world.pools() == {"shared": 4}
+        assert len(world.journal.records) == 2
+        await world.stop()
+        world.place.on_adopt = lambda: None
+        world.said.clear()
+        await world.start()
+        assert world.said == ["2 of 2 leases are still there"]
         await world.stop()
 
     on_virtual_time(main)

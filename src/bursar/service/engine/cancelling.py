@@ -64,8 +64,10 @@ class Cancelling:
             422, when there is no such task.
         """
         chosen = _chosen(instance, tasks)
-        wanted = instance.doomed if tasks is None else instance.doomed.intersection(tasks)
-        before = sorted(wanted)
+        before: list[int] = []
+        if grace is not None:  # who asks again may have less patience
+            doomed = instance.doomed
+            before = sorted(doomed if tasks is None else doomed.intersection(tasks))
         if chosen:
             record = Unwanted(instance.number, records.runs_of(chosen))
             instance.cancels.append(
@@ -75,7 +77,7 @@ class Cancelling:
             await asyncio.shield(self._background.spawn(self._cancel(instance, chosen, grace)))
         else:
             await self._journal.durable()
-        if before and grace is not None:  # who asks again may have less patience
+        if before and grace is not None:
             self._dispatching.stop(instance, before, "cancelled", grace)
         return len(chosen)
 

@@ -71,7 +71,8 @@ class Holdings:
         """So much is on disk; what was taken since the mark may be among it, and is added."""
         with self._lock:
             holding = self._of(who)
-            holding.found = size + holding.taken - mark
+            # Less than the mark: it was forgotten meanwhile, and has taken nothing since.
+            holding.found = size + max(0, holding.taken - mark)
 
     def take(self, bounds: Sequence[Bound], size: int) -> None:
         """

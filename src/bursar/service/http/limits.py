@@ -55,8 +55,7 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     requests, streams
         That a user may have under way at a time: all of them; those that stay open.
     stream_seconds
-        After which a stream ends, to be taken up again by who may still ask for it: a token that
-        was revoked is not looked at in between.
+        After which a stream ends, to be taken up again.
     heartbeat
         Seconds after which a stream says that it is still there.
     """

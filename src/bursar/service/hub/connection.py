@@ -60,7 +60,7 @@ class Connection(Visit):
 
     Attributes
     ----------
-    worker, site, lease, host, processors
+    worker, site, lease, host, processors, has_seal_key
         Of its :class:`~bursar.dispatch.wire.Hello`.
     leaving
         It gets nothing more, and is told to leave once it has nothing.
@@ -83,6 +83,7 @@ class Connection(Visit):
         self.host = ""
         self.processors = 0
         self.leaving = False
+        self.has_seal_key = False
         self.seal_key: Version | None = None
         self.unrecorded = 0
 
@@ -97,6 +98,7 @@ class Connection(Visit):
         self._frames.limit = WORKER_FRAME
         self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
         self.lease, self.host = hello.lease, hello.host[:_LONGEST]
+        self.has_seal_key = hello.has_seal_key
         self._settle()
 
     def say(self, message: FromServer) -> None:

@@ -143,6 +143,11 @@ class Hub:
         _, self._port = self._entrance.open(host, lambda: server_context(certificate, key), port)
         return self._port
 
+    def tick(self) -> None:
+        """To be called every second or so: also tasks that wait at workers need the key of now."""
+        for connection in self._connections.values():
+            self._tell_seal_key(connection)
+
     async def close(self) -> None:
         """Ends all connections; the workers go on, and look for the next life."""
         self._closed = True
@@ -412,8 +417,12 @@ class Hub:
         self.on_change()
 
     def _tell_seal_key(self, connection: Connection) -> None:
-        """Before a worker gets tasks that may be sealed to another key than it has."""
-        if self._seal_key is None:
+        """
+        Before a worker gets tasks that may be sealed to another key than it has.
+
+        One that reads the key itself, or began before workers were told of it, hears nothing.
+        """
+        if self._seal_key is None or not connection.has_seal_key:
             return
         version = self._seal_key.look()
         if version != connection.seal_key:

@@ -138,7 +138,8 @@ class BatchRules:
             asked=lease.asked,
             seconds=lease.until - lease.asked,
             began=lease.began,
-            until=lease.until,
+            # One that waits in a queue for longer than it is has all its time before it still.
+            until=math.inf if lease.began is None else lease.until,
             ready=lease.ready,
             busy=lease.busy,
             idle_since=lease.idle_since if lease.ready else lease.began,

@@ -224,12 +224,15 @@ class Staff:
 
     async def open(self) -> None:
         """Holds on to what an earlier life held and is still there; all else of it ends."""
-        by_account: dict[str, list[tuple[Position, LeaseRecord]]] = {"": []}
-        for position, record in self._before.items():
-            by_account.setdefault(record.account, []).append((position, record))
-        for account, entries in by_account.items():
-            held = await self._adopted(account, [record for _, record in entries])
-            for position, record in entries:
+        by_account: dict[str, list[LeaseRecord]] = {"": []}
+        for record in self._before.values():
+            by_account.setdefault(record.account, []).append(record)
+        for account, records in by_account.items():
+            held = await self._adopted(account, records)
+            # Only now: the journal may have moved them meanwhile.
+            positions = {record.name: position for position, record in self._before.items()}
+            for record in records:
+                position = positions[record.name]
                 if record.name not in held:
                     self._hub.revoke(record.name)
                     self._journal.kill(position)
