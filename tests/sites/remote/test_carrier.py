@@ -1,4 +1,4 @@
-"""Jobs on their way to an instance: how they are cancelled there."""
+"""Jobs on their way to an instance: whose faults are whose, and how they are cancelled there."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -7,12 +7,13 @@ from typing import Any, cast
 import pytest
 
 from bursar.dispatch.wire import Job, Welcome
-from bursar.model.outcome import Outcome
+from bursar.model.errors import InputError
+from bursar.model.outcome import Outcome, Status
 from bursar.remote.messages import Problem, Result, TaskSpec
 from bursar.remote.problems import RemoteProblem
 from bursar.remote.session import AsyncSession
 from bursar.sites.remote.carrier import RemoteCarrier
-from bursar.sites.remote.files import Siblings
+from bursar.sites.remote.files import InstanceFiles, Siblings
 
 
 class Session:
@@ -68,5 +69,35 @@ def test_a_task_has_as_long_to_end_as_it_would_have_here(knows_grace: bool) -> N
         await carrier.stop()
         assert told == []
         assert lost == []
+
+    asyncio.run(work())
+
+
+def test_a_file_that_goes_meanwhile_fails_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were to be submitted with it are."""
+
+    async def send(files: InstanceFiles, jobs: Sequence[Job]) -> dict[int, str]:
+        if any(job.task == 2 for job in jobs):
+            raise InputError("cannot read it", where="in")
+        return {}
+
+    async def work() -> None:
+        monkeypatch.setattr(InstanceFiles, "send", send)
+        session = Session(knows_grace=True)
+        told: list[Outcome] = []
+        carrier = RemoteCarrier(
+            cast(AsyncSession, session), Siblings(), report=told.extend, on_lost=pytest.fail
+        )
+        carrier.welcome(Welcome("run", "/nowhere", "/nowhere", "/nowhere", "/nowhere", 1))
+        carrier.carry(
+            [
+                Job(task=task, attempt=1, processors=1, limit=0.0, folder="", steps=())
+                for task in (1, 2, 3)
+            ]
+        )
+        async with asyncio.timeout(10.0):
+            await session.submitted.wait()
+        await carrier.stop()
+        assert [(outcome.task, outcome.status) for outcome in told] == [(2, Status.FAILED)]
 
     asyncio.run(work())

@@ -18,11 +18,16 @@ from tests.sites.remote.living import SELLS, Dispatcher, acquired, facts_of, ope
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.market.agreement import Terms
 from bursar.model.errors import BudgetStop, SiteError
+from bursar.model.remote import Remote
+from bursar.provisioning.recorded import USAGE
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import AgreementInfo
+from bursar.sites.remote import leases
 from bursar.sites.remote.buying import Buyer
+from bursar.sites.remote.contact import Contact
 from bursar.sites.remote.deal_record import Bought, DealRecord
 from bursar.sites.remote.held import HeldInstance
+from bursar.sites.remote.leases import Leases
 from bursar.sites.remote.settling import Settling
 from bursar.sites.remote.site import RemoteSite
 
@@ -231,6 +236,91 @@ def test_a_deal_whose_answer_was_lost_is_ended_by_the_next_life(
     run(work())
 
 
+def test_of_two_equal_deals_the_next_life_ends_both(
+    seller: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both begin when they were to; the answer to the second one was lost."""
+
+    async def work() -> None:
+        real = DealRecord.write
+        start = time.time() + 600.0
+
+        def killed(self: DealRecord, bought: Bought) -> None:
+            if bought.agreement and bought.pilot == "lease-2":
+                raise KeyboardInterrupt
+            real(self, bought)
+
+        async with AsyncServiceClient(f"http://127.0.0.1:{seller.port}") as client:
+            buyer = Buyer(
+                client,
+                owner="here",
+                customer="owner",
+                currency="SU",
+                record=DealRecord(tmp_path / "there.deals"),
+            )
+            monkeypatch.setattr(DealRecord, "write", killed)
+            with contextlib.suppress(KeyboardInterrupt):
+                for name in ("lease-1", "lease-2"):
+                    await buyer.buy(pilot(name), 10.0, earliest=start, latest=start + 10.0)
+            monkeypatch.undo()
+            assert [a.start for a in await client.agreements()][-2:] == [start, start]
+        async with opened(facts_of(seller), tmp_path):
+            await nothing_is_left(seller)
+
+    run(work())
+
+
+def test_clearing_up_leaves_alone_what_is_being_bought(
+    seller: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be ended before is tried again while another pilot waits to begin."""
+
+    async def work() -> None:
+        real = Leases._ready
+
+        async def ready(self: Leases, bought: Bought) -> tuple[float, float]:
+            self._cleared = False
+            await self.clear_up()
+            return await real(self, bought)
+
+        monkeypatch.setattr(Leases, "_ready", ready)
+        async with opened(facts_of(seller), tmp_path) as site, Dispatcher() as endpoint:
+            held = await acquired(site, pilot(), endpoint, [])
+            await held.release()
+        await nothing_is_left(seller)
+
+    run(work())
+
+
+def test_closed_while_it_is_given_back(
+    seller: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever gave it back was cancelled: it is ended once, and settled once."""
+
+    async def work() -> None:
+        said: list[str] = []
+        asked = asyncio.Event()
+        real = AsyncServiceClient.cancel_agreement
+
+        async def slow(self: AsyncServiceClient, name: str) -> AgreementInfo:
+            asked.set()
+            await asyncio.sleep(0.2)
+            return await real(self, name)
+
+        monkeypatch.setattr(AsyncServiceClient, "cancel_agreement", slow)
+        async with opened(facts_of(seller), tmp_path) as site, Dispatcher() as endpoint:
+            held = await acquired(site, pilot(), endpoint, said)
+            giving = asyncio.create_task(held.release())
+            await asked.wait()
+            giving.cancel()
+            await asyncio.gather(giving, return_exceptions=True)
+        assert said == []
+        assert len((tmp_path / f"there{USAGE}").read_text().splitlines()) == 1
+        await nothing_is_left(seller)
+
+    run(work())
+
+
 def test_shared_processors_need_no_agreement(tmp_path: Path) -> None:
     async def work(service: Served) -> None:
         async with opened(facts_of(service), tmp_path) as site, Dispatcher() as endpoint:
@@ -301,6 +391,55 @@ def test_a_service_that_comes_back_says_what_the_bill_should(
     settling.told_later(bought, info)
     assert len(told) == said
     assert all("answers again, and charged" in line and "bill says 10" in line for line in told)
+
+
+def test_processors_that_came_before_the_others_are_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the service charges them, and nobody calls it too much."""
+    monkeypatch.setattr(leases, "_READY_LOOK", 0.5)
+    terms = Terms(processors=2, start=0.0, seconds=60.0, unit_price=100.0)
+    bought = Bought("lease-1", terms, "a")
+    looks = [
+        AgreementInfo(
+            id="a",
+            processors=2,
+            start=0.0,
+            seconds=60.0,
+            unit_price=100.0,
+            fixed_price=0.0,
+            currency="SU",
+            state="running",
+            ready=ready,
+            begun=10.0 if ready == 2 else None,
+        )
+        for ready in (0, 1, 2)
+    ]
+
+    async def agreement(name: str) -> AgreementInfo:
+        return looks.pop(0)
+
+    async def work() -> tuple[float, float]:
+        contact = Contact("there", Remote(url="http://127.0.0.1:1"))
+        monkeypatch.setattr(Contact, "client", SimpleNamespace(agreement=agreement))
+        return await Leases._ready(cast(Leases, SimpleNamespace(_contact=contact)), bought)
+
+    last = looks[-1]
+    seconds, early = asyncio.run(work())
+    assert 0 < seconds <= 49.01  # of 60 - 10, less the second between the last two looks
+    assert early >= 1 * 0.49 + 2 * 0.99
+    told: list[str] = []
+    settling = Settling(tmp_path / "usage", "SU", told.append)
+    wanted = pilot(price=100.0, processors=2, own=2)
+    held = cast(
+        HeldInstance, SimpleNamespace(pilot=wanted, since=time.time(), early=20.0, seconds=None)
+    )
+    # Both for 5 s, which are still as seen, and one of them for 15 s before.
+    settling.settle(held, terms, structs.replace(last, charged=2_500_000_000, ended=15.0))
+    assert told == []
+    assert held.seconds == 12.5
+    settling.settle(held, terms, structs.replace(last, charged=3_500_000_000, ended=15.0))
+    assert len(told) == 1
 
 
 def test_a_service_that_never_was(tmp_path: Path) -> None:

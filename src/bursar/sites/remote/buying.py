@@ -3,7 +3,7 @@
 import math
 import secrets
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from bursar.broker.pilots import Pilot
 from bursar.market.agreement import DealTemplate, Terms
@@ -182,25 +182,35 @@ def _refused(reason: str) -> SiteError:
     return SiteError(f"sells no processors: {reason or 'no answer'}", transient=True)
 
 
-async def end_deal(client: AsyncServiceClient, bought: Bought) -> AgreementInfo | None:
+async def end_deal(
+    client: AsyncServiceClient, bought: Bought, named: Collection[str]
+) -> AgreementInfo | None:
     """
     What was bought is not needed any more: what comes of it; None: it never was.
+
+    Parameters
+    ----------
+    named
+        Agreements of which it is known what they were bought for.
 
     Raises
     ------
     RemoteProblem, SiteError
         When the service does not say that it is over.
     """
-    info = await _find(client, bought)
+    info = await _find(client, bought, named)
     if info is None or info.state in _ENDED:
         return info
     return await client.cancel_agreement(info.id)
 
 
-async def _find(client: AsyncServiceClient, bought: Bought) -> AgreementInfo | None:
+async def _find(
+    client: AsyncServiceClient, bought: Bought, named: Collection[str]
+) -> AgreementInfo | None:
     """The agreement that came of a purchase; None: none did."""
     if not bought.agreement:
-        return next((a for a in await client.agreements() if bought.is_of(a)), None)
+        alike = [a for a in await client.agreements() if bought.is_of(a) and a.id not in named]
+        return min(alike, key=lambda a: a.state in _ENDED, default=None)
     try:
         return await client.agreement(bought.agreement)
     except RemoteProblem as problem:

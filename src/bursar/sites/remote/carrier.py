@@ -150,15 +150,13 @@ class RemoteCarrier:
         assert self._files is not None
         try:
             faults = await self._files.send([carried.job for carried in batch])
-        except RemoteProblem as problem:
-            if problem.status not in _FAULTS:
+        except (RemoteProblem, InputError) as error:  # refused, or a file has gone meanwhile
+            if isinstance(error, RemoteProblem) and error.status not in _FAULTS:
                 raise
             if len(batch) == 1:
-                faults = {batch[0].job.task: str(problem)}
+                faults = {batch[0].job.task: str(error)}
             else:  # whose it was is seen one by one
                 return [c for one in batch for c in await self._with_files([one])]
-        except InputError as error:  # a file has gone meanwhile
-            faults = {carried.job.task: str(error) for carried in batch}
         for carried in batch:
             if carried.job.task in faults:
                 failed = without_result(carried.job, Status.FAILED, faults[carried.job.task])

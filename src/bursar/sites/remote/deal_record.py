@@ -31,10 +31,10 @@ class Bought(msgspec.Struct, frozen=True, omit_defaults=True):
     over: bool = False
 
     def is_of(self, agreement: AgreementInfo) -> bool:
-        """Whether an agreement is what came of it."""
+        """Whether an agreement is, or may be, what came of it."""
         if self.agreement:
             return agreement.id == self.agreement
-        # A start is a moment of the owner's clock: no two deals have the same.
+        # A start that is asked for may be another deal's, too.
         terms = self.terms
         return (agreement.start, agreement.seconds, agreement.processors) == (
             terms.start,
@@ -63,6 +63,11 @@ class DealRecord:
     def open(self) -> list[Bought]:
         """What is not known to be over."""
         return list(self._open.values())
+
+    @property
+    def agreements(self) -> frozenset[str]:
+        """Names of those that are not known to be over."""
+        return frozenset(bought.agreement for bought in self._open.values() if bought.agreement)
 
     def of(self, pilot: str) -> Bought | None:
         """What was bought for a pilot, unless it is over."""

@@ -44,6 +44,8 @@ class HeldInstance:
     ----------
     since, seen
         When it was there first, and when the service was heard of last, seconds since the epoch.
+    early
+        Processor-seconds for which some of its processors waited for the others before that.
     seconds
         See :class:`bursar.sites.protocol.Metered`.
     spent
@@ -61,6 +63,7 @@ class HeldInstance:
         self.pilot = pilot
         self.session = session
         self.since = self.seen = time.time()
+        self.early = 0.0
         self.seconds: float | None = None
         self.spent = 0
         self._look = look

@@ -91,6 +91,7 @@ class Leases:
         self._settling = settling
         self._buyer: Buyer | None = None
         self._reserved: dict[str, Bought] = {}
+        self._coming: set[str] = set()  # names of pilots that are being bought
         self._held: dict[str, HeldInstance] = {}
         self._siblings = Siblings()
         self._retired: HeldInstance | None = None
@@ -117,7 +118,11 @@ class Leases:
         """Buys what is not bought yet, and gives back what is not wanted; see the protocol."""
         wanted = {pilot.name for pilot in pilots}
         for name in [name for name in self._reserved if name not in wanted]:
-            await self._end_deal(self._reserved.pop(name), self._contact.brisk)
+            try:
+                await self._end_deal(self._reserved.pop(name), self._contact.brisk)
+            except SiteError:
+                self._cleared = False
+                raise
         fresh = [p for p in pilots if p.works and p.name not in self._reserved]
         if not fresh:
             return
@@ -125,6 +130,7 @@ class Leases:
         if not sells(info):
             return
         now = time.time()
+        self._coming |= {pilot.name for pilot in fresh}
         try:
             for pilot in fresh:
                 start = now + (pilot.start or 0.0)
@@ -138,6 +144,8 @@ class Leases:
             ending = [self._go_on(self._give_up(pilot)) for pilot in pilots]
             await asyncio.shield(asyncio.gather(*ending))
             raise
+        finally:
+            self._coming -= {pilot.name for pilot in fresh}
 
     # Acquired.
 
@@ -145,6 +153,7 @@ class Leases:
         """Buys processors, or takes shared ones; see :class:`bursar.sites.protocol.Site`."""
         name = self._said.name
         held: HeldInstance | None = None
+        self._coming.add(pilot.name)
         try:
             bought = self._reserved.pop(pilot.name, None)
             info = await self._refresh()
@@ -155,11 +164,12 @@ class Leases:
             elif bought is None:
                 check_shared_price(name, pilot, info, self._said.unit_price)
             handle = await self._instance(pilot, bought)
-            seconds = None if bought is None else await self._ready(bought)
+            seconds, early = (None, 0.0) if bought is None else await self._ready(bought)
             session = await self._session(handle, info)
             held = HeldInstance(
                 pilot, session, self._siblings, self._looks_at(handle, bought), self._back
             )
+            held.early = early
             begin(None, _shorter(seconds, pilot))
             self._held[pilot.name] = held
             await held.open(endpoint)
@@ -169,6 +179,8 @@ class Leases:
                 await held.leave()
             await asyncio.shield(self._go_on(self._give_up(pilot)))
             raise
+        finally:
+            self._coming.discard(pilot.name)
         self.changed.set()
         return held
 
@@ -221,22 +233,29 @@ class Leases:
         )
         return made.id
 
-    async def _ready(self, bought: Bought) -> float:
+    async def _ready(self, bought: Bought) -> tuple[float, float]:
         """
-        Waits for its processors; seconds for which they are there.
+        Waits for its processors.
 
         Of two clocks, theirs and ours, only differences are used.
+
+        Returns
+        -------
+        tuple of float
+            Seconds for which they are there, and processor-seconds, at the most, for which some
+            have waited for the others.
         """
         clock = asyncio.get_running_loop().time
-        pause, asked = _READY_LOOK, clock()
+        pause, looked, early = _READY_LOOK, clock(), 0.0
         while True:
             info = await self._contact.ask(self._contact.client.agreement(bought.agreement))
+            gap = clock() - looked  # since the look before, when perhaps fewer were there
+            looked += gap
+            early += info.ready * gap
             if info.state not in ("signed", "running"):
                 raise SiteError(f"{self._said.name}: the agreement is {info.state}")
             if info.begun is not None and info.ready >= info.processors:
-                # Until the look before they were not there.
-                return info.start + info.seconds - info.begun - (clock() - asked)
-            asked = clock()
+                return info.start + info.seconds - info.begun - gap, early
             await asyncio.sleep(pause)
             pause = min(2 * pause, _READY_SLOWEST)
 
@@ -350,7 +369,7 @@ class Leases:
         self.changed.set()
 
     async def _end_deal(self, bought: Bought, client: AsyncServiceClient) -> AgreementInfo | None:
-        info = await self._contact.ask(end_deal(client, bought))
+        info = await self._contact.ask(end_deal(client, bought, self._record.agreements))
         self._record.write(Bought(bought.pilot, bought.terms, bought.agreement, over=True))
         return info
 
@@ -376,30 +395,37 @@ class Leases:
         """
         if self._cleared:
             return
+        self._cleared = True  # unless something else cannot be ended meanwhile
         brisk = self._contact.brisk
-        in_use = {*self._held, *self._reserved}
-        if self._retired is not None:
-            in_use.add(self._retired.pilot.name)
-        for bought in self._record.open:
-            if bought.pilot not in in_use:
-                info = await self._end_deal(bought, brisk)
-                if info is not None:
-                    self._settling.told_later(bought, info)
-        for instance in await self._contact.ask(brisk.instances()):
-            pilot = instance.label.removeprefix(self._label)
-            if instance.label.startswith(self._label) and pilot not in in_use:
-                await self._destroy(instance.id, brisk)
-        self._cleared = True
+        try:
+            for bought in self._record.open:
+                if not self._is_used(bought.pilot):
+                    info = await self._end_deal(bought, brisk)
+                    if info is not None:
+                        self._settling.told_later(bought, info)
+            for instance in await self._contact.ask(brisk.instances()):
+                pilot = instance.label.removeprefix(self._label)
+                if instance.label.startswith(self._label) and not self._is_used(pilot):
+                    await self._destroy(instance.id, brisk)
+        except BaseException:
+            self._cleared = False
+            raise
+
+    def _is_used(self, pilot: str) -> bool:
+        is_retired = self._retired is not None and self._retired.pilot.name == pilot
+        return is_retired or any(
+            pilot in names for names in (self._held, self._reserved, self._coming)
+        )
 
     async def close(self) -> None:
         """Everything goes back."""
         self._closing = True
+        await self._all_done()  # a cancelled caller may have left one that is just being ended
         for held in list(self._held.values()):
             await held.release()
         self._reserved.clear()
         self._retired = None
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._all_done()
         self._cleared = False
         try:
             await self.clear_up()
@@ -411,6 +437,10 @@ class Leases:
 
     def _say(self, message: str) -> None:
         self.on_event(f"{self._said.name}: {message}")
+
+    async def _all_done(self) -> None:
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _go_on(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = asyncio.create_task(work)

@@ -44,10 +44,11 @@ class Settling:
         """
         What an agreement charges is paid, and is told of where by our count it is too much.
 
-        From the first of its processors on that was ready they count; we see it a look later.
+        Each of its processors counts from when it was ready; we see it a look later.
         """
         pilot = held.pilot
-        most = amount_of(terms, terms.processors * (time.time() - held.since + _LATE))
+        ours = terms.processors * (time.time() - held.since + _LATE) + held.early
+        most = amount_of(terms, ours)
         if info.charged > most:
             self._say(
                 f"charged {from_micros(info.charged):.6g} {terms.currency} for {pilot.name}, "
