@@ -106,6 +106,16 @@ class Witness:
         for pieces in campaign.pieces.values():
             self._owner.update((piece.name, campaign) for piece in pieces)
 
+    @property
+    def work(self) -> float:
+        """Processor-seconds of all tasks, each done once."""
+        return sum(
+            piece.seconds * piece.processors
+            for campaign in self.campaigns.values()
+            for pieces in campaign.pieces.values()
+            for piece in pieces
+        )
+
     def campaigns_of(self, user: str) -> list[Campaign]:
         """A user's own."""
         return [campaign for campaign in self.campaigns.values() if campaign.user == user]
@@ -155,8 +165,9 @@ class Witness:
 
     def _look_at_wishes(self, worker: str, piece: Piece, in_touch_since: float) -> None:
         unwanted = self._unwanted.get(piece.name, math.inf)
-        heard = max(unwanted, in_touch_since, self._late_until(worker)) + UNDER_WAY
-        if self._now() > min(max(unwanted, self.calm_since) + LATEST, heard):
+        possible = max(unwanted, self._late_until(worker))  # a cut may outlast the trouble
+        heard = max(possible, in_touch_since) + UNDER_WAY
+        if self._now() > min(max(possible, self.calm_since) + LATEST, heard):
             self.wrong(worker, f"runs {piece.name}, whose cancellation was acknowledged")
 
     def _look_at_times(self, worker: str, campaign: Campaign, piece: Piece) -> None:

@@ -44,7 +44,10 @@ PATIENCE = 1e6
 """Seconds for which a client tries: whoever gives up learns nothing."""
 
 SETTLED = 3600.0
-"""Seconds after the trouble in which everything must have come to its end."""
+"""Seconds after the trouble in which everything must have come to its end, beside the work."""
+
+TRIES = 12
+"""Times that all work may take, at most: on the slowest worker, some of it again."""
 
 UNIT_PRICE = 0.001
 """Of a processor, a second."""
@@ -248,8 +251,9 @@ class World:
                 does.append(self._nature.spawn(self._rotate(user)))
         await asyncio.sleep(self._plan.trouble)
         self._end_trouble()
+        patience = SETTLED + TRIES * self.witness.work / self._plan.processors
         try:
-            async with asyncio.timeout(SETTLED):
+            async with asyncio.timeout(patience):
                 await self._all_done.wait()
                 await asyncio.gather(*does)
                 self._look()
@@ -257,7 +261,7 @@ class World:
                     await stranger.try_it()
                 await self._audit().run()
         except TimeoutError:
-            self.witness.wrong("all", f"not settled {SETTLED:g} s after the last fault")
+            self.witness.wrong("all", f"not settled {patience:g} s after the last fault")
         watch.cancel()
 
     def _audit(self) -> Audit:
