@@ -532,20 +532,22 @@ class Execution:
             When one would wait for ever.
         """
         ended = set(self.dispatcher.ended)
+        widest = {site: self._widest(site) for site in sorted(sites) if site}
         for task in range(len(self._tasks)):
-            if task in ended:
+            if task in ended or self._tasks[task].processors == 1:
                 continue
-            where = {self._site_of[placed[task]]} if placed.get(task) else sites
-            faults = [self._too_wide(task, site) for site in sorted(where)]
+            where = [self._site_of[placed[task]]] if placed.get(task) else list(widest)
+            faults = [self._too_wide(task, site, widest.get(site)) for site in where]
             if faults and faults[0] is not None and all(faults):
                 raise faults[0]
 
-    def _too_wide(self, task: int, site: str) -> SiteError | None:
+    def _widest(self, site: str) -> int | None:
+        """Processors of the largest worker there; None: nobody knows, or which site is open."""
+        return self._sites[site].view().per_node if site else None
+
+    def _too_wide(self, task: int, site: str, most: int | None) -> SiteError | None:
         """Why a task would wait for ever at a site; None: it has room there, or nobody knows."""
         processors = self._tasks[task].processors
-        if processors == 1 or not site:
-            return None
-        most = self._sites[site].view().per_node
         if most is None or processors <= most:
             return None
         return SiteError(
@@ -577,9 +579,11 @@ class Execution:
             if not there and self.provision.is_leaving(pilot.name):
                 self._fault(SiteError(f"{pilot.site}: {pilot.name} has ended"), pilot)
                 continue
-            wide = [fault for t in pilot.tasks if (fault := self._too_wide(t, pilot.site))]
-            if wide:
-                self._fault(wide[0], pilot)
+            wide = [task for task in pilot.tasks if self._tasks[task].processors > 1]
+            most = self._widest(pilot.site) if wide else None
+            faults = [fault for t in wide if (fault := self._too_wide(t, pilot.site, most))]
+            if faults:
+                self._fault(faults[0], pilot)
                 continue
             refused = self.provision.prolong(pilot) if there else None
             if refused is not None:
