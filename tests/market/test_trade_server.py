@@ -172,7 +172,7 @@ class Careful:
     def name(self) -> str:
         return "a-name"
 
-    def sign(self, agreement: Agreement, now: float) -> Refusal | None:
+    def sign(self, agreement: Agreement, deal: str, now: float) -> Refusal | None:
         if not self.signs:
             return Refusal("there is no money", final=False)
         self.kept.append(agreement)
@@ -223,6 +223,21 @@ def test_what_an_agreement_had_until_its_early_end_is_not_sold_again() -> None:
         assert one.capacity.free(ended, agreement.terms.end) == everything
         left = everything - agreement.processors
         assert one.capacity.free(agreement.start, agreement.terms.end) == left
+
+
+def test_an_offer_that_was_taken_in_an_earlier_life_is_not_taken_again() -> None:
+    """Whoever repeats it, since its answer was lost, is told of the agreement that there is."""
+    exchange = Exchange([server(), ann := manager()])
+    agreement = bought(exchange, ann)
+    head = {"deal": "d", "sender": "ann", "to": "uni", "number": 1}
+    offer = Offer(**head, template=WANTED, amount=10**12, currency=WANTED.currency)
+    later = server()
+    later.restore_conclusion("d", agreement)
+    for _ in range(2):
+        (answer,) = later.deliver(offer, NOW)
+        assert isinstance(answer, Confirm)
+        assert (answer.agreement, answer.deal, answer.to) == (agreement, "d", "ann")
+    assert later.agreements == ()
 
 
 def test_a_conversation_with_one_customer_is_forgotten_alone() -> None:

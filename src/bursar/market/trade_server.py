@@ -17,7 +17,7 @@ from typing import Protocol as Interface
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
 from bursar.market.capacity import Capacity
-from bursar.market.messages import CallForBids, Message, Offer, RequestQuote
+from bursar.market.messages import CallForBids, Confirm, Message, Offer, RequestQuote
 from bursar.market.negotiation.auction import Auctioneer
 from bursar.market.negotiation.bargaining import BargainingOwner, Concession
 from bursar.market.negotiation.bidder import Bidder
@@ -47,8 +47,8 @@ class Clerk(Interface):
         """For the next agreement; unique."""
         ...
 
-    def sign(self, agreement: Agreement, now: float) -> Refusal | None:
-        """Enters an agreement, whose processors are there; or says why it must not be."""
+    def sign(self, agreement: Agreement, deal: str, now: float) -> Refusal | None:
+        """Enters an agreement that a conversation comes to; or says why it must not be."""
         ...
 
     def take_back(self, agreement: Agreement, now: float) -> None:
@@ -68,7 +68,7 @@ class CountingClerk:
         self._named += 1
         return f"{self._owner}-{self._named}"
 
-    def sign(self, agreement: Agreement, now: float) -> Refusal | None:
+    def sign(self, agreement: Agreement, deal: str, now: float) -> Refusal | None:
         """Nothing is against it."""
         return None
 
@@ -153,6 +153,7 @@ class TradeServer:
         self._sides: dict[tuple[str, str], Side] = {}
         self._auctions: dict[str, Auctioneer] = {}
         self._agreements: dict[str, Agreement] = {}
+        self._concluded: dict[tuple[str, str], Agreement] = {}  # in earlier lives
         self._clerk = clerk or CountingClerk(name)
 
     @property
@@ -195,6 +196,10 @@ class TradeServer:
             return self._freed(auction, auction.receive(message, now))
         key = message.sender, message.deal
         if key not in self._sides:
+            made = self._concluded.get(key)
+            if made is not None and isinstance(message, Offer):  # its answer may have been lost
+                to, deal = message.sender, message.deal
+                return (Confirm(deal=deal, sender=self.name, to=to, number=1, agreement=made),)
             side = self._opened(message, now)
             if isinstance(side, Refusal):
                 return stray(message, self.name, side.reason)
@@ -306,7 +311,7 @@ class TradeServer:
         agreement = Agreement(
             id=self._clerk.name(), owner=self.name, customer=customer, terms=terms, signed_at=now
         )
-        refusal = self._clerk.sign(agreement, now)
+        refusal = self._clerk.sign(agreement, deal, now)
         if refusal is not None:
             return refusal
         self.restore(agreement)
@@ -327,6 +332,14 @@ class TradeServer:
             agreement.id, agreement.processors, agreement.start, agreement.terms.end
         )
         self._agreements[agreement.id] = agreement
+
+    def restore_conclusion(self, deal: str, agreement: Agreement) -> None:
+        """
+        A conversation of an earlier life has come to this, over or not.
+
+        An offer that opened it may be repeated: it must not come to another agreement.
+        """
+        self._concluded[agreement.customer, deal] = agreement
 
     def restore_ended(self, agreement: Agreement, ended: float) -> None:
         """An agreement of an earlier life had its processors until then."""

@@ -45,6 +45,8 @@ class Deal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Whether it was taken back before it began.
     charged
         Micro-units.
+    talk
+        The conversation that came to it; empty: in a record of before, where it was not kept.
     """
 
     agreement: Agreement
@@ -56,6 +58,7 @@ class Deal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended: float | None = None
     cancelled: bool = False
     charged: Micros = 0
+    talk: str = ""
 
     @property
     def start(self) -> float:

@@ -121,19 +121,19 @@ class Dealings:
         """128 random bits."""
         return self._entropy(16).hex()
 
-    def sign(self, agreement: Agreement, now: float) -> Refusal | None:
+    def sign(self, agreement: Agreement, deal: str, now: float) -> Refusal | None:
         """Enters an agreement and sets its money aside; refused when there is not enough."""
         user = agreement.customer
         if self._journal.problem:
             return Refusal(self._journal.problem, final=False)
         if agreement.terms.end > now + HORIZON:
             return Refusal("sells no more than ten years ahead", final=True)
-        if sum(deal.is_open for deal in self.of(user)) >= MOST_OPEN:
+        if sum(known.is_open for known in self.of(user)) >= MOST_OPEN:
             return Refusal(f"has {MOST_OPEN} agreements that are not over", final=False)
         refusal = self._books.hold(user, agreement.id, agreement.terms.amount, now)
         if refusal is not None:
             return refusal
-        self._keep(Deal(agreement=agreement))
+        self._keep(Deal(agreement=agreement, talk=deal))
         self._on_change(agreement.id)
         return None
 

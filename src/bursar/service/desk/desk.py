@@ -128,6 +128,8 @@ class ServiceDesk:
         self._owner.reprice(self._prices.pricing)
         self._dealings.open(now)
         for deal in self._dealings.deals.values():
+            if deal.talk:
+                self._owner.restore_conclusion(deal.talk, deal.agreement)
             if deal.ended is None:
                 self._owner.restore(deal.agreement)
             elif not deal.cancelled and deal.ended > now - self._owner.validity:
