@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EPIDEMIC := examples/epidemic/epidemic.pln --runtime 0.15
 
-.PHONY: demo test browser schedulers lint types arrows unit bench clean
+.PHONY: demo test test-long browser schedulers lint types arrows unit bench clean
 
 $(VENV)/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +61,11 @@ arrows: $(VENV)/.made
 # Long files first, by tests/durations.json: without a tail in which one process works alone.
 unit: $(VENV)/.made
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# Random rounds and soaks that the default run leaves out, one after the other: they measure
+# real schedulers, which a neighbour would slow down.
+test-long: schedulers $(VENV)/.made
+	$(BIN)/python -m pytest -m long --timeout 3600
 
 # Ratios against a bare posix_spawn loop, and against known bounds; minutes.
 bench: $(VENV)/.made
