@@ -245,7 +245,7 @@ def test_a_lease_has_no_more_workers_than_processors(room: Any) -> None:
             assert await second.hear() is None
             await first.close()
             async with asyncio.timeout(20):
-                while dispatcher.leases():
+                while dispatcher.leases()["lease-1"].ready:
                     await asyncio.sleep(0.005)
             third.say(hello(credential, worker="far-lease-1-b", processors=3))
             assert isinstance(await third.hear(), Welcome)
@@ -283,6 +283,62 @@ def test_whoever_is_not_wanted_any_more_is_told_to_leave(room: Any) -> None:
                 await client.close()
 
     asyncio.run(knock())
+
+
+def test_a_lost_worker_is_told_of_and_counted_as_missing(room: Any, until: Any) -> None:
+    """Two nodes of a lease: one is lost and comes back as another worker; then all is dismissed."""
+    left: list[str] = []
+
+    async def lose() -> None:
+        async with open_to(room, on_leave=lambda: left.append("left")) as (dispatcher, credential):
+            clients = []
+            for node in "12":
+                client = await Client.to(credential)
+                client.say(hello(credential, worker=f"far-lease-1-node-{node}"))
+                assert isinstance(await client.hear(), Welcome)
+                clients.append(client)
+            load = dispatcher.leases()["lease-1"]
+            assert (load.ready, load.joined, load.silent_since) == (2, 2, None)
+            before = dispatcher.now()
+            await clients[0].close()
+            await until(lambda: dispatcher.leases()["lease-1"].ready == 1)
+            load = dispatcher.leases()["lease-1"]
+            assert load.joined == 2
+            assert load.silent_since is not None
+            assert before <= load.silent_since <= dispatcher.now()
+            assert left == ["left"]
+            again = await Client.to(credential)
+            again.say(hello(credential, worker="far-lease-1-node-1-2"))
+            assert isinstance(await again.hear(), Welcome)
+            load = dispatcher.leases()["lease-1"]
+            assert (load.ready, load.joined, load.silent_since) == (2, 2, None)
+            await again.close()
+            await clients[1].close()
+            await until(lambda: dispatcher.leases()["lease-1"].ready == 0)
+            load = dispatcher.leases()["lease-1"]
+            assert (load.busy, load.joined) == (0, 2)
+            dispatcher.dismiss("lease-1")
+            assert dispatcher.leases() == {}
+            assert left == ["left"] * 3
+
+    asyncio.run(lose())
+
+
+def test_who_is_sent_away_is_not_told_of(room: Any, until: Any) -> None:
+    left: list[str] = []
+
+    async def send_away() -> None:
+        async with open_to(room, on_leave=lambda: left.append("left")) as (dispatcher, credential):
+            client = await Client.to(credential)
+            client.say(hello(credential))
+            assert isinstance(await client.hear(), Welcome)
+            dispatcher.dismiss("lease-1")
+            dispatcher.door.revoke("lease-1")
+            await client.close()
+            await until(lambda: not dispatcher.leases())
+            assert left == []
+
+    asyncio.run(send_away())
 
 
 def test_a_new_credential_takes_the_place_of_the_old_one(room: Any) -> None:
@@ -523,7 +579,9 @@ def test_nobody_leaves_with_a_task(room: Any) -> None:
                 dispatcher.cancel(task)
                 await client.close()
                 async with asyncio.timeout(20):
-                    while dispatcher.leases() or dispatcher.demand().tasks:
+                    while any(x.ready for x in dispatcher.leases().values()) or (
+                        dispatcher.demand().tasks
+                    ):
                         await asyncio.sleep(0)
 
     asyncio.run(rounds())

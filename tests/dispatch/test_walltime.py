@@ -313,7 +313,9 @@ def test_a_busy_lease_is_not_idle(room: Any, until: Any) -> None:
         async with room.running(dispatcher, 2):
             await until(lambda: sum(dispatcher.running().values()) == 1)
             await until(lambda: dispatcher.leases()["lease-1"].ready == 2)
-            assert dispatcher.leases() == {"lease-1": LeaseLoad(ready=2, busy=1, idle_since=None)}
+            assert dispatcher.leases() == {
+                "lease-1": LeaseLoad(ready=2, busy=1, idle_since=None, joined=2)
+            }
             dispatcher.cancel(0)
             await until(lambda: dispatcher.leases()["lease-1"].idle_since is not None)
             assert dispatcher.leases()["lease-1"].busy == 0

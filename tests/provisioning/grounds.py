@@ -21,6 +21,13 @@ Fate = Callable[[Ask, int], tuple[Loss, float] | None]
 """What becomes of a request, by its number: lost so long after its begin, or asked; or nothing."""
 
 
+Silence = Callable[[Ask, int], tuple[int, float, float] | None]
+"""
+Which of a request's workers are silent, by its number: how many processors, from how long after
+its begin until how long after it. A silence from the very begin means that they never come.
+"""
+
+
 @dataclass
 class Work:
     """A task."""
@@ -73,6 +80,7 @@ class World:
     work: list[Work]
     pool: Pool = field(default_factory=Pool)
     fate: Fate = lambda ask, number: None
+    silence: Silence = lambda ask, number: None
     deadline: float | None = None
     budget: float | None = None
     now: float = 0.0
@@ -81,6 +89,7 @@ class World:
     asks: dict[str, Ask] = field(default_factory=dict)
     losses: dict[str, tuple[float, Loss]] = field(default_factory=dict)
     ends: dict[str, tuple[Loss, float]] = field(default_factory=dict)
+    silent: dict[str, tuple[int, float, float]] = field(default_factory=dict)
     leaving: dict[str, float] = field(default_factory=dict)
     begun: dict[str, float] = field(default_factory=dict)
     held_seconds: float = 0.0
@@ -190,6 +199,9 @@ class World:
             return
         if fate is not None:
             self.ends[name] = fate
+        silence = self.silence(ask, self.count)
+        if silence is not None:
+            self.silent[name] = silence
         self.there[name] = Allocation(
             name=name,
             site=ask.site,
@@ -253,11 +265,35 @@ class World:
                     processors=size,
                     began=self.now,
                     until=self.now + one.seconds,
-                    ready=size,
                     idle_since=self.now,
                 )
                 self.pool.began(name, self.now)
+        for name in list(self.there):
+            self._fall_silent(name)
         self._dispatch()
+
+    def _fall_silent(self, name: str) -> None:
+        """Workers go away and come back; what ran on them waits again."""
+        one = self.there[name]
+        if one.began is None:
+            return
+        silent, begin, end = self.silent.get(name, (0, 0.0, 0.0))
+        is_silent = one.began + begin <= self.now < one.began + end
+        ready = max(0, one.processors - silent) if is_silent else one.processors
+        joined = max(one.joined or 0, ready)
+        since = one.silent_since
+        if ready < one.ready and joined:
+            since = self.now
+        elif ready == joined:
+            since = None
+        self.there[name] = replace(one, ready=ready, joined=joined, silent_since=since)
+        busy = 0
+        for w in self.work:
+            if w.on == name and math.isnan(w.ended):
+                busy += w.width
+                if busy > ready:
+                    busy -= w.width
+                    w.on, w.started = None, math.nan
 
     def _dispatch(self) -> None:
         busy = dict.fromkeys(self.there, 0)
@@ -269,7 +305,7 @@ class World:
                 continue
             for name, one in self.there.items():
                 speed = self.grounds[one.site].view.speed
-                fits = one.processors - busy[name] >= w.width
+                fits = one.ready - busy[name] >= w.width
                 if one.began is None or one.leaving or not fits:
                     continue
                 if one.until - self.now < w.seconds / speed:
@@ -295,6 +331,8 @@ class World:
                 moments.append(one.asked + self.grounds[one.site].delay)
             else:
                 moments.append(one.until)
+                if name in self.silent:
+                    moments.extend(one.began + moment for moment in self.silent[name][1:])
                 if name in self.ends:
                     moments.append(one.began + self.ends[name][1])
         for ground in self.grounds.values():

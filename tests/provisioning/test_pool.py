@@ -12,6 +12,7 @@ from tests.provisioning.grounds import Ground, Work, World
 from bursar.model.demand import Demand
 from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition, Release
 from bursar.provisioning.pool import Pool
+from bursar.provisioning.silence import PARTING
 from bursar.provisioning.view import Allocation, Ask, GiveBack, Loss, SiteView, View
 
 SOME = 8
@@ -536,12 +537,27 @@ work = st.lists(
 )
 
 
+silences = st.lists(
+    st.tuples(
+        st.sampled_from([1, 4, 96]),
+        st.sampled_from([0.0, 0.5, 5.0, 70.0]),
+        st.sampled_from([0.5, 3.0, 40.0, 200.0, math.inf]),
+    ).map(lambda drawn: (drawn[0], drawn[1], drawn[1] + drawn[2])),
+    max_size=6,
+)
+"""Processors that fall silent, from when until when: of the first requests, one after the other."""
+
+
 @settings(max_examples=100, deadline=None)
-@given(grounds(), work, st.integers(0, 7), st.sampled_from([None, 2000.0]))
+@given(grounds(), work, st.integers(0, 7), st.sampled_from([None, 2000.0]), silences)
 def test_a_pool_keeps_its_limits_leaks_nothing_and_comes_to_rest(
-    sites: dict[str, Ground], tasks: list[Work], trouble: int, deadline: float | None
+    sites: dict[str, Ground],
+    tasks: list[Work],
+    trouble: int,
+    deadline: float | None,
+    silent: list[tuple[int, float, float]],
 ) -> None:
-    """Under any load, rules and losses: whatever was asked for is gone in the end."""
+    """Under any load, rules, losses and silences: whatever was asked for is gone in the end."""
 
     def fate(ask: Ask, number: int) -> tuple[Loss, float] | None:
         losses: dict[int, tuple[Loss, float]] = {
@@ -551,11 +567,17 @@ def test_a_pool_keeps_its_limits_leaks_nothing_and_comes_to_rest(
         }
         return losses.get(number % 5) if number <= trouble * 3 else None
 
-    made = World(sites, tasks, fate=fate, deadline=deadline)
+    def silence(ask: Ask, number: int) -> tuple[int, float, float] | None:
+        return silent[number - 1] if number <= len(silent) else None
+
+    made = World(sites, tasks, fate=fate, silence=silence, deadline=deadline)
     laws = _holds(*(ground.view for ground in sites.values()))
 
     def look(w: World) -> None:
         laws(w)
+        for a in w.there.values():  # what is silent and of use to nobody is not kept for long
+            if a.joined and not a.ready and a.silent_since is not None and not a.leaving:
+                assert w.now < a.silent_since + PARTING
         assert w.pool.decide(w.view()) == []  # a world that has not changed moves nothing
 
     made.on_step = look

@@ -1,6 +1,7 @@
 """Pools that are carried out, on virtual time: goals, money, sites that fail."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import bursar
 from bursar.dispatch.journal import JournalState, read_journal
 from bursar.market.ledger import Ledger
 from bursar.model.errors import SiteError
+from bursar.model.outcome import Status
 from bursar.model.provisioning import Acquiring
 from bursar.model.site import Background
+from bursar.provisioning.silence import PARTING, SILENCE
 from bursar.runs.pooling import ASKED, Asked, last_number
 from bursar.runs.provision import leases_of
 from bursar.simulation.site import SimulatedSite
@@ -81,6 +84,11 @@ class Ran:
             for event in self.journal.events
             if event.kind == ASKED
         ]
+
+    def moments(self, step: str) -> list[float]:
+        """When a step was taken, seconds since the epoch."""
+        events = [event for event in self.journal.events if event.kind == ASKED]
+        return [e.time for e in events if msgspec.json.decode(e.text, type=Asked).step == step]
 
     def check(self) -> None:
         """What holds of every run: the ledger balances, and what is paid is what was held."""
@@ -249,6 +257,65 @@ def test_where_no_site_takes_anything_the_run_ends_with_its_words(
     assert ran.result.exit_status == 4
     assert "here: account is not permitted" in ran.messages
     assert ran.leases == {}
+    ran.check()
+
+
+def losing(monkeypatch: pytest.MonkeyPatch, lost: Mapping[str, float]) -> None:
+    """Workers of pilots are lost, by the pilots' names so many seconds after they joined."""
+    acquire = SimulatedSite.acquire
+
+    async def crashing(self: SimulatedSite, pilot: Any, *given: Any, **more: Any) -> Any:
+        held = await acquire(self, pilot, *given, **more)
+        if pilot.name in lost:
+            assert held._worker is not None
+            asyncio.get_running_loop().call_later(lost[pilot.name], held._worker.leave)
+        return held
+
+    monkeypatch.setattr(SimulatedSite, "acquire", crashing)
+
+
+@pytest.mark.parametrize("acquisition", ["adaptive", "all-at-once", "array", "one-at-a-time"])
+def test_silent_workers_are_replaced_while_the_scheduler_says_that_they_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acquisition: str
+) -> None:
+    """
+    The first pilot's worker is lost after 130 s, as with a node that dies unnoticed.
+
+    What it ran, runs again elsewhere, each task has one result, and the pilot goes back: paid for
+    no longer than it takes to be sure.
+    """
+    wanted = campaign(*tasks(40, runtime=60.0))
+    losing(monkeypatch, {"lease-1": 130.0})
+    ran = Ran(tmp_path, wanted, site(processors=16, most=8, acquisition=acquisition))
+
+    assert ran.result.exit_status == 0
+    assert ran.result.to_dict()["succeeded"] == 40
+    final = [r.outcome for r in ran.journal.records if r.final]
+    assert sorted(outcome.task for outcome in final) == list(range(40))
+    again = [r.outcome for r in ran.journal.records if r.outcome.status is Status.LOST]
+    size = ran.leases["lease-1"].processors
+    assert len(again) == size  # all of them were busy
+    (back,) = [s for s in ran.steps if s.name == "lease-1" and s.step == "given back"]
+    assert back.reason == SILENCE
+    lease = ran.leases["lease-1"]
+    assert lease.end is not None
+    assert lease.end - lease.start <= 130.0 + PARTING + 1.0
+    replaced = [moment for moment in ran.moments("asked") if moment > lease.start + 130.0]
+    assert replaced[0] <= lease.end + 0.2
+    ran.check()
+
+
+def test_where_there_is_room_a_lost_worker_is_replaced_within_two_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lost pilot goes back later, or when it has been replaced."""
+    losing(monkeypatch, {"lease-1": 130.0})
+    ran = Ran(tmp_path, campaign(*tasks(8, runtime=600.0)), site(processors=16))
+    lease = ran.leases["lease-1"]
+    lost = lease.start + 130.0
+    (replaced, *_) = [moment for moment in ran.moments("asked") if moment > lost]
+    assert replaced <= lost + 2.0
+    assert ran.result.to_dict()["succeeded"] == 8
     ran.check()
 
 

@@ -36,11 +36,14 @@ class Gate:
 
     def __init__(self) -> None:
         self.joins: dict[str, Callable[[], None]] = {}
+        self.leaves: dict[str, Callable[[], None]] = {}
         self.revoked: set[str] = set()
 
     async def credential(self, terms: PilotTerms) -> bytes:
         assert terms.on_join is not None
+        assert terms.on_leave is not None
         self.joins[terms.lease] = terms.on_join
+        self.leaves[terms.lease] = terms.on_leave
         return b"secret"
 
     def revoke(self, lease: str) -> None:
@@ -587,6 +590,28 @@ def test_a_job_that_ends_by_itself_is_told(tmp_path: Path, how: Any, loss: Loss)
             before = ground.manager.calls.count("cancel")
             await held.release()
             assert ground.manager.calls.count("cancel") == before
+
+    run(main())
+
+
+def test_a_lost_worker_makes_the_site_look_at_once(tmp_path: Path) -> None:
+    """Half of eight pilots are cancelled by somebody; the scheduler takes 2 s for an answer."""
+
+    async def main() -> None:
+        ground = Ground(tmp_path, Manager(takes=1.0))
+        async with ground.site.opened():
+            names = [f"lease-{i}" for i in range(8)]
+            asks = [ground.acquire(pilot(name, 1, duration=3600.0)) for name in names]
+            held = await asyncio.gather(*asks)
+            await asyncio.sleep(600.0)
+            lost = [asyncio.ensure_future(one.lost()) for one in held[:4]]
+            for name in names[:4]:
+                ground.manager.inside.lose(ground.site._pilots[name].job, "cancelled")
+                ground.gate.leaves[name]()
+            async with asyncio.timeout(2.0 + 2.0):
+                answers = await asyncio.gather(*lost)
+            assert {loss for loss, _ in answers} == {"lost"}
+            assert [one.workers for one in held] == [0] * 4 + [1] * 4
 
     run(main())
 

@@ -7,7 +7,7 @@ from typing import Any
 from bursar.model.errors import SiteError
 from bursar.provisioning.lrm.manager import JobReport
 from bursar.simulation.clock import VirtualLoop
-from bursar.sites.job_watch import FORGOTTEN, LATEST, SOONEST, JobWatch
+from bursar.sites.job_watch import FORGOTTEN, LATEST, SOONEST, URGENT, JobWatch
 
 
 class Scheduler:
@@ -189,6 +189,77 @@ def test_a_job_that_is_dropped_while_it_is_asked_for_is_not_told() -> None:
     run(main())
 
 
+def test_a_loss_is_looked_into_at_once() -> None:
+    """In the calm of ten minutes, and of a scheduler that takes 3 s: nobody waits 27 s for it."""
+
+    async def main(takes: float, moment: float) -> None:
+        scheduler = Scheduler(takes=takes)
+        listener = Listener(scheduler)
+        scheduler.says("1", "running")
+        listener.add("1")
+        loop = asyncio.get_running_loop()
+        loop.call_later(moment, scheduler.says, "1", "ended")
+        loop.call_later(moment, listener.watch.doubt, "1")
+        heard_at: list[float] = []
+        listener.watch._hear["1"] = lambda report: heard_at.append(loop.time())
+        await watched(listener, moment + 20.0)
+        assert heard_at[-1] - moment <= URGENT + 2 * takes  # a look may be under way already
+
+    for takes in (0.01, 0.5, 3.0):
+        for moment in (30.0, 31.3, 36.7, 600.0):
+            run(main(takes, moment))
+
+
+def test_a_job_that_is_said_to_run_for_a_moment_more_is_looked_at_again() -> None:
+    """A cancelled job is said to run until all of it has ended, here for a second."""
+
+    async def main() -> None:
+        scheduler = Scheduler(takes=1.0)
+        listener = Listener(scheduler)
+        scheduler.says("1", "running")
+        listener.add("1")
+        loop = asyncio.get_running_loop()
+        loop.call_later(100.0, listener.watch.doubt, "1")
+        loop.call_later(101.0, scheduler.says, "1", "ended")
+        await watched(listener, 105.0)
+        assert listener.heard == [("1", "running"), ("1", "ended")]
+
+    run(main())
+
+
+def test_losses_without_end_are_no_questions_without_end() -> None:
+    """A worker is lost every second for an hour: a scheduler that takes 2 s is left in peace."""
+
+    async def main() -> None:
+        scheduler = Scheduler(takes=2.0)
+        listener = Listener(scheduler)
+        scheduler.says("1", "running")
+        listener.add("1")
+        loop = asyncio.get_running_loop()
+        for second in range(3600):
+            loop.call_later(second, listener.watch.doubt, "1")
+        await watched(listener, 3600.0)
+        # A tenth of the time, and what is owed at the most.
+        assert len(scheduler.asked) * 2.0 <= 3600.0 / 10 + 20.0
+
+    run(main())
+
+
+def test_a_loss_of_a_job_that_nobody_watches_is_ignored() -> None:
+    async def main() -> None:
+        scheduler = Scheduler()
+        listener = Listener(scheduler)
+        listener.add("1")
+        await listener.watch.look()
+        listener.watch.drop("1")
+        listener.watch.doubt("1")
+        listener.watch.doubt("")
+        await watched(listener, 10.0)
+        assert len(scheduler.asked) == 1
+
+    run(main())
+
+
 def test_it_can_be_cancelled_at_any_moment() -> None:
     """Also when a time-out and news come at that very moment: no cancellation is swallowed."""
 
@@ -199,6 +270,7 @@ def test_it_can_be_cancelled_at_any_moment() -> None:
         loop = asyncio.get_running_loop()
         for i in range(1, 60):
             loop.call_later(i * 0.1, listener.watch.hurry)
+            loop.call_later(i * 0.15, listener.watch.doubt, "1")
         await watched(listener, moment)
 
     for step in range(1, 40):

@@ -56,6 +56,14 @@ def start_grid(
             metavar="TIME", help="From a job's submission to its start at the soonest: 30s, 2m."
         ),
     ] = "0s",
+    default_times: Annotated[
+        bool,
+        typer.Option(
+            "--default-times",
+            help="Keep Slurm's own times: a node that dies is noticed after 300 s"
+            " (SlurmdTimeout), not after seconds.",
+        ),
+    ] = False,
     folder: Folder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,7 +73,12 @@ def start_grid(
 
     begin = time.monotonic()
     grid = Grid.up(
-        folder, clusters=clusters, nodes=nodes, cpus=cpus, latency=_whole_seconds(latency)
+        folder,
+        clusters=clusters,
+        nodes=nodes,
+        cpus=cpus,
+        latency=_whole_seconds(latency),
+        default_times=default_times,
     )
     took = time.monotonic() - begin
     if as_json:
@@ -210,6 +223,7 @@ def _cluster(status: "ClusterStatus") -> dict[str, Any]:
         "controller": status.up,
         "processors": cluster.processors,
         "latency_s": cluster.settings.latency,
+        "default_times": cluster.settings.default_times,
         "nodes": [
             {"name": node.name, "running": node.running, "state": node.state}
             for node in status.nodes

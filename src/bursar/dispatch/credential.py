@@ -36,6 +36,8 @@ class PilotTerms:
         Seconds for which a pilot tries to come back when it loses the connection.
     on_join
         Told when the first worker of the lease is there; None: nobody is.
+    on_leave
+        Told when a worker of the lease has gone that was not sent away; None: nobody is.
     """
 
     lease: str
@@ -45,6 +47,7 @@ class PilotTerms:
     idle: float | None = None
     patience: float = PATIENCE
     on_join: Callable[[], None] | None = None
+    on_leave: Callable[[], None] | None = None
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):

@@ -136,10 +136,13 @@ class PilotDoor:
                 admitted.terms.on_join()
 
     def left(self, lease: str, worker: str) -> None:
-        """A worker that was let in is gone."""
+        """Forgets a worker that is gone, and tells whoever wants to know of it."""
         admitted = self._admitted.get(lease)
-        if admitted is not None:
-            admitted.workers.pop(worker, None)
+        if admitted is None:
+            return
+        admitted.workers.pop(worker, None)
+        if not admitted.revoked and admitted.terms.on_leave is not None:
+            admitted.terms.on_leave()
 
     async def close(self) -> None:
         """Listens no more; connections that are just being made end."""

@@ -105,16 +105,44 @@ class LeaseLoad:
     Parameters
     ----------
     ready
-        Processors whose workers have registered.
+        Processors whose workers are connected.
     busy
-        Of these, those with tasks.
+        Number of these that have tasks.
     idle_since
         Since when none is busy, seconds since the epoch; None while some is.
+    joined
+        The most processors that were ever connected at one time; None where nobody counts them.
+    silent_since
+        When the last worker went away of those that are missing of these, seconds since the
+        epoch; None while none is.
     """
 
     ready: int
     busy: int
     idle_since: float | None
+    joined: int | None = None
+    silent_since: float | None = None
+
+
+@dataclass(slots=True)
+class _Attendance:
+    """Processors of a lease whose workers are connected, and the most that ever were."""
+
+    ready: int = 0
+    joined: int = 0
+    silent_since: float | None = None
+
+    def come(self, processors: int) -> None:
+        """Counts a worker that has connected."""
+        self.ready += processors
+        self.joined = max(self.joined, self.ready)
+        if self.ready == self.joined:
+            self.silent_since = None
+
+    def go(self, processors: int, now: float) -> None:
+        """Counts a worker that is gone."""
+        self.ready -= processors
+        self.silent_since = now
 
 
 @dataclass(slots=True)
@@ -236,6 +264,7 @@ class Dispatcher:
         self._refused_for_now = False
         self._hurried = False
         self._vacated: set[str] = set()  # leases that take nothing more
+        self._attendance: dict[str, _Attendance] = {}  # by lease, of those that had workers
         self._closed = False
         self._is_written_out = False
         self._waker: asyncio.TimerHandle | None = None
@@ -380,8 +409,9 @@ class Dispatcher:
             late.cancel()
 
     def dismiss(self, lease: str) -> None:
-        """A lease's workers are let go; they take nothing more."""
+        """Lets a lease's workers go; they take nothing more."""
         self._vacated.add(lease)
+        self._forget_absent(lease)
         for connection in self._connections.values():
             if connection.lease == lease:
                 self._send(connection, Leave())
@@ -416,27 +446,49 @@ class Dispatcher:
         )
 
     def leases(self) -> dict[str, LeaseLoad]:
-        """What the workers of each lease do that has any."""
-        found: dict[str, LeaseLoad] = {}
+        """What the workers of each lease do that has any, or had some that have gone silent."""
+        found = {
+            lease: LeaseLoad(
+                ready=0,
+                busy=0,
+                idle_since=seen.silent_since,
+                joined=seen.joined,
+                silent_since=seen.silent_since,
+            )
+            for lease, seen in self._attendance.items()
+            if not seen.ready
+        }
         for name, connection in self._connections.items():
             busy = min(self._queue.workers[name].used, connection.processors)
             idle_since = None if connection.claimed else connection.idle_since
             before = found.get(connection.lease)
             if before is None:
+                seen = self._attendance.get(connection.lease)
                 found[connection.lease] = LeaseLoad(
-                    ready=connection.processors, busy=busy, idle_since=idle_since
+                    ready=connection.processors,
+                    busy=busy,
+                    idle_since=idle_since,
+                    joined=None if seen is None else seen.joined,
+                    silent_since=None if seen is None else seen.silent_since,
                 )
                 continue
             if idle_since is not None and before.idle_since is not None:
                 idle_since = max(idle_since, before.idle_since)
             else:
                 idle_since = None
-            found[connection.lease] = LeaseLoad(
+            found[connection.lease] = replace(
+                before,
                 ready=before.ready + connection.processors,
                 busy=before.busy + busy,
                 idle_since=idle_since,
             )
         return found
+
+    def _forget_absent(self, lease: str) -> None:
+        """Counts the workers of a lease no more that takes nothing more and has none left."""
+        seen = self._attendance.get(lease)
+        if seen is not None and not seen.ready:
+            del self._attendance[lease]
 
     def busy_leases(self) -> set[str]:
         """Leases whose processors have tasks."""
@@ -575,6 +627,7 @@ class Dispatcher:
                 SPILL,
             ),
         )
+        self._attendance.setdefault(hello.lease, _Attendance()).come(hello.processors)
         if hello.lease in self._vacated:  # it came too late
             self._send(connection, Leave())
         if connection.from_elsewhere:
@@ -628,6 +681,9 @@ class Dispatcher:
         if self._connections.get(connection.worker) is not connection:
             return
         del self._connections[connection.worker]
+        self._attendance[connection.lease].go(connection.processors, self.now())
+        if connection.lease in self._vacated:
+            self._forget_absent(connection.lease)
         if connection.from_elsewhere:
             self.door.left(connection.lease, connection.worker)
         if self._closed:

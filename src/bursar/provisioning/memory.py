@@ -24,12 +24,15 @@ class Known:
         Whether some of it had a task.
     given_back
         Whether that was decided.
+    silent_since
+        When its last worker went away, on the pool's clock, if it was given back for that.
     """
 
     site: str
     began: float | None = None
     worked: bool = False
     given_back: bool = False
+    silent_since: float | None = None
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ and live.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from bursar.provisioning import walltime
 from bursar.provisioning.asking import Round
@@ -20,6 +21,7 @@ from bursar.provisioning.hunting import moves
 from bursar.provisioning.memory import Known, Memory, Sight
 from bursar.provisioning.racing import is_racing, losers
 from bursar.provisioning.release import ROUNDING, SETTLING, is_active, lasting, released
+from bursar.provisioning.silence import SILENCE, changes_at, heard, silenced
 from bursar.provisioning.standing import QUICK
 from bursar.provisioning.verdict import verdict_of
 from bursar.provisioning.view import Allocation, Ask, Decision, GiveBack, Loss, View
@@ -66,12 +68,18 @@ class Pool:
         """
         self._memory.wake = math.inf
         self._learn(view)
-        gives = self._give_backs(view)
+        self._memory.wake_at(changes_at(view.allocations, view.now))
+        # Demand is met by who answers; limits hold for all that is held, silent or not.
+        answering = tuple(heard(a, view.now) for a in view.allocations)
+        gives = self._silenced(view)
+        going = {give.name for give in gives}
+        rest = tuple(a for a in answering if a.name not in going)
+        gives.extend(self._give_backs(replace(view, allocations=rest)))
         going = {give.name for give in gives}
         for name in going:
             if name in self._memory.known:
                 self._memory.known[name].given_back = True
-        stay = [a for a in view.allocations if not a.leaving and a.name not in going]
+        stay = [a for a in answering if a.processors and not a.leaving and a.name not in going]
         return [*gives, *Round(self._memory, view, stay).asks()]
 
     @property
@@ -126,7 +134,11 @@ class Pool:
                 standing.unreachable(now)
             case "lost":
                 lived = 0.0 if known.began is None else now - known.began
-                standing.lost(now, reason, lived)
+                standing.lost(now, reason, lived, was_busy=known.worked)
+            case "ended" if known.silent_since is not None:
+                began = known.silent_since if known.began is None else known.began
+                lived = known.silent_since - began
+                standing.lost(now, SILENCE, lived, was_busy=known.worked)
             case "ended" if known.worked:
                 standing.worked()
             case "ended":
@@ -155,6 +167,13 @@ class Pool:
             sight = self._memory.sights.get(name)
             if sight is None or sight.free != site.free or sight.holes != site.holes:
                 self._memory.sights[name] = Sight(site.free, site.holes)
+
+    def _silenced(self, view: View) -> list[GiveBack]:
+        gives = []
+        for give, since in silenced(view.allocations, view.demand, view.now):
+            self._memory.known[give.name].silent_since = since
+            gives.append(give)
+        return gives
 
     def _give_backs(self, view: View) -> list[GiveBack]:
         demand, now = view.demand, view.now

@@ -28,6 +28,10 @@ class Standing:
     ----------
     until
         When it may be asked again, on the pool's clock.
+    wrong_at
+        When something went wrong last; a burst counts from its beginning.
+    burst_until
+        Until when what had begun before that belongs to the same burst.
     steps
         Things that went wrong since something went right, bursts counted once.
     words
@@ -39,6 +43,8 @@ class Standing:
     """
 
     until: float = float("-inf")
+    wrong_at: float = float("-inf")
+    burst_until: float = float("-inf")
     steps: int = 0
     words: str = ""
     same: int = 0
@@ -60,10 +66,23 @@ class Standing:
         """It could not be asked; that is never held against it."""
         self._back_off(now)
 
-    def lost(self, now: float, words: str, lived: float) -> None:
-        """What it gave broke down; ``lived``: seconds after it had begun."""
+    def lost(self, now: float, words: str, lived: float, *, was_busy: bool) -> None:
+        """
+        Take in that an allocation broke down.
+
+        Parameters
+        ----------
+        words
+            What the scheduler said.
+        lived
+            Seconds from its begin to its loss.
+        was_busy
+            Whether it had a task: the first such loss is replaced without any delay, since
+            the site was able to run something.
+        """
         if lived < QUICK:
-            self._wrong(now, words, LOSSES, counts=True)
+            excused = now - lived if was_busy else None
+            self._wrong(now, words, LOSSES, counts=True, excused=excused)
         else:
             self.worked()
 
@@ -80,8 +99,10 @@ class Standing:
         """Whether it may be asked now."""
         return not self.given_up and now >= self.until
 
-    def _wrong(self, now: float, words: str, most: int, *, counts: bool) -> None:
-        if not self._back_off(now):
+    def _wrong(
+        self, now: float, words: str, most: int, *, counts: bool, excused: float | None = None
+    ) -> None:
+        if not self._back_off(now, excused=excused):
             return  # of the same burst
         if not counts:
             return
@@ -90,11 +111,28 @@ class Standing:
         if self.same >= most:
             self.given_up = words or "it does not say why"
 
-    def _back_off(self, now: float) -> bool:
-        """Not asked for a while, each time twice as long; False while it is not asked anyway."""
-        if now < self.until:
+    def _back_off(self, now: float, *, excused: float | None = None) -> bool:
+        """
+        Leave the site alone for a while, each time twice as long.
+
+        Parameters
+        ----------
+        excused
+            When the allocation began of which the loss does not delay the next request, if it
+            is the first thing that goes wrong; None: it does.
+
+        Returns
+        -------
+        bool
+            False when this belongs to a burst that was counted already.
+        """
+        is_burst = excused is not None and now < self.burst_until and excused <= self.wrong_at
+        if now < self.until or is_burst:
             return False
-        self.until = now + min(FIRST * 2.0**self.steps, LONGEST)
+        self.wrong_at = now
+        self.burst_until = now + min(FIRST * 2.0**self.steps, LONGEST)
+        if self.steps or excused is None:
+            self.until = self.burst_until
         self.steps = min(self.steps + 1, 32)
         return True
 

@@ -31,7 +31,12 @@ class Allocation:
     until
         When its time is over; infinite while it waits, or without an end.
     ready
-        Processors whose workers have registered.
+        Processors whose workers are connected now.
+    joined
+        The most processors whose workers were ever connected at one time; None where nobody
+        counts them, and then no processor of the allocation is ever taken to be silent.
+    silent_since
+        When the last worker went away of those that are still missing; None while none is.
     busy
         Processors with tasks.
     idle_since
@@ -52,6 +57,8 @@ class Allocation:
     began: float | None = None
     until: float = float("inf")
     ready: int = 0
+    joined: int | None = None
+    silent_since: float | None = None
     busy: int = 0
     idle_since: float | None = None
     leaving: bool = False

@@ -301,6 +301,8 @@ class Pooling(Watch):
             began=entry.began,
             until=entry.until,
             ready=load.ready if load is not None else 0,
+            joined=(load.joined or 0) if load is not None else 0,
+            silent_since=load.silent_since if load is not None else None,
             busy=load.busy if load is not None else 0,
             idle_since=load.idle_since if load is not None and known else entry.began,
             leaving=entry.leaving,

@@ -528,6 +528,7 @@ class BatchSite:
                 idle=self._facts.acquiring.idle if self._leaves_by_itself(pilot) else None,
                 patience=PATIENCE,
                 on_join=lambda: self._joined(entry),
+                on_leave=lambda: self._watch.doubt(entry.job),
             )
             secret = await door.credential(terms)
             await self._shell.make_folder(self._folder)

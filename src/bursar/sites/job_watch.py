@@ -1,4 +1,4 @@
-"""Jobs of a batch scheduler, watched: one question for all of them, asked as often as it pays."""
+"""Watches jobs of a batch scheduler: one question for all of them, asked as often as it pays."""
 
 import asyncio
 import contextlib
@@ -16,6 +16,12 @@ LATEST = 10.0
 _SLOWER = 1.3
 _SHARE = 9  # times as long as a look takes it is waited before the next
 _MOST = 60.0  # seconds, so that a scheduler that hangs is asked again
+
+URGENT = 0.5
+"""Seconds from one look to the next when a worker has been lost, however slow the scheduler is."""
+
+_URGENT_LOOKS = 3  # after a loss: a job that is being cancelled is said to run for a moment
+_MOST_OWED = 60.0  # seconds of pauses that were cut short and not yet made up for
 
 FORGOTTEN = 120.0
 """Seconds for which nobody knows of a job before it is taken to be gone."""
@@ -44,6 +50,9 @@ class JobWatch:
         self._unknown_since: dict[str, float] = {}
         self._pause = SOONEST
         self._news = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._doubtful: dict[str, int] = {}  # jobs that lost a worker: urgent looks left
+        self._owed = 0.0
         self._silent = False
 
     @property
@@ -62,11 +71,29 @@ class JobWatch:
         self._hear.pop(job, None)
         self._heard.pop(job, None)
         self._unknown_since.pop(job, None)
+        self._settle(job)
 
     def hurry(self) -> None:
-        """Something is about to change."""
+        """Expects a change soon: the next looks follow each other as closely as courtesy allows."""
         self._pause = SOONEST
         self._news.set()
+
+    def doubt(self, job: str) -> None:
+        """
+        Looks at once, since a worker of a job has been lost.
+
+        A loss does not wait for the pause that a slow scheduler is left in peace for: that time is
+        made up for by later pauses, and no more than a minute of it is ever owed.
+
+        Parameters
+        ----------
+        job
+            Identity of the job; one that is not watched is ignored.
+        """
+        if job in self._hear:
+            self._doubtful[job] = _URGENT_LOOKS
+            self._urgent.set()
+            self.hurry()
 
     async def run(self) -> None:
         """Looks again and again, for ever."""
@@ -78,14 +105,36 @@ class JobWatch:
             self._news.clear()
             began = loop.time()
             await self.look()
-            # A slow scheduler is not asked more than a tenth of the time, whatever the news.
+            # A slow scheduler is not asked more than a tenth of the time, but for losses.
             least = min(max(SOONEST, _SHARE * (loop.time() - began)), _MOST)
             pause = max(self._pause, least)
             self._pause = min(self._pause * _SLOWER, LATEST)
-            await asyncio.sleep(least)
+            await self._rest(least, pause)
+
+    async def _rest(self, least: float, pause: float) -> None:
+        """Waits for a pause, or for news once its least part is over, or for a loss before that."""
+        loop = asyncio.get_running_loop()
+        courteous = loop.time() + least
+        await asyncio.sleep(min(URGENT, least))
+        if self._owed < _MOST_OWED:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause - least):
-                    await self._news.wait()
+                async with asyncio.timeout_at(courteous):
+                    await self._urgent.wait()
+        else:
+            await asyncio.sleep(courteous - loop.time())
+        if loop.time() < courteous:
+            self._owed += courteous - loop.time()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(courteous + pause - least):
+                await self._news.wait()
+        self._owed = max(0.0, self._owed - (loop.time() - courteous))
+
+    def _settle(self, job: str) -> None:
+        """Ends the urgency of a job that has lost a worker."""
+        self._doubtful.pop(job, None)
+        if not self._doubtful:
+            self._urgent.clear()
 
     async def look(self) -> None:
         """Asks once, and tells what has changed."""
@@ -108,6 +157,10 @@ class JobWatch:
             report = reports.get(job) or JobReport(id=job, state="unknown")
             if job in self._hear:
                 self._take(job, report, now)
+        for job, looks in list(self._doubtful.items()):
+            self._doubtful[job] = looks - 1
+            if looks <= 1:
+                self._settle(job)
 
     def _take(self, job: str, report: JobReport, now: float) -> None:
         if report.state == "unknown":

@@ -35,6 +35,9 @@ class Settings:
         Whether records of ended jobs are written, for ``sacct --completion``.
     extra
         Further lines of ``slurm.conf``.
+    default_times
+        Whether Slurm's own times hold: ``SlurmdTimeout=300`` (seconds until a silent node is
+        called down), ``MessageTimeout=10`` and ``KillWait=30``. Otherwise these are 5, 5 and 2 s.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Settings:
     partitions: Mapping[str, str] = field(default_factory=lambda: dict(PARTITIONS))
     accounting: bool = True
     extra: tuple[str, ...] = ()
+    default_times: bool = False
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -92,15 +96,14 @@ def slurm_conf(settings: Settings, folder: Path, user: str) -> str:
         "ReturnToService=2",
         "MaxJobCount=20000",
         "MinJobAge=300",
-        "KillWait=2",
         "CompleteWait=0",
         "EpilogMsgTime=0",
         "InactiveLimit=0",
-        "SlurmdTimeout=5",
-        "MessageTimeout=5",
         "BatchStartTimeout=10",
         "AccountingStorageType=accounting_storage/none",
     ]
+    if not settings.default_times:
+        lines += ["SlurmdTimeout=5", "MessageTimeout=5", "KillWait=2"]
     if settings.accounting:
         lines += ["JobCompType=jobcomp/filetxt", f"JobCompLoc={completions(folder)}"]
     if settings.latency:

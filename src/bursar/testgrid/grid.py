@@ -96,6 +96,7 @@ class Grid:
         nodes: int = 8,
         cpus: int = 12,
         latency: int = 0,
+        default_times: bool = False,
     ) -> "Grid":
         """
         Starts clusters ``slurm1``, ``slurm2``, ... and writes a sites file that has them.
@@ -109,6 +110,9 @@ class Grid:
             How many; nodes of each cluster, processors of each node.
         latency
             Whole seconds from a job's submission to its start at the soonest.
+        default_times
+            Whether Slurm's own times hold rather than short ones; see
+            :class:`bursar.testgrid.configuration.Settings`.
 
         Raises
         ------
@@ -122,7 +126,11 @@ class Grid:
             raise InputError(f"clusters must be 1 to {MOST_CLUSTERS}, got {clusters}")
         wanted = {
             path / f"slurm{number}": Settings(
-                name=f"slurm{number}", nodes=nodes, cpus=cpus, latency=latency
+                name=f"slurm{number}",
+                nodes=nodes,
+                cpus=cpus,
+                latency=latency,
+                default_times=default_times,
             )
             for number in range(1, clusters + 1)
         }

@@ -79,6 +79,7 @@ class Cluster:
         partitions: Mapping[str, str] = PARTITIONS,
         accounting: bool = True,
         extra: Sequence[str] = (),
+        default_times: bool = False,
         patience: float = 60.0,
     ) -> "Cluster":
         """
@@ -89,7 +90,7 @@ class Cluster:
         folder
             Made, unless it is there and empty. A cluster in it of which nothing runs any more
             is removed first.
-        name, nodes, cpus, memory, latency, partitions, accounting, extra
+        name, nodes, cpus, memory, latency, partitions, accounting, extra, default_times
             As :class:`Settings` has them.
         patience
             Seconds after which it is given up.
@@ -110,6 +111,7 @@ class Cluster:
             partitions=dict(partitions),
             accounting=accounting,
             extra=tuple(extra),
+            default_times=default_times,
         )
         path = Path(folder).resolve()
         check(path, settings)
@@ -218,7 +220,7 @@ class Cluster:
             Its name.
         at_once
             The controller is told that it is down, so that its jobs fail now; otherwise it
-            finds out by itself, within half a minute.
+            finds out by itself, within half a minute, or within minutes by Slurm's own times.
 
         Raises
         ------

@@ -217,7 +217,8 @@ class Hub:
             raise SiteError(f"nobody expects the workers of {terms.lease}")
         if self._entrance is None:
             raise SiteError("the service does not listen for workers from elsewhere")
-        entry.processors, entry.on_join = terms.processors, terms.on_join
+        entry.processors = terms.processors
+        entry.on_join, entry.on_leave = terms.on_join, terms.on_leave
         return Credential(
             host=terms.host,
             port=self._port,
@@ -362,6 +363,8 @@ class Hub:
         entry = self._leases.get(connection.lease)
         if entry is not None:
             entry.workers.pop(name, None)
+            if not entry.dismissed and entry.on_leave is not None:
+                entry.on_leave()
         if entry is None or not self._dispatching.seats[name].claims:
             self._dispatching.leave(name)
         else:

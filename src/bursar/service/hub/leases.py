@@ -28,6 +28,8 @@ class LeaseEntry:
         What they show.
     on_join
         Told when the first of them is there; None: nobody is.
+    on_leave
+        Told when one has gone that was not sent away; None: nobody is.
     dismissed
         They get nothing more, and are let go.
     workers
@@ -39,6 +41,7 @@ class LeaseEntry:
     processors: int
     token: str
     on_join: Callable[[], None] | None = None
+    on_leave: Callable[[], None] | None = None
     dismissed: bool = False
     workers: dict[str, int] = field(default_factory=dict)
 
