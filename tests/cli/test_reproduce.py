@@ -20,7 +20,7 @@ def test_a_figure_is_measured_written_and_kept(folder: Any) -> None:
     (document,) = folder.json("reproduce", "hpdc07", "--figure", "4", "--quick", "--jobs", "1")
     assert keys_of({k: v for k, v in document.items() if k != "rows"}) <= documented("json.md")
     (finding,) = document["findings"]
-    assert (finding["paper"], finding["ours"], finding["agrees"]) == ("6", "6", True)
+    assert (finding["paper"], finding["ours"], finding["verdict"]) == ("6", "6", "identity")
     for file in document["files"]:
         assert (folder.path / file).stat().st_size
     table = folder.path / "reproduced" / "hpdc07" / "figure-4.csv"

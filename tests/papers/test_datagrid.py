@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.papers.checking import check_findings
 
 from bursar.papers import datagrid_grids as grids
 from bursar.papers.catalogue import find
@@ -69,7 +70,7 @@ def test_small_cells_give_findings_and_charts(experiment: Experiment) -> None:
 
     assert len(rows) == len(chosen)
     assert rows[0] == experiment.measure({**chosen[0], "jobs": 12}, NOWHERE)[0]
-    assert experiment.findings(rows)
+    check_findings(experiment.findings(rows))
     assert experiment.charts(rows)
 
 

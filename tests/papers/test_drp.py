@@ -1,7 +1,6 @@
 """How processors are acquired: the paper's figures in the model, queues of logs, and real Slurm."""
 
 import asyncio
-import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.papers.checking import check_findings
 
 from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition
 from bursar.model.trace import Trace
@@ -17,7 +17,7 @@ from bursar.papers import drp_live, drp_traces
 from bursar.papers.catalogue import find
 from bursar.papers.drp import acquired
 from bursar.papers.drp_acquiring import Acquirer, Work
-from bursar.papers.drp_findings import BLIND, NEAR, REMARKS, find_table
+from bursar.papers.drp_findings import BLIND, NEAR, REMARKS
 from bursar.papers.drp_site import (
     FIRST,
     SCENARIOS,
@@ -31,7 +31,7 @@ from bursar.papers.drp_site import (
     measures,
     moments,
 )
-from bursar.papers.experiment import Finding, Row
+from bursar.papers.experiment import Row
 from bursar.provisioning.view import SiteView
 from bursar.simulation.loaded import LoadedCluster
 from bursar.testgrid.slurm import Cluster
@@ -174,7 +174,7 @@ def test_overheads_repeat_with_their_seed() -> None:
     rows = [r for cell in every for r in experiment.measure(cell, NOWHERE)]
     assert rows[-1] == experiment.measure(every[-1], NOWHERE)[0]
     assert rows[-1]["cpu"] != rows[-2]["cpu"]  # another seed
-    assert experiment.findings(rows)
+    check_findings(experiment.findings(rows))
     assert experiment.charts(rows)
 
 
@@ -182,14 +182,8 @@ def test_overheads_repeat_with_their_seed() -> None:
 def test_figures_give_findings_and_charts(figure: str) -> None:
     (experiment,) = find("drp", figure)
     rows = [r for c in experiment.cells("quick") for r in experiment.measure(c, NOWHERE)]
-    findings = experiment.findings(rows)
-    assert not [f.what for f in findings if f.agrees is False and not f.remark]
+    check_findings(experiment.findings(rows))
     assert experiment.charts(rows).keys() == set(SCENARIOS)
-
-
-def test_what_was_calibrated_is_not_called_agreement() -> None:
-    found = find_table([row("one-at-a-time", "idle"), row("one-at-a-time", "busy")])
-    assert [finding.agrees for finding in found[:2]] == [None, True]
 
 
 # Queues of logs.
@@ -288,12 +282,6 @@ def test_never_more_is_held_than_was_wanted(
     assert found["most"] <= wanted
 
 
-def test_half_an_interval_is_students() -> None:
-    """t(0.975, 2) = 4.303; the deviation of 1, 2, 3 is 1, so its error is 1 / sqrt(3)."""
-    assert drp_traces.half_width([1.0, 2.0, 3.0]) == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
-    assert drp_traces.half_width([1.0]) == math.inf
-
-
 def test_differences_are_of_the_same_moment() -> None:
     rows = [
         {"log": "L", "queue": "easy", "share": share, "seed": seed, "policy": policy, "cpu": cpu}
@@ -314,8 +302,7 @@ def test_a_moment_of_a_log_is_measured_and_told(data: Path) -> None:
     ]
     rows = [r for cell in cells for r in experiment.measure(cell, data)]
     assert rows[: len(rows) // 2] == experiment.measure(cells[0], data)
-    told = experiment.findings(rows)
-    assert all(isinstance(finding, Finding) for finding in told)
+    check_findings(experiment.findings(rows))
     assert experiment.charts(rows)
 
 

@@ -19,8 +19,11 @@ def test_a_sample_has_mean_deviation_and_error() -> None:
     found = Summary.of([1.0, 2.0, 3.0])
     assert (found.mean, found.deviation, found.count) == (2.0, 1.0, 3)
     assert found.error == pytest.approx(1 / math.sqrt(3))
-    assert str(found) == "2 ± 1 (n = 3)"
-    assert str(Summary.of([1000.0, 2000.0])) == "1,500 ± 710 (n = 2)"
+    assert found.half_width == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)  # t(0.975, 2)
+    assert str(found) == "2 ± 2.5"
+    assert str(Summary.of([1000.0, 2000.0])) == "1,500 ± 6,400"
+    assert str(Summary.of([5.0])) == "5 ± ?"
+    assert str(found.scaled(-10.0, 100.0)) == "80 ± 25"
     assert Summary.of([5.0]).deviation == 0.0
     assert math.isnan(Summary.of([]).mean)
 

@@ -44,19 +44,26 @@ def reproduce(
         bool,
         typer.Option("--live", help="What runs real tasks, in real time, where there is some."),
     ] = False,
+    docs: Annotated[
+        Path | None,
+        typer.Option(help="Folder with a page of the paper, whose tables are written anew too."),
+    ] = None,
     seeing: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """
-    Reruns a paper's experiments and says what agrees.
+    Rerun a paper's experiments and say what agrees.
 
-    Cells that were measured before by the same code are kept in the folder, so an
-    interrupted call goes on where it was.
+    A figure agrees when the 95 % interval of ours lies within bounds that are stated
+    beforehand, differs when it lies outside, and is open otherwise. Cells that were
+    measured before by the same code are kept in the folder, so an interrupted call goes
+    on where it was.
     """
     if seeing or paper is None:
         _show_list(as_json)
         return
-    from bursar.papers.catalogue import find
+    from bursar.papers.catalogue import figures_of, find
+    from bursar.papers.documenting import entry_of, record, update_page
     from bursar.papers.running import processes, run
     from bursar.papers.writing import to_dict, write
 
@@ -85,9 +92,15 @@ def reproduce(
                     on_progress=tell,
                 )
             files = write(outcome, folder)
+            told = {experiment.figure: entry_of(outcome)}
+            record(folder / "findings.json", paper, told, figures_of(paper))
+            if docs is not None:
+                record(docs / f"{paper}.json", paper, told, figures_of(paper))
             documents.append(to_dict(outcome) | {"files": [str(path) for path in files]})
             if not as_json:
                 _show(outcome, time.monotonic() - began, files)
+    if docs is not None:
+        update_page(docs, paper)
     if as_json:
         print_json(documents)
 
@@ -117,16 +130,20 @@ def _show(outcome: "Outcome", took: float, files: list[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from bursar.papers.documenting import bounds_of, tally
+
     experiment = outcome.experiment
     console = Console()
     console.print(f"\n[bold]{experiment.name}[/bold]: {experiment.title}")
     console.print(experiment.about, style="dim")
-    table = Table("measured", "paper", "ours", "agrees", box=None, pad_edge=False)
-    marks = {True: "yes", False: "no", None: ""}
+    columns = ("measured", "paper", "ours", "agrees within", "verdict")
+    table = Table(*columns, box=None, pad_edge=False)
     for finding in outcome.findings:
         ours = finding.ours + (f"\n({finding.remark})" if finding.remark else "")
-        table.add_row(finding.what, finding.paper, ours, marks[finding.agrees])
+        stated = f"ours: {finding.paper}" if finding.own else finding.paper
+        table.add_row(finding.what, stated, ours, bounds_of(finding), finding.verdict or "")
     console.print(table)
+    console.print(tally(finding.to_dict() for finding in outcome.findings))
     few = "few repetitions (--quick); " if outcome.effort == "quick" else ""
     console.print(
         f"{few}{outcome.cells} cells, {outcome.cached} kept from before, "

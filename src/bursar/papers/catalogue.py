@@ -2,6 +2,7 @@
 
 from bursar.model.errors import InputError, nearest
 from bursar.papers import datagrid, drp, escience06, hpdc07, market, nimrodg
+from bursar.papers.documenting import LIVE
 from bursar.papers.experiment import Experiment
 
 TITLES = {
@@ -21,8 +22,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *nimrodg.EXPERIMENTS,
 )
 
-LIVE = "-live"
-"""Ends the names of those that are there twice, and run real tasks."""
+
+def figures_of(paper: str) -> list[str]:
+    """Return the names of a paper's figures, live ones included, in their order."""
+    return [experiment.figure for experiment in EXPERIMENTS if experiment.paper == paper]
 
 
 def find(paper: str, figure: str | None, *, live: bool = False) -> list[Experiment]:

@@ -27,7 +27,6 @@ from bursar.papers.datagrid_grids import (
     services,
 )
 from bursar.papers.experiment import Cell, Effort, Experiment, Row
-from bursar.papers.market_findings import half_width
 from bursar.simulation.datagrid.outcome import Outcome
 from bursar.simulation.datagrid.world import simulate
 
@@ -160,7 +159,7 @@ def _draw(rows: Sequence[Row], by: str = "policy") -> "dict[str, altair.TopLevel
                 by=by,
                 titles=("mean time between submissions (s)", title),
                 zero=y == "lifetime",
-                spread=half_width,
+                spread=lambda sample: sample.half_width,
             )
     return charts
 

@@ -351,7 +351,6 @@ def _find_soonest(rows: Sequence[Row]) -> list[Finding]:
             ours=f"{row['workers']} of {WANTED} came"
             if row["all_s"] is None
             else f"{row['first_s']:.2f} and {row['all_s']:.2f}",
-            agrees=None,
         )
         for row in rows
         if not row["latency"]

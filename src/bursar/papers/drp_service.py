@@ -139,7 +139,7 @@ def _find_throughput(rows: Sequence[Row]) -> list[Finding]:
 
 def _told(what: str, paper: str, ours: str, remark: str = "") -> Finding:
     """The paper's machines are others: there is nothing that could agree."""
-    return Finding(what=what, paper=paper, ours=ours, agrees=None, remark=remark)
+    return Finding(what=what, paper=paper, ours=ours, remark=remark)
 
 
 def _draw_throughput(rows: Sequence[Row]) -> "dict[str, altair.TopLevelMixin]":
@@ -199,7 +199,6 @@ def _find_security(rows: Sequence[Row]) -> list[Finding]:
                 what=f"{NAMES[row['level']]}: overhead of {MINUTE:g} s a task",
                 paper=", ".join(f"{total / ideal - 1:.2%}" for _, total in stated),
                 ours=f"{row['of_minute']:.4%} ({overhead})",
-                agrees=None,
                 remark=f"beside: {', '.join(name for name, _ in stated)}{scaled}",
             )
         )

@@ -9,7 +9,9 @@ What the paper's text and table say of latencies is met by three numbers:
   and start them one by one, and they register one by one.
 
 One-at-a-time's time is all submissions, and all-at-once's all door: one figure of the idle column
-gives each of the two unknown numbers, and the eight other figures are predictions.
+gives each of the two unknown numbers. Four others follow from these two, as they are of the same
+requests (:data:`bursar.papers.drp_findings.FOLLOWING`); additive's and exponential's, in which
+submissions and door meet, are the four predictions.
 
 References
 ----------

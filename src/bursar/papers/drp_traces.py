@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
 
 from bursar.cluster.machine import Policy
 from bursar.model.provisioning import Acquiring, Acquisition
 from bursar.papers import drawing
 from bursar.papers.drp_acquiring import Acquirer, Work, acquire
 from bursar.papers.drp_findings import BLIND
+from bursar.papers.equivalence import BELOW, measured
 from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
 from bursar.papers.loads import LOGS, log
 from bursar.papers.summary import Summary, selected
@@ -49,7 +49,6 @@ POLICIES: tuple[Acquisition, ...] = (
     "optimal",
     "adaptive",
 )
-CONFIDENCE = 0.95
 MOMENTS_SEED = 180
 """Of the moments that are reported; our policy was made on others (48), which are not."""
 
@@ -237,14 +236,6 @@ def differences(rows: Sequence[Row], policy: str, measure: str, other: str) -> l
     ]
 
 
-def half_width(values: Sequence[float]) -> float:
-    """Of the confidence interval of the mean, by Student's distribution."""
-    if len(values) < 2:
-        return math.inf
-    sample = Summary.of(values)
-    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, sample.count - 1)) * sample.error
-
-
 def by_moment(rows: Sequence[Row], policy: str, measure: str, other: str) -> list[float]:
     """The same, a mean for each moment of a log: those of one moment are not independent."""
     moments = dict.fromkeys((row["log"], row["seed"]) for row in rows)
@@ -265,7 +256,6 @@ def _find(rows: Sequence[Row]) -> list[Finding]:
                 paper="",
                 ours=f"{cpu.mean:.1f}, in whole tasks {useful.mean:.1f}; "
                 f"{np.mean([r['requests'] for r in of]):.0f} requests",
-                agrees=None,
                 remark=_times(of),
             )
         )
@@ -301,20 +291,19 @@ def _times(rows: Sequence[Row]) -> str:
 
 
 def _beside(rows: Sequence[Row], other: str, where: str = "") -> Finding:
-    """Ours is to be better on average; it agrees where the whole interval says so."""
-    told = []
-    bounds = []
-    for measure in ("cpu", "useful"):
-        values = by_moment(rows, "adaptive", measure, other)
-        mean, half = float(np.mean(values)), half_width(values)
-        told.append(f"{mean:+.1f} ± {half:.1f}")
-        bounds.append((mean - half, mean + half))
-    low, high = bounds[0]
+    """By how many points ours is above another, both in time held and in whole tasks."""
+    held, whole = (
+        Summary.of(by_moment(rows, "adaptive", measure, other)) for measure in ("cpu", "useful")
+    )
     return Finding(
         what=f"adaptive over {other}{where}, points",
-        paper="",
-        ours=f"{told[0]}; in whole tasks {told[1]}",
-        agrees=True if low > 0 else False if high < 0 else None,
+        paper="at least as good",
+        own=True,
+        ours=f"{held}; in whole tasks {whole}",
+        comparisons=(
+            measured(held, at_least=BELOW, name="held"),
+            measured(whole, at_least=BELOW, name="in whole tasks"),
+        ),
     )
 
 

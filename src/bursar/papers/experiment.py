@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bursar.model.errors import InputError
+from bursar.papers.equivalence import Comparison, Judgement, Uncounted, together
+from bursar.papers.summary import Row as Row
 
 if TYPE_CHECKING:
     import altair
@@ -21,14 +23,12 @@ EFFORTS: tuple[Effort, ...] = ("quick", "normal", "full")
 
 Cell = Mapping[str, Any]
 """Factors by name: numbers, strings, booleans."""
-Row = dict[str, Any]
-"""Factors and measures by name: numbers, strings, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """
-    One figure of the paper beside ours.
+    One figure or statement of the paper beside ours.
 
     Parameters
     ----------
@@ -37,10 +37,13 @@ class Finding:
     paper
         What the paper states; empty where it states nothing.
     ours
-        What came out, with its spread where there is one.
-    agrees
-        Whether the two agree within our spread; None where there is nothing to hold
-        it against.
+        What came out; spreads are half the 95 % interval.
+    comparisons
+        All that have to agree; empty where there is nothing to hold ours against.
+    own
+        Whether the statement is a claim of ours rather than of the paper.
+    uncounted
+        Why the finding does not count, if it does not; there is no judgement then.
     remark
         What differs and why, or what the figure means; may be empty.
     """
@@ -48,8 +51,31 @@ class Finding:
     what: str
     paper: str
     ours: str
-    agrees: bool | None
+    comparisons: tuple[Comparison, ...] = ()
+    own: bool = False
+    uncounted: Uncounted | None = None
     remark: str = ""
+
+    @property
+    def verdict(self) -> Judgement | Uncounted | None:
+        """What the rule says of all comparisons; None where there are none."""
+        if self.uncounted is not None:
+            return self.uncounted
+        if not self.comparisons:
+            return None
+        return together(each.judgement for each in self.comparisons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "what": self.what,
+            "paper": self.paper,
+            "own": self.own,
+            "ours": self.ours,
+            "verdict": self.verdict,
+            "comparisons": [each.to_dict() for each in self.comparisons],
+            "remark": self.remark,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +140,8 @@ class Outcome:
         Of all cells, in their order.
     cells, cached
         How many there were, and how many of them were kept from before.
+    seeds
+        How many different ones they had.
     seconds
         Of processors spent on the cells, those of kept ones included.
     """
@@ -124,6 +152,7 @@ class Outcome:
     cells: int
     cached: int
     seconds: float
+    seeds: int = 1
     findings: list[Finding] = field(default_factory=list)
 
 

@@ -184,8 +184,7 @@ def _draw_outage(rows: Sequence[Row]) -> "dict[str, altair.TopLevelMixin]":
 
 ABOUT = (
     "1, 2 or 4 users, each with 100 jobs of 90 s, 1,980 s and 171,000; ten owners of a "
-    "processor each, at 10 to 28 per processor-second. Means ± half the 95 % interval; where "
-    "that crosses what is expected, neither agreement nor the contrary is claimed."
+    "processor each, at 10 to 28 per processor-second. Means ± half the 95 % interval."
 )
 
 EXPERIMENTS: tuple[Experiment, ...] = (

@@ -66,6 +66,7 @@ def run(
         cells=len(cells),
         cached=len(cells) - len(missing),
         seconds=sum(before[key]["seconds"] for key in keys),
+        seeds=len({cell["seed"] for cell in cells}),
         findings=experiment.findings(rows),
     )
 

@@ -1,5 +1,6 @@
-"""Rows in groups: mean, deviation and number, and how they are written."""
+"""Group rows: mean, deviation, interval and number, and how they are written."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bursar.papers.experiment import Row
+from bursar.simulation.datagrid.confidence import half_interval
+
+Row = dict[str, Any]
+"""Factors and measures by name: numbers, strings, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,23 @@ class Summary:
         """Standard error of the mean."""
         return self.deviation / float(np.sqrt(self.count)) if self.count else float("nan")
 
+    @property
+    def half_width(self) -> float:
+        """Half the 95 % confidence interval of the mean (Student); infinite for one value."""
+        return half_interval(self.error, self.count)
+
+    def scaled(self, factor: float, offset: float = 0.0) -> "Summary":
+        """Return the sample of all values times a factor, plus an offset."""
+        return Summary(factor * self.mean + offset, abs(factor) * self.deviation, self.count)
+
     def __str__(self) -> str:
-        spread = float(f"{self.deviation:.2g}")  # two digits, and no exponent
-        return f"{self.mean:,.4g} ± {spread:,.10g} (n = {self.count})"
+        """The mean and half its 95 % interval."""
+        return f"{self.mean:,.4g} ± {rounded(self.half_width)}"
+
+
+def rounded(spread: float) -> str:
+    """Write half an interval with two digits and no exponent; "?" where it is infinite."""
+    return f"{float(f'{spread:.2g}'):,.10g}" if math.isfinite(spread) else "?"
 
 
 def grouped(rows: Sequence[Row], by: Sequence[str], value: str) -> dict[tuple[Any, ...], Summary]:
@@ -48,6 +66,45 @@ def grouped(rows: Sequence[Row], by: Sequence[str], value: str) -> dict[tuple[An
 def selected(rows: Sequence[Row], **wanted: Any) -> list[Row]:
     """Rows of these factors."""
     return [row for row in rows if all(row.get(k) == v for k, v in wanted.items())]
+
+
+def clustered(rows: Sequence[Row], by: Sequence[str], value: str) -> Summary:
+    """
+    Summarise the means of groups, where the rows of one group depend on each other.
+
+    Parameters
+    ----------
+    by
+        What the rows of a group share: a seed, mostly.
+    """
+    return Summary.of([each.mean for each in grouped(rows, by, value).values()])
+
+
+def deviation_ratio(first: Sequence[float], second: Sequence[float]) -> Summary:
+    """
+    Summarise by how much the logarithm of one standard deviation is above another's.
+
+    Parameters
+    ----------
+    first, second
+        Pairs of measurements, of equal length. With fewer than three pairs, or where one
+        sample does not vary, nothing can be said.
+
+    References
+    ----------
+    .. [1] Miller (1968). Jackknifing variances. Annals of Mathematical Statistics 39(2): 567-582.
+    """
+    n = len(first)
+    if n < 3 or min(np.std(first), np.std(second)) == 0.0:
+        return Summary.of([])
+    whole = _log_ratio(np.asarray(first), np.asarray(second))
+    without = [_log_ratio(np.delete(first, i), np.delete(second, i)) for i in range(n)]
+    return Summary.of([n * whole - (n - 1) * each for each in without])
+
+
+def _log_ratio(first: np.ndarray, second: np.ndarray) -> float:
+    with np.errstate(divide="ignore"):
+        return float(np.log(np.std(first, ddof=1)) - np.log(np.std(second, ddof=1)))
 
 
 def paired(rows: Sequence[Row], on: Sequence[str], value: str, first: Row, second: Row) -> Summary:

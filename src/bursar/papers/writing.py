@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,9 @@ def to_dict(outcome: Outcome) -> dict[str, Any]:
         "effort": outcome.effort,
         "cells": outcome.cells,
         "cached": outcome.cached,
+        "seeds": outcome.seeds,
         "processor_seconds": round(outcome.seconds, 3),
-        "findings": [asdict(finding) for finding in outcome.findings],
+        "findings": [finding.to_dict() for finding in outcome.findings],
         "rows": outcome.rows,
     }
 

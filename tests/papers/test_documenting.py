@@ -1,0 +1,103 @@
+"""Findings rendered into a page: between its markers, and nothing else of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bursar.model.errors import InputError
+from bursar.papers.documenting import (
+    entry_of,
+    read_entries,
+    record,
+    tally,
+    update_page,
+)
+from bursar.papers.equivalence import measured
+from bursar.papers.experiment import Experiment, Finding, Outcome
+
+
+def outcome_of(*findings: Finding) -> Outcome:
+    experiment = Experiment(
+        paper="paper",
+        figure="table-2",
+        title="squares",
+        about="",
+        cells=lambda effort: [],
+        measure=lambda cell, data: [],
+        findings=lambda rows: [],
+        charts=lambda rows: {},
+    )
+    return Outcome(
+        experiment=experiment, effort="full", rows=[], cells=4, cached=0, seconds=0.0, seeds=2,
+        findings=list(findings),
+    )  # fmt: skip
+
+
+AGREES = Finding(
+    what="area | all", paper="9", ours="9\n8", comparisons=(measured(9.0, 8.5, 9.5),), remark="so"
+)
+OURS = Finding(what="speed", paper="best", ours="3", own=True, comparisons=(measured(3.0, 4.0),))
+PAGE = """\
+# Page
+
+<!-- findings: all -->
+outdated
+<!-- end -->
+
+By hand.
+
+<!-- findings: table-2 -->
+<!-- end -->
+"""
+
+
+def test_blocks_are_rendered_and_the_rest_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "paper.md").write_text(PAGE)
+    record(tmp_path / "paper.json", "paper", {"table-2": entry_of(outcome_of(AGREES, OURS))},
+           ["table-2"])  # fmt: skip
+    update_page(tmp_path, "paper")
+    page = (tmp_path / "paper.md").read_text()
+    assert "By hand." in page
+    assert "outdated" not in page
+    lines = page.splitlines()
+    assert "| area \\| all | 9 | 9<br>8<br>*so* | 8.5 to 9.5 | agrees |" in lines
+    assert "| speed | ours: best | 3 | ≥ 4 | **differs** |" in lines
+    count = "1 agrees, 0 differ, 0 open; claims of our own: 0 hold, 1 fail, 0 open."
+    assert f"`bursar reproduce paper --table 2 --full`: 4 cells, 2 seeds; {count}" in lines
+    assert f"All figures together: {count}" in lines
+    update_page(tmp_path, "paper")
+    assert (tmp_path / "paper.md").read_text() == page
+
+
+def test_a_figure_replaces_its_own_entry_only(tmp_path: Path) -> None:
+    path = tmp_path / "paper.json"
+    record(path, "paper", {"b": entry_of(outcome_of(AGREES)), "gone": {}}, ["a", "b", "gone"])
+    record(path, "paper", {"a": entry_of(outcome_of(OURS))}, ["a", "b"])
+    entries = read_entries(path)
+    assert list(entries) == ["a", "b"]
+    assert [e["findings"][0]["what"] for e in entries.values()] == ["speed", "area | all"]
+
+
+def test_a_page_without_findings_is_told_apart(tmp_path: Path) -> None:
+    assert update_page(tmp_path, "paper") is None
+    (tmp_path / "paper.md").write_text(PAGE)
+    with pytest.raises(InputError, match="table-2"):
+        update_page(tmp_path, "paper")
+    (tmp_path / "paper.json").write_text("[]")
+    with pytest.raises(InputError, match="does not hold the findings"):
+        update_page(tmp_path, "paper")
+
+
+def test_verdicts_are_counted_apart() -> None:
+    told: list[dict[str, Any]] = [
+        {"verdict": verdict, "own": own}
+        for verdict, own in (
+            ("agrees", False), ("differs", False), ("differs", False), (None, False),
+            ("agrees", True), ("identity", False), ("impossible", False),
+        )
+    ]  # fmt: skip
+    assert tally(told) == (
+        "1 agrees, 2 differ, 0 open; claims of our own: 1 hold, 0 fail, 0 open; "
+        "not counted: 1 true by construction, 1 impossible as published"
+    )
