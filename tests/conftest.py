@@ -8,6 +8,7 @@ from tests.durations import pytest_collection_modifyitems as pytest_collection_m
 from tests.durations import pytest_runtest_logreport as pytest_runtest_logreport
 from tests.durations import pytest_sessionfinish as pytest_sessionfinish
 from tests.testgrid.clusters import slurm as slurm
+from tests.testgrid.clusters import usual_slurm as usual_slurm
 
 DATA = Path(
     os.environ.get("BURSAR_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")

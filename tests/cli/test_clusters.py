@@ -16,6 +16,8 @@ import pytest
 from tests.cli.conftest import PATIENCE, Folder
 
 from bursar.dispatch.journal import read_journal
+from bursar.provisioning.silence import SILENCE
+from bursar.sites.job_watch import LATEST
 from bursar.testgrid.slurm import Cluster
 
 CAMPAIGN = """\
@@ -32,7 +34,7 @@ runtime = {runtime}
 CLUSTER = """\
 [site.c]
 kind = "slurm"
-processors = 16
+processors = {processors}
 unit_price = "2 SU/core-hour"
 queue = "{queue}"
 environment = {{ SLURM_CONF = "{conf}" }}
@@ -63,7 +65,8 @@ class Ground:
 
     def sites(self, *others: str, queue: str = "main", more: str = "", conf: str = "") -> None:
         conf = conf or self.cluster.environment["SLURM_CONF"]
-        text = CLUSTER.format(queue=queue, conf=conf, more=more)
+        processors = self.cluster.processors
+        text = CLUSTER.format(queue=queue, conf=conf, more=more, processors=processors)
         self.folder.write("s.toml", "\n".join([*others, text]))
 
     @property
@@ -177,25 +180,98 @@ def test_no_secret_is_where_others_may_read_it(ground: Ground) -> None:
     ground.finish(process)
 
 
-def test_pilots_that_are_cancelled_and_nodes_that_crash(ground: Ground) -> None:
-    """Their tasks run again; nothing is lost and nothing done twice in the results."""
-    ground.campaign(48, command="sleep 0.5", runtime=0.5, more="[retry]\nattempts = 6")
-    ground.sites(LOCAL, more='[site.c.pool]\nacquisition = "one-at-a-time"\nmost = 8')
-    process = ground.start()
-    ground.folder.until(lambda: len(ground.jobs("--states=R")) == 8, process)
-    ground.cluster.run("scancel", ground.jobs("--states=R")[0])
-    job = ground.jobs("--states=R")[-1]
-    node = re.search(r" NodeList=(n\d)", ground.cluster.run("scontrol", "show", "job", job))
-    assert node is not None
-    ground.cluster.stop_node(node[1], at_once=True)
+@pytest.fixture
+def usual(folder: Folder, usual_slurm: Cluster) -> Iterator[Ground]:
+    """With a cluster by Slurm's own times, whose nodes are all there before and after."""
+    made = Ground(folder, usual_slurm)
     try:
-        said = ground.finish(process)
+        yield made
+        until(lambda: not made.jobs())
     finally:
-        ground.cluster.start_node(node[1])
+        folder.close()
+        if left := made.jobs():
+            usual_slurm.run("scancel", *left)
+        for node in usual_slurm.nodes:
+            if not usual_slurm.node_is_running(node):
+                usual_slurm.start_node(node)
+
+
+class Losses:
+    """What a pool did after a loss, by the run's journal."""
+
+    def __init__(self, ground: Ground, moment: float) -> None:
+        events = read_journal(ground.made / "journal.sqlite").events
+        steps = [(e.time - moment, json.loads(e.text)) for e in events if e.kind == "asked"]
+        self.steps = [(after, step) for after, step in steps if after > 0]
+
+    def after(self, step: str) -> list[float]:
+        """Seconds from the loss to each such step."""
+        return [after for after, one in self.steps if one["step"] == step]
+
+    def reasons(self, step: str) -> list[str]:
+        return [one["reason"] for _, one in self.steps if one["step"] == step]
+
+
+def test_pilots_that_are_cancelled(usual: Ground) -> None:
+    """Their tasks run again; nothing is lost and nothing done twice in the results."""
+    usual.campaign(48, command="sleep 0.5", runtime=0.5, more="[retry]\nattempts = 6")
+    usual.sites(LOCAL, more='[site.c.pool]\nacquisition = "one-at-a-time"\nmost = 8')
+    process = usual.start()
+    usual.folder.until(lambda: len(usual.jobs("--states=R")) == 8, process)
+    usual.cluster.run("scancel", *usual.jobs("--states=R")[:4])
+    said = usual.finish(process)
 
     assert "48 of 48 succeeded" in said
     assert "cancelled" in said
-    assert len(ground.results()) == 48
+    assert len(usual.results()) == 48
+
+
+def test_a_node_that_crashes_is_replaced_before_slurm_notices(usual: Ground) -> None:
+    """
+    Slurm believes in it for five minutes; the run does not.
+
+    Twelve of 16 pilots run on it. Others are asked for, those go back, and each task has one
+    result.
+    """
+    usual.campaign(16, command="sleep 6", runtime=6, more="[retry]\nattempts = 6")
+    usual.sites(more='[site.c.pool]\nacquisition = "one-at-a-time"')
+    process = usual.start()
+    usual.folder.until(lambda: len(usual.jobs("--states=R")) == 16, process)
+    time.sleep(1.5)  # so that tasks run
+    on_first = usual.jobs("--states=R", "--nodelist=n1")
+    assert len(on_first) == 12
+    crashed = time.time()
+    usual.cluster.stop_node("n1")
+    said = usual.finish(process)
+
+    assert usual.cluster.states()["n1"].rstrip("*") not in ("down", "idle")
+    assert "16 of 16 succeeded" in said
+    assert len(usual.results()) == 16
+    losses = Losses(usual, crashed)
+    assert len(losses.after("asked")) == 12
+    assert losses.reasons("given back").count(SILENCE) == 12
+
+
+@pytest.mark.long
+def test_half_of_48_pilots_are_cancelled_in_a_calm_moment(usual: Ground) -> None:
+    """Replacements are asked for long before the next look would have been due."""
+    usual.campaign(96, command="sleep 60", runtime=60)
+    usual.sites(more='[site.c.pool]\nacquisition = "one-at-a-time"\nmax_pending = 64')
+    process = usual.start()
+    usual.folder.until(lambda: len(usual.jobs("--states=R")) == 48, process)
+    time.sleep(50.0)  # by then the queue is looked at every 10 s
+    cancelled = time.time()
+    usual.cluster.run("scancel", *usual.jobs("--states=R")[::2])
+    until(lambda: len(Losses(usual, cancelled).after("asked")) >= 24)
+    began = time.monotonic()
+    usual.cluster.run("squeue")
+    losses = Losses(usual, cancelled)
+    asked, gone = losses.after("asked"), losses.after("lost")
+    print(f"lost after {gone[0]:.2f} to {gone[-1]:.2f} s, asked after {asked[0]:.2f} to "
+          f"{asked[23]:.2f} s; one squeue takes {time.monotonic() - began:.2f} s")  # fmt: skip
+    assert asked[23] < LATEST
+    process.send_signal(signal.SIGINT)
+    usual.finish(process, status=130)
 
 
 def test_a_controller_that_is_away_for_a_while(ground: Ground) -> None:

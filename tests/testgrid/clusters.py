@@ -46,3 +46,20 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.down()
+
+
+@pytest.fixture(scope="session")
+def usual_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """
+    Start a cluster for the session with Slurm's own times: a dead node is noticed after 300 s.
+
+    It has 4 nodes with 12 processors each. Leave it as it was, as the other one.
+    """
+    need_slurm()
+    end_orphans(tmp_path_factory.getbasetemp().parent)
+    folder = tmp_path_factory.mktemp("usual") / "c"
+    cluster = Cluster.up(folder, name="usual", nodes=4, cpus=12, default_times=True)
+    try:
+        yield cluster
+    finally:
+        cluster.down()

@@ -20,11 +20,11 @@ STARTING = 120.0
 RETURNING = 1.0
 """Seconds for which a lost worker is waited for: a pilot replaces one that has died that soon."""
 
-PARTING = 15.0
+PARTING = 10.0
 """
 Seconds of silence after which an allocation without any worker is given back.
 
-A pilot that has lost its connection tries to return every 5 s at the latest, so that three
+A pilot that has lost its connection tries to return at once and ever more rarely, so that six
 attempts have failed by then.
 """
 

@@ -464,6 +464,25 @@ def test_nonsense_is_no_answer(tmp_path: Path) -> None:
     assert error.value.transient
 
 
+def test_a_cancelled_job_has_ended_although_its_node_does_not_answer(tmp_path: Path) -> None:
+    """It is completing for as long as the node is not called down, and is charged no further."""
+    line = "job|{0}|{0}|COMPLETING|1000|1022|4|n1|None"
+    lines = "; ".join(f'echo "{line.format(id)}"' for id in ("7", "8"))
+    manager = fake(tmp_path, sbatch="echo 7", squeue=lines, scancel="exit 0")
+
+    async def main() -> None:
+        assert await manager.submit(REQUEST) == ["7"]
+        assert (await manager.look(["7"]))["7"].state == "running"
+        await manager.cancel(["7"])
+        reports = await manager.look(["7", "8"])
+        assert (reports["7"].state, reports["7"].how) == ("ended", "cancelled")
+        assert reports["7"].ended == 1022.0
+        assert reports["8"].state == "running"
+        assert (await manager.usage(["7"]))["7"].cpu_seconds == 88.0
+
+    asyncio.run(main())
+
+
 def test_an_answer_that_is_none_is_looked_for(tmp_path: Path) -> None:
     """sbatch says nothing of a job, but the queue has it by its name; and not twice."""
     manager = fake(tmp_path, sbatch="exit 0", squeue='echo "job|7|7|PENDING|N/A|N/A|1||Priority"')

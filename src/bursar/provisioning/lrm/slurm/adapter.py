@@ -273,7 +273,18 @@ class Slurm:
         missing = [id for id in ids if id not in found]
         if missing:
             found.update(await self._recorded(missing))
-        return {id: found[id] for id in ids}
+        return {id: self._completing(found[id]) for id in ids}
+
+    def _completing(self, report: JobReport) -> JobReport:
+        """
+        Call a cancelled job ended while it is completing.
+
+        Slurm charges it no further. On a node that has died, it is completing for minutes, until
+        the node is called down.
+        """
+        if report.reason != words.COMPLETING or report.id not in self._cancelled:
+            return report
+        return replace(report, state="ended", how="cancelled", ended=report.until, until=None)
 
     async def _status(self, ids: Sequence[str]) -> reading.Status:
         """One command, however many there are: of very many, all of this user's are listed."""

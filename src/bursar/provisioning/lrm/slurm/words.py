@@ -62,6 +62,9 @@ STATES = {
     "PREEMPTED": Meaning("ended", "preempted"),
 }
 
+COMPLETING = "COMPLETING"
+"""Said of a job that is completing where Slurm gives no other reason."""
+
 _ENDING = (
     (re.compile(r"TimeLimit"), Meaning("ended", "timeout")),
     (re.compile(r"NonZeroExitCode|RaisedSignal|OutOfMemory"), Meaning("ended", "failed")),
@@ -128,7 +131,7 @@ def of_job(state: str, reason: str) -> tuple[Meaning, str]:
     if "COMPLETING" in words:
         ended = [m for m in known if m.state == "ended"]
         ended += [m for pattern, m in _ENDING if pattern.search(reason)]
-        return (ended[0] if ended else meaning), reason or "COMPLETING"
+        return (ended[0] if ended else meaning), reason or COMPLETING
     if meaning.state == "pending":
         for pattern, advice in _STUCK_FOR:
             if pattern.search(reason):
