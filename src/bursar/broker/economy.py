@@ -32,7 +32,10 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 
 GUESS = 60.0
-"""Seconds that a job is taken to need at first, where nothing says how long; it may have more."""
+"""Seconds that a job is taken to need where neither its runtime nor a limit of the goal says."""
+
+FIRST = 2.0
+"""Even shares of the goal for which a first job's processor is held; it may have more."""
 
 AHEAD = 0.2
 """Seconds of work that a processor is given ahead, so that it never waits for the next job."""
@@ -362,11 +365,28 @@ class Economy:
 
     def _expected(self, site: str, size: float) -> float:
         """Seconds that a job runs; a guess where nothing is known."""
-        if not self._estimates.is_known:
-            return GUESS
         facts = self._explorer.site(site)
+        if not self._estimates.is_known:
+            return GUESS if facts is None else self._even_share(facts)
         shared = facts is not None and facts.is_shared
         return (self._estimates.runs(site) if shared else self._estimates.takes(site)) * size
+
+    def _even_share(self, site: SiteFacts) -> float:
+        """
+        Seconds that a job of unknown length has at a site when all jobs left share the goal evenly.
+
+        The money left is shared by the jobs, the time left by the rounds in which the processors
+        of all sites do them. A share of the goal, unlike a number of seconds, makes a campaign
+        of one-second jobs go like one of one-hour jobs.
+        """
+        now, jobs, rate = self._clock(), max(1, self._backlog.jobs), site.unit_price or 0.0
+        processors = sum(site.processors for site in self._explorer.sites)
+        deadline, money = self._goal.deadline, self._money_left(now)
+        paid = max(0.0, money) / jobs / rate if rate > 0 else math.inf
+        rounds = math.ceil(jobs / max(1, processors))
+        lasting = math.inf if deadline is None else max(0.0, deadline - now) / rounds
+        share = min(paid, lasting)
+        return GUESS if math.isinf(share) else max(_SHORTEST, share)
 
     def _learn(self, outcome: Outcome, site: str, took: float) -> None:
         if outcome.status is Status.SUCCEEDED:
@@ -514,6 +534,8 @@ class Economy:
         seconds = self._expected(site.name, self._sizes[task])
         if site.is_shared:
             seconds *= 1.0 + self._estimates.quantile * self._estimates.spread
+        elif not self._estimates.is_known:
+            seconds *= FIRST
         seconds = max(_SHORTEST, seconds, self._asked.get(task, 0.0))
         if not self._estimates.is_known:  # what the money pays, and some for others
             rate = site.unit_price or 0.0
