@@ -229,8 +229,9 @@ def test_a_run_is_tried_again_under_other_policies(bag: Any) -> None:
     told = bag.json("simulate", "--replay", "r", "--policy", "all")
 
     rows = {row["policy"]: row for row in told["rows"]}
-    assert len(rows) == 8
-    assert rows["adaptive"]["cost"] < rows["as it was"]["cost"]
+    assert len(rows) == 9
+    assert rows["adaptive"]["cost"] < rows["as it was, simulated"]["cost"]
+    assert rows["time"]["saved_cost"] == 0
     assert "would have saved" in told["lesson"]
     assert "as it was" in bag.bursar("simulate", "--replay", "r", "--policy", "cost").stdout
     assert "--policy" in bag.bursar("simulate", "--replay", "r", "--policy", "x", status=2).stderr

@@ -25,6 +25,7 @@ def plan(
     whole: bool = False,
     limits: Limits | None = None,
     on_progress: OnProgress | None = None,
+    moment: float | None = None,
 ) -> Proposal:
     """
     What a campaign would take: time against cost, before anything starts.
@@ -46,6 +47,9 @@ def plan(
         How far to search: seed, population, generations, evaluations, time.
     on_progress
         Told the front so far.
+    moment
+        When the plan begins, seconds since the epoch: owners' prices follow it. None: now; 0
+        where a site is simulated.
 
     Returns
     -------
@@ -64,8 +68,9 @@ def plan(
     campaign = resolve_campaign(campaign)
     facts = suitable(campaign, on_offer(resolve_sites(sites)))
     if any(site.pricing is not None for site in facts):
-        simulated = any(site.kind == "simulated" for site in facts)
-        facts = at_prices(facts, 0.0 if simulated else time.time())
+        if moment is None:
+            moment = 0.0 if any(site.kind == "simulated" for site in facts) else time.time()
+        facts = at_prices(facts, moment)
     if processors is not None:
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)

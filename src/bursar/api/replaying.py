@@ -1,7 +1,16 @@
-"""A finished run, simulated again under other policies: what each would have come to."""
+"""
+A finished run, simulated again under other policies: what each would have come to.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+A real run pays for workers that start and stop, and for the moments between its tasks, which
+a simulation does not know. So all of that is measured in the run's journal and put into every
+simulation, the run itself is simulated again the same way, and the other policies are compared
+with that simulation and not with the bill.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +22,19 @@ from bursar.api.simulator import Simulator
 from bursar.broker.strategies import POLICIES, Named, Policy
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
-from bursar.model.outcome import Status
+from bursar.model.outcome import Outcome, Status
+from bursar.model.pricing import Calendar
+from bursar.model.site import SiteFacts
 from bursar.runs.folder import RunFolder
 from bursar.runs.reading import RunRecord, read_run, summarise
 from bursar.simulation.grid import Grid
-from bursar.simulation.world import Chance
+from bursar.simulation.world import Chance, Overhead
+
+AS_IT_WAS = "as it was"
+"""Name of the row with the figures of the run itself."""
+
+SIMULATED = "as it was, simulated"
+"""Name of the row with the run's own policy, simulated: the others are compared with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +45,7 @@ class Replayed:
     Parameters
     ----------
     policy
-        Which; ``"as it was"`` for the run itself.
+        Which; :data:`AS_IT_WAS` for the run itself, :data:`SIMULATED` for the run simulated.
     succeeded, tasks
         How many of how many.
     makespan, cost
@@ -44,21 +61,10 @@ class Replayed:
     cost: float | None
     deadline_met: bool | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """As ``bursar simulate --replay --json`` prints it."""
-        return {
-            "policy": self.policy,
-            "succeeded": self.succeeded,
-            "tasks": self.tasks,
-            "makespan_s": self.makespan,
-            "cost": self.cost,
-            "deadline_met": self.deadline_met,
-        }
-
 
 class Replay:
     """
-    A run under several policies, the way it was first.
+    A run under several policies.
 
     Parameters
     ----------
@@ -67,7 +73,7 @@ class Replay:
     currency
         Of every cost.
     rows
-        The run, and each policy.
+        The run, the run simulated, and each policy simulated.
     """
 
     exit_status = 0
@@ -78,19 +84,34 @@ class Replay:
         self.rows = tuple(rows)
 
     @property
+    def cost_error(self) -> float | None:
+        """What the simulation of the run costs more than the run did, currency units."""
+        was, again, *_ = self.rows
+        return _difference(again.cost, was.cost)
+
+    def saved(self, row: Replayed) -> tuple[float | None, float | None]:
+        """Seconds and currency units that a row saves against the run simulated."""
+        base = self.rows[1]
+        return _difference(base.makespan, row.makespan), _difference(base.cost, row.cost)
+
+    @property
     def lesson(self) -> str:
-        """What another policy would have saved, in a line."""
-        was, *others = self.rows
-        whole = [r for r in others if r.succeeded >= was.succeeded and r.deadline_met is not False]
-        cheaper = [r for r in whole if _saved(was.cost, r.cost) > 0]
+        """
+        What another policy would have saved, in a line.
+
+        What is smaller than the error of the simulation is not called a saving.
+        """
+        was, base, *others = self.rows
+        whole = [r for r in others if r.succeeded >= base.succeeded and r.deadline_met is not False]
+        cheaper = [r for r in whole if _saved(was.cost, base.cost, r.cost) > 0]
         if cheaper:
             best = min(cheaper, key=lambda r: (r.cost or 0.0, r.makespan or 0.0))
-            saved = _saved(was.cost, best.cost)
+            saved = _saved(was.cost, base.cost, best.cost)
             return f"{best.policy} would have saved {saved:.4g} {self.currency}"
-        faster = [r for r in whole if _saved(was.makespan, r.makespan) > 0]
+        faster = [r for r in whole if _saved(was.makespan, base.makespan, r.makespan) > 0]
         if faster:
             best = min(faster, key=lambda r: (r.makespan or 0.0, r.cost or 0.0))
-            saved = _saved(was.makespan, best.makespan)
+            saved = _saved(was.makespan, base.makespan, best.makespan)
             return f"{best.policy} would have saved {saved:.4g} s, and no money"
         return "no other policy would have done better"
 
@@ -99,8 +120,22 @@ class Replay:
         return {
             "run": self.run,
             "currency": self.currency,
-            "rows": [row.to_dict() for row in self.rows],
+            "rows": [self._row_to_dict(row) for row in self.rows],
+            "cost_error": self.cost_error,
             "lesson": self.lesson,
+        }
+
+    def _row_to_dict(self, row: Replayed) -> dict[str, Any]:
+        seconds, amount = (None, None) if row is self.rows[0] else self.saved(row)
+        return {
+            "policy": row.policy,
+            "succeeded": row.succeeded,
+            "tasks": row.tasks,
+            "makespan_s": row.makespan,
+            "cost": row.cost,
+            "deadline_met": row.deadline_met,
+            "saved_s": seconds,
+            "saved_cost": amount,
         }
 
     def print(self) -> None:
@@ -114,11 +149,12 @@ def replay(
     name: str | Path, policies: Sequence[Policy] = POLICIES, *, runs: str | Path = RUNS
 ) -> Replay:
     """
-    Simulates a run again under other policies.
+    Simulates a run again, by its own policy and under others.
 
     Tasks take what they took, on the sites there were, by their speeds; a policy knows what
     was known at the begin: the estimates. A task that did not succeed takes what the others
-    took over their estimates. What starting workers took is left out.
+    took over their estimates. Workers start and stop as slowly as they did in the run, and
+    owners ask what they asked then. The own policy of a run that was planned is its plan.
 
     Parameters
     ----------
@@ -136,49 +172,142 @@ def replay(
         no policy but a plan could run them.
     """
     record = read_run(RunFolder.open(Path(runs), str(name)))
-    campaign = record.campaign
-    work = _work(record)
+    took = _seconds(record)
+    work = _work(record, took)
     if not work:
         raise InputError(f"no task of run {record.folder.name} has succeeded: nothing to replay")
-    idle = (replace(s, kind="simulated") if s.kind == "local" else s for s in record.info.sites)
-    grid = Grid(tuple(idle))
     told = summarise(record)
-    rows = [_row("as it was", told)]
+    rows = [_row(AS_IT_WAS, told)]
 
     def work_through() -> None:
+        again = _Again(record, work)
+        own, summary = again.as_it_was()
+        rows.append(_row(SIMULATED, summary))
         for policy in policies:
-            summary = _simulated(campaign, grid, policy, work)
-            if summary is not None:
-                rows.append(_row(policy, summary))
+            simulated = summary if policy == own else again.under(policy)
+            if simulated is not None:
+                rows.append(_row(policy, simulated))
 
     outside_loops(work_through)
     return Replay(record.folder.name, told["currency"], rows)
 
 
-def _simulated(
-    campaign: Campaign, grid: Grid, policy: Policy, work: dict[int, float]
-) -> dict[str, Any] | None:
-    strategy: Named | None = None
-    if policy != "planned":
-        strategy, campaign = choose_strategy(campaign, grid.sites, policy)
-    if strategy is None and any(t.runtime is None for t in campaign.workflow.tasks):
-        return None
-    simulator = Simulator(campaign, grid, Chance(), strategy=strategy, work=work)
-    if strategy is not None:
-        return simulator.carry_out(None, {})
-    proposal = make_plan(campaign, grid.sites)
-    plan = proposal.chosen or proposal.nearest()
-    return simulator.carry_out(plan, proposal.to_dict())
+class _Again:
+    """
+    Simulates a run with what was measured of it.
+
+    Parameters
+    ----------
+    work
+        Seconds at speed 1 that each task takes.
+    """
+
+    def __init__(self, record: RunRecord, work: Mapping[int, float]) -> None:
+        self._record = record
+        self._campaign = record.campaign
+        self._work = work
+        self._overheads = _overheads(record)
+        sites = record.info.sites
+        self._grid = Grid(tuple(sites))
+        # Numbers as large as a date cost digits: only where prices follow the date.
+        self._epoch = record.lives[0][0] if any(_follows_date(site) for site in sites) else 0.0
+
+    def as_it_was(self) -> tuple[Policy | None, dict[str, Any]]:
+        """The run's own policy, if it is one that can be named, and what it comes to."""
+        info = self._record.info
+        if info.strategy is not None:
+            return info.strategy, self._simulator(info.strategy).carry_out(None, {})
+        if info.dynamic or info.brokering is not None:
+            return None, self._simulator(None).carry_out(None, {})
+        proposal, plan = self._record.planned
+        return "planned", self._simulator(None).carry_out(plan, proposal)
+
+    def under(self, policy: Policy) -> dict[str, Any] | None:
+        """What a policy comes to; None where it cannot be simulated."""
+        strategy: Named | None = None
+        campaign = self._campaign
+        if policy != "planned":
+            strategy, campaign = choose_strategy(campaign, self._grid.sites, policy)
+        if strategy is not None:
+            return self._simulator(strategy).carry_out(None, {})
+        if any(task.runtime is None for task in campaign.workflow.tasks):
+            return None
+        proposal = make_plan(campaign, self._grid.sites, moment=self._epoch)
+        plan = proposal.chosen or proposal.nearest()
+        return self._simulator(None, campaign).carry_out(plan, proposal.to_dict())
+
+    def _simulator(self, strategy: Named | None, campaign: Campaign | None = None) -> Simulator:
+        info = self._record.info
+        return Simulator(
+            campaign or self._campaign,
+            self._grid,
+            Chance(),
+            strategy=strategy,
+            out_of_reach=info.out_of_reach,
+            brokering=info.brokering,
+            dynamic=info.dynamic and strategy is None,
+            work=self._work,
+            overheads=self._overheads,
+            epoch=self._epoch,
+        )
 
 
-def _work(record: RunRecord) -> dict[int, float]:
+def _follows_date(site: SiteFacts) -> bool:
+    return site.pricing is not None and any(isinstance(r, Calendar) for r in site.pricing.rules)
+
+
+def _by_lease(record: RunRecord) -> dict[str, list[Outcome]]:
+    """Outcomes of each lease, by start."""
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for entry in record.journal.records:
+        found[entry.lease].append(entry.outcome)
+    return {lease: sorted(of, key=lambda o: o.start) for lease, of in found.items()}
+
+
+def _overheads(record: RunRecord) -> dict[str, list[Overhead]]:
+    """What the pilots at each site were paid for besides their tasks, in order; else all pilots."""
+    ran = _by_lease(record)
+    measured: dict[str, list[Overhead]] = defaultdict(list)
+    for lease in sorted(record.leases, key=lambda lease: lease.start):
+        of = ran.get(lease.id)
+        if of and lease.end is not None:
+            starting = max(0.0, of[0].start - lease.start)
+            stopping = max(0.0, lease.end - max(o.end for o in of))
+            measured[lease.site].append(Overhead(starting, stopping))
+    everywhere = [one for of in measured.values() for one in of]
+    return {
+        site.name: found
+        for site in record.info.sites
+        if (found := measured.get(site.name, everywhere))
+    }
+
+
+def _seconds(record: RunRecord) -> dict[int, float]:
+    """
+    Seconds that each task which succeeded held its processors.
+
+    On a single processor that includes the moment between the task before and it.
+    """
+    single = {lease.id for lease in record.leases if lease.processors == 1}
+    before: dict[int, float] = {}  # the end of what ran before, by task
+    for lease, of in _by_lease(record).items():
+        if lease in single:
+            before |= {b.task: a.end for a, b in pairwise(of)}
+    return {
+        number: r.outcome.end - min(r.outcome.start, before.get(number, r.outcome.start))
+        for number, r in record.final.items()
+        if r.outcome.status is Status.SUCCEEDED
+    }
+
+
+def _work(record: RunRecord, seconds: Mapping[int, float]) -> dict[int, float]:
     """Seconds at speed 1 that each task took, or would have taken."""
     speeds = {site.name: site.speed for site in record.info.sites}
     tasks = record.campaign.workflow.tasks
     took = {
-        number: (r.outcome.end - r.outcome.start) * speeds[r.site]
-        for number, r in record.final.items()
-        if r.outcome.status is Status.SUCCEEDED and r.site in speeds
+        number: held * speeds[record.final[number].site]
+        for number, held in seconds.items()
+        if record.final[number].site in speeds
     }
     if not took:
         return {}
@@ -203,11 +332,17 @@ def _row(policy: str, summary: dict[str, Any]) -> Replayed:
     )
 
 
-def _saved(before: float | None, after: float | None) -> float:
-    if before is None or after is None:
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
+
+
+def _saved(was: float | None, base: float | None, other: float | None) -> float:
+    """What is saved against the run simulated; 0 where that is less than the simulation's error."""
+    if was is None or base is None or other is None:
         return 0.0
-    saved = before - after
-    return saved if saved > _CLOSE * max(before, after) else 0.0
+    saved = base - other
+    return saved if saved > max(abs(base - was), _CLOSE * max(base, other)) else 0.0
 
 
 _CLOSE = 1e-6
+"""Relative; what rounding may lose."""

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ from bursar.simulation.clock import VirtualLoop
 from bursar.simulation.grid import Arrivals, Grid
 from bursar.simulation.haulage import SimulatedHaulage
 from bursar.simulation.site import SimulatedSite
-from bursar.simulation.world import Chance
+from bursar.simulation.world import Chance, Overhead
 
 if TYPE_CHECKING:
     from bursar.provisioning.pool import Pool
@@ -69,6 +70,10 @@ class Simulator:
         Where logical files are at the begin, by name.
     work
         Seconds at speed 1 that tasks really take; None: as estimated.
+    overheads
+        See :class:`bursar.simulation.world.World`.
+    epoch
+        When the simulation begins, seconds since the epoch: owners' prices follow it.
     progress
         Whether to show it on stderr.
     """
@@ -87,9 +92,13 @@ class Simulator:
         dynamic: bool = False,
         copies: Mapping[str, Sequence[Replica]] | None = None,
         work: Mapping[int, float] | None = None,
+        overheads: Mapping[str, Sequence[Overhead]] | None = None,
+        epoch: float = 0.0,
         progress: bool = False,
     ) -> None:
         self.work = work
+        self.overheads = overheads
+        self.epoch = epoch
         self.strategy = strategy
         self.out_of_reach: OutOfReach = out_of_reach
         self.brokering = brokering
@@ -162,13 +171,19 @@ class Simulator:
         argv: Sequence[str] = (),
     ) -> tuple[dict[str, Any], list[Record]]:
         campaign, grid = self.campaign, self.grid
-        sites = grid.open(campaign.workflow, self.chance, arrivals=arrivals, work=self.work)
+        sites = grid.open(
+            campaign.workflow,
+            self.chance,
+            arrivals=arrivals,
+            work=self.work,
+            overheads=self.overheads,
+        )
         brokerage = None
         if plan is None and self.brokering is not None:
             brokerage = self._brokerage(sites, self.brokering)
         surroundings = Surroundings(
             sites=sites,
-            loop=VirtualLoop,
+            loop=partial(VirtualLoop, self.epoch),
             just_in_time=None if self.dynamic else self._supply(sites, plan, brokerage),
             pool=_pool() if self.dynamic else None,
             beside=nullcontext if brokerage is None else brokerage.running,

@@ -74,7 +74,9 @@ def print_replay(replay: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     console = Console()
-    table = Table("policy", "tasks done", "makespan", "cost", "deadline", box=None, pad_edge=True)
+    table = Table(
+        "policy", "tasks done", "makespan", "cost", "saved", "deadline", box=None, pad_edge=True
+    )
     for row in replay["rows"]:
         met = {None: "", True: "met", False: "missed"}[row["deadline_met"]]
         table.add_row(
@@ -82,6 +84,7 @@ def print_replay(replay: Mapping[str, Any]) -> None:
             f"{row['succeeded']} of {row['tasks']}",
             span(row["makespan_s"]),
             amount(row["cost"], replay["currency"]),
+            "" if row["saved_cost"] is None else amount(row["saved_cost"], replay["currency"]),
             met,
         )
     console.print(table)

@@ -22,15 +22,16 @@ _ROUNDING = 1e-6
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """
-    A loop on virtual time.
+    A loop on virtual time, whose clock starts at 0.
 
-    Its clock starts at 0, which is also second 0 of the epoch: see :attr:`epoch`.
+    Parameters
+    ----------
+    epoch
+        What the clock's 0 is, seconds since the epoch.
     """
 
-    epoch = 0.0
-    """What the loop's time 0 is, seconds since the epoch."""
-
-    def __init__(self) -> None:
+    def __init__(self, epoch: float = 0.0) -> None:
+        self.epoch = epoch
         self._now = 0.0
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._next_port = 1

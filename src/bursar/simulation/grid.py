@@ -18,7 +18,7 @@ from bursar.model.trace import Trace
 from bursar.model.workflow import Workflow
 from bursar.simulation.loaded import LoadedCluster
 from bursar.simulation.site import SimulatedSite, advertised
-from bursar.simulation.world import Chance, World
+from bursar.simulation.world import Chance, Overhead, World
 
 Arrivals = Literal["log", "expected", "none"]
 """Of a cluster's own jobs: those of the log; what one can expect, the week before again and
@@ -79,6 +79,7 @@ class Grid:
         *,
         arrivals: Arrivals = "log",
         work: Mapping[int, float] | None = None,
+        overheads: Mapping[str, Sequence[Overhead]] | None = None,
     ) -> dict[str, SimulatedSite]:
         """
         The sites of one simulation, by name.
@@ -87,7 +88,7 @@ class Grid:
         ----------
         arrivals
             Which jobs of the clusters' own are still to come.
-        work
+        work, overheads
             See :class:`bursar.simulation.world.World`.
 
         Raises
@@ -95,7 +96,7 @@ class Grid:
         InputError
             When a runtime is unknown.
         """
-        world = World(workflow, self.sites, chance, work)
+        world = World(workflow, self.sites, chance, work, overheads)
         opened = {}
         for site in self.sites:
             cluster = self._clusters.get(site.name)

@@ -174,9 +174,12 @@ class SimulatedSite:
     ) -> "HeldProcessors":
         """One worker, at once or when the queue lets it; see the Site protocol."""
         job = await self._wait_in_queue(pilot) if pilot.start is None else None
-        held = HeldProcessors(self, job, pilot.processors)
+        overhead = self._world.overhead(pilot.site)
+        held = HeldProcessors(self, job, pilot.processors, overhead.stopping)
         try:
             begin()
+            if overhead.starting:
+                await asyncio.sleep(overhead.starting)
             await held.start(
                 SimulatedWorker(
                     self._world,
@@ -256,10 +259,21 @@ class SimulatedSite:
 
 
 class HeldProcessors:
-    """A pilot on a simulated site."""
+    """
+    A pilot on a simulated site.
 
-    def __init__(self, site: SimulatedSite, job: int | None, processors: int) -> None:
+    Parameters
+    ----------
+    stopping
+        Seconds until its processors are given back once it is released.
+    """
+
+    def __init__(
+        self, site: SimulatedSite, job: int | None, processors: int, stopping: float = 0.0
+    ) -> None:
         self._site = site
+        self._stopping = stopping
+        self._is_stopping = False
         self._job = job
         self._bought = 0 if job is not None else processors
         site._hold(self._bought)
@@ -273,8 +287,8 @@ class HeldProcessors:
 
     @property
     def workers(self) -> int:
-        """One, while it is there."""
-        return int(self._worker is not None and self._worker.is_there)
+        """One, until it has been released."""
+        return int(self._worker is not None and (self._worker.is_there or self._is_stopping))
 
     async def lost(self) -> tuple[Loss, str]:
         """Never: its machine takes nothing away before its time."""
@@ -283,6 +297,10 @@ class HeldProcessors:
     async def release(self) -> None:
         """The worker goes, and its job ends."""
         if self._worker is not None:
+            if self._stopping:
+                self._is_stopping = True
+                await asyncio.sleep(self._stopping)
+                self._is_stopping = False
             self._worker.leave()
         if self._job is not None:
             self._site._cancel(self._job)

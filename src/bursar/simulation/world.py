@@ -1,8 +1,9 @@
 """What really happens to tasks that are simulated: how long they take, and which fail."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -44,6 +45,23 @@ class Chance:
             raise InputError(f"must not be negative, got {self.seed}", where="seed")
 
 
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """
+    Seconds for which processors are paid besides those in which tasks run.
+
+    Parameters
+    ----------
+    starting
+        From when a pilot has its processors until its worker takes the first task.
+    stopping
+        From when a pilot goes back until its processors are paid no more.
+    """
+
+    starting: float = 0.0
+    stopping: float = 0.0
+
+
 class World:
     """
     Tells workers what becomes of their attempts, and when data have arrived.
@@ -57,6 +75,9 @@ class World:
     work
         Seconds at speed 1 that tasks really take, where that is known; else what was
         estimated.
+    overheads
+        Of the pilots at each site, by its name, in the order in which they begin; more pilots
+        than these have their mean. None: workers start and stop in no time.
 
     Raises
     ------
@@ -70,7 +91,10 @@ class World:
         sites: Sequence[SiteFacts],
         chance: Chance | None = None,
         work: Mapping[int, float] | None = None,
+        overheads: Mapping[str, Sequence[Overhead]] | None = None,
     ) -> None:
+        self._overheads = {site: iter(of) for site, of in (overheads or {}).items()}
+        self._usual = {site: _mean(of) for site, of in (overheads or {}).items()}
         self._work = work or {}
         unknown = [
             task.id
@@ -89,6 +113,10 @@ class World:
         self._chance = chance or Chance()
         self._ended: dict[int, tuple[str, float]] = {}
         self._linked = any(site.links for site in sites)
+
+    def overhead(self, site: str) -> Overhead:
+        """Seconds that the next pilot at a site is paid for besides its tasks'."""
+        return next(self._overheads.get(site, _NOBODY), self._usual.get(site, Overhead()))
 
     def attempt(self, task: int, number: int, site: str) -> tuple[float, bool]:
         """Seconds that an attempt takes at a site, and whether it succeeds."""
@@ -120,3 +148,12 @@ class World:
                 delay = self._sites[source].delay_to(site, tasks[parent], tasks[task])
                 latest = max(latest, moment + delay)
         return latest
+
+
+def _mean(overheads: Sequence[Overhead]) -> Overhead:
+    return Overhead(
+        fmean(one.starting for one in overheads), fmean(one.stopping for one in overheads)
+    )
+
+
+_NOBODY: Iterator[Overhead] = iter(())
