@@ -1,5 +1,6 @@
 """Findings rendered into a page: between its markers, and nothing else of it."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +8,14 @@ import pytest
 
 from bursar.model.errors import InputError
 from bursar.papers.documenting import (
+    bounds,
     entry_of,
     read_entries,
     record,
     tally,
     update_page,
 )
-from bursar.papers.equivalence import measured
+from bursar.papers.equivalence import ABOVE, BELOW, measured
 from bursar.papers.experiment import Experiment, Finding, Outcome
 
 
@@ -89,7 +91,22 @@ def test_a_page_without_findings_is_told_apart(tmp_path: Path) -> None:
         update_page(tmp_path, "paper")
 
 
+def test_bounds_are_told_in_words() -> None:
+    """Strict and not, round a number that is not 0 as well."""
+    told = [
+        bounds([measured(0.0, low, high).to_dict()])
+        for low, high in (
+            (ABOVE, math.inf), (BELOW, math.inf), (-math.inf, BELOW), (-math.inf, ABOVE),
+            (80 + ABOVE, math.inf), (-math.inf, 1 + BELOW), (-45.0, 45.0), (16.547, 18.29),
+        )
+    ]  # fmt: skip
+    assert told == ["> 0", "≥ 0", "< 0", "≤ 0", "> 80", "< 1", "-45 to 45", "16.55 to 18.29"]
+    two = [measured(1.0, 0.0, 2.0, name="a"), measured(1.0, 0.0, 3.0, name="b")]
+    assert bounds([each.to_dict() for each in two]) == "a: 0 to 2\nb: 0 to 3"
+
+
 def test_verdicts_are_counted_apart() -> None:
+    assert tally([{"verdict": None, "own": False}]) == "nothing is stated that could agree"
     told: list[dict[str, Any]] = [
         {"verdict": verdict, "own": own}
         for verdict, own in (

@@ -22,6 +22,7 @@ import msgspec
 
 from bursar.model.errors import BursarError, InputError
 from bursar.papers.experiment import Finding, Outcome
+from bursar.papers.summary import rounded
 
 ALL = "all"
 """Stands for every figure in a marker."""
@@ -150,7 +151,9 @@ def tally(findings: Iterable[Mapping[str, Any]]) -> str:
     >>> tally([{"verdict": v, "own": False} for v in ("agrees", "open", "agrees", "calibrated")])
     '2 agree, 0 differ, 1 open; not counted: 1 calibrated'
     """
-    told = Counter((finding["verdict"], finding["own"]) for finding in findings)
+    told = Counter((f["verdict"], f["own"]) for f in findings if f["verdict"] is not None)
+    if not told:
+        return "nothing is stated that could agree"
     agree, differ, open_ = (told[name, False] for name in _COUNTED)
     words = [f"{agree} agree{'s' * (agree == 1)}, {differ} differ{'s' * (differ == 1)}, "
              f"{open_} open"]  # fmt: skip
@@ -171,7 +174,7 @@ def bounds(comparisons: Sequence[Mapping[str, Any]]) -> str:
         if low is not None and high is not None:
             text = f"{_number(low)} to {_number(high)}"
         else:
-            text = f"≥ {_number(low)}" if low is not None else f"≤ {_number(high)}"
+            text = _side(low, ">", "≥") if low is not None else _side(high, "<", "≤")
         told.setdefault(text, []).append(each["name"])
     if len(told) == 1:
         return next(iter(told))
@@ -183,9 +186,15 @@ def bounds_of(finding: Finding) -> str:
     return bounds([each.to_dict() for each in finding.comparisons])
 
 
+def _side(bound: float, strict: str, loose: str) -> str:
+    """A bound just beside a round number leaves that number out, or lets it in."""
+    shown = round(bound, 6)
+    leaves_out = bound > shown if strict == ">" else bound < shown
+    return f"{strict if leaves_out else loose} {_number(shown)}"
+
+
 def _number(value: float) -> str:
-    """Four digits; what only tells more from nothing is nothing."""
-    return "0" if abs(value) < 1e-6 else f"{float(f'{value:.4g}'):,.10g}"
+    return rounded(value, 4)
 
 
 def _table(paper: str, figure: str, entry: Entry) -> list[str]:

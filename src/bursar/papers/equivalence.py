@@ -127,7 +127,7 @@ def described(comparison: Comparison) -> str:
     """Say a comparison's name, figure and half its interval."""
     width = comparison.high - comparison.mean
     spread = f" ± {rounded(width)}" if width else ""
-    return f"{comparison.name} {comparison.mean:,.4g}{spread}".strip()
+    return f"{comparison.name} {rounded(comparison.mean, 4)}{spread}".strip()
 
 
 def together(judgements: Iterable[Judgement]) -> Judgement:

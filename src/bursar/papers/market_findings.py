@@ -1,12 +1,12 @@
 """What the study of the market shows, beside what textbooks expect."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bursar.papers.equivalence import ABOVE, BELOW, Uncounted, measured
 from bursar.papers.experiment import Finding, Row
 from bursar.papers.nimrodg import PRICES, SECONDS
-from bursar.papers.summary import Summary, selected
+from bursar.papers.summary import Summary, grouped, selected
 from bursar.simulation.marketplace.selling import STEP
 
 INCREMENT = STEP * SECONDS
@@ -29,7 +29,7 @@ def changes(rows: Sequence[Row], value: str, first: Row, second: Row) -> Summary
 def of_protocols(rows: Sequence[Row]) -> list[Finding]:
     """Auctions against theory, and the others against posted prices."""
     return [
-        _overview(rows, "protocol"),
+        *_overview(rows, "protocol", _OF_PROTOCOLS),
         *_of_auctions(rows),
         *_of_competition(rows),
         *_beside_posted(rows),
@@ -131,7 +131,7 @@ def of_policies(rows: Sequence[Row]) -> list[Finding]:
     """Each policy against flat prices."""
     alone = selected(rows, processors=1)
     return [
-        _overview(alone, "policy"),
+        *_overview(alone, "policy", _OF_POLICIES),
         *_of_demand(rows),
         *_of_discounts(alone),
         *_of_calendar(alone),
@@ -309,17 +309,34 @@ def of_breakdowns(rows: Sequence[Row]) -> list[Finding]:
     return found
 
 
-def _overview(rows: Sequence[Row], factor: str) -> Finding:
-    """What was paid under each, by number of users, in one line each."""
-    lines = []
-    for kind in dict.fromkeys(row[factor] for row in rows):
-        told = []
-        for n in sorted({row["users"] for row in rows}):
-            mine = selected(rows, **{factor: kind}, users=n)
-            paid = Summary.of([row["paid"] for row in mine if row["paid"] is not None])
-            told.append(str(paid))
-        lines.append(f"{kind}: {', '.join(told)}")
-    return Finding(what="paid for a job by 1, 2, 4 users", paper="", ours="\n".join(lines))
+def _overview(rows: Sequence[Row], factor: str, measures: Mapping[str, str]) -> list[Finding]:
+    """
+    Each measure under each kind, by number of users.
+
+    Parameters
+    ----------
+    measures
+        Name in the rows to what is said of it.
+    """
+    found = []
+    for measure, title in measures.items():
+        means = grouped(rows, (factor, "users"), measure)
+        kinds = dict.fromkeys(kind for kind, _ in means)
+        told = [
+            f"{kind}: {', '.join(str(s) for (of, _), s in means.items() if of == kind)}"
+            for kind in kinds
+        ]
+        found.append(Finding(what=f"{title}, by 1, 2, 4 users", paper="", ours="\n".join(told)))
+    return found
+
+
+_OVERVIEW = {"paid": "paid for a job", "completed": "jobs completed (%)"}
+_OF_PROTOCOLS = _OVERVIEW | {
+    "utilisation": "utilisation (%)",
+    "messages": "messages for a deal",
+    "efficiency": "efficiency (%)",
+}
+_OF_POLICIES = _OVERVIEW | {"level": "paid of base prices (%)", "earned": "earned by all owners"}
 
 
 def _against_flat(

@@ -46,12 +46,22 @@ class Summary:
 
     def __str__(self) -> str:
         """The mean and half its 95 % interval."""
-        return f"{self.mean:,.4g} ± {rounded(self.half_width)}"
+        return f"{rounded(self.mean, 4)} ± {rounded(self.half_width)}"
 
 
-def rounded(spread: float) -> str:
-    """Write half an interval with two digits and no exponent; "?" where it is infinite."""
-    return f"{float(f'{spread:.2g}'):,.10g}" if math.isfinite(spread) else "?"
+def rounded(value: float, digits: int = 2) -> str:
+    """
+    Write a figure with so many digits and no exponent; "?" for what is infinite.
+
+    Examples
+    --------
+    >>> rounded(51874.3, 4), rounded(0.0123), rounded(1e-13), rounded(float("inf"))
+    ('51,870', '0.012', '0', '?')
+    """
+    if not math.isfinite(value):
+        return "?"
+    shown = float(f"{value:.{digits}g}")
+    return "0" if abs(shown) < 1e-9 else f"{shown:,.10g}"
 
 
 def grouped(rows: Sequence[Row], by: Sequence[str], value: str) -> dict[tuple[Any, ...], Summary]:
