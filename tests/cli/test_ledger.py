@@ -299,7 +299,7 @@ def test_a_grant_with_a_key_is_made_once(desk: Desk) -> None:
         (("open", "x", "--quota", "5", "--per", "week"), "a quota is per"),
         (("open", "x", "--quota", "5 EUR"), "the book is in SU"),
         (("open", "x", "--currency", "EUR"), "is in SU, not in EUR"),
-        (("open", "x", "--currency", "5"), "--currency: expected a name"),
+        (("open", "x", "--currency", "5"), "--currency: a currency is named by"),
         (("quota", "uni", "5"), '"uni" is a provider, expected a user'),
         (("refund", "zz", "5", "--reason", "x"), 'no agreement "zz"'),
         (("statement", "zz"), 'no account "zz"'),

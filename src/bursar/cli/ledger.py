@@ -404,17 +404,13 @@ def _quota(text: str, per: str, currency: str | None) -> "Quota":
 
 
 def _currency(name: str | None) -> str | None:
-    from bursar.formats.units import parse_amount
     from bursar.model.errors import InputError
+    from bursar.model.money import check_currency
 
-    if name is not None:
-        try:
-            parse_amount(f"1 {name}")
-        except InputError:
-            raise InputError(
-                f'--currency: expected a name such as SU or EUR, got "{name}"'
-            ) from None
-    return name
+    try:
+        return None if name is None else check_currency(name)
+    except ValueError as error:
+        raise InputError(str(error), where="--currency") from None
 
 
 def _period(text: str | None) -> tuple[float, float]:

@@ -35,6 +35,7 @@ from bursar.formats.tables import (
 )
 from bursar.formats.units import DEAREST, LARGEST, LONGEST
 from bursar.model.matching import CHOICES
+from bursar.model.money import CURRENCY
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -47,7 +48,6 @@ _TIME_UNIT = (
     "|[dD]ays?|[wW]eeks?)"
 )
 _SIZE_UNIT = r"([bB]|[bB]ytes?|[kKmMgGtTpP][iI]?[bB])?"
-_CURRENCY = r"[A-Za-z][A-Za-z0-9@._-]*"
 _HOLE = r"\{"  # a text with a {parameter} in it is judged when its value is known
 
 _FILE_NAME: Schema = {"minLength": 1, "not": {"pattern": r"^/|(^|/)\.\.(/|$)"}}
@@ -248,12 +248,12 @@ def quantities() -> dict[str, Schema]:
         ),
         "Amount": _quantity(
             'Currency units: 126000 or "40 SU".',
-            rf"^\s*{_NUMBER}\s*({_CURRENCY})?\s*$",
+            rf"^\s*{_NUMBER}\s*({CURRENCY})?\s*$",
             DEAREST,
         ),
         "Price": _quantity(
             '"0.05 EUR/core-hour", or a number per processor-second.',
-            rf"^\s*{_NUMBER}\s*(({_CURRENCY})?\s*/\s*{per})?\s*$",
+            rf"^\s*{_NUMBER}\s*(({CURRENCY})?\s*/\s*{per})?\s*$",
             None,
         ),
         "Bandwidth": {

@@ -31,6 +31,7 @@ from bursar.formats.tables import Duration, Size
 from bursar.formats.units import parse_duration, parse_size
 from bursar.model.errors import InputError, nearest
 from bursar.model.link import Link
+from bursar.model.money import CURRENCY, check_currency
 from bursar.model.overlap import most_offered, overcrowded
 from bursar.model.pricing import Pricing
 from bursar.model.remote import SealLevel
@@ -38,7 +39,7 @@ from bursar.model.site import Background, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import Fact
 
-CURRENCY = "SU"
+DEFAULT_CURRENCY = "SU"
 """Of prices that name none."""
 
 
@@ -87,7 +88,7 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description='For each slot bought, 2 or "2 EUR"; without it, none.'),
     ] = None
     currency: Annotated[
-        Annotated[str, Meta(min_length=1)] | None,
+        Annotated[str, Meta(extra_json_schema={"pattern": rf"^{CURRENCY}$"})] | None,
         Meta(description="Of all its prices, where they name none; SU."),
     ] = None
     price: Annotated[
@@ -336,6 +337,11 @@ def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> Site
         raise InputError("expected printable characters", where=joined(place, "name"))
     if not math.isfinite(table.speed):
         raise InputError(f"expected a positive number, got {table.speed}", where=f"{place}.speed")
+    if table.currency is not None:
+        try:
+            check_currency(table.currency)
+        except ValueError as error:
+            raise InputError(str(error), where=joined(place, "currency")) from None
     try:
         prices = parse_prices(table.unit_price, table.fixed_price, Prices())
         memory = None if table.memory is None else at_field("memory", parse_size, table.memory)
@@ -370,7 +376,7 @@ def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> Site
         speed=float(table.speed),
         unit_price=prices.unit,
         fixed_price=prices.fixed,
-        currency=next(iter(named), CURRENCY),
+        currency=next(iter(named), DEFAULT_CURRENCY),
         memory=memory,
         slots=slots,
         background=_background(table, place, folder),

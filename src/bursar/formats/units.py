@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import NoReturn
 
 from bursar.model.errors import InputError, nearest
+from bursar.model.money import CURRENCY
 
 LONGEST = 1e12
 """Longest time, seconds (some 30,000 years)."""
@@ -23,14 +24,13 @@ DEAREST = 9e12
 """Largest amount, currency units: the ledger counts its millionths in 64 bits."""
 
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
-_CURRENCY = r"[A-Za-z][A-Za-z0-9@._-]{0,31}"
 _PART = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z]+)", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):(\d{2})(?::(\d{2}(?:\.\d+)?))?", re.ASCII)
 _PLAIN = re.compile(_NUMBER, re.ASCII)
 _QUANTITY = re.compile(rf"({_NUMBER})\s*([A-Za-z]*)", re.ASCII)
 _SHARE = re.compile(rf"({_NUMBER})\s*(%?)", re.ASCII)
-_AMOUNT = re.compile(rf"({_NUMBER})\s*({_CURRENCY})?", re.ASCII)
-_PRICE = re.compile(rf"({_NUMBER})\s*({_CURRENCY})?\s*/\s*([A-Za-z-]+)", re.ASCII)
+_AMOUNT = re.compile(rf"({_NUMBER})\s*({CURRENCY})?", re.ASCII)
+_PRICE = re.compile(rf"({_NUMBER})\s*({CURRENCY})?\s*/\s*([A-Za-z-]+)", re.ASCII)
 
 _SECONDS = {
     name: seconds

@@ -31,7 +31,7 @@ import msgspec
 
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, nearest
-from bursar.model.money import Micros, format_amount
+from bursar.model.money import Micros, check_currency, format_amount
 
 BANK = "bank"
 LARGEST = 2**63 - 1
@@ -212,7 +212,7 @@ class Accounts:
     def __init__(
         self, currency: str = "SU", opened: Iterable[Account] = (), rows: Iterable[Row] = ()
     ) -> None:
-        self.currency = currency
+        self.currency = check_currency(currency)
         self._accounts: dict[str, Account] = {}
         self._balances: dict[str, Micros] = {BANK: 0}
         self._holders: dict[str, _Holder] = {}

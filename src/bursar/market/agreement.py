@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from bursar.model.money import Micros, from_micros, to_micros
+from bursar.model.money import Micros, check_currency, from_micros, to_micros
 
 LARGEST = 10**15
 """Largest amount of a deal, micro-units: up to here a unit price gives it back exactly."""
@@ -52,7 +52,7 @@ class DealTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_lot(self.processors, self.seconds, self.earliest)
         if self.latest is not None and not self.earliest + self.seconds <= self.latest <= LATEST:
             raise ValueError(f"latest must leave {self.seconds:g} s, got {self.latest}")
-        check_name("currency", self.currency)
+        check_currency(self.currency)
         if self.price is not None:
             check_amount("price", self.price)
 
@@ -104,7 +104,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for what, price in (("unit_price", self.unit_price), ("fixed_price", self.fixed_price)):
             if not 0 <= price < math.inf:
                 raise ValueError(f"{what} must not be negative, got {price}")
-        check_name("currency", self.currency)
+        check_currency(self.currency)
         units = self.unit_price * self.processors * self.seconds + self.fixed_price
         if not math.isfinite(units) or self.amount > LARGEST:
             raise ValueError(f"a deal of {units:g} {self.currency} is too large")

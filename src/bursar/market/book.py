@@ -26,7 +26,7 @@ from bursar.market.accounts import Account, Accounts, Per, Quota, Row
 from bursar.market.usage import UsageRecord
 from bursar.model.admission import Refusal
 from bursar.model.errors import BursarError, InputError
-from bursar.model.money import Micros
+from bursar.model.money import Micros, check_currency
 
 FORMAT = "1"
 
@@ -105,7 +105,12 @@ class Book(Accounts):
         wait: float = 0.0,
         durable: bool = True,
     ) -> None:
-        if currency is None and not path.exists():
+        if currency is not None:
+            try:
+                check_currency(currency)
+            except ValueError as error:
+                raise InputError(str(error), where=str(path)) from None
+        elif not path.exists():
             raise _none_at(path)
         self._path = path
         self._head = b""

@@ -21,7 +21,7 @@ from bursar.market.agreement import (
     check_name,
 )
 from bursar.model.messages import decode_message
-from bursar.model.money import Micros
+from bursar.model.money import Micros, check_currency
 
 LARGEST_MESSAGE = 64 * 1024
 """Bytes."""
@@ -91,7 +91,7 @@ class Priced(Message, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_amount("amount", self.amount)
-        check_name("currency", self.currency)
+        check_currency(self.currency)
 
 
 class RequestQuote(Message, frozen=True, kw_only=True):

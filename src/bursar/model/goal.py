@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bursar.model.money import check_currency
+
 BudgetAction = Literal["warn", "drain", "stop"]
 """At a share of the budget: say so; start nothing more; stop what runs."""
 
@@ -40,6 +42,8 @@ class Goal:
             raise ValueError(f"deadline must be positive, got {self.deadline}")
         if self.budget is not None and not (0 <= self.budget < math.inf):
             raise ValueError(f"budget must not be negative, got {self.budget}")
+        if self.currency is not None:
+            check_currency(self.currency)
         if self.trade_off is not None and not (0 <= self.trade_off <= 1):
             raise ValueError(f"trade_off must be between 0 and 1, got {self.trade_off}")
         for share in self.on_budget:

@@ -6,11 +6,38 @@ rounded once, when a charge is made, and is exact from there on.
 """
 
 import math
+import re
 
 Micros = int
 """An amount: millionths of a currency unit."""
 
 MICROS = 1_000_000
+
+CURRENCY = r"[A-Za-z][A-Za-z0-9@._$-]{0,31}"
+"""Regular expression of a currency's name: ``SU``, ``EUR``, ``G$``."""
+
+_CURRENCY = re.compile(CURRENCY)
+
+
+def check_currency(name: str) -> str:
+    """
+    Return the name of a currency unchanged, if it can be one.
+
+    Every reader asks this function, so that a currency that sites count in can
+    also be granted, budgeted and booked.
+
+    Raises
+    ------
+    ValueError
+        When it is no letter followed by up to 31 letters, digits, or ``@ . _ $ -``.
+    """
+    if not _CURRENCY.fullmatch(name):
+        shown = "".join(c if c.isprintable() else "?" for c in name[:40])
+        raise ValueError(
+            "a currency is named by a letter and up to 31 letters, digits or @ . _ $ -, "
+            f'such as SU, EUR or G$, got "{shown}"'
+        )
+    return name
 
 
 def to_micros(units: float) -> Micros:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from bursar.model.dask import Dask
 from bursar.model.link import Link
+from bursar.model.money import check_currency
 from bursar.model.pricing import Pricing
 from bursar.model.provisioning import Acquiring, Batch
 from bursar.model.remote import Remote
@@ -124,6 +125,7 @@ class SiteFacts:
             raise ValueError(f"processors must be at least 1, got {self.processors}")
         if not (0 < self.speed < math.inf):
             raise ValueError(f"speed must be positive, got {self.speed}")
+        check_currency(self.currency)
         for what, price in (("unit_price", self.unit_price), ("fixed_price", self.fixed_price)):
             if price is not None and not (0 <= price < math.inf):
                 raise ValueError(f"{what} must not be negative, got {price}")
