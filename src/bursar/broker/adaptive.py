@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from bursar.broker.adviser import Advice, Position, Situation, parts_of
 from bursar.broker.filling import Filled, Filling
+from bursar.broker.first_jobs import first_jobs
 from bursar.model.goal import Goal
 
 POINTS = 12
@@ -80,13 +81,16 @@ class AdaptiveAdviser:
         situation = _with_failures(situation)
         parts = parts_of(situation, overdue=spread)
         filling = Filling([part.bay for part in parts], situation.sizes)
-        time, money = self._margins(situation)
+        time, money, owed = self._margins(situation)
         filled = self._best(filling, situation.time_left - time, situation.money_left - money)
         cut = filled is None
-        if filled is None and (time or money):
-            filled = self._best(filling, situation.time_left, situation.money_left)
+        # What running jobs may still need comes before any job that has not been sent: a job
+        # that is stopped for want of money has cost all it took, and brings nothing.
+        free = max(0.0, situation.money_left - owed)
+        if filled is None and (time or money > owed):
+            filled = self._best(filling, situation.time_left, free)
         if filled is None:
-            filled = filling.within(situation.time_left, max(0.0, situation.money_left))
+            filled = filling.within(situation.time_left, free)
         given = [[0] * len(situation.sizes.size) for _ in situation.sites]
         begins = [math.inf] * len(situation.sites)
         for part, column in zip(parts, filled.given.T, strict=True):
@@ -141,68 +145,59 @@ class AdaptiveAdviser:
             ways.append((value, i, filled))
         return min(ways, key=lambda way: way[:2])[2]
 
-    def _margins(self, situation: Situation) -> tuple[float, float]:
+    def _margins(self, situation: Situation) -> tuple[float, float, float]:
         """
         Seconds and currency units to keep free, by the spread that was observed.
 
         The end of a processor's last job is as uncertain as a job is; that of all work, shared
         by the processors, as the sum of all jobs. Jobs of a class differ by what is known.
+
+        Returns
+        -------
+        tuple
+            Seconds; currency units for all jobs; and for those of them that run already.
         """
         estimates, jobs = situation.estimates, situation.sizes.jobs
         away = estimates.quantile * estimates.spread
         processors = sum(site.processors for site in situation.sites)
         if not jobs or not processors:
-            return 0.0, 0.0
+            return 0.0, 0.0, 0.0
         takes = [estimates.takes(site.name) for site in situation.sites]
         within = situation.sizes.within * max(takes)  # jobs count as their class's mean
         costs = [situation.paid(site) * site.price for site in situation.sites]
         mean = situation.mean
-        jobs += sum(len(site.running) for site in situation.sites)  # which may overrun, too
-        time = away * mean * (sum(takes) / len(takes)) * (1 + math.sqrt(jobs) / processors)
-        money = away * mean * (sum(costs) / len(costs)) * math.sqrt(jobs)
-        return time + within, money
+        overdue = squares = 0.0
+        running = 0
+        for site, each, cost in zip(situation.sites, takes, costs, strict=True):
+            for size, age in site.running:
+                running += 1
+                squares += (size * cost) ** 2
+                if age >= size * each:  # nothing is promised for it any more
+                    overdue += estimates.spread * size * cost
+        time = (
+            away * mean * (sum(takes) / len(takes)) * (1 + math.sqrt(jobs + running) / processors)
+        )
+        waiting = jobs * (mean * sum(costs) / len(costs)) ** 2
+        money = overdue + away * math.sqrt(squares + waiting)
+        return time + within, money, overdue + away * math.sqrt(squares)
 
     def _first(self, situation: Situation) -> Advice:
-        """A few jobs, to learn how long they take, the cheapest sites first."""
-        ages = [age for site in situation.sites for _, age in site.running]
-        processors = sum(site.processors for site in situation.sites)
-        rounds = math.ceil(situation.sizes.jobs / max(1, processors))
-        # They may all be needed, if jobs take so long.
-        late = bool(ages) and max(ages) * (rounds + 1) > situation.time_left / 2
-        speeds = situation.estimates.speeds
-        rates = [site.price / speeds[site.name] for site in situation.sites]
-        allowed = self._probing.allowed(situation)
+        """First jobs, while nobody knows how long a job takes."""
+        assert self._weight is not None
+        jobs, wake = first_jobs(situation, self._best, self._weight)
         given = [[0] * len(situation.sizes.size) for _ in situation.sites]
         reasons = {
             site.name: "nothing is known yet of how long jobs take" for site in situation.sites
         }
-        probes: dict[str, int] = {}
-        left = situation.sizes.jobs
-        least = min(rates, default=0.0)
-        for i in sorted(range(len(rates)), key=lambda i: (rates[i], i)):
-            site = situation.sites[i]
-            idle = site.processors - len(site.running)
-            dearer = rates[i] / least if least > 0 else 1.0  # in jobs at the cheapest
-            if late:
-                jobs = min(idle, left)
-            else:
-                affordable = 0 < dearer <= 2 * allowed or not ages
-                jobs = int(affordable and left > 0 and not site.running)
-            if not jobs:
-                continue
-            allowed -= dearer
-            ages.append(0.0)
-            left -= jobs
-            probes[site.name] = jobs
-            given[i][_middle(situation)] = jobs
-            reasons[site.name] = "a first job, to learn how long they take"
-        wake = situation.time_left / (2 * (rounds + 1)) - max(ages, default=0.0)
+        for site, sent, classes in zip(situation.sites, jobs, given, strict=True):
+            if sent:
+                classes[_middle(situation)] = sent
+                reasons[site.name] = "a first job, to learn how long they take"
         return Advice(
             given=given,
             now=[True] * len(given),
-            wake=max(wake, SOONEST) if ages and wake > 0 else math.inf,
+            wake=max(wake, SOONEST),
             reasons=reasons,
-            probes=probes,
         )
 
     def _explore(self, situation: Situation, advice: Advice, time: float, money: float) -> None:

@@ -28,6 +28,13 @@ _CLOSE = 1e-9
 _LATE = 0.05
 """Seconds that processors may come after their time and are taken to be there at it."""
 
+EXTENSION = 0.125
+"""
+First extension of a lease whose job takes longer than thought, as a share of the time it was
+made for; each further one is twice as long. Extensions hold money, which other jobs that run
+over their time may need more.
+"""
+
 _NEXT = 0.05
 """Seconds for which processors wait to hear what they run next."""
 
@@ -58,7 +65,7 @@ class _Carried:
     since: float = 0.0
     paid_since: float = 0.0  # by its lease
     until: float = math.inf
-    more: float = 0.0  # seconds that what runs longer than thought gets on top
+    more: float = 0.0  # seconds of the next extension
     task: asyncio.Task[None] | None = None
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -195,7 +202,7 @@ class Provision:
             Why there is no money for it.
         """
         carried = self._carried[pilot.name]
-        carried.more = pilot.duration
+        carried.more = EXTENSION * pilot.duration
         return self._end_at(carried, self._dispatcher.now() + pilot.duration)
 
     def finished(self, lease: str | None = None) -> None:
@@ -325,7 +332,7 @@ class Provision:
                 lost = asyncio.ensure_future(carried.held.lost())
                 lost.add_done_callback(lambda _: carried.finish())
                 self._watch.began(carried.pilot, since)
-            carried.more = carried.pilot.duration
+            carried.more = EXTENSION * carried.pilot.duration
             self._ends_at(carried, since + carried.pilot.duration)
             while not carried.over.is_set():
                 await self._over_by(carried, carried.until + GRACE)
@@ -352,10 +359,10 @@ class Provision:
             # What it ran has ended, and is about to be told of; it may get something else.
             await self._over_by(carried, now + _NEXT)
             return True
-        carried.more *= 2
-        if self._end_at(carried, now + carried.more / 2) is None:
+        if self._end_at(carried, now + carried.more) is None:
+            carried.more *= 2
             return True
-        # Not as long again, but as far as the money goes.
+        # Not as long, but as far as the money goes.
         seconds = self._guard.affordable(name) * (1 - _CLOSE) if name in self._guard.leases else 0.0
         return seconds > _NEXT and self._end_at(carried, now + seconds) is None
 
