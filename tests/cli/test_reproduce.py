@@ -1,5 +1,6 @@
 """``bursar reproduce`` as its user calls it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,28 @@ def test_what_is_printed_says_how_much_was_done(folder: Any) -> None:
     done = folder.bursar("reproduce", "hpdc07", "--figure", "4", "--quick")
     assert "few repetitions (--quick)" in done.stdout
     assert "free slots" in done.stdout
+
+
+def test_the_page_of_a_paper_is_written_anew(folder: Any) -> None:
+    """
+    What is between the markers of the figure, and the findings beside the page.
+    """
+    block = "<!-- findings: 4 -->\n<!-- end -->\n"
+    (folder.path / "docs").mkdir()
+    page = folder.write("docs/hpdc07.md", f"# Page\n\n{block}\nBy hand.\n")
+    measure = ("reproduce", "hpdc07", "--figure", "4", "--quick", "--jobs", "1", "--docs", "docs")
+    (document,) = folder.json(*measure)
+    text = page.read_text()
+    assert "1 true by construction" in text
+    assert text.endswith("<!-- end -->\n\nBy hand.\n")
+    for file in ("docs/hpdc07.json", "reproduced/hpdc07/findings.json"):
+        recorded = json.loads((folder.path / file).read_text())
+        assert recorded["figures"]["4"]["findings"] == document["findings"]
+        assert keys_of(recorded) - {"4"} <= documented("json.md")
+
+    page.write_text(text.replace("findings: 4", "findings: 5"))
+    done = folder.bursar(*measure, status=2)
+    assert "has a block for 5" in done.stderr
 
 
 def test_bad_input_is_one_line(folder: Any, tmp_path: Path) -> None:
