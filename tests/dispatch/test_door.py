@@ -324,6 +324,25 @@ def test_a_lost_worker_is_told_of_and_counted_as_missing(room: Any, until: Any) 
     asyncio.run(lose())
 
 
+def test_a_worker_that_takes_leave_is_missing_but_not_silent(room: Any, until: Any) -> None:
+    """It was idle and went by itself: nobody waits for its return, and nothing is wrong."""
+
+    async def leave() -> None:
+        async with open_to(room) as (dispatcher, credential):
+            client = await Client.to(credential)
+            client.say(hello(credential))
+            assert isinstance(await client.hear(), Welcome)
+            client.say(Goodbye(must=False))
+            assert await client.hear() == Leave()
+            await client.close()
+            await until(lambda: dispatcher.leases()["lease-1"].ready == 0)
+            load = dispatcher.leases()["lease-1"]
+            assert (load.joined, load.silent_since) == (1, None)
+            assert load.idle_since == pytest.approx(dispatcher.now(), abs=20)
+
+    asyncio.run(leave())
+
+
 def test_who_is_sent_away_is_not_told_of(room: Any, until: Any) -> None:
     left: list[str] = []
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from tests.provisioning.grounds import Ground, Silence, Work, World
 
+from bursar.model.demand import Demand
 from bursar.model.provisioning import Acquiring
 from bursar.provisioning.pool import Pool
 from bursar.provisioning.silence import PARTING, RETURNING, SILENCE, STARTING, heard
-from bursar.provisioning.view import Allocation, Ask, GiveBack, SiteView
+from bursar.provisioning.view import Allocation, Ask, GiveBack, SiteView, View
 
 
 def world(silence: Silence, tasks: int = 4, seconds: float = 1000.0, **rules: object) -> World:
@@ -140,6 +141,34 @@ def test_a_site_whose_workers_always_fall_silent_is_asked_ever_more_rarely() -> 
     assert made.pool.given_up == {"a": SILENCE}
     assert len(asked(made)) <= 16
     assert made.there == {}
+
+
+def test_workers_that_took_leave_are_not_counted_on_and_not_held_against_their_site() -> None:
+    """Their pilot ends by itself; tasks that have come meanwhile get other processors."""
+    pool = Pool()
+    view = SiteView(name="a", processors=16, rules=Acquiring(acquisition="all-at-once"))
+    demand = Demand(tasks=2, processors=2, widest=1, work=20.0, longest=10.0)
+    ask = Ask(site="a", processors=4, seconds=900.0)
+    pool.asked("x", ask, 0.0)
+    pool.began("x", 1.0)
+    one = Allocation(
+        name="x",
+        site="a",
+        processors=4,
+        asked=0.0,
+        seconds=900.0,
+        began=1.0,
+        until=901.0,
+        joined=4,
+        idle_since=30.0,
+    )
+    shown = View(now=30.0, demand=demand, allocations=(one,), sites={"a": view})
+    (decision,) = pool.decide(shown)
+    assert isinstance(decision, Ask)
+    assert decision.processors == 2
+    pool.gone("x", 31.0, "ended")
+    assert pool.given_up == {}
+    assert heard(replace(one, ready=1), 30.0).processors == 1
 
 
 def test_who_counts_no_workers_has_no_silent_ones() -> None:

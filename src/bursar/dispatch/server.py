@@ -113,8 +113,8 @@ class LeaseLoad:
     joined
         The most processors that were ever connected at one time; None where nobody counts them.
     silent_since
-        When the last worker went away of those that are missing of these, seconds since the
-        epoch; None while none is.
+        When the last worker went away of those that are missing of these without having taken
+        leave, seconds since the epoch; None while none is.
     """
 
     ready: int
@@ -131,6 +131,7 @@ class _Attendance:
     ready: int = 0
     joined: int = 0
     silent_since: float | None = None
+    left_at: float = 0.0
 
     def come(self, processors: int) -> None:
         """Counts a worker that has connected."""
@@ -139,10 +140,12 @@ class _Attendance:
         if self.ready == self.joined:
             self.silent_since = None
 
-    def go(self, processors: int, now: float) -> None:
-        """Counts a worker that is gone."""
+    def go(self, processors: int, now: float, *, took_leave: bool) -> None:
+        """Counts a worker that is gone; nobody waits for the return of one that took leave."""
         self.ready -= processors
-        self.silent_since = now
+        self.left_at = now
+        if not took_leave:
+            self.silent_since = now
 
 
 @dataclass(slots=True)
@@ -451,7 +454,7 @@ class Dispatcher:
             lease: LeaseLoad(
                 ready=0,
                 busy=0,
-                idle_since=seen.silent_since,
+                idle_since=seen.left_at,
                 joined=seen.joined,
                 silent_since=seen.silent_since,
             )
@@ -681,7 +684,9 @@ class Dispatcher:
         if self._connections.get(connection.worker) is not connection:
             return
         del self._connections[connection.worker]
-        self._attendance[connection.lease].go(connection.processors, self.now())
+        self._attendance[connection.lease].go(
+            connection.processors, self.now(), took_leave=connection.leaving
+        )
         if connection.lease in self._vacated:
             self._forget_absent(connection.lease)
         if connection.from_elsewhere:

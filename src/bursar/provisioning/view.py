@@ -36,7 +36,8 @@ class Allocation:
         The most processors whose workers were ever connected at one time; None where nobody
         counts them, and then no processor of the allocation is ever taken to be silent.
     silent_since
-        When the last worker went away of those that are still missing; None while none is.
+        When the last worker went away of those that are still missing and did not take leave;
+        None while none is.
     busy
         Processors with tasks.
     idle_since
