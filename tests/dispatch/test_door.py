@@ -324,20 +324,28 @@ def test_a_lost_worker_is_told_of_and_counted_as_missing(room: Any, until: Any) 
     asyncio.run(lose())
 
 
-def test_a_worker_that_takes_leave_is_missing_but_not_silent(room: Any, until: Any) -> None:
-    """It was idle and went by itself: nobody waits for its return, and nothing is wrong."""
+@pytest.mark.parametrize("must", [False, True])
+def test_a_worker_that_takes_leave_is_missing_but_not_silent(
+    room: Any, until: Any, must: bool
+) -> None:
+    """
+    An idle worker goes by itself: nobody waits for its return, and nothing is wrong.
+
+    One that has to go is being killed, and its pilot may stay behind.
+    """
 
     async def leave() -> None:
         async with open_to(room) as (dispatcher, credential):
             client = await Client.to(credential)
             client.say(hello(credential))
             assert isinstance(await client.hear(), Welcome)
-            client.say(Goodbye(must=False))
+            client.say(Goodbye(must=must))
             assert await client.hear() == Leave()
             await client.close()
             await until(lambda: dispatcher.leases()["lease-1"].ready == 0)
             load = dispatcher.leases()["lease-1"]
-            assert (load.joined, load.silent_since) == (1, None)
+            assert load.joined == 1
+            assert (load.silent_since is not None) == must
             assert load.idle_since == pytest.approx(dispatcher.now(), abs=20)
 
     asyncio.run(leave())

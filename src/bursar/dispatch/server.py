@@ -685,7 +685,7 @@ class Dispatcher:
             return
         del self._connections[connection.worker]
         self._attendance[connection.lease].go(
-            connection.processors, self.now(), took_leave=connection.leaving
+            connection.processors, self.now(), took_leave=connection.took_leave
         )
         if connection.lease in self._vacated:
             self._forget_absent(connection.lease)
@@ -727,6 +727,8 @@ class Dispatcher:
             case Goodbye(must):
                 connection.leaving |= must
                 self._let_go(connection)
+                # One that must go is being killed; its pilot may stay, as on a node that dies.
+                connection.took_leave = connection.leaving and not must
                 self._changed.set()
             case Hello():
                 raise ProtocolError("a second hello")
@@ -1006,6 +1008,7 @@ class _Connection(Visit):
         self.prefetch = Prefetch()
         self.idle_since = 0.0
         self.leaving = False
+        self.took_leave = False
         self.asked_back = -math.inf
         self.withheld = 0
 
