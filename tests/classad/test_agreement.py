@@ -1,93 +1,93 @@
 """The interpreter, the compiled function and the table say the same."""
 
 import math
+import random
+from functools import partial
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.classad.expressions import NAMES, ads, expressions, plain_ads
+import pytest
+from tests.classad.expressions import NAMES, Generator, smallest, world
+from tests.classad.sameness import is_same
 
 from bursar.classad import Ad, Table, compiled, evaluate, parse, parse_ad, references
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if type(one) is float and math.isnan(one):
-        return type(other) is float and math.isnan(other)
-    return type(one) is type(other) and bool(one == other)
+@pytest.mark.parametrize(
+    ("first", "worlds"), [(0, 160), pytest.param(1_000_000, 4_000, marks=pytest.mark.long)]
+)
+def test_interpreter_compiled_function_and_table_agree(first: int, worlds: int) -> None:
+    """25 expressions a seed, each against four ads one by one and side by side."""
+    for seed in range(first, first + worlds):
+        given = world(seed)
+        my, others = parse_ad(given.my), [parse_ad(target) for target in given.targets]
+        table = Table(others)
+        for text in given.expressions:
+            find = partial(_disagreement, my=my, others=others, table=table)
+            if find(text) is not None:
+                part = smallest(text, find)
+                pytest.fail(f"seed {seed}: {part}: {find(part)}")
 
 
-@given(expression=expressions, my=ads, target=ads)
-@settings(deadline=None, max_examples=300)
-def test_the_compiled_function_gives_what_evaluation_gives(
-    expression: str, my: str, target: str
-) -> None:
-    parsed, own, other = parse(expression), parse_ad(my), parse_ad(target)
-
-    assert _same(compiled(parsed, own)(other), evaluate(parsed, own, other))
+def _disagreement(text: str, my: Ad, others: list[Ad], table: Table) -> str | None:
+    """What differs between the three, in one line; None when nothing does."""
+    parsed = parse(text)
+    values = [evaluate(parsed, my, other) for other in others]
+    run = compiled(parsed, my)
+    given = [run(other) for other in others]
+    numbers = [float(n) for n in table.values(parsed, my)]
+    holds = list(table.holds(parsed, my))
+    for other, value, one, number, held in zip(others, values, given, numbers, holds, strict=True):
+        if not is_same(one, value):
+            return f"compiled {one!r}, evaluated {value!r} | {my} | {other}"
+        if not is_same(number, _number(value)) or held != (value is True):
+            return f"the table {number}, {held}, evaluated {value!r} | {my} | {other}"
+    return None
 
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, bool | int | float) else math.nan
 
 
-@given(expression=expressions, my=ads, targets=st.lists(st.one_of(plain_ads, ads), max_size=6))
-@settings(deadline=None, max_examples=250)
-def test_the_table_gives_what_the_compiled_function_gives(
-    expression: str, my: str, targets: list[str]
-) -> None:
-    parsed, own = parse(expression), parse_ad(my)
-    others = [parse_ad(target) for target in targets]
-    run = compiled(parsed, own)
-    table = Table(others)
-
-    assert list(table.holds(parsed, own)) == [run(other) is True for other in others]
-    numbers = table.values(parsed, own)
-    assert all(_same(float(n), _number(run(o))) for n, o in zip(numbers, others, strict=True))
-
-
-changes = st.lists(
-    st.tuples(st.sampled_from(NAMES), st.integers(0, 2), st.sampled_from([1, 2.5, "x", True])),
-    max_size=5,
+@pytest.mark.parametrize(
+    ("first", "rounds"), [(0, 150), pytest.param(1_000_000, 10_000, marks=pytest.mark.long)]
 )
-
-
-@given(expression=expressions, targets=st.lists(plain_ads, min_size=3, max_size=3), made=changes)
-@settings(deadline=None, max_examples=150)
-def test_a_changed_table_is_as_one_made_anew(
-    expression: str, targets: list[str], made: list[tuple[str, int, Any]]
-) -> None:
+def test_a_changed_table_is_as_one_made_anew(first: int, rounds: int) -> None:
     """A change reaches columns that are there, and those that are made later."""
-    parsed, own = parse(expression), Ad()
-    table = Table([parse_ad(target) for target in targets])
-    for name, index, value in made:
-        table.holds(parsed, own)
-        table.set(name, index, value)
+    for seed in range(first, first + rounds):
+        generator, rng = Generator(seed), random.Random(seed)
+        parsed, own = parse(generator.expression()), Ad()
+        table = Table([parse_ad(generator.plain_ad()) for _ in range(3)])
+        for _ in range(rng.randint(0, 5)):
+            table.holds(parsed, own)
+            table.set(rng.choice(NAMES), rng.randrange(3), rng.choice([1, 2.5, "x", True]))
 
-    assert list(table.holds(parsed, own)) == list(Table(table.ads).holds(parsed, own))
+        assert list(table.holds(parsed, own)) == list(Table(table.ads).holds(parsed, own)), seed
 
 
-@given(expression=expressions, my=ads, target=plain_ads, name=st.sampled_from(NAMES))
-@settings(deadline=None, max_examples=200)
-def test_what_is_not_among_the_references_makes_no_difference(
-    expression: str, my: str, target: str, name: str
-) -> None:
+@pytest.mark.parametrize(
+    ("first", "rounds"), [(0, 250), pytest.param(1_000_000, 10_000, marks=pytest.mark.long)]
+)
+def test_what_is_not_among_the_references_makes_no_difference(first: int, rounds: int) -> None:
     """So that jobs, or sites, that agree on the references can be matched once."""
-    parsed, own, other = parse(expression), parse_ad(my), parse_ad(target)
-    if {name.lower(), "*"} & references(parsed, own):
-        return
+    tried = 0
+    for seed in range(first, first + rounds):
+        generator = Generator(seed)
+        parsed, own = parse(generator.expression()), parse_ad(generator.ad())
+        other = parse_ad(generator.plain_ad())
+        for name in NAMES:
+            if {name.lower(), "*"} & references(parsed, own):
+                continue
+            tried += 1
+            changed = other.with_attribute(name, "changed")
+            assert is_same(evaluate(parsed, own, changed), evaluate(parsed, own, other)), seed
+    assert tried > rounds
 
-    changed = other.with_attribute(name, "changed")
-    assert _same(evaluate(parsed, own, changed), evaluate(parsed, own, other))
 
+def test_an_expression_printed_parses_back() -> None:
+    for seed in range(400):
+        parsed = parse(Generator(seed).expression())
 
-@given(expression=expressions)
-@settings(deadline=None, max_examples=300)
-def test_an_expression_printed_parses_back(expression: str) -> None:
-    parsed = parse(expression)
-
-    again = parse(str(parsed))
-    assert again == parsed
-    assert again.root == parsed.root
-    assert hash(again) == hash(parsed)
+        again = parse(str(parsed))
+        assert again == parsed, seed
+        assert again.root == parsed.root
+        assert hash(again) == hash(parsed)

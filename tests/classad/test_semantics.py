@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from tests.classad.sameness import is_same
 
 from bursar.classad import (
     ERROR,
@@ -237,3 +238,37 @@ def test_undefined_and_error_are_false_in_python() -> None:
     assert not UNDEFINED
     assert not ERROR
     assert isinstance(parse("1"), Expression)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("regexpMember(3, undefined)", U), ("regexpMember(error, undefined)", E),
+        ("regexpMember(3, {})", E), ('regexpMember("a", {}, 3)', E),
+        ('allCompare(7, undefined, 1)', E), ('allCompare("q", undefined, 1)', E),
+        ('anyCompare(undefined, error, 1)', U), ('anyCompare("<", undefined, 1)', U),
+        ('stringListSubsetMatch("", "a")', True), ('stringListSubsetMatch(" ", "a")', False),
+        ('stringListSubsetMatch(",", ",")', False), ('stringListSubsetMatch(undefined, "a")', True),
+        ('stringListISubsetMatch("A\\nb", "a, B")', True),
+        ('stringListMember("a", "a b", undefined)', True),
+        ('stringListMember("b", "a\\tb")', True), ('stringListMember("b", "a\\tb", " ")', False),
+        ('stringListMember(undefined, "a", 3)', E),
+        ("stringListMember(undefined, undefined, 3)", E),
+        ('stringListsIntersect(3, "a", undefined)', U),
+        ('stringListsIntersect(error, "a", undefined)', E),
+        ('stringList_regexpMember("a", "\\t")', U), ('stringList_regexpMember("(", "\\t")', E),
+        ("quantize(1e308, 0.5)", math.inf), ("quantize(-2.5, 3)", -0.0),
+        ("quantize(-0.0, 100)", -0.0),
+        ("quantize(0.0, -100)", 0.0), ("avg({-0.0})", -0.0), ("x ?: -7", -7), ("x ?: -0.5", -0.5),
+    ],
+)  # fmt: skip
+def test_odd_arguments_give_what_htcondor_gives(text: str, expected: Any) -> None:
+    """Values of its library, release 25; the sign of zero counts."""
+    assert is_same(value(text, target=""), expected)
+
+
+def test_an_error_is_the_same_as_another_in_a_table_whatever_it_was_made_of() -> None:
+    """The column of ``-true`` is an error everywhere; the number below it must not show."""
+    expression = parse("-(a == 1) =?= error")
+
+    assert Table([parse_ad("a = 1"), parse_ad("a = 2")]).holds(expression, Ad()).all()

@@ -210,8 +210,9 @@ def negated(column: Column) -> tuple[Column, Mask]:
     """Unary minus."""
     fits = (column.kinds == INT) | (column.kinds == REAL)
     kinds = np.where(fits, column.kinds, _strict(column.kinds, column.kinds)).astype(np.uint8)
-    # An integer has no minus zero.
+    # An integer has no minus zero, and what is no number has 0, by which errors are the same.
     found = np.where(column.kinds == INT, 0.0 - column.numbers, -column.numbers)
+    found = np.where(fits, found, 0.0)
     kind = column.kind if column.is_kind(INT, REAL) else None
     return Column(kinds, found, _NO_CODES, kind), np.zeros(1, dtype=bool)
 

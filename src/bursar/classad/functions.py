@@ -7,11 +7,12 @@ where HTCondor returns an integer that has overflowed, and these return an error
 
 import functools
 import math
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
 
-from bursar.classad.operators import BINARY, Value, is_same, misfit, real, truth
+from bursar.classad.operators import BINARY, Value, is_same, misfit, truth
 from bursar.classad.string_lists import STRING_LISTS
 from bursar.classad.text import matched, text_of
 from bursar.classad.values import ERROR, UNDEFINED, fits, lower, upper
@@ -60,11 +61,13 @@ def _compared(decided: bool) -> Function:
     """Goes through a list until one item decides."""
 
     def apply(sign: Value, items: Value, value: Value) -> Value:
-        if type(sign) is not str or type(items) is not tuple:
-            return misfit(sign, items)
-        compare = BINARY.get({"is": "=?=", "isnt": "=!="}.get(sign, sign))
-        if compare is None or sign not in _COMPARING:
+        if type(sign) is not str:
+            return misfit(sign, sign)
+        if sign not in _COMPARING:
             return ERROR
+        if type(items) is not tuple:
+            return misfit(items, items)
+        compare = BINARY[{"is": "=?=", "isnt": "=!="}.get(sign, sign)]
         for item in items:
             found = compare(item, value)
             if found is ERROR:
@@ -106,7 +109,10 @@ def _sum(numbers: list[Any]) -> Value:
 
 
 def _average(numbers: list[Any]) -> Value:
-    return BINARY["/"](float(sum(numbers)), len(numbers)) if numbers else 0
+    if not numbers:
+        return 0
+    # sum() begins at 0, to which -0.0 would add up as 0.0.
+    return BINARY["/"](float(functools.reduce(operator.add, numbers)), len(numbers))
 
 
 def _extreme(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Value]:
@@ -173,9 +179,10 @@ def _matches(pattern: Value, text: Value, options: Value = "") -> Value:
 
 
 def _matches_any(pattern: Value, items: Value, options: Value = "") -> Value:
-    if UNDEFINED in (pattern, items, options):
-        return UNDEFINED
-    if type(items) is not tuple:
+    given = (pattern, items, options)
+    if ERROR in given or UNDEFINED in given:
+        return ERROR if ERROR in given else UNDEFINED
+    if type(items) is not tuple or type(pattern) is not str or type(options) is not str:
         return ERROR
     result: Value = False
     for item in items:
@@ -299,10 +306,10 @@ def _quantized(value: Value, step: Value) -> Value:
     if type(value) is int and type(step) is int:
         up = BINARY["/"](BINARY["-"](BINARY["+"](value, step), 1), step)
         return BINARY["*"](up, step)
-    share = real(float(least) / float(size))
-    if share is ERROR or not math.isfinite(share):
-        return ERROR
-    return math.ceil(share) * float(size)
+    share = float(least) / float(size)
+    # C rounds up to a real, which keeps the sign of zero: ceil(-0.5) is -0.0.
+    up = math.copysign(math.ceil(share), share) if math.isfinite(share) else share
+    return up * float(size)
 
 
 FUNCTIONS: dict[str, Function] = {

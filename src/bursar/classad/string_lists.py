@@ -4,11 +4,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from bursar.classad.operators import Value, misfit, real
+from bursar.classad.operators import Value, real
 from bursar.classad.text import matched
 from bursar.classad.values import ERROR, UNDEFINED, lower
 
 SEPARATORS = " ,"
+
+SEPARATORS_OF_TWO = " ,\t\r\n"
+"""Separators, unless others are given, where two texts are held against each other."""
 
 
 def _items(text: str, separators: str = SEPARATORS) -> list[str]:
@@ -28,37 +31,50 @@ def _are_strings(*values: Value) -> bool:
     return all(type(value) is str for value in values)
 
 
-def _nothing_there(value: Value, items: Value) -> Value:
-    """What is undefined is in no list, and a list that is undefined has nothing."""
-    if value is UNDEFINED and items is UNDEFINED:
-        return UNDEFINED
-    fits = all(type(part) is str or part is UNDEFINED for part in (value, items))
-    return False if fits else ERROR
+def _of_two_lists(decide: Callable[[str, str, str], bool]) -> Callable[..., Value]:
+    """
+    Make a function of two strings and separators, where undefined stands for the empty string.
+
+    Undefined separators are the usual ones. Two undefined strings make undefined, and anything
+    else that is no string an error.
+    """
+
+    def apply(one: Value, other: Value, separators: Value = UNDEFINED) -> Value:
+        if any(type(v) is not str and v is not UNDEFINED for v in (one, other, separators)):
+            return ERROR
+        if one is UNDEFINED and other is UNDEFINED:
+            return UNDEFINED
+        return decide(
+            "" if one is UNDEFINED else one,
+            "" if other is UNDEFINED else other,
+            SEPARATORS_OF_TWO if separators is UNDEFINED else separators,
+        )
+
+    return apply
 
 
 def _is_member(change: Callable[[str], str]) -> Callable[..., Value]:
-    def apply(value: Value, items: Value, separators: Value = SEPARATORS) -> Value:
-        if not _are_strings(value, items, separators):
-            return _nothing_there(value, items)
-        wanted = change(value)
-        return any(change(item) == wanted for item in _items(items, separators))
+    def decide(value: str, items: str, separators: str) -> bool:
+        return change(value) in map(change, _items(items, separators))
 
-    return apply
+    return _of_two_lists(decide)
 
 
 def _is_subset(change: Callable[[str], str]) -> Callable[..., Value]:
-    def apply(some: Value, items: Value, separators: Value = SEPARATORS) -> Value:
-        if not _are_strings(some, items, separators):
-            return _nothing_there(some, items)
-        there = {change(item) for item in _items(items, separators)}
-        return all(change(item) in there for item in _items(some, separators))
+    """Nothing at all is a subset of every list; blanks and separators alone are of none."""
 
-    return apply
+    def decide(some: str, items: str, separators: str) -> bool:
+        parts = _items(some, separators)
+        there = {change(item) for item in _items(items, separators)}
+        return not some or (bool(parts) and all(change(part) in there for part in parts))
+
+    return _of_two_lists(decide)
 
 
 def _meet(one: Value, other: Value, separators: Value = SEPARATORS) -> Value:
-    if not _are_strings(one, other, separators):
-        return misfit(misfit(one, other), separators)
+    given = (one, other, separators)
+    if not _are_strings(*given):
+        return UNDEFINED if UNDEFINED in given and ERROR not in given else ERROR
     return not {*_items(one, separators)}.isdisjoint(_items(other, separators))
 
 
@@ -93,12 +109,10 @@ def _regexp_member(
 ) -> Value:
     if not _are_strings(pattern, items, separators, options):
         return ERROR
-    result: Value = False
-    for item in _items(items, separators):
-        found = matched(pattern, item, options)
-        if found is not False:
-            return ERROR if found is None else True
-    return result
+    if matched(pattern, "", options) is None:
+        return ERROR
+    parts = _items(items, separators)
+    return any(matched(pattern, part, options) for part in parts) if parts else UNDEFINED
 
 
 STRING_LISTS: dict[str, Callable[..., Value]] = {
