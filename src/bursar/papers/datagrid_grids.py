@@ -109,11 +109,17 @@ VARIANTS = {
 
 
 def policy(name: str, alpha: float, beta: float, *, direct: bool = False) -> Policy:
-    """A policy by the name that it has in figures."""
+    """
+    Return a policy by the name that it has in figures.
+
+    The paper's own broker does not count its jobs on their way, so neither does it here.
+    """
     if name == "current":
         return replace(CURRENT, direct=direct)
     choice = {"deterministic": "best"}.get(name, name)
-    return Policy(choice=choice, weights=Weights(alpha=alpha, beta=beta), direct=direct)
+    return Policy(
+        choice=choice, weights=Weights(alpha=alpha, beta=beta), direct=direct, as_published=True
+    )
 
 
 def services(gap: float, *, slow: float = 1.0, variant: Variant | None = None) -> Services:

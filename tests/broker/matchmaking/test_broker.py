@@ -437,9 +437,40 @@ def test_a_burst_spreads_over_sites_that_publish_nothing_new() -> None:
     assert [spread.count(name) for name in "abc"] == pytest.approx([8, 16, 24], abs=2)
 
 
+@pytest.mark.parametrize("rank", [None, "-other.EstimatedTraversalTime - 0 * other.Processors"])
+def test_a_stochastic_burst_spreads_by_the_ranks_after_the_jobs_in_flight(
+    rank: str | None,
+) -> None:
+    """
+    300 jobs of 60 s at once; one site of rank 0, four processors free, and three busy ones.
+
+    By what was published, 1 / 0 of all goes to the idle site, and nothing else is heard of.
+    With its own jobs counted, the idle site is one among others once its processors are taken.
+    No more than two in three jobs go to one site, and the wider site gets more.
+    """
+    names, widths, waits = "abcd", (4, 4, 8, 16), (0.0, 300.0, 300.0, 300.0)
+    sites = [site(name, width) for name, width in zip(names, widths, strict=True)]
+    said = [
+        status(name, wait=wait, free=0 if wait else 4)
+        for name, wait in zip(names, waits, strict=True)
+    ]
+
+    def burst(**settings: Any) -> list[int]:
+        grid = Grid(sites, said, choice="stochastic", **settings)
+        sent = [grid.send(job(number, rank=rank)) for number in range(300)]
+        assert set(sent[:4]) == {"a"}  # where they begin at once
+        return [sent.count(name) for name in names]
+
+    assert burst(as_published=True) == [300, 0, 0, 0]
+    found = burst()
+    assert max(found) < 200
+    assert min(found) > 20
+    assert found[1] < found[2] < found[3]
+
+
 def test_a_rank_of_ones_own_counts_our_jobs_by_completion() -> None:
     """Most free processors, 4 or 3: ours that are on their way are not free any more, so that
-    after three jobs 2 are free at each. Other rules take what is published as it is."""
+    after three jobs 2 are free at each. The best rank is taken as it is published."""
     said = [status("a", free=4), status("b", free=3)]
     for choice, expected in (("completion", "aab"), ("best", "aaa")):
         grid = Grid([site("a"), site("b")], said)

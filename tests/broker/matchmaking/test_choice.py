@@ -57,9 +57,32 @@ def test_stochastic_is_the_share_of_inverse_ranks() -> None:
     assert found == pytest.approx([4 / 7, 2 / 7, 1 / 7])
 
 
-def test_sites_of_rank_0_share_all_the_probability() -> None:
-    """1 / 0 is no probability; a job would begin there at once."""
-    assert probabilities("stochastic", np.array([0.0, -1.0, 0.0])).tolist() == [0.5, 0.0, 0.5]
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([1.0, 10.0, 100.0], [1 / 111, 10 / 111, 100 / 111]),  # merits: free processors, say
+        ([-1.0, -10.0, -100.0], [100 / 111, 10 / 111, 1 / 111]),  # costs: 1, 1/10, 1/100 of 1.11
+        ([0.0, -1.0, 0.0], [0.5, 0.0, 0.5]),  # there is nothing better than to begin at once
+        ([0.0, 3.0, 1.0], [0.0, 0.75, 0.25]),
+        ([-5.0, 6.0, 0.0, 2.0], [0.0, 0.75, 0.0, 0.25]),  # a merit is better than any cost
+        ([0.0, 0.0], [0.5, 0.5]),
+    ],
+)
+def test_stochastic_gives_better_sites_more_for_ranks_of_any_sign(
+    ranks: list[float], expected: list[float]
+) -> None:
+    """Ranks below 0 are costs, of which the inverse counts; those above are merits."""
+    found = probabilities("stochastic", np.array(ranks))
+
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=12, unique=True))
+def test_stochastic_gives_the_better_of_any_two_sites_more(ranks: list[int]) -> None:
+    """However the signs are mixed; how much it is worth, the test above says."""
+    order = np.sort(np.array(ranks, dtype=np.float64))
+
+    assert (np.diff(probabilities("stochastic", order)) > 0).all()
 
 
 def test_best_of_two_by_counting_pairs() -> None:
@@ -114,15 +137,15 @@ def test_a_rule_that_is_none_says_which_there_are() -> None:
 def test_probabilities_are_such_and_the_better_site_has_no_less(
     ranks: np.ndarray, rule: str
 ) -> None:
-    """For any ranks: not negative, of sum 1, equal for equals; and but for the rule of the
-    paper, which looks at the size of ranks only, they grow with the rank."""
+    """For any ranks: not negative, of sum 1, equal for equals; and where the choice is not
+    plain chance they grow with the rank."""
     found = probabilities(rule, ranks)
 
     assert found.min() >= 0
     assert found.sum() == pytest.approx(1)
     order = np.argsort(ranks)  # nan last
     known = order[~np.isnan(ranks[order])]
-    if rule != "stochastic" and rule != "random":
+    if rule != "random":
         assert (np.diff(found[known]) >= -1e-9).all()
     for rank in set(ranks[known].tolist()):
         assert np.ptp(found[ranks == rank]) == pytest.approx(0, abs=1e-12)

@@ -85,6 +85,9 @@ class ResourceBroker:
         The present time, seconds; the index and the sites count by it.
     attributes
         Of all jobs, for expressions of jobs and sites: who owns them, say.
+    as_published
+        Whether the rule ``stochastic`` takes ranks as sites publish them, as the broker of
+        Cavalieri et al. (2003) does; otherwise its ranks count our own jobs on their way.
 
     Raises
     ------
@@ -105,6 +108,7 @@ class ResourceBroker:
         rng: np.random.Generator,
         clock: Callable[[], float],
         attributes: Mapping[str, Fact] | None = None,
+        as_published: bool = False,
     ) -> None:
         rule_of(choice)  # says what is wrong
         self._roster = Roster(sites)
@@ -117,7 +121,7 @@ class ResourceBroker:
             clock=clock,
         )
         self._flying = InFlight(sites)
-        self._scales = Scales(self._maker, self._flying)
+        self._scales = Scales(self._maker, self._flying, as_published=as_published)
         self._files = files
         self._weights = weights or Weights()
         self._choice = choice

@@ -22,6 +22,11 @@ CANDIDATES = 2
 TEMPERATURE = 0.5
 """Of ``softmax``, as a share of the mean of what ranks are in size."""
 
+NOTHING = 1e-6
+"""Size, in mean sizes of the ranks, below which ``stochastic`` tells merit from cost no more;
+used only where signs are mixed. It is small, so that a site where a job begins at once gets
+what the limit of 1 / |R| gives: all but this much."""
+
 FUZZY_FACTOR = 1.0
 """Of ``glite-2012``, as it was set by default."""
 
@@ -113,15 +118,28 @@ def best(ranks: FloatArray) -> FloatArray:
 
 def stochastic(ranks: FloatArray) -> FloatArray:
     """
-    ``P_i = K_i / K_tot`` with ``K_i = 1 / |R_i|`` (Cavalieri et al. 2003, section 2.2).
+    Give better sites more, in proportion to their rank or to its inverse.
 
-    Sites of rank 0, where a job would begin at once, share all the probability.
+    Cavalieri et al. (2003, section 2.2) write ``P_i = K_i / K_tot`` with ``K_i = 1 / |R_i|`` and
+    call these probabilities "proportional to their rank values". Their own ranks are minus times,
+    for which the formula gives the better site more; for a job's own positive rank, such as its
+    free processors, the same formula would give the worse site more. So the formula is read as
+    the inverse of a cost where R is below 0, and R itself is the weight where R is above 0.
+
+    Both meet at 0: a cost of nothing has an infinite inverse, and a merit of nothing is less
+    than any. Where signs are mixed, sizes are therefore measured from :data:`NOTHING`, which
+    leaves sites of negative rank next to nothing beside any other, yet in their order.
     """
-    sizes = np.abs(ranks)
-    least = sizes.min()
-    if least == 0:
-        return np.where(sizes == 0, 1.0, 0.0)
-    weights: FloatArray = least / sizes  # which neither overflows nor vanishes everywhere
+    largest = np.abs(ranks).max()
+    if largest == 0:
+        return np.ones(len(ranks))
+    scaled = ranks / largest  # so that no rank is too large or too small to be inverted
+    sizes = np.abs(scaled)
+    mixed = scaled.min() <= 0 <= scaled.max()
+    unit = NOTHING * sizes.mean() if mixed else 1.0
+    sizes = np.log(sizes / unit + mixed)
+    exponents = np.sign(scaled) * sizes
+    weights: FloatArray = np.exp(exponents - exponents.max())
     return weights
 
 

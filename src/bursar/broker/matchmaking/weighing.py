@@ -9,12 +9,14 @@ from bursar.broker.matchmaking.inflight import InFlight
 from bursar.broker.matchmaking.matchmaker import Matched, Matchmaker, Numbers
 from bursar.broker.matchmaking.ranking import FloatArray, file_rank, rank
 from bursar.broker.matchmaking.views import Job
-from bursar.broker.matchmaking.waiting import Said
 from bursar.classad import Ad, compiled
 from bursar.model.weights import Weights
 
 COMPLETION = "completion"
 """The rule by which expected completions are compared."""
+
+STOCHASTIC = "stochastic"
+"""The rule that draws a site by the size of its rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +116,14 @@ class Scales:
         Knows the sites.
     flying
         Our own jobs.
+    as_published
+        Whether :data:`STOCHASTIC` takes ranks as published, and leaves our own jobs out.
     """
 
-    def __init__(self, maker: Matchmaker, flying: InFlight) -> None:
+    def __init__(self, maker: Matchmaker, flying: InFlight, *, as_published: bool = False) -> None:
         self._maker = maker
         self._flying = flying
+        self._as_published = as_published
 
     def weigh(
         self, job: Job, matched: Matched, weights: Weights, rule: str, now: float
@@ -137,6 +142,10 @@ class Scales:
         A job that has a rank expression of its own is taken at its word: then
         that rule compares ranks, with the expression held against sites that count our own
         jobs, and these sums decide among equals.
+
+        The rule ``stochastic`` draws by ranks that count our own jobs, too, so that a burst
+        spreads before any site has published what it got. The other rules take ranks as they
+        are published.
 
         Parameters
         ----------
@@ -170,8 +179,12 @@ class Scales:
         completions = np.maximum(transfer, waits[sites]) + access + executions
         tolls = np.maximum(waits[sites] - transfer, 0.0) * self._flying.toll(now)
         expressions = self._maker.expressed(matched)
-        if rule == COMPLETION and matched.kind.rank is not None:
-            expressions = self._corrected(job, matched, expressions, said, ours, now)
+        by_rank = rule == COMPLETION and matched.kind.rank is not None
+        if by_rank or (rule == STOCHASTIC and not self._as_published):
+            alone, _ = self._flying.waits(
+                now, said, processors=1, runtime=job.runtime, arrival=arrival
+            )
+            expressions = self._corrected(matched, expressions, ours, alone)
         ranks = rank(expressions, file_rank(access, transfer, weights.beta), weights.alpha)
         if rule != COMPLETION:
             scores = ranks
@@ -185,19 +198,28 @@ class Scales:
         )  # fmt: skip
 
     def _corrected(
-        self,
-        job: Job,
-        matched: Matched,
-        expressions: FloatArray,
-        said: Said,
-        ours: FloatArray,
-        now: float,
+        self, matched: Matched, expressions: FloatArray, ours: FloatArray, alone: FloatArray
     ) -> FloatArray:
-        """The rank expression against sites that count our own jobs."""
+        """
+        Return the rank expressions of sites that count our own jobs.
+
+        Parameters
+        ----------
+        matched
+            The sites that match.
+        expressions
+            Values by what these published, one each.
+        ours
+            Processors of our jobs that the published state does not count, of all sites.
+        alone
+            Seconds that a job of one processor would wait behind these, at all sites.
+        """
         kind = matched.kind
-        if kind.rank is None or OF_QUEUE.isdisjoint(kind.rank_read):
+        if kind.rank is not None and OF_QUEUE.isdisjoint(kind.rank_read):
             return expressions
-        alone, _ = self._flying.waits(now, said, processors=1, runtime=job.runtime)
+        if kind.rank is None:
+            longer = np.minimum(expressions, 0.0 - alone[matched.sites])  # nan stays undefined
+            return np.where(ours[matched.sites] > 0, longer, expressions)
         found = expressions.copy()
         rank_of = compiled(kind.rank, kind.my)
         for place, i in enumerate(matched.sites.tolist()):

@@ -90,6 +90,9 @@ class Policy:
     direct
         Whether the broker asks the candidates themselves in its second phase, rather than
         the index.
+    as_published
+        Whether the rule ``stochastic`` takes ranks as sites publish them, as the paper's broker
+        does; otherwise its ranks count the broker's own jobs on their way.
 
     Raises
     ------
@@ -100,6 +103,7 @@ class Policy:
     choice: str = "completion"
     weights: Weights = field(default_factory=Weights)
     direct: bool = False
+    as_published: bool = False
 
     def __post_init__(self) -> None:
         if self.choice not in CHOICES:

@@ -148,6 +148,7 @@ class World:
             direct=self._information if policy.direct else None,
             weights=policy.weights,
             choice=policy.choice,
+            as_published=policy.as_published,
             rng=np.random.default_rng(seed),
             clock=loop.time,
         )
