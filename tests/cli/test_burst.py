@@ -47,7 +47,8 @@ def burst(folder: Path, choice: str, seed: int) -> tuple[float, Counter[str]]:
     """
     Return the mean seconds, and how many jobs each site did.
 
-    Seconds count from the begin of the first job until a job has ended. Sites are asked for their state once, before the burst, as where they publish seldom.
+    Seconds count from the begin of the first job until a job has ended. Sites are asked for
+    their state once, before the burst, as where they publish seldom.
     """
     broker = bursar.Brokering(choice=choice, rank_by="index", refresh=3600.0, seed=seed)
     name = f"{choice}-{seed}"
