@@ -44,26 +44,74 @@ def test_a_request_has_the_size_and_the_length_of_its_hole() -> None:
 
 def test_the_rest_is_asked_for_as_it_becomes_free_in_pieces() -> None:
     """Jobs end sooner than was said, and one by one."""
-    view = site((0.0, math.inf, 10), (600.0, math.inf, 8), (900.0, 400.0, 9), (950.0, 100.0, 50))
-    assert brief(hunt(view, 19)) == [
-        (10, 3600.0, True),
-        *[(2, 3600.0, False)] * 4,
-        (1, 360.0, False),
-    ]
+    view = site((600.0, math.inf, 8), (900.0, 400.0, 9), (950.0, 100.0, 50))
+    assert brief(hunt(view, 9)) == [*[(2, 3600.0, False)] * 4, (1, 360.0, False)]
+
+
+def test_nothing_that_waits_is_asked_for_before_what_fits_has_begun() -> None:
+    """A request for the last processor could overtake the others, and take one of theirs."""
+    view = site((0.0, math.inf, 10), (600.0, math.inf, 8))
+    assert brief(hunt(view, 19)) == [(10, 3600.0, True)]
+    claimed = [Shape(processors=10, seconds=3600.0)]
+    assert hunt(view, 9, claims=claimed, only_fitting=True) == []
+    assert sum(s.processors for s in hunt(view, 9, claims=claimed)) == 9
 
 
 def test_without_holes_what_is_free_is_asked_for_as_one() -> None:
-    """The paper's busy site: 47 of 48, and one that waits."""
-    assert brief(hunt(site(free=47), 48)) == [(47, 3600.0, True), (1, 3600.0, False)]
+    """The paper's busy site: 47 of 48, and one that waits when these have begun."""
+    assert brief(hunt(site(free=47), 48)) == [(47, 3600.0, True)]
+    assert brief(hunt(site(free=0), 1)) == [(1, 3600.0, False)]
     assert brief(hunt(site(free=94), 48)) == [(48, 3600.0, True)]
 
 
-def test_where_nobody_says_anything_halves_are_asked_for() -> None:
-    """Much comes at once where there is room; or a range of nodes, where that is possible."""
+def test_what_fits_is_asked_for_in_halves_where_starts_are_slow() -> None:
+    """The largest first, so that one that is quicker than the others does not wait for them."""
     assert halves(48) == [24, 12, 6, 3, 2, 1]
+    shapes = hunt(site(free=47), 48, in_halves=True)
+    assert [s.processors for s in shapes] == [24, 12, 6, 3, 1, 1]
+    assert all(s.fits for s in shapes)
+    assert [s.processors for s in hunt(site(free=47), 48, in_halves=True, most=3)] == [24, 12, 11]
+
+
+def test_where_nobody_says_anything_halves_are_asked_for() -> None:
+    """Much comes at once where there is room."""
     assert [s.processors for s in hunt(site(), 48)] == [24, 12, 6, 3, 2, 1]
-    ranged = hunt(site(node_ranges=True, per_node=12), 50)
-    assert [(s.processors, s.least_processors) for s in ranged] == [(48, 12), (1, None), (1, None)]
+
+
+def test_a_request_over_several_nodes_is_an_array_of_one_for_each() -> None:
+    """A job ends as a whole with one of its nodes; an array costs no more submissions."""
+    nodes = {"per_node": 12, "arrays": True}
+    shapes = hunt(site(free=94, **nodes), 50)
+    assert [(s.processors, s.group) for s in shapes] == [(12, 1)] * 4 + [(2, 0)]
+    blind = hunt(site(**nodes), 48)
+    assert [(s.processors, s.group) for s in blind] == [
+        *[(12, 1)] * 2,
+        *[(n, 0) for n in (12, 6, 3, 2, 1)],
+    ]
+    one_by_one = hunt(site(free=94, per_node=12), 50)  # each would be a submission of its own
+    assert [(s.processors, s.group) for s in one_by_one] == [(50, 0)]
+
+
+def test_no_more_requests_than_may_wait_come_of_the_nodes() -> None:
+    """96 processors on nodes of one: 16 parts of six; and one request where no more may wait."""
+    nodes = {"per_node": 1, "arrays": True}
+    assert [s.processors for s in hunt(site(free=96, **nodes), 96)] == [6] * 16
+    assert [s.processors for s in hunt(site(free=96, **nodes), 96, most=2)] == [96]
+
+
+def test_short_requests_are_as_long_as_whole_tasks() -> None:
+    """In 25 minutes: two tasks of 600 s and 30 s for the start; in 11: one, rounded up to 11."""
+    (shape,) = hunt(site((0.0, 1500.0, 4)), 4, least=630.0, task=600.0)
+    assert shape.seconds == 1230.0
+    (shape,) = hunt(site((0.0, 666.0, 4)), 4, least=630.0, task=600.0)
+    assert shape.seconds == 630.0
+    assert hunt(site((0.0, 664.0, 4)), 4, least=630.0, task=600.0, only_fitting=True) == []
+
+
+def test_a_hole_of_just_the_wanted_minutes_fits() -> None:
+    """Schedulers round 20 minutes to 20 minutes: no further one is needed."""
+    assert fitting(1205.0, 1200.0) == 1200.0
+    assert fitting(1204.0, 1200.0) == 1140.0
 
 
 def test_claims_take_of_the_holes() -> None:
@@ -125,17 +173,31 @@ holes = st.lists(
 )
 
 
-@given(holes, st.integers(1, 30), st.sampled_from([1, 1, 4]), st.integers(1, 64))
+@given(
+    holes,
+    st.integers(1, 30),
+    st.sampled_from([1, 1, 4]),
+    st.integers(1, 64),
+    st.booleans(),
+    st.sampled_from([None, 3, 12]),
+)
 def test_requests_sum_to_what_was_asked_and_fit_where_they_are_said_to(
-    drawn: list[tuple[float, float, int]], count: int, unit: int, most: int
+    drawn: list[tuple[float, float, int]],
+    count: int,
+    unit: int,
+    most: int,
+    in_halves: bool,
+    per_node: int | None,
 ) -> None:
     """Whatever the schedule looks like."""
-    view = site(*drawn)
-    shapes = hunt(view, count * unit, unit=unit, most=most)
+    view = site(*drawn, per_node=per_node, arrays=True)
+    shapes = hunt(view, count * unit, unit=unit, most=most, in_halves=in_halves)
     assert len(shapes) <= most
     total = sum(s.processors for s in shapes)
     assert total <= count * unit
-    if most >= 30:
+    if any(s.fits for s in shapes):  # the rest is asked for when these have begun
+        assert all(s.fits for s in shapes)
+    elif most >= 30:
         assert total == count * unit
     assert all(s.processors % unit == 0 and 300.0 <= s.seconds <= 3600.0 for s in shapes)
     for seconds in {s.seconds for s in shapes if s.fits}:

@@ -11,9 +11,11 @@ from tests.provisioning.grounds import Ground, Work, World
 
 from bursar.model.demand import Demand
 from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition, Release
+from bursar.provisioning.asking import HOLD
 from bursar.provisioning.pool import Pool
 from bursar.provisioning.silence import PARTING
 from bursar.provisioning.view import Allocation, Ask, GiveBack, Loss, SiteView, View
+from bursar.provisioning.waits import STARTS
 
 SOME = 8
 """Processors of a small site."""
@@ -56,7 +58,7 @@ def world(view: SiteView, work: list[Work], **more: object) -> World:
         ("array", [1] * 48),
         ("node-range", [48]),
         ("optimal", [47]),
-        ("adaptive", [47, 1]),
+        ("adaptive", [12, 12, 12, 6, 3, 1, 1]),
     ],
 )
 def test_a_pool_makes_the_requests_of_its_policy(policy: Acquisition, expected: list[int]) -> None:
@@ -64,10 +66,70 @@ def test_a_pool_makes_the_requests_of_its_policy(policy: Acquisition, expected: 
     made = world(site(acquisition=policy), bag(48), free=[(0.0, 47)])
     made.run(0.5)
     assert [ask.processors for ask in made.asked()] == expected
-    assert len({ask.bundle for ask in made.asked()}) == 1
-    assert bool(made.asked()[0].bundle) == (policy == "array")
+    bundled = {"array": 48, "adaptive": 2}.get(policy, 0)
+    assert sum(bool(ask.bundle) for ask in made.asked()) == bundled
+    assert len({ask.bundle for ask in made.asked() if ask.bundle}) == min(bundled, 1)
     least = 12 if policy == "node-range" else None
     assert all(ask.least_processors == least for ask in made.asked())
+
+
+@pytest.mark.parametrize("delay", [1.0, 40.0, 100.0])
+def test_what_does_not_fit_is_asked_for_when_what_fits_has_begun(delay: float) -> None:
+    """The 48th processor, on the paper's busy site: not before the 47 that are free are there."""
+    made = world(site(), bag(48, 1000.0), free=[(0.0, 47)], delay=delay)
+    made.run(delay - 0.5)
+    assert sum(ask.processors for ask in made.asked()) == 47
+    made.run(delay + 0.5)
+    assert [ask.processors for ask in made.asked()][-1] == 1
+    assert sum(ask.processors for ask in made.asked()) == 48
+
+
+def test_what_fits_and_does_not_begin_holds_the_rest_back_for_two_minutes() -> None:
+    """The scheduler's word was wrong, or somebody else was quicker."""
+    made = world(site(), bag(48, 3000.0), free=[(0.0, 47)], delay=1e6)
+    made.run(HOLD - 1)
+    assert sum(ask.processors for ask in made.asked()) == 47
+    made.run(HOLD + 1)
+    assert sum(ask.processors for ask in made.asked()) == 48
+
+
+def test_halves_are_asked_for_where_starts_are_slow_or_not_known() -> None:
+    """The first time nothing is known; then the site has shown that it starts within a second."""
+    made = world(site(arrays=False, idle=5.0), bag(48, 50.0) + bag(48, 50.0, arrives=500.0))
+    made.run(400.0)
+    assert [ask.processors for ask in made.asked()] == [24, 12, 6, 3, 2, 1]
+    made.run(600.0)
+    assert [ask.processors for ask in made.asked()][6:] == [48]
+
+    slow = world(
+        site(arrays=False, idle=5.0), bag(48, 50.0) + bag(48, 50.0, arrives=500.0), delay=40.0
+    )
+    slow.run(600.0)
+    assert [ask.processors for ask in slow.asked()] == [24, 12, 6, 3, 2, 1] * 2
+
+
+def test_a_site_that_refuses_is_asked_by_one_request_at_a_time() -> None:
+    """Six refusals at once the first time; from then on one shows whether it still does."""
+    made = world(site(arrays=False), bag(48), fate=lambda ask, number: ("refused", 0.0))
+    made.run(20.0)
+    assert [ask.processors for ask in made.asked()][:6] == [24, 12, 6, 3, 2, 1]
+    later = [ask.processors for ask in made.asked()][6:]
+    assert later
+    assert set(later) == {48}
+
+
+def test_a_lost_node_loses_its_own_pilot_only() -> None:
+    """48 tasks on four nodes, one of which fails: the 36 tasks on the others go on."""
+    pool = Pool()
+    for _ in range(STARTS):
+        pool.waits.started("a", 0.5)
+    made = world(
+        site(), bag(48, 500.0), pool=pool, fate=lambda ask, n: ("lost", 100.0) if n == 1 else None
+    )
+    made.run(5000.0)
+    assert made.done()
+    assert [ask.processors for ask in made.asked()] == [12] * 5
+    assert sum(w.ended == pytest.approx(501.0) for w in made.work) == 36
 
 
 def test_what_is_asked_for_counts_as_there() -> None:

@@ -11,8 +11,11 @@ from bursar.provisioning.counting import capacity, price, room, widest_at, worst
 from bursar.provisioning.hunting import Shape, free_now, hunted
 from bursar.provisioning.memory import Memory
 from bursar.provisioning.racing import is_racing, racing
-from bursar.provisioning.release import ends_soon_at, is_active, lasting
+from bursar.provisioning.release import ROUNDING, ends_soon_at, is_active, lasting
 from bursar.provisioning.view import Allocation, Ask, SiteView, View
+
+HOLD = 120.0
+"""Seconds for which what has to wait is held back while what fits has not begun, at the most."""
 
 
 class Round:
@@ -231,7 +234,7 @@ class Round:
         if not site.batch:
             self._make(site, Shape(processors=amount, seconds=seconds))
         elif acquisition == "adaptive":
-            self._hunt(site, amount, unit, min(least, seconds), seconds, rivals)
+            self._hunt(site, amount, unit, seconds, rivals)
         else:
             self._ask_blindly(site, acquisition, amount, unit, seconds)
 
@@ -278,10 +281,10 @@ class Round:
         site: SiteView,
         amount: int,
         unit: int,
-        least: float,
         wanted: float,
         rivals: Sequence[SiteView],
     ) -> None:
+        least = walltime.least_in_hole(self._view.demand, site, wanted)
         whole = min(-(-amount // unit), self._room[site.name] // unit) * unit
         shapes = hunted(
             site,
@@ -289,17 +292,43 @@ class Round:
             unit=unit,
             least=least,
             wanted=wanted,
+            task=walltime.mean_seconds(self._view.demand, site),
             claims=self._claims(site),
             most=max(0, site.rules.max_pending - self._pending[site.name]),
+            # Where requests go wrong, one at a time shows whether they still do.
+            in_parts=not self._memory.standing(site.name).steps,
+            in_halves=self._memory.waits.starts_slowly(site.name),
+            only_fitting=self._is_starting(site.name),
             choose=lambda size, lengths: self._likely(site.name, size, lengths),
         )
+        bundles: dict[int, str] = {}
         for shape in shapes:
-            others = [] if shape.fits else self._racers(site, shape, rivals)
+            if shape.group and shape.group not in bundles:
+                bundles[shape.group] = self._memory.label("bundle")
+            bundle = bundles.get(shape.group, "")
+            others = [] if shape.fits or bundle else self._racers(site, shape, rivals)
             race = self._memory.label("race") if others else ""
-            if not self._make(site, shape, race=race):
+            if not self._make(site, shape, bundle=bundle, race=race):
                 break
             for other, seconds in others:
                 self._make(other, replace(shape, seconds=seconds, least_seconds=None), race=race)
+
+    def _is_starting(self, site: str) -> bool:
+        """
+        Whether a request that should start at once is on its way to do so.
+
+        What has to wait is held back meanwhile: handed in now, it could be through the
+        scheduler's own delays sooner, and take a processor that the other needs.
+        """
+        starting = False
+        for one in self._stay:
+            known = self._memory.known.get(one.name)
+            if one.site != site or one.began is not None or known is None or not known.fits:
+                continue
+            if self._view.now < one.asked + HOLD - ROUNDING:
+                self._memory.wake_at(one.asked + HOLD)
+                starting = True
+        return starting
 
     def _likely(self, site: str, size: int, lengths: tuple[float, ...]) -> float:
         """The length that yields most of its time, wait included, by what was seen of waits."""
@@ -386,6 +415,7 @@ class Round:
                 least_processors=shape.least_processors,
                 bundle=bundle,
                 race=race,
+                fits=shape.fits,
             )
         )
         return True

@@ -3,14 +3,17 @@ Requests in the shape of what a schedule leaves free: our own way to acquire pro
 
 A plain user sees when running jobs end at the latest, and so which processors are free for how
 long. What fits there starts at once, by backfilling, whatever waits in the queue. The rest is
-asked for in pieces, so that no processor waits for another.
+asked for in pieces, so that no processor waits for another, and not before what fits has begun:
+where a scheduler takes long to start a request, a small one that was handed in behind a large one
+may overtake it, and take one of its processors.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bursar.provisioning.view import Allocation, Hole, SiteView
+from bursar.provisioning.walltime import START
 
 SLACK = 5.0
 """Seconds by which a request is shorter than its hole: it takes so long to get there."""
@@ -26,6 +29,9 @@ PIECES = 16
 
 SPLIT = 4
 """Requests for processors that become free together: jobs end sooner than was said, one by one."""
+
+MOST_PARTS = 16
+"""Requests into which one over several nodes is split, so that a lost node loses one of them."""
 
 _NOW = 1.0
 """Seconds within which a hole that opens is open."""
@@ -43,7 +49,10 @@ class Shape:
     least_seconds, least_processors
         See :class:`bursar.provisioning.view.Ask`.
     fits
-        Whether it should start at once.
+        Whether the request should start at once.
+    group
+        Number of the submission that the request is an element of, from 1 on; 0: the request is a
+        submission of its own. Elements of one submission are alike.
     """
 
     processors: int
@@ -51,6 +60,7 @@ class Shape:
     least_seconds: float | None = None
     least_processors: int | None = None
     fits: bool = False
+    group: int = 0
 
 
 Choice = Callable[[int, tuple[float, ...]], float]
@@ -69,12 +79,19 @@ def hunted(
     unit: int,
     least: float,
     wanted: float,
+    task: float = 0.0,
     claims: Sequence[Shape] = (),
     most: int,
+    in_parts: bool = True,
+    in_halves: bool = False,
+    only_fitting: bool = False,
     choose: Choice = longest_of,
 ) -> list[Shape]:
     """
-    The requests for so many processors; what should start at once comes first.
+    Return the requests for so many processors.
+
+    As long as something should start at once, nothing else is asked for: what has to wait is
+    asked for when what fits has begun.
 
     Parameters
     ----------
@@ -86,30 +103,46 @@ def hunted(
         Processors that are of use only together.
     least, wanted
         Seconds that are worth the while, and that there is work for.
+    task
+        Seconds of a task in the mean. What is asked for in a hole shorter than ``wanted`` is so
+        long that whole tasks fit; 0: as long as the hole.
     claims
         Requests that were made since the site was looked at, and take of its holes.
     most
         Requests, at the most.
+    in_parts
+        Whether requests may be split at all, into halves or by nodes.
+    in_halves
+        Whether what fits is asked for in halves, the largest first, rather than as one. Where
+        requests take long to start, one that is quicker than the others does not wait for them.
+    only_fitting
+        Whether nothing is to be asked for that has to wait.
     choose
         How long to ask for what has to wait, where nobody knows when it would start.
 
     Returns
     -------
     list of Shape
-        They sum to the processors, or to less where there are too few requests for it.
+        Their processors sum to what was asked for, or to less: where there are too few requests
+        for that, or where some has to wait and is not asked for yet.
     """
+    if not in_parts:
+        site, in_halves = replace(site, arrays=False), False
     open_now = free_now(site, claims)
     if open_now is None:
         return _blind(site, processors, unit, least, wanted, most, choose)
     made: list[Shape] = []
     left = processors
-    for seconds, count in _classes(open_now, least, wanted):
+    for seconds, count in _classes(open_now, least, wanted, task):
         size = min(left, count) // unit * unit
-        if size and len(made) < most:
-            made.append(_shape(site, size, seconds, least, fits=True))
-            left -= size
-    made.extend(_waiting(site, left, unit, least, wanted, most - len(made), choose))
-    return made
+        if not size or len(made) >= most:
+            continue
+        shape = _shape(site, size, seconds, least, fits=True)
+        made.extend(_split(site, shape, unit, most - len(made), in_halves))
+        left -= size
+    if made or only_fitting:
+        return made
+    return _waiting(site, left, unit, least, wanted, task, most, choose)
 
 
 def free_now(site: SiteView, claims: Iterable[Shape] = ()) -> list[tuple[float, int]] | None:
@@ -176,6 +209,37 @@ def moves(site: SiteView, waiting: Iterable[Allocation], least: float) -> list[A
     return chosen
 
 
+def _split(site: SiteView, shape: Shape, unit: int, most: int, in_halves: bool) -> list[Shape]:
+    """
+    Split a request into halves, and these by nodes, where that costs no submission.
+
+    A job over several nodes ends as a whole when one of them fails. Where the scheduler takes
+    arrays, one submission makes many small jobs of it.
+    """
+    sizes = halves(shape.processors, unit) if in_halves else [shape.processors]
+    if len(sizes) > most:
+        sizes = [*sizes[: most - 1], sum(sizes[most - 1 :])]
+    made: list[Shape] = []
+    for i, size in enumerate(sizes):
+        width = _part(site, size, unit)
+        copies, rest = divmod(size, width)
+        if len(made) + copies + bool(rest) + len(sizes) - i - 1 > most:
+            width, copies, rest = size, 1, 0
+        group = i + 1 if copies > 1 else 0
+        made.extend([replace(shape, processors=width, group=group)] * copies)
+        if rest:
+            made.append(replace(shape, processors=rest))
+    return made
+
+
+def _part(site: SiteView, processors: int, unit: int) -> int:
+    """Processors of each part of a request: those of a node, or of as few nodes as may be."""
+    node = (site.per_node or 0) // unit * unit
+    if not site.arrays or not node or processors <= node:
+        return processors
+    return math.ceil(processors / node / MOST_PARTS) * node
+
+
 def halves(processors: int, unit: int = 1) -> list[int]:
     """
     Half of them, half of the rest, and so on: they sum to the processors.
@@ -201,19 +265,31 @@ def evenly(processors: int, unit: int, pieces: int) -> list[int]:
 
 def fitting(hole: float, wanted: float) -> float:
     """Seconds to ask for in a hole that is so long; a request may start late and is rounded up."""
-    if hole >= wanted + SLACK + MINUTE:
+    rounded = math.ceil(wanted / MINUTE) * MINUTE if math.isfinite(wanted) else wanted
+    if hole >= rounded + SLACK:
         return wanted
     seconds = hole - SLACK
     return min(wanted, math.floor(seconds / MINUTE) * MINUTE if seconds >= MINUTE else seconds)
 
 
+def whole_tasks(seconds: float, task: float) -> float:
+    """
+    Shorten a time to whole tasks, with what a worker takes to start.
+
+    An allocation that ends before its hole does because of that is no loss: the rest of the hole
+    is too short for a task. A time that no task fits into is returned as it is.
+    """
+    count = math.floor((seconds - START) / task) if task > 0 else 0
+    return min(seconds, float(math.ceil(START + count * task))) if count > 0 else seconds
+
+
 def _classes(
-    open_now: Iterable[tuple[float, int]], least: float, wanted: float
+    open_now: Iterable[tuple[float, int]], least: float, wanted: float, task: float
 ) -> list[tuple[float, int]]:
     """Holes of about the same length as one, the longest first; those too short are left out."""
     classes: dict[int, tuple[float, int]] = {}
     for hole, count in open_now:
-        seconds = fitting(hole, wanted)
+        seconds = _in_hole(hole, least, wanted, task)
         if seconds < least or not count:
             continue
         step = 0 if seconds >= wanted else 1 + int(math.log2(wanted / seconds) * 2)
@@ -222,23 +298,31 @@ def _classes(
     return [classes[step] for step in sorted(classes)]
 
 
+def _in_hole(hole: float, least: float, wanted: float, task: float) -> float:
+    """Seconds to ask for in a hole."""
+    seconds = fitting(hole, wanted)
+    return seconds if seconds >= wanted else max(whole_tasks(seconds, task), min(seconds, least))
+
+
 def _waiting(
     site: SiteView,
     processors: int,
     unit: int,
     least: float,
     wanted: float,
+    task: float,
     most: int,
     choose: Choice,
 ) -> list[Shape]:
-    """What does not start at once: as processors become free, and else in halves, small first."""
+    """What does not start at once: as processors become free, and else evenly, small first."""
     made: list[Shape] = []
     for hole in _coming(site.holes, least):
         size = min(processors, hole.processors) // unit * unit
         if not size or len(made) + 1 >= most:
             continue
         for piece in evenly(size, unit, min(SPLIT, most - len(made) - 1)):
-            made.append(_shape(site, piece, fitting(hole.seconds, wanted), least))
+            seconds = _in_hole(hole.seconds, least, wanted, task)
+            made.append(_shape(site, piece, seconds, least))
             processors -= piece
     lengths = _lengths(least, wanted)
     for size in evenly(processors, unit, min(PIECES, most - len(made))):
@@ -260,30 +344,13 @@ def _blind(
     most: int,
     choose: Choice,
 ) -> list[Shape]:
-    """Where nobody says what is free: as much as there is, or halves, the largest first."""
-    nodes = site.per_node if site.node_ranges and unit == 1 else None
-    if nodes is not None and most and processors >= 2 * nodes:
-        whole = processors // nodes * nodes
-        made = [_shape(site, whole, wanted, least, least_processors=nodes)]
-        rest = processors - whole
-        return [*made, *_blind_halves(site, rest, unit, least, wanted, most - 1, choose)]
-    return _blind_halves(site, processors, unit, least, wanted, most, choose)
-
-
-def _blind_halves(
-    site: SiteView,
-    processors: int,
-    unit: int,
-    least: float,
-    wanted: float,
-    most: int,
-    choose: Choice,
-) -> list[Shape]:
-    pieces = halves(processors, unit)
-    if len(pieces) > most:
-        pieces = [*pieces[: most - 1], sum(pieces[most - 1 :])] if most else []
+    """Where nobody says what is free: in halves, the largest first, and these by nodes."""
+    shape = _shape(site, processors, wanted, least)
     lengths = _lengths(least, wanted)
-    return [_shape(site, size, choose(size, lengths), least) for size in pieces]
+    return [
+        _shape(site, part.processors, choose(part.processors, lengths), least, group=part.group)
+        for part in (_split(site, shape, unit, most, in_halves=True) if most else ())
+    ]
 
 
 def _lengths(least: float, wanted: float) -> tuple[float, ...]:
@@ -300,14 +367,14 @@ def _shape(
     seconds: float,
     least: float,
     *,
-    least_processors: int | None = None,
     fits: bool = False,
+    group: int = 0,
 ) -> Shape:
     ranged = site.time_ranges and least < seconds
     return Shape(
         processors=processors,
         seconds=seconds,
         least_seconds=least if ranged else None,
-        least_processors=least_processors,
         fits=fits,
+        group=group,
     )

@@ -18,6 +18,10 @@ class Known:
     ----------
     site
         Of whom.
+    asked
+        When, on the pool's clock; None: nobody knows.
+    fits
+        Whether it should have started at once.
     began
         When it got its processors, on the pool's clock; None: not yet.
     worked
@@ -29,6 +33,8 @@ class Known:
     """
 
     site: str
+    asked: float | None = None
+    fits: bool = False
     began: float | None = None
     worked: bool = False
     given_back: bool = False

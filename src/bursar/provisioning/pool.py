@@ -100,8 +100,9 @@ class Pool:
 
     def asked(self, name: str, ask: Ask, now: float) -> None:
         """A request is on its way, under a name."""
-        self._memory.known[name] = Known(ask.site)
-        self._memory.waits.asked(name, ask.site, ask.processors, ask.seconds, now)
+        self._memory.known[name] = Known(ask.site, asked=now, fits=ask.fits)
+        if not ask.fits:  # what fits does not queue: it would tell nothing of what does
+            self._memory.waits.asked(name, ask.site, ask.processors, ask.seconds, now)
 
     def began(self, name: str, now: float) -> None:
         """It has its processors."""
@@ -109,6 +110,8 @@ class Pool:
         known = self._memory.known.get(name)
         if known is not None and known.began is None:
             known.began = now
+            if known.fits and known.asked is not None:
+                self._memory.waits.started(known.site, now - known.asked)
             self._memory.tried.pop(known.site, None)
 
     def gone(self, name: str, now: float, loss: Loss, reason: str = "") -> None:
@@ -215,7 +218,7 @@ class Pool:
             if not waiting:
                 continue
             wanted = walltime.wanted_seconds(view.demand, site, room(view, stay, 1))
-            least = walltime.least_seconds(view.demand, site, wanted)
+            least = walltime.least_in_hole(view.demand, site, wanted)
             due = []
             for a in moves(site, waiting, least):
                 if view.now < a.asked + patience - ROUNDING:

@@ -220,6 +220,8 @@ class Ask:
         Those with the same one are one submission, and go back together.
     race
         Of those with the same one, the first to start is kept and the others are withdrawn.
+    fits
+        Whether the request should start at once, as far as the scheduler's queue tells.
     """
 
     site: str
@@ -229,6 +231,7 @@ class Ask:
     least_processors: int | None = None
     bundle: str = ""
     race: str = ""
+    fits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,32 @@
 """
-How long requests wait, at most: bounds from their own history, which score themselves.
+Bounds on how long requests wait, from the history of waits; the bounds score themselves.
 
-Nobody's estimate of a start is to be trusted, the scheduler's included. What can be said is what
-Brevik, Nurmi and Wolski say: of waits that are alike, the k-th smallest is no less than a quantile
-with a certainty that follows from the binomial distribution, whatever their distribution is. That
-holds while the load stays as it is; when several bounds in a row fail, it has changed, and what
-was before is forgotten.
+Nobody's estimate of a start is to be trusted, the scheduler's included. What can be said is said
+by conformal prediction: if the next wait is as likely as those before to be the longest, or any
+other in their order, it is no longer than the k-th smallest of n waits in k of n + 1 cases. Waits
+in a queue are not like that, since the load changes. So the share k / (n + 1) is not fixed: it
+rises with each bound that fails and falls a little with each that holds, by which nine of ten hold
+in the long run whatever the waits do (Gibbs and Candes 2021).
+
+The binomial bounds of Brevik, Nurmi and Wolski (2006), which stood here before, are no less than
+the quantile *with a certainty of 90 %*. That is another promise, and a more cautious one: of the
+22 waits that it needs at least it takes the longest, which holds in 22 of 23 cases.
+
+References
+----------
+.. [1] Gibbs, Candes (2021). Adaptive conformal inference under distribution shift. NeurIPS 34,
+   section 2.
+.. [2] Brevik, Nurmi, Wolski (2006). Predicting bounds on queuing delay for batch-scheduled
+   parallel machines. PPoPP '06, section 3.
 """
 
+import heapq
 import math
-from bisect import insort
+import statistics
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from bursar.model.errors import InputError
@@ -21,57 +34,26 @@ from bursar.model.errors import InputError
 QUANTILE = 0.9
 """Share of the waits that a bound should hold for."""
 
-CONFIDENCE = 0.9
-"""That it does."""
-
 MEMORY = 200
 """Waits that are remembered of each kind."""
 
-CHANGED = 3
-"""Bounds that fail in a row by which the load has changed."""
+FEWEST = 9
+"""Waits from which on there is a bound: in 9 of 10 cases the next is no longer than all nine."""
+
+GAIN = 0.03
+"""By how much of the distance between held or not and :data:`QUANTILE` the share moves."""
 
 WIDER = 1.25
-"""Times which bounds become longer at each failure while fewer hold than should."""
+"""Times which a bound is longer for each failure beyond those that make it the longest wait."""
 
-VERSION = 1
-"""Of the form in which histories are kept."""
+SLOW = 10.0
+"""Seconds from a request to its start, above which a site that has room is slow."""
 
-_RELAX = 0.97
+STARTS = 20
+"""Starts by which that is judged."""
 
-
-@lru_cache(maxsize=MEMORY + 1)
-def rank(count: int, quantile: float = QUANTILE, confidence: float = CONFIDENCE) -> int | None:
-    """
-    Which of so many values, from the smallest on, is no less than a quantile.
-
-    The smallest k for which P(fewer than k of the values lie below the quantile), binomial with
-    the quantile as its probability, is at least the confidence.
-
-    Parameters
-    ----------
-    count
-        Of the values, independent and alike.
-
-    Returns
-    -------
-    int or None
-        From 1 on; None with too few values: 22 are needed for the ninth decile with 90 %.
-
-    References
-    ----------
-    .. [1] Brevik, Nurmi, Wolski (2006). Predicting bounds on queuing delay for batch-scheduled
-       parallel machines. PPoPP '06, section 3.
-    """
-    # From above: P(k or more below) falls as k rises, and k = count + 1 would be certain.
-    above, term = 0.0, quantile**count
-    best = None
-    for k in range(count, 0, -1):
-        above += term  # P(at least k below)
-        if above > 1.0 - confidence:
-            break
-        best = k
-        term *= k / (count - k + 1) * (1.0 - quantile) / quantile
-    return best
+VERSION = 2
+"""Version of the form in which histories are kept."""
 
 
 @dataclass(slots=True)
@@ -99,44 +81,62 @@ class _Kind:
 
     waits: deque[float] = field(default_factory=deque)
     ordered: list[float] = field(default_factory=list)
-    misses: int = 0  # in a row
-    wider: float = 1.0
-    score: Score = field(default_factory=Score)
 
     def add(self, wait: float) -> None:
         self.waits.append(wait)
         insort(self.ordered, wait)
         if len(self.waits) > MEMORY:
-            self.ordered.remove(self.waits.popleft())
+            del self.ordered[bisect_left(self.ordered, self.waits.popleft())]
 
-    def bound(self) -> float | None:
-        place = rank(len(self.ordered))
-        return None if place is None else self.ordered[place - 1] * self.wider
+    def covering(self, share: float) -> float:
+        """The wait that so great a share of all is no longer than; above 1: longer than any."""
+        count = len(self.ordered)
+        place = math.ceil((count + 1) * share - 1e-9)
+        if place <= count:
+            return self.ordered[max(place, 1) - 1]
+        beyond = (share - count / (count + 1)) / (GAIN * QUANTILE)
+        return self.ordered[-1] * math.pow(WIDER, beyond)
 
-    def check(self, held: bool) -> None:
-        """A bound has held, or not."""
+    def credit(self, wait: float, bound: float, share: float) -> float:
+        """
+        How far a bound has held: 1, or 0, or in between where the wait was exactly as long.
+
+        Where many waits are the same, such as none at all, no bound divides them at the share:
+        one that is met exactly counts for the part of these waits that lies below the share.
+        """
+        if wait != bound:
+            return float(wait < bound)
+        count = len(self.ordered)
+        below, up_to = bisect_left(self.ordered, bound), bisect_right(self.ordered, bound)
+        if below == up_to:
+            return 1.0
+        return min(max((share * count - below) / (up_to - below), 0.0), 1.0)
+
+
+@dataclass(slots=True)
+class _Control:
+    """What became of the bounds of requests of about one size, and the share that follows."""
+
+    share: float = QUANTILE
+    """Share of the waits that the next bound is to cover, above 1 while too few bounds hold."""
+    score: Score = field(default_factory=Score)
+
+    def check(self, held: bool, credit: float) -> None:
+        """Take note that a bound has held, or not, and move the share by its credit."""
         self.score.given += 1
         self.score.held += held
-        if held:
-            self.misses = 0
-            self.wider = max(1.0, self.wider * _RELAX)
-            return
-        self.misses += 1
-        if self.score.held < QUANTILE * self.score.given:
-            self.wider *= WIDER
-        if self.misses >= CHANGED:
-            self._forget()
+        self.share = max(0.0, self.share + GAIN * (QUANTILE - credit))
 
-    def _forget(self) -> None:
-        """Only the last waits are kept, as few as give a bound at all."""
-        least = next(n for n in range(1, MEMORY) if rank(n) is not None)
-        while len(self.waits) > least:
-            self.waits.popleft()
-        self.ordered = sorted(self.waits)
-        self.misses = 0
+    def restore(self, credit: float) -> None:
+        """Correct a bound that was taken to have failed, and held."""
+        self.score.held += 1
+        self.share = max(0.0, self.share - GAIN * credit)
 
 
 _Key = tuple[str, int, int]
+"""Site, size and length of requests that are alike; :data:`_ANY` for all sizes or lengths."""
+
+_ANY = -1
 
 
 @dataclass(slots=True)
@@ -144,121 +144,187 @@ class _Asked:
     keys: tuple[_Key, ...]
     at: float
     bound: float | None
-    of: _Key | None  # whose bound it is
+    """None: there was too little history for one."""
+    kind: _Kind | None
+    share: float
+    is_checked: bool = False
 
 
 class Waits:
     """
     The waits of one user's requests, by site, size and length.
 
-    Sizes and lengths are told apart by powers of four. While there is too little of a kind, all
-    of the site's count.
+    Sizes and lengths are told apart by powers of four. While there is too little of a kind, waits
+    of all lengths count, then those of all sizes. How many bounds hold is watched for each size
+    by itself, so that small requests that hold more often do not make up for large ones.
     """
 
     def __init__(self) -> None:
         self._kinds: dict[_Key, _Kind] = {}
+        self._controls: dict[tuple[str, int], _Control] = {}
         self._open: dict[str, _Asked] = {}
+        self._due: list[tuple[float, str]] = []
+        """When bounds of open requests fail; requests that have begun may still be listed."""
+        self._starts: dict[str, deque[float]] = {}
 
     def bound(self, site: str, processors: int, seconds: float) -> float | None:
-        """Seconds that a request waits at most, for nine of ten; None with too little history."""
-        return self._bound(_keys(site, processors, seconds))[0]
+        """
+        Return the seconds within which nine of ten such requests begin.
+
+        None with too little history.
+        """
+        keys = _keys(site, processors, seconds)
+        kind = self._kind(keys)
+        return None if kind is None else kind.covering(self._control(keys).share)
 
     def asked(self, name: str, site: str, processors: int, seconds: float, now: float) -> None:
-        """A request waits, from now on; the bound that holds for it now will be checked."""
+        """Take note of a request that waits from now on; its bound of now will be checked."""
+        self._fail_until(now)
         keys = _keys(site, processors, seconds)
-        bound, of = self._bound(keys)
-        self._open[name] = _Asked(keys, now, bound, of)
+        kind, share = self._kind(keys), self._control(keys).share
+        bound = None if kind is None else kind.covering(share)
+        self._open[name] = _Asked(keys, now, bound, kind, share)
+        if bound is not None:
+            heapq.heappush(self._due, (now + bound, name))
 
     def began(self, name: str, now: float) -> None:
-        """It has its processors. Of one that is not known nothing is learned."""
+        """Take note that a request has its processors; of an unknown one nothing is learned."""
+        self._fail_until(now)
         asked = self._open.pop(name, None)
         if asked is None:
             return
         wait = max(0.0, now - asked.at)
-        if asked.of is not None and asked.bound is not None:
-            self._kinds[asked.of].check(wait <= asked.bound)
+        self._check(asked, wait)
         for key in asked.keys:
             self._kinds.setdefault(key, _Kind()).add(wait)
 
+    def started(self, site: str, delay: float) -> None:
+        """Take note that a request that fitted has started, so many seconds after it was made."""
+        self._starts.setdefault(site, deque(maxlen=STARTS)).append(max(0.0, delay))
+
+    def starts_slowly(self, site: str) -> bool:
+        """
+        Whether a site takes long to start what it has room for.
+
+        Half of the last requests that fitted took longer than :data:`SLOW`. A site of which
+        nothing is known is taken to be slow.
+        """
+        seen = self._starts.get(site)
+        return not seen or statistics.median(seen) > SLOW
+
     def gone(self, name: str, now: float) -> None:
-        """It will not have them: a bound that it has outlasted has failed, others say nothing."""
-        asked = self._open.pop(name, None)
-        if asked is None or asked.of is None or asked.bound is None:
-            return
-        if now - asked.at > asked.bound:
-            self._kinds[asked.of].check(False)
+        """
+        Take note that a request will never have its processors.
+
+        A bound that the request has outlasted has failed; about others nothing can be said.
+        """
+        self._fail_until(now)
+        self._open.pop(name, None)
 
     def score(self, site: str | None = None) -> Score:
-        """Of all bounds, or of one site's."""
+        """Return what became of all bounds, or of one site's."""
         total = Score()
-        for (name, _, _), kind in self._kinds.items():
+        for (name, _), control in self._controls.items():
             if site is None or name == site:
-                total.given += kind.score.given
-                total.held += kind.score.held
+                total.given += control.score.given
+                total.held += control.score.held
         return total
 
     def kept(self) -> dict[str, Any]:
-        """As data that can be written as JSON, to be kept until the next run."""
+        """Return the history as data that can be written as JSON, for the next run."""
         return {
             "version": VERSION,
             "kinds": [
+                {"site": site, "size": size, "length": length, "waits": list(kind.waits)}
+                for (site, size, length), kind in self._kinds.items()
+            ],
+            "controls": [
                 {
                     "site": site,
                     "size": size,
-                    "length": length,
-                    "waits": list(kind.waits),
-                    "misses": kind.misses,
-                    "wider": kind.wider,
-                    "given": kind.score.given,
-                    "held": kind.score.held,
+                    "share": control.share,
+                    "given": control.score.given,
+                    "held": control.score.held,
                 }
-                for (site, size, length), kind in self._kinds.items()
+                for (site, size), control in self._controls.items()
             ],
+            "starts": {site: list(seen) for site, seen in self._starts.items()},
         }
 
     @classmethod
     def of_kept(cls, data: Mapping[str, Any]) -> "Waits":
         """
-        A history that was kept.
+        Read a history that was kept.
 
         Raises
         ------
         InputError
-            When it is not of this form; of another version it is.
+            When the data are not of this form, or of another version.
         """
         waits = cls()
         try:
             if data["version"] != VERSION:
                 raise InputError(f"a history of version {data['version']!r}, not {VERSION}")
             for entry in data["kinds"]:
-                seen = [float(wait) for wait in entry["waits"]][-MEMORY:]
-                if not all(0 <= wait < math.inf for wait in seen):
-                    raise InputError("a wait that is negative or has no end")
-                kind = _Kind(deque(seen), sorted(seen), int(entry["misses"]))
-                kind.wider = max(1.0, float(entry["wider"]))
-                kind.score = Score(int(entry["given"]), int(entry["held"]))
+                seen = _seconds(entry["waits"])[-MEMORY:]
                 key = (str(entry["site"]), int(entry["size"]), int(entry["length"]))
-                waits._kinds[key] = kind
+                waits._kinds[key] = _Kind(deque(seen), sorted(seen))
+            for entry in data["controls"]:
+                (share,) = _seconds([entry["share"]])
+                score = Score(int(entry["given"]), int(entry["held"]))
+                place = (str(entry["site"]), int(entry["size"]))
+                waits._controls[place] = _Control(share, score)
+            for site, delays in data["starts"].items():
+                waits._starts[str(site)] = deque(_seconds(delays), maxlen=STARTS)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"not a history of waits: {error!r}") from error
         return waits
 
-    def _bound(self, keys: tuple[_Key, ...]) -> tuple[float | None, _Key | None]:
+    def _kind(self, keys: tuple[_Key, ...]) -> _Kind | None:
+        """The narrowest kind that has enough waits."""
         for key in keys:
             kind = self._kinds.get(key)
-            bound = kind.bound() if kind is not None else None
-            if bound is not None:
-                return bound, key
-        return None, None
+            if kind is not None and len(kind.waits) >= FEWEST:
+                return kind
+        return None
 
+    def _control(self, keys: tuple[_Key, ...]) -> _Control:
+        site, size, _ = keys[0]
+        return self._controls.setdefault((site, size), _Control())
 
-_ANY = -1
+    def _check(self, asked: _Asked, wait: float) -> None:
+        """Score the bound of a request that has waited so long."""
+        if asked.bound is None or asked.kind is None:
+            return
+        control = self._control(asked.keys)
+        credit = asked.kind.credit(wait, asked.bound, asked.share)
+        if not asked.is_checked:
+            control.check(wait <= asked.bound, credit)
+        elif wait <= asked.bound:
+            control.restore(credit)  # the start was told late, after the bound had passed
+        asked.is_checked = True
+
+    def _fail_until(self, now: float) -> None:
+        """Count bounds that requests have outlasted, as soon as that is known."""
+        while self._due and self._due[0][0] < now:
+            _, name = heapq.heappop(self._due)
+            asked = self._open.get(name)
+            if asked is not None and asked.bound is not None and now - asked.at > asked.bound:
+                self._check(asked, now - asked.at)
 
 
 def _keys(site: str, processors: int, seconds: float) -> tuple[_Key, ...]:
     """The kind of a request, and wider ones; the narrowest first."""
     size = int(math.log2(max(processors, 1))) // 2
     length = int(math.log2(max(min(seconds, 1e9), 1.0))) // 2
-    return (site, size, length), (site, _ANY, length), (site, _ANY, _ANY)
+    return (site, size, length), (site, size, _ANY), (site, _ANY, length), (site, _ANY, _ANY)
+
+
+def _seconds(values: Iterable[Any]) -> list[float]:
+    """Numbers that are not negative and have an end."""
+    made = [float(value) for value in values]
+    if not all(0 <= value < math.inf for value in made):
+        raise InputError("a wait that is negative or has no end")
+    return made

@@ -53,7 +53,7 @@ def wanted_seconds(demand: Demand, site: SiteView, processors: int) -> float:
 
 def least_seconds(demand: Demand, site: SiteView, wanted: float) -> float:
     """
-    Seconds below which an allocation is not worth its wait: what the longest task needs.
+    Return the seconds below which an allocation is not worth its wait: what the longest task needs.
 
     Parameters
     ----------
@@ -63,6 +63,23 @@ def least_seconds(demand: Demand, site: SiteView, wanted: float) -> float:
     if not site.batch:
         return math.inf
     return min(_bounded(_longest(demand, site), site), wanted)
+
+
+def least_in_hole(demand: Demand, site: SiteView, wanted: float) -> float:
+    """
+    Return the seconds below which a hole in the schedule is too short to be asked for.
+
+    The longest task's estimate counts as it is, without the margin of :func:`least_seconds`: that
+    would leave holes empty into which a task fits.
+
+    Parameters
+    ----------
+    wanted
+        See :func:`wanted_seconds`; the result is never more.
+    """
+    if not site.batch:
+        return math.inf
+    return min(_bounded(demand.longest / site.speed + START, site), wanted)
 
 
 def short_for_deadline(

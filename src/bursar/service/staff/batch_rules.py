@@ -114,6 +114,7 @@ class BatchRules:
                             least_processors=decision.least_processors,
                             least_seconds=decision.least_seconds,
                             bundle=decision.bundle,
+                            fits=decision.fits,
                         )
                     )
                 case GiveBack():
@@ -128,6 +129,7 @@ class BatchRules:
             least_seconds=lease.least_seconds,
             least_processors=lease.least_processors,
             bundle=lease.bundle,
+            fits=lease.fits,
         )
 
     def _allocation(self, lease: LeaseView, site: str) -> Allocation:

@@ -95,6 +95,8 @@ class Open:
         What it may have less of if that is sooner; None: nothing.
     bundle
         Of those that are asked for together.
+    fits
+        Whether the lease should begin at once, as far as the scheduler's queue tells.
     """
 
     pool: str
@@ -104,6 +106,7 @@ class Open:
     least_processors: int | None = None
     least_seconds: float | None = None
     bundle: str = ""
+    fits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
