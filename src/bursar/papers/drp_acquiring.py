@@ -9,6 +9,7 @@ from bursar.model.demand import Demand
 from bursar.model.provisioning import Acquiring, Acquisition
 from bursar.provisioning.pool import Pool
 from bursar.provisioning.view import Allocation, Ask, GiveBack, Hole, SiteView, View
+from bursar.provisioning.waits import Score
 
 SITE = "cluster"
 
@@ -125,6 +126,11 @@ class Acquirer:
         return self._site.rules.acquisition in ("adaptive", "optimal", "node-range")
 
     @property
+    def bounds(self) -> Score:
+        """What became of the bounds on its requests' waits."""
+        return self._pool.waits.score()
+
+    @property
     def wake(self) -> float:
         """When it may decide something by time alone, seconds."""
         return self._pool.wake
@@ -228,7 +234,20 @@ def acquire(scheduler: Scheduler, acquirer: Acquirer, *, horizon: float, every: 
         if scheduler.now >= horizon:
             return
         ahead = min(scheduler.now + every, max(acquirer.wake, scheduler.now + 1e-3), horizon)
-        scheduler.advance(ahead)
+        _advance(scheduler, ahead, list(numbers.values()))
+
+
+def _advance(scheduler: Scheduler, until: float, numbers: Sequence[int]) -> None:
+    """
+    Move the clock to a moment, or to when one of our own jobs begins or ends, if that is sooner.
+
+    A pilot that starts or leaves says so by itself; nobody waits for the next look at the queue.
+    """
+    before = [(scheduler.began(number), scheduler.ended(number)) for number in numbers]
+    while scheduler.now < until:
+        scheduler.advance(min(until, max(scheduler.next_event, scheduler.now + 1e-3)))
+        if [(scheduler.began(number), scheduler.ended(number)) for number in numbers] != before:
+            return
 
 
 def _look(scheduler: Scheduler, acquirer: Acquirer, name: str, number: int) -> None:

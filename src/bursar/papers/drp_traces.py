@@ -155,13 +155,15 @@ def gathered(cluster: LoadedCluster, policy: Acquisition, wanted: int, longest: 
     dict
         ``cpu``: processor time in per cent of what as many processors at once would have given;
         ``useful``: such as whole tasks fit into; ``first``, ``half``, ``all``: seconds until so
-        many processors were held, None where they never were; ``requests``.
+        many processors were held, None where they never were; ``requests``; ``bounds`` on their
+        waits that were scored, and ``bounds_held`` of these.
     """
     began, end = cluster.now, cluster.now + HORIZON
     site = TraceSite(cluster)
     told = SiteView(name="cluster", rules=Acquiring(), processors=cluster.machine.processors)
     work = Work(wanted=wanted, tasks=math.ceil(wanted * HORIZON / TASK), seconds=TASK)
-    acquire(site, Acquirer(policy, work, told, longest), horizon=end, every=LOOK)
+    acquirer = Acquirer(policy, work, told, longest)
+    acquire(site, acquirer, horizon=end, every=LOOK)
     spans = list(site.spans(end))
     full = wanted * HORIZON
     return {
@@ -173,6 +175,8 @@ def gathered(cluster: LoadedCluster, policy: Acquisition, wanted: int, longest: 
             for name, number in (("first", 1), ("half", math.ceil(wanted / 2)), ("all", wanted))
         },
         "requests": site.submissions,
+        "bounds": acquirer.bounds.given,
+        "bounds_held": acquirer.bounds.held,
     }
 
 
@@ -194,7 +198,7 @@ def reached(
 
 # The study.
 
-MOMENTS: dict[Effort, int] = {"quick": 6, "normal": 24, "full": 120}
+MOMENTS: dict[Effort, int] = {"quick": 6, "normal": 50, "full": 120}
 
 
 def _cells(longest: float, effort: Effort) -> list[Cell]:
