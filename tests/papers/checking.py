@@ -12,13 +12,13 @@ UNCOUNTED = {"identity", "calibrated", "impossible"}
 
 
 def check_findings(findings: Sequence[Finding]) -> None:
-    """Of a run of any size."""
+    """Check the findings of a run of any size."""
     assert findings
     check_documents([finding.to_dict() for finding in findings])
 
 
 def check_documents(findings: Sequence[Mapping[str, Any]]) -> None:
-    """The same as they are in JSON, which has no numbers that are none."""
+    """Check findings as they are in JSON, which has no infinite numbers."""
     for finding in json.loads(json.dumps(findings, allow_nan=False)):
         assert finding.keys() == KEYS
         assert finding["what"]
@@ -32,7 +32,7 @@ def check_documents(findings: Sequence[Mapping[str, Any]]) -> None:
 
 
 def by_the_rule(comparisons: Sequence[Mapping[str, Any]]) -> str | None:
-    """Inside, outside, or neither, from the numbers alone."""
+    """Judge by the numbers alone: inside, outside, or neither."""
     inf = float("inf")
 
     def number(value: float | None, infinite: float) -> float:

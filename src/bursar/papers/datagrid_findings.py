@@ -1,4 +1,4 @@
-"""What the simulations of the data grid show, beside what the paper states."""
+"""Hold the simulations of the data grid against what the paper states."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ def with_refresh(rows: Sequence[Row]) -> list[Row]:
 
 
 def improvements(rows: Sequence[Row]) -> list[Row]:
-    """By how much each lifetime is below the current policy's, seed by seed, per cent."""
+    """Return by how much each lifetime is below the current policy's, seed by seed, per cent."""
     found = {_place(row): row["lifetime"] for row in rows if row["policy"] == "current"}
     return [
         row | {"improvement": 100 * (1 - row["lifetime"] / found[_place(row)])}
@@ -36,7 +36,7 @@ def improvements(rows: Sequence[Row]) -> list[Row]:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    """What a policy and the current one are compared at."""
+    """Name what a policy and the current one are compared at."""
     return row["gap"], row["seed"], row.get("variant"), row.get("unbalanced")
 
 
@@ -226,7 +226,7 @@ def _of_completion(rows: Sequence[Row], where: str = "") -> list[Finding]:
 
 
 def _above(rows: Sequence[Row], first: str, second: str) -> dict[float, Summary]:
-    """By how much the lifetime of one policy is above another's, by load, per cent."""
+    """Return by how much one policy's lifetime is above another's, by load, per cent."""
     other = {(r["gap"], r["seed"]): r["lifetime"] for r in selected(rows, policy=second)}
     values: dict[float, list[float]] = {}
     for row in selected(rows, policy=first):

@@ -38,7 +38,7 @@ _WHY = {
 }
 
 Entry = dict[str, Any]
-"""What one figure's run found, as it is in JSON."""
+"""One figure's findings, as they are in JSON."""
 
 
 def entry_of(outcome: Outcome) -> Entry:

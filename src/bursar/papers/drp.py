@@ -156,7 +156,7 @@ def _find_overheads(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _against_best(rows: Sequence[Row]) -> list[Finding]:
-    """By how much our policy is above each of the blind ones, seed by seed."""
+    """Compare our policy with each of the blind ones, seed by seed."""
     found = []
     for variant, scenario in dict.fromkeys((row["variant"], row["scenario"]) for row in rows):
         here = selected(rows, variant=variant, scenario=scenario)

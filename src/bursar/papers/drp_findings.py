@@ -1,4 +1,4 @@
-"""What the runs of table 1 and figure 2 show, beside the paper's figures."""
+"""Hold the runs of table 1 and figure 2 against the paper's figures."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ LONGEST_SPAN = 36.0
 
 def mean_delay_of_last(last: int = 17) -> float:
     """
-    Seconds after the first worker at which exponential's last ones came, on average, by table 1.
+    Derive from table 1 how long after the first worker exponential's last ones came, on average.
 
     The busy figure says when the first 31 of the 48 came, as the last 17 waited for the release;
     the idle figure leaves the rest of the lost time to those 17. Both runs' first workers are
@@ -52,7 +52,7 @@ REMARKS = {
 
 
 def order(rows: Sequence[Row]) -> list[Row]:
-    """By policy, those of the paper first."""
+    """Sort rows by policy, those of the paper first."""
     names = [*STATED, *(name for name in ACQUISITIONS if name not in STATED)]
     return sorted(rows, key=lambda row: names.index(row["policy"]))
 
@@ -75,7 +75,7 @@ def curve(cell: Cell, times: Sequence[float], step: float = 2.0) -> list[Row]:
 
 def find_table(rows: Sequence[Row], *, live: bool = False) -> list[Finding]:
     """
-    Accumulated CPU time of each policy and scenario, and ours against the blind ones.
+    Hold each policy's accumulated CPU time against the paper's, and ours against the blind ones.
 
     Live runs are of another site: they are shown, and nothing is held against the paper.
     """
@@ -130,7 +130,7 @@ def _told(
 
 def _find_best(rows: Sequence[Row], live: bool) -> list[Finding]:
     """
-    By how much our policy is above the best of the blind ones.
+    Compare our policy with the best of the blind ones.
 
     Nothing is random in the model; what is live has one run of each, so that nothing follows.
     """
@@ -192,7 +192,7 @@ def _find_latency(rows: Sequence[Row]) -> list[Finding]:
 
 
 def find_curves(rows: Sequence[Row], *, live: bool = False) -> list[Finding]:
-    """What the text says of the curves; where they end is in :func:`find_table`."""
+    """Hold the curves against the text; where they end is in :func:`find_table`."""
     ends = [row for row in rows if row["time"] == HORIZON]
     waiting = []
     for policy, stated in zip(BLIND, (1, 3, 17, 48), strict=True):

@@ -295,7 +295,7 @@ def _times(rows: Sequence[Row]) -> str:
 
 
 def _beside(rows: Sequence[Row], other: str, where: str = "") -> Finding:
-    """By how many points ours is above another, both in time held and in whole tasks."""
+    """Compare ours with another policy, both in time held and in whole tasks, in points."""
     held, whole = (
         Summary.of(by_moment(rows, "adaptive", measure, other)) for measure in ("cpu", "useful")
     )

@@ -35,7 +35,7 @@ from, was used to set our model; or what is published cannot be in the paper's o
 RELATIVE = 0.05
 """Share of a stated figure by which ours may differ, unless a study states a narrower one."""
 POINTS = 5.0
-"""The same of a percentage, points."""
+"""Points by which a percentage of ours may differ from a stated one."""
 EFFECT = 0.25
 """Share of a small percentage by which ours may differ, so that no effect is not an effect."""
 
@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def judgement(self) -> Judgement:
-        """What the rule says."""
+        """Agrees where the interval lies within the bounds, differs outside, open otherwise."""
         if self.at_least <= self.low and self.high <= self.at_most:
             return "agrees"
         return "differs" if self.high < self.at_least or self.low > self.at_most else "open"

@@ -58,7 +58,7 @@ class Finding:
 
     @property
     def verdict(self) -> Judgement | Uncounted | None:
-        """What the rule says of all comparisons; None where there are none."""
+        """The rule's judgement of all comparisons; None where there are none."""
         if self.uncounted is not None:
             return self.uncounted
         if not self.comparisons:

@@ -187,7 +187,7 @@ def _find_schedulers(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _more_than(rows: Sequence[Row], other: str) -> Comparison:
-    """By how many plans HEFT is ahead of another scheduler, instance by instance."""
+    """Compare HEFT's number of plans with another scheduler's, instance by instance."""
     theirs = {row["seed"]: row["surviving"] for row in selected(rows, scheduler=other)}
     ahead = [r["surviving"] - theirs[r["seed"]] for r in selected(rows, scheduler="heft")]
     return measured(Summary.of(ahead), at_least=ABOVE, name=f"HEFT's less {other}'s")
@@ -430,7 +430,7 @@ def _find_sizes(rows: Sequence[Row]) -> list[Finding]:
 
 def _trend(rows: Sequence[Row], factor: str, trade_off: float, by: str, as_what: str) -> Finding:
     """
-    How the provisioned makespan, over best effort's, goes from a factor's least to its largest.
+    Compare provisioned makespans, over best effort's, at a factor's largest and least value.
 
     The submissions of one seed share a moment of the log: each seed counts once.
     """

@@ -1,4 +1,4 @@
-"""What the study of the market shows, beside what textbooks expect."""
+"""Hold what the study of the market shows against what textbooks expect."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,19 +10,19 @@ from bursar.papers.summary import Summary, grouped, selected
 from bursar.simulation.marketplace.selling import STEP
 
 INCREMENT = STEP * SECONDS
-"""Of the English auction and the Dutch clock, currency units for a job."""
+"""Step of the English auction and of the Dutch clock, currency units for a job."""
 
 ALIKE = 3.0
 """Per cent within which two ways are called alike."""
 
 
 def differences(rows: Sequence[Row], value: str, first: Row, second: Row) -> Summary:
-    """Of a measure, first less second, seed by seed."""
+    """Subtract the second's measure from the first's, seed by seed."""
     return _paired(rows, value, first, second, lambda a, b: a - b)
 
 
 def changes(rows: Sequence[Row], value: str, first: Row, second: Row) -> Summary:
-    """By how much the first is above the second, seed by seed, per cent."""
+    """Return by how much the first is above the second, seed by seed, per cent."""
     return _paired(rows, value, first, second, lambda a, b: 100 * (a / b - 1))
 
 
@@ -278,7 +278,7 @@ _ENOUGH = 5
 
 
 def of_breakdowns(rows: Sequence[Row]) -> list[Finding]:
-    """What an owner's failure costs its customers."""
+    """Return what an owner's failure costs its customers."""
     found = []
     for n in sorted({row["users"] for row in rows}):
         broken, whole = {"outage": True, "users": n}, {"outage": False, "users": n}
@@ -311,7 +311,7 @@ def of_breakdowns(rows: Sequence[Row]) -> list[Finding]:
 
 def _overview(rows: Sequence[Row], factor: str, measures: Mapping[str, str]) -> list[Finding]:
     """
-    Each measure under each kind, by number of users.
+    List each measure under each kind, by number of users.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 JOBS, SECONDS = 100, 90.0
 PRICES = range(10, 30, 2)
-"""Of the ten queues, per processor-second."""
+"""Prices of the ten queues, per processor-second."""
 DEADLINES, BUDGETS = (990, 1980, 2970), (126_000, 171_000, 252_000)
 STRATEGIES: tuple[Strategy, ...] = ("cost", "none", "time")
 
@@ -183,7 +183,7 @@ def _wish(cell: Cell) -> float | None:
 
 
 def _row(cell: Cell, told: Mapping[str, Any], scale: float) -> Row:
-    """What came of a scenario; seconds as long as the paper's."""
+    """Return what a scenario came to, in the paper's seconds."""
     return dict(cell) | {
         "completed": 100 * told["succeeded"] / JOBS,
         "time": (told["makespan_s"] or 0.0) / scale,
@@ -194,7 +194,7 @@ def _row(cell: Cell, told: Mapping[str, Any], scale: float) -> Row:
 
 def _find_scenarios(rows: Sequence[Row], *, live: bool = False) -> list[Finding]:
     """
-    Completion, time and cost of the stated rule beside the paper's; our own strategy is shown.
+    Hold the stated rule's completion, time and cost against the paper's; show our own strategy.
 
     A live run is one of other queues: nothing is held against the paper.
     """
@@ -243,7 +243,7 @@ def _find_scenarios(rows: Sequence[Row], *, live: bool = False) -> list[Finding]
 
 
 def _beside(row: Row, completed: int, seconds: int, cost: int) -> tuple[Comparison, ...]:
-    """All three must agree: points of completion, and shares of the time and of the cost."""
+    """Compare all three: points of completion, and shares of the time and of the cost."""
     done = measured(row["completed"], completed - POINTS, completed + POINTS, name="completed (%)")
     return (
         done,
@@ -367,7 +367,7 @@ STATED_USAGE: dict[str, dict[int, tuple[str, float, float]]] = {
 
 
 def _usage_of(strategy: str, budget: int, rows: Sequence[Row]) -> Finding:
-    """Beside the paper's words: what is in use most of the time, and at most."""
+    """Hold the median and the most queues in use against the paper's words."""
     used = [
         row["queues"]
         for row in selected(rows, budget=budget)

@@ -24,7 +24,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Summary":
-        """Of values that are numbers; of none, not a number."""
+        """Summarise values that are numbers; without any, the mean is not a number."""
         if not len(values):
             return cls(float("nan"), float("nan"), 0)
         deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
