@@ -10,6 +10,8 @@ from tests.durations import pytest_sessionfinish as pytest_sessionfinish
 from tests.testgrid.clusters import slurm as slurm
 from tests.testgrid.clusters import usual_slurm as usual_slurm
 
+os.environ["BURSAR_OWNERS"] = "off"  # tests see neither each other's runs nor their user's
+
 DATA = Path(
     os.environ.get("BURSAR_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")
 )

@@ -13,6 +13,7 @@ from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 from bursar.planning.limits import Limits, OnProgress
 from bursar.planning.policy import Method, Scheduler
+from bursar.sites.owners import known_owners
 
 
 def plan(
@@ -68,9 +69,10 @@ def plan(
     campaign = resolve_campaign(campaign)
     facts = suitable(campaign, on_offer(resolve_sites(sites)))
     if any(site.pricing is not None for site in facts):
-        if moment is None:
-            moment = 0.0 if any(site.kind == "simulated" for site in facts) else time.time()
-        facts = at_prices(facts, moment)
+        if moment is None and not any(site.kind == "simulated" for site in facts):
+            facts = _at_prices_now(facts)
+        else:
+            facts = at_prices(facts, moment or 0.0)
     if processors is not None:
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)
@@ -87,6 +89,12 @@ def plan(
         on_progress=on_progress,
     )
     return Proposal(campaign=campaign, front=front, choice=choose(front, campaign.goal))
+
+
+def _at_prices_now(facts: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
+    """Prices as owners set them by what all runs on this machine have used and paid."""
+    with known_owners() as owners:
+        return at_prices(facts, time.time(), owners)
 
 
 def resolve_campaign(campaign: Campaign | str | Path) -> Campaign:

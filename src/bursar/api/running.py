@@ -20,14 +20,21 @@ from bursar.formats.units import parse_amount
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import Infeasible, InputError
+from bursar.model.money import from_micros
+from bursar.model.payer import Payer
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.runs.folder import RunFolder
 from bursar.runs.haulage import check_storages
+from bursar.runs.payments import allowance_of
 from bursar.runs.planned import read_plan, write_plan
+from bursar.sites.owners import known_owners
 
 RUNS = Path("runs")
 """Folder that holds the runs, unless another is named."""
+
+BOOK = Path("bursar.book")
+"""File of the book, unless another is named."""
 
 
 class GoalOutOfReach(Infeasible):
@@ -55,6 +62,9 @@ def run(
     out_of_reach: OutOfReach = "fit",
     broker: Brokering | None = None,
     catalogue: str | Path | None = None,
+    account: str | None = None,
+    book: str | Path | None = None,
+    oversubscribe: bool = False,
     anyway: bool = False,
     name: str | None = None,
     runs: str | Path = RUNS,
@@ -90,6 +100,16 @@ def run(
         tasks ask for what the broker alone can give, see :mod:`bursar.api.brokering`.
     catalogue
         File of the replica catalogue, for tasks that read or register logical files.
+    account
+        User of a book who pays (see ``bursar ledger``). What the run may come to, the lesser
+        of its budget and what allocation and quota leave, is set aside there before work
+        starts; leases are charged as they end, and the rest is given back. None: as the
+        campaign says, else nobody is charged.
+    book
+        File of that book; None: as the campaign says, else ``bursar.book``.
+    oversubscribe
+        Start at once on local sites whose processors other runs hold, instead of waiting
+        until they are free.
     anyway
         Start even if the goal cannot be met; the budget still holds.
     name
@@ -107,11 +127,14 @@ def run(
         When a file is wrong, or the name is taken.
     GoalOutOfReach
         When no plan meets the goal; a :class:`bursar.Infeasible`.
+    BudgetStop
+        When the account that pays has too little left.
     BursarError
         When the run could not go on; it can be resumed.
     """
     campaign = resolve_campaign(campaign)
     facts = resolve_sites(sites)
+    payer = _payer(campaign, account, book)
     if campaign.recorded:
         raise InputError(
             "is a recorded workflow: its tasks have no programs",
@@ -119,6 +142,7 @@ def run(
             hint="--replay SCALE runs stand-ins that take the recorded times",
         )
     _check_sites(facts)
+    allowed = campaign if payer is None else _within_account(campaign, facts, payer)
     brokering = choose_brokering(
         campaign, facts, broker, catalogue=catalogue, strategy=strategy, processors=processors
     )
@@ -132,23 +156,29 @@ def run(
         facts = suitable(campaign, facts)
         if processors is None:
             strategy, campaign = choose_strategy(campaign, facts, strategy)
+            allowed = replace(campaign, goal=replace(campaign.goal, budget=allowed.goal.budget))
         elif strategy is not None:
             raise InputError("a strategy leases processors as it goes", where="processors")
     proposal: Proposal | Prospect | Matched
     if brokering is not None:
         if any(task.data or task.registers for task in campaign.workflow.tasks):
             check_storages(facts)
-        proposal = look_for_matches(campaign, facts, brokering, copies_now(brokering, campaign))
+        proposal = look_for_matches(allowed, facts, brokering, copies_now(brokering, allowed))
         chosen = unplanned(facts, f"broker, {brokering.choice}")
         if not proposal.feasible and not anyway:
             raise GoalOutOfReach(proposal)
     elif strategy is not None:
-        proposal = prospect(campaign, facts, strategy)
+        proposal = prospect(allowed, facts, strategy)
         chosen = unplanned(facts, strategy, proposal.makespan, proposal.cost)
         if not proposal.feasible and not anyway:
             raise GoalOutOfReach(proposal)
     else:
-        planned = _planned(campaign, facts, processors, dynamic=provisioning == "dynamic")
+        dynamic = provisioning == "dynamic"
+        free = facts if processors or dynamic or oversubscribe else _free_now(campaign, facts)
+        # What the account holds bounds the cost; only a stated budget is there to be spent.
+        planned = _planned(campaign, free, processors, dynamic=dynamic)
+        if _is_dearer(planned, allowed.goal.budget):
+            planned = _planned(allowed, free, processors, dynamic=dynamic)
         if planned.chosen is None and not anyway:
             raise GoalOutOfReach(planned)
         proposal, chosen = planned, planned.chosen or planned.nearest()
@@ -156,7 +186,7 @@ def run(
             chosen = unplanned(facts, "dynamic", chosen.makespan, chosen.cost)
     created = RunFolder.create(
         Path(runs),
-        campaign,
+        allowed,
         facts,
         argv=list(argv),
         name=name,
@@ -164,11 +194,13 @@ def run(
         out_of_reach=out_of_reach,
         brokering=brokering,
         dynamic=provisioning == "dynamic",
+        payer=payer,
+        oversubscribe=oversubscribe,
     )
     with created as folder:
         write_plan(folder, proposal.to_dict(), chosen)
-        _make_initial_files(folder, campaign)
-    return _carry_out(folder, campaign, chosen, progress=progress)
+        _make_initial_files(folder, allowed)
+    return _carry_out(folder, allowed, chosen, progress=progress, anyway=anyway)
 
 
 def resume(
@@ -246,6 +278,61 @@ def _check_sites(sites: Sequence[SiteFacts]) -> None:
                 where=f"site.{site.name}.kind",
                 hint="see what would happen with bursar simulate",
             )
+
+
+def _payer(campaign: Campaign, account: str | None, book: str | Path | None) -> Payer | None:
+    """The account that pays: the caller's, else the campaign's; None: none does."""
+    account = account or campaign.account
+    if account is None:
+        return None
+    file = Path(book) if book is not None else campaign.book or BOOK
+    return Payer(account=account, book=str(file.absolute()), budget=campaign.goal.budget)
+
+
+def _within_account(campaign: Campaign, facts: Sequence[SiteFacts], payer: Payer) -> Campaign:
+    """The campaign with the lesser of its budget and what its account has left."""
+    allowance = allowance_of(payer)
+    for site in facts:
+        if site.currency != allowance.currency:
+            raise InputError(
+                f"the book is in {allowance.currency}, site {site.name} counts in {site.currency}",
+                where="--account",
+            )
+        if site.unit_price is None and site.slots is None and site.remote is None:
+            raise InputError(
+                f"site {site.name} has no price, so what runs there cannot be charged",
+                where="--account",
+            )
+    left = from_micros(allowance.amount)
+    stated = campaign.goal.budget
+    budget = left if stated is None else min(left, stated)
+    return replace(campaign, goal=replace(campaign.goal, budget=budget))
+
+
+def _free_now(campaign: Campaign, facts: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
+    """
+    The sites with the processors that no other run holds, where some are free.
+
+    Planning for these means that the run begins at once. A site that is all in use, or too
+    narrow for some task, is planned whole: the run waits there.
+    """
+    widest = max((task.processors for task in campaign.workflow.tasks), default=1)
+    found = []
+    with known_owners() as owners:
+        for site in facts:
+            free = site.processors
+            if owners is not None and site.kind == "local":
+                free -= owners.others(site)
+            found.append(replace(site, processors=free) if free >= widest else site)
+    return tuple(found)
+
+
+def _is_dearer(planned: Proposal, budget: float | None) -> bool:
+    """Whether no plan was found, or one that costs more than there is, or nobody knows what."""
+    if budget is None or planned.campaign.goal.budget == budget:
+        return False
+    cost = None if planned.chosen is None else planned.chosen.cost
+    return cost is None or cost > budget
 
 
 def _planned(

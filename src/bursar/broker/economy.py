@@ -40,6 +40,9 @@ FIRST = 2.0
 AHEAD = 0.2
 """Seconds of work that a processor is given ahead, so that it never waits for the next job."""
 
+AGAIN = 1.0
+"""Seconds until a site whose processors other campaigns hold is asked again."""
+
 MOST_AHEAD = 64
 """Jobs, at the most."""
 
@@ -99,7 +102,7 @@ class Economy:
         self._goal = goal
         self._strategy: Named = strategy
         self._trading = trading or Trading(sites)
-        self._is_begun = trading is not None  # with the moment that prices count from
+        self._is_begun = self._trading.is_dated  # with the moment that prices count from
         self._rule: OutOfReach = out_of_reach
         self._retry = retry or Retry(backoff=0.0)
         self._failures: dict[int, int] = {}
@@ -464,6 +467,8 @@ class Economy:
         """Buys for a job, and gives it a processor at that price; None where there is none."""
         bought = self._trading.buy(site, seconds, now, money)
         if isinstance(bought, Refusal):
+            if self._trading.crowded:
+                self._wake = min(self._wake, now + AGAIN)
             return None
         price = (site.unit_price or 0.0) if bought is None else bought.unit_price
         held = self._processor_at(site, price, now)

@@ -6,14 +6,16 @@ job by job through its trade server: a quote, an acceptance, an agreement that h
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.exchange import Exchange
-from bursar.market.pricing import Asked, next_change, unit_price
+from bursar.market.pricing import next_change, unit_price
 from bursar.market.trade_manager import TradeManager
-from bursar.market.trade_server import TradeServer
+from bursar.market.trade_server import OwnerState, TradeServer
 from bursar.model.admission import Refusal
 from bursar.model.money import to_micros
 from bursar.model.site import SiteFacts
@@ -28,25 +30,24 @@ Period = tuple[float, float, float]
 """Begin and end, seconds from now, and currency units per processor-second."""
 
 
-def at_prices(sites: Sequence[SiteFacts], moment: float) -> tuple[SiteFacts, ...]:
-    """
-    Sites at the prices that hold at a moment, for whoever buys a processor for an hour.
+class Owner(Protocol):
+    """A sale in which nobody else speaks with the owner."""
 
-    Parameters
-    ----------
-    moment
-        Seconds since the epoch.
-    """
+    state: OwnerState
 
-    def at(site: SiteFacts) -> SiteFacts:
-        if site.pricing is None:
-            return site
-        asked = Asked(processors=1, seconds=3600, start=moment, now=moment, groups=site.groups)
-        price = unit_price(site.pricing, asked)
-        slots = site.slots and tuple(replace(slot, unit_price=price) for slot in site.slots)
-        return replace(site, unit_price=price, slots=slots)
 
-    return tuple(at(site) for site in sites)
+class OwnersState(Protocol):
+    """What owners remember beyond one campaign; see :class:`bursar.sites.owners.OwnersBook`."""
+
+    customer: str
+
+    def selling(self, site: SiteFacts) -> AbstractContextManager[Owner]:
+        """Speak with an owner whom nobody else speaks with meanwhile."""
+        ...
+
+    def state_of(self, site: SiteFacts) -> OwnerState:
+        """What an owner remembers now."""
+        ...
 
 
 class Trading:
@@ -58,15 +59,30 @@ class Trading:
     sites
         That can be bought from.
     epoch
-        What the campaign's second 0 is, seconds since the epoch.
-    customer
-        As the owners know the buyer.
+        What the campaign's second 0 is, seconds since the epoch; None: whoever uses it says so.
+    owners
+        What owners remember of other campaigns; None: they have never heard of any, as in a
+        simulation.
+
+    Attributes
+    ----------
+    crowded
+        Whether the last purchase failed because of what others hold: it may succeed later.
     """
 
     def __init__(
-        self, sites: Sequence[SiteFacts], *, epoch: float = 0.0, customer: str = "buyer"
+        self,
+        sites: Sequence[SiteFacts],
+        *,
+        epoch: float | None = None,
+        owners: OwnersState | None = None,
     ) -> None:
-        self.epoch = epoch
+        self.epoch = 0.0 if epoch is None else epoch
+        self.is_dated = epoch is not None
+        self.crowded = False
+        self._owners = owners
+        self._sites = {site.name: site for site in sites}
+        customer = "buyer" if owners is None else owners.customer
         self._manager = TradeManager(customer)
         self._servers = {
             site.name: TradeServer(
@@ -83,6 +99,26 @@ class Trading:
         self._exchange = Exchange([self._manager, *self._servers.values()])
         self._deals = 0
 
+    def price(self, site: SiteFacts, seconds: float, now: float) -> float | None:
+        """
+        Return what a site asks now for a processor, currency units per processor-second.
+
+        Parameters
+        ----------
+        seconds
+            For how long the processor is wanted.
+        now
+            Seconds since the begin of the campaign.
+        """
+        server = self._servers.get(site.name)
+        if server is None or site.pricing is None:
+            return site.unit_price
+        if self._owners is not None:
+            server.take_up(self._owners.state_of(site))
+        moment = self.epoch + now
+        asked = server.asked(self._manager.name, 1, seconds, moment, moment)
+        return unit_price(site.pricing, asked)
+
     def ahead(self, site: SiteFacts, now: float, seconds: float) -> tuple[Period, ...]:
         """
         What a site will ask for, from now on: as its calendar says, and as its demand is now.
@@ -97,6 +133,8 @@ class Trading:
         pricing, server = site.pricing, self._servers.get(site.name)
         if pricing is None or server is None:
             return ((0.0, math.inf, site.unit_price or 0.0),)
+        if self._owners is not None:
+            server.take_up(self._owners.state_of(site))
         moment = self.epoch + now
         periods: list[Period] = []
         begin = 0.0
@@ -139,7 +177,12 @@ class Trading:
         server = self._servers.get(site.name)
         if server is None:
             return None
-        moment = self.epoch + now
+        with self._speaking(site.name, server):
+            return self._buy(site, server, seconds, self.epoch + now, limit)
+
+    def _buy(
+        self, site: SiteFacts, server: TradeServer, seconds: float, moment: float, limit: float
+    ) -> Agreement | Refusal:
         self._deals += 1
         deal = f"job-{self._deals}"
         template = DealTemplate(
@@ -158,6 +201,8 @@ class Trading:
         agreements = self._manager.forget(deal)
         self._exchange.delivered.clear()
         server.forget(deal)
+        held = bool(server.state.others) and not server.capacity.free(moment, moment + seconds)
+        self.crowded = held and not agreements
         if not agreements:
             return Refusal(f"{site.name} does not sell a processor now", final=False)
         return agreements[0]
@@ -165,11 +210,49 @@ class Trading:
     def over(self, site: str, agreement: str, paid: float) -> None:
         """A job is over: its processor is free, and the owner knows what it was paid."""
         server = self._servers.get(site)
-        if server is not None:
+        if server is None:
+            return
+        with self._speaking(site, server):
             server.finished(agreement)
             amount = to_micros(paid)
             if amount > 0:
                 server.note_payment(self._manager.name, amount)
+
+    @contextmanager
+    def _speaking(self, site: str, server: TradeServer) -> Iterator[None]:
+        """Lets an owner know what other campaigns did, and others what this one does."""
+        if self._owners is None:
+            yield
+            return
+        with self._owners.selling(self._sites[site]) as sale:
+            server.take_up(sale.state)
+            yield
+            sale.state = server.state
+
+
+def at_prices(
+    sites: Sequence[SiteFacts], moment: float, owners: OwnersState | None = None
+) -> tuple[SiteFacts, ...]:
+    """
+    Sites at the prices that hold at a moment, for whoever buys a processor for an hour.
+
+    Parameters
+    ----------
+    moment
+        Seconds since the epoch.
+    owners
+        What owners remember of demand and of the customer; None: nothing.
+    """
+    trading = Trading(sites, epoch=moment, owners=owners)
+
+    def at(site: SiteFacts) -> SiteFacts:
+        price = trading.price(site, 3600.0, 0.0)
+        if site.pricing is None or price is None:
+            return site
+        slots = site.slots and tuple(replace(slot, unit_price=price) for slot in site.slots)
+        return replace(site, unit_price=price, slots=slots)
+
+    return tuple(at(site) for site in sites)
 
 
 _SHORTEST = 1e-3

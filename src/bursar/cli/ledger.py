@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from bursar.formats.period import Period
     from bursar.market.accounts import Quota, Row
     from bursar.market.book import Book
-    from bursar.market.lease import Lease
-    from bursar.market.usage import UsageRecord
     from bursar.model.admission import Refusal
     from bursar.model.money import Micros
+    from bursar.model.payer import Payer
     from bursar.runs.reading import RunRecord
 
 WAIT = 10.0
@@ -58,6 +57,7 @@ def register(app: typer.Typer) -> None:
         ("grant", grant),
         ("charge", charge_run),
         ("refund", refund),
+        ("release", release),
         ("statement", show_statement),
         ("invoice", show_invoice),
         ("rows", list_rows),
@@ -172,25 +172,62 @@ def charge_run(
     """
     Book what a run paid to each site, once: all of it, or nothing.
 
-    Providers are opened as they are first met. Refused over the user's
-    allocation or quota (status 4).
+    A run with --account does so itself; where it could not, this does what is left.
+    Providers are opened as they are first met. Refused over the user's allocation or
+    quota (status 4).
     """
     from bursar.cli.output import say
-    from bursar.market.book import Book
+    from bursar.market.book import read_book
+    from bursar.model.payer import Payer
     from bursar.runs.folder import RunFolder
+    from bursar.runs.payments import claimed, settle_run
     from bursar.runs.reading import read_run
 
-    record = read_run(RunFolder.open(runs, run))
-    _check_ended(record)
+    folder = RunFolder.open(runs, run)
+    payer = Payer(account=user, book=str(book.absolute()))
+    with claimed(folder):
+        record = read_run(folder)
+        _check_ended(record)
+        _check_payer(record, payer)
+        before = read_book(book).accounts
+        before.known(user, "user")
+        rows = settle_run(folder, payer)
+        after = read_book(book).accounts
+    if rows and len(after) == len(before):
+        say(f"{folder.name} is booked already")
+    _show_rows(rows, after.currency, as_json)
+
+
+def release(
+    agreement: Annotated[
+        str,
+        typer.Argument(
+            metavar="AGREEMENT", help="As rows name it: RUN/budget.", show_default=False
+        ),
+    ],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Said in the row.")],
+    book: BookFile = BOOK,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Give a user back all that an agreement holds, such as of a run whose folder is gone.
+
+    A run that goes on takes what it pays later out of the user's allocation, if that allows it.
+    """
+    from bursar.market.book import Book
+    from bursar.model.errors import InputError, nearest
+
+    if not reason.strip():
+        raise InputError("--reason: expected some text")
     with Book(book, wait=WAIT) as opened:
-        opened.known(user, "user")
-        before, rows = len(opened), []
-        with opened.together():
-            for lease, paid in _paid_leases(record):
-                rows += _charge(opened, record, lease, paid, user)
-        if rows and len(opened) == before:
-            say(f"{record.folder.name} is booked already")
-        _show_rows(rows, opened.currency, as_json)
+        found = opened.agreements.get(agreement)
+        if found is None:
+            hint = nearest(agreement, opened.agreements)
+            raise InputError(f'no agreement "{agreement}"', hint=hint)
+        if not found.held:
+            raise InputError(f"{agreement} holds nothing")
+        row = _done(opened.release(time.time(), _fresh(), agreement, found.held, memo=reason))
+        _show_rows([row], opened.currency, as_json)
 
 
 def refund(
@@ -316,53 +353,20 @@ def _check_ended(record: "RunRecord") -> None:
         )
 
 
-def _paid_leases(record: "RunRecord") -> "list[tuple[Lease, Micros]]":
-    """What each lease paid its site; of what a later life adds, only that is new."""
-    paid = record.ledger.settled()
-    return [(lease, paid[lease.id]) for lease in record.leases if paid.get(lease.id)]
+def _check_payer(record: "RunRecord", payer: "Payer") -> None:
+    """A run that an account pays for is charged to no other, and in no other book."""
+    from pathlib import Path
 
-
-def _charge(
-    book: "Book", record: "RunRecord", lease: "Lease", paid: "Micros", user: str
-) -> "list[Row]":
-    """One lease of a run, as an agreement that is held and settled at once."""
-    from bursar.market.accounts import Account
     from bursar.model.errors import InputError
 
-    run = record.folder.name
-    agreement = f"{run}/{lease.id}"
-    # A run is known by when it was made: names may be given again.
-    key = f"run {record.info.created!r} {record.info.campaign}/{lease.id}"
-    if book.row_of(f"{key} hold") is None and agreement in book.agreements:
-        raise InputError(f'the book has another run "{run}", made at another time')
-    if agreement in book.agreements and book.agreements[agreement].user != user:
-        raise InputError(f'run "{run}" was charged to {book.agreements[agreement].user}')
-    if lease.currency != book.currency:
-        raise InputError(f'run "{run}" paid in {lease.currency}, the book is in {book.currency}')
-    if lease.site not in book.accounts:
-        _done(book.open_account(Account(name=lease.site, kind="provider")))
-    book.known(lease.site, "provider")
-    end = lease.start if lease.end is None else lease.end
-    held = _done(book.hold(end, f"{key} hold", user, agreement, paid))
-    settled = _done(book.settle(end, f"{key} settle", agreement, lease.site, paid))
-    _done(book.meter(_usage(record, lease, agreement, user)))
-    return [held, settled]
-
-
-def _usage(record: "RunRecord", lease: "Lease", agreement: str, user: str) -> "UsageRecord":
-    from bursar.market.usage import UsageRecord
-
-    outcomes = [r.outcome for r in record.journal.records if r.lease == lease.id]
-    return UsageRecord(
-        agreement=agreement,
-        provider=lease.site,
-        customer=user,
-        job=lease.id,
-        start=lease.start,
-        end=lease.start if lease.end is None else lease.end,
-        processors=lease.processors,
-        cpu_seconds=math.fsum(o.user_seconds + o.system_seconds for o in outcomes),
-    )
+    theirs = record.info.payer
+    if theirs is None:
+        return
+    name = record.folder.name
+    if theirs.account != payer.account:
+        raise InputError(f'run "{name}" was charged to {theirs.account}')
+    if Path(theirs.book).resolve() != Path(payer.book).resolve():
+        raise InputError(f'run "{name}" is in the book {theirs.book}', where="--book")
 
 
 def _done(answer: "_T | Refusal") -> "_T":

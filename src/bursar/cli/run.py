@@ -78,6 +78,33 @@ def run_campaign(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="With --resume: also try what failed again.")
     ] = False,
+    account: Annotated[
+        str | None,
+        typer.Option(
+            "--account",
+            metavar="NAME",
+            help="User of the book who pays: what the run may come to is set aside before it "
+            "starts.",
+            show_default=False,
+        ),
+    ] = None,
+    book: Annotated[
+        Path | None,
+        typer.Option(
+            "--book",
+            metavar="FILE",
+            envvar="BURSAR_BOOK",
+            help="File of that book; bursar.book.",
+            show_default=False,
+        ),
+    ] = None,
+    oversubscribe: Annotated[
+        bool,
+        typer.Option(
+            "--oversubscribe",
+            help="Do not wait for processors of this machine that other runs hold.",
+        ),
+    ] = False,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Start even if the goal cannot be met.")
     ] = False,
@@ -90,9 +117,15 @@ def run_campaign(
     if resume is not None:
         if campaign is not None:
             raise InputError("takes no CAMPAIGN: the run has its own", where="--resume")
-        given = (sites, deadline, trade_off, runtime, processors, replay, name, strategy)
+        given = (sites, deadline, trade_off, runtime, processors, replay, name, strategy, account)
         factors = (deadline_factor, budget_factor, choice, alpha, beta, weights, refresh, rank_by)
-        others = anyway or out_of_reach != "fit" or size_scale != 1.0 or provisioning is not None
+        others = (
+            anyway
+            or oversubscribe
+            or out_of_reach != "fit"
+            or size_scale != 1.0
+            or provisioning is not None
+        )
         if others or any(option is not None for option in (*given, *factors)):
             raise InputError(
                 "goes with --budget, --retry-failed, --runs, --json and --quiet only",
@@ -131,6 +164,9 @@ def run_campaign(
                 out_of_reach=out_of_reach,
                 broker=broker,
                 catalogue=catalogue,
+                account=account,
+                book=book,
+                oversubscribe=oversubscribe,
                 anyway=anyway,
                 name=name,
                 runs=runs,

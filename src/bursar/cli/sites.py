@@ -64,8 +64,10 @@ def _prices_now(sites: Sequence[SiteFacts]) -> dict[str, float | None]:
     if all(site.pricing is None for site in sites):
         return {site.name: site.unit_price for site in sites}
     from bursar.broker.trading import at_prices
+    from bursar.sites.owners import known_owners
 
-    return {site.name: site.unit_price for site in at_prices(sites, time.time())}
+    with known_owners() as owners:
+        return {site.name: site.unit_price for site in at_prices(sites, time.time(), owners)}
 
 
 def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, Said]]:
@@ -74,11 +76,14 @@ def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, Said]
     asked.
     """
     from bursar.sites.local import LocalSite
+    from bursar.sites.owners import known_owners
 
     known = {site.name: site for site in sites}
-    said: dict[str, Said] = {
-        site.name: LocalSite(site).status() if site.kind == "local" else None for site in sites
-    }
+    with known_owners() as owners:
+        said: dict[str, Said] = {
+            site.name: LocalSite(site, places=owners).status() if site.kind == "local" else None
+            for site in sites
+        }
     if any((site.batch or site.remote or site.dask) is not None for site in sites):
         from bursar.api.queues import seen
 

@@ -62,6 +62,8 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
     name = path.stem if head.name is None else head.name
     if not name.strip() or not name.isprintable():
         raise InputError("expected a name of printable characters", where="campaign.name")
+    if head.book is not None and head.account is None:
+        raise InputError("goes with account", where="campaign.book")
     goal = _goal(decode_table(file.goal or {}, GoalTable, "goal"))
     retry = _retry(decode_table(file.retry or {}, RetryTable, "retry"))
     sweep = read_sweep(file.parameters, "parameters", root) if file.parameters else None
@@ -74,6 +76,8 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
         root=root,
         retry=retry,
         source=path,
+        account=head.account,
+        book=None if head.book is None else root / head.book,
     )
 
 

@@ -271,9 +271,10 @@ def read_sites(path: Path) -> tuple[SiteFacts, ...]:
     path = Path(path)
     text = read_text(path)
     try:
-        return _sites(parse_toml(text), path.parent)
+        sites = _sites(parse_toml(text), path.parent)
     except InputError as error:
         raise at_line(error, text, path) from None
+    return tuple(replace(site, source=str(path.resolve())) for site in sites)
 
 
 def site_of(raw: object, place: str, folder: Path, name: str) -> SiteFacts:

@@ -139,6 +139,14 @@ class CampaignTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: Annotated[
         Command | None, Meta(description="The one command of the campaign; settings in [task].")
     ] = None
+    account: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="User of the book who pays when it is run; see bursar ledger."),
+    ] = None
+    book: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="File of that book, relative to this one; else bursar.book."),
+    ] = None
 
 
 class GoalTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -262,6 +262,27 @@ class Accounts:
             return 0
         return holder.used.get(_period(holder.account.quota.per, now), 0)
 
+    def available(self, user: str, now: float) -> Micros:
+        """
+        Return the most that an agreement first held at a moment may set aside, micro-units.
+
+        That is the user's balance, or what the quota leaves in that moment's period if less.
+        """
+        holder = self._holders.get(user)
+        if holder is None:
+            return 0
+        balance = self._balances[_USER + user]
+        quota = holder.account.quota
+        if quota is None:
+            return balance
+        return max(0, min(balance, quota.amount - self.used(user, now)))
+
+    def is_one_period(self, user: str, one: float, other: float) -> bool:
+        """Return whether two moments are in the same period of a user's quota."""
+        holder = self._holders.get(user)
+        quota = None if holder is None else holder.account.quota
+        return quota is None or _period(quota.per, one) == _period(quota.per, other)
+
     def row_of(self, key: str) -> Row | None:
         """The row that the operation of this key made."""
         return self._by_key.get(key)

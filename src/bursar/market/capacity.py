@@ -1,8 +1,9 @@
 """An owner's processors over time: what is sold or set aside, and what is free."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,15 @@ class Capacity:
     def commitments(self) -> tuple[Commitment, ...]:
         """All that are not forgotten."""
         return tuple(self._commitments.values())
+
+    @property
+    def by_key(self) -> Mapping[Hashable, Commitment]:
+        """All that are not forgotten, by the keys they were committed under."""
+        return MappingProxyType(self._commitments)
+
+    def set_commitments(self, commitments: Mapping[Hashable, Commitment]) -> None:
+        """Have exactly these commitments, whether or not the processors are there."""
+        self._commitments = dict(commitments)
 
     def forget(self, now: float, begun: float) -> None:
         """

@@ -11,12 +11,13 @@ References
 """
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 from typing import Protocol as Interface
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.capacity import Capacity
+from bursar.market.capacity import Capacity, Commitment
 from bursar.market.messages import CallForBids, Confirm, Message, Offer, RequestQuote
 from bursar.market.negotiation.auction import Auctioneer
 from bursar.market.negotiation.bargaining import BargainingOwner, Concession
@@ -74,6 +75,32 @@ class CountingClerk:
 
     def take_back(self, agreement: Agreement, now: float) -> None:
         """Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerState:
+    """
+    What an owner remembers, apart from conversations that are going on.
+
+    Parameters
+    ----------
+    factor
+        Where supply and demand have brought its price.
+    period
+        Number of the last period of supply and demand that it counts in; None before the first.
+    paid
+        Micro-units that each customer has paid.
+    ours
+        Processors committed to the customer at hand, by agreement.
+    others
+        Processors that all others have.
+    """
+
+    factor: float = 1.0
+    period: int | None = None
+    paid: Mapping[str, Micros] = field(default_factory=dict)
+    ours: Mapping[str, Commitment] = field(default_factory=dict)
+    others: tuple[Commitment, ...] = ()
 
 
 class TradeServer:
@@ -171,6 +198,29 @@ class TradeServer:
         if amount <= 0:
             raise ValueError(f"amount must be positive, got {amount}")
         self._paid[customer] = self._paid.get(customer, 0) + amount
+
+    # What it remembers, where several processes sell for it in turn.
+
+    def take_up(self, state: OwnerState) -> None:
+        """Remember this, in place of what it remembered."""
+        self._factor, self._period = state.factor, state.period
+        self._paid = dict(state.paid)
+        commitments: dict[Hashable, Commitment] = {}
+        commitments.update(state.ours)
+        commitments.update((("other", i), c) for i, c in enumerate(state.others))
+        self.capacity.set_commitments(commitments)
+
+    @property
+    def state(self) -> OwnerState:
+        """What it remembers; of commitments, those that are sold."""
+        sold = self.capacity.by_key
+        return OwnerState(
+            factor=self._factor,
+            period=self._period,
+            paid=dict(self._paid),
+            ours={key: c for key, c in sold.items() if isinstance(key, str)},
+            others=tuple(c for key, c in sold.items() if not isinstance(key, str)),
+        )
 
     # What is said to it, and what time brings.
 

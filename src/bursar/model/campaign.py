@@ -63,6 +63,10 @@ class Campaign:
         a campaign that was not recorded.
     source
         The file it was read from; None when built in Python.
+    account
+        User of a book who pays when the campaign is run; None: nobody is charged.
+    book
+        File of that book; None: the usual one.
     """
 
     name: str
@@ -73,3 +77,5 @@ class Campaign:
     recorded: bool = False
     recording: Recording | None = None
     source: Path | None = None
+    account: str | None = None
+    book: Path | None = None

@@ -94,6 +94,9 @@ class SiteFacts:
         The Dask cluster that it is, where it is one.
     remote
         The other Bursar that it is, where it is one.
+    source
+        File that describes it; empty for none. Sites of one name in one file are one site,
+        whichever run uses it.
     """
 
     name: str
@@ -117,6 +120,7 @@ class SiteFacts:
     acquiring: Acquiring = field(default_factory=Acquiring)
     dask: Dask | None = None
     remote: Remote | None = None
+    source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.name:

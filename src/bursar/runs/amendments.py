@@ -11,7 +11,7 @@ import msgspec
 from bursar.dispatch.journal import read_journal, writer_of
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
-from bursar.runs.folder import RunFolder, append_durably
+from bursar.runs.folder import RunFolder, append_durably, state_budget
 
 AMENDED = "amended"
 """Kind of the events that answer."""
@@ -80,7 +80,10 @@ def ask(folder: RunFolder, goal: Goal) -> Answer:
     amendment = Amendment(id=secrets.token_hex(8), deadline=goal.deadline, budget=goal.budget)
     if writer_of(folder.journal_file) is None:
         campaign = folder.read_campaign()
-        folder.write_campaign(replace(campaign, goal=amendment.of(campaign.goal)))
+        changed = amendment.of(campaign.goal)
+        folder.write_campaign(replace(campaign, goal=changed))
+        if changed.budget != campaign.goal.budget:
+            state_budget(folder, folder.read_info(), changed.budget)
         return Answer(id=amendment.id, deadline=goal.deadline, budget=goal.budget)
     append_durably(folder.amendments_file, msgspec.json.encode(amendment) + b"\n")
     until = time.monotonic() + PATIENCE

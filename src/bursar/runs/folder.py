@@ -18,6 +18,7 @@ from bursar.dispatch.atomic_file import write_atomically
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError, nearest
+from bursar.model.payer import Payer
 from bursar.model.site import SiteFacts
 from bursar.runs import compiled
 
@@ -57,6 +58,10 @@ class RunInfo(msgspec.Struct, kw_only=True):
         How the resource broker brings its jobs to sites; None: it does not.
     dynamic
         Whether a pool acquires and releases its processors.
+    payer
+        The account that pays for it; None: its bill is in no book.
+    oversubscribe
+        Whether it never waits for processors of local sites that other runs hold.
     """
 
     format: int
@@ -70,6 +75,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
     out_of_reach: OutOfReach = "fit"
     brokering: Brokering | None = None
     dynamic: bool = False
+    payer: Payer | None = None
+    oversubscribe: bool = False
     finished: float | None = None
 
 
@@ -124,6 +131,8 @@ class RunFolder:
         out_of_reach: OutOfReach = "fit",
         brokering: Brokering | None = None,
         dynamic: bool = False,
+        payer: Payer | None = None,
+        oversubscribe: bool = False,
     ) -> "Iterator[RunFolder]":
         """
         Makes the folder of a new run under ``base``; a context to fill it in.
@@ -165,6 +174,8 @@ class RunFolder:
                     out_of_reach=out_of_reach,
                     brokering=brokering,
                     dynamic=dynamic,
+                    payer=payer,
+                    oversubscribe=oversubscribe,
                 )
             )
         except BaseException:
@@ -242,6 +253,13 @@ class RunFolder:
             return compiled.decode(self.compiled_file.read_bytes())
         except OSError as error:
             raise BursarError(f"{self.compiled_file}: cannot be read: {error.strerror}") from None
+
+
+def state_budget(folder: RunFolder, info: RunInfo, budget: float | None) -> None:
+    """Keep what the user of a run's account allows it in all, for the lives to come."""
+    if info.payer is not None:
+        info.payer = msgspec.structs.replace(info.payer, budget=budget)
+        folder.write_info(info)
 
 
 def append_durably(path: Path, data: bytes) -> None:

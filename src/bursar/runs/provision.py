@@ -19,7 +19,7 @@ from bursar.model.admission import Refusal
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.transfer import Transfer
 from bursar.provisioning.view import Loss
-from bursar.sites.protocol import Held, Metered, Site
+from bursar.sites.protocol import Contended, Held, Metered, Site
 
 GRACE = 1e-3
 """Seconds past its end that a pilot is left, for what ends with it."""
@@ -152,10 +152,14 @@ class Provision:
         SiteError
             When a site does not keep its offer, or fails.
         """
-        now = self._dispatcher.now()
         by_site: dict[str, list[Pilot]] = defaultdict(list)
         for pilot in pilots:
             by_site[pilot.site].append(pilot)
+        for name in sorted(by_site):  # one order for all runs: none waits for another in a circle
+            site = self._sites[name]
+            if isinstance(site, Contended):
+                await site.take(by_site[name], self._say)
+        now = self._dispatcher.now()
         for name, site in self._sites.items():
             self._lead[name] = await site.reserve(by_site[name])
         try:

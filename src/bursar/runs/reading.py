@@ -183,6 +183,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "predicted_cost": plan.cost,
         "held": from_micros(ledger.held),
         "budget": goal.budget,
+        "account": None if info.payer is None else info.payer.account,
         "currency": plan.currency,
         "deadline_s": goal.deadline,
         "deadline_met": None if goal.deadline is None else not late,

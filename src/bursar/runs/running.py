@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     nullcontext,
 )
@@ -20,7 +21,10 @@ import msgspec
 from bursar.broker.economy import Economy
 from bursar.broker.forecast import Forecast
 from bursar.broker.supply import Supply
+from bursar.broker.trading import Trading
+from bursar.dispatch.journal import read_journal
 from bursar.dispatch.server import DataAt
+from bursar.market.ledger import Ledger, paid_to
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
@@ -32,12 +36,14 @@ from bursar.report.progress import Progress, ProgressSnapshot, SiteProgress
 from bursar.runs.amendments import AMENDED, Amendment, Answer, heed
 from bursar.runs.brokerage import Brokerage
 from bursar.runs.execution import TICK, Delay, Execution, Replan
-from bursar.runs.folder import RunFolder, RunInfo, State
+from bursar.runs.folder import RunFolder, RunInfo, State, state_budget
 from bursar.runs.foresight import Foresight, may_change
 from bursar.runs.haulage import StagedHaulage
+from bursar.runs.payments import Payments
 from bursar.runs.reading import read_run, summarise
 from bursar.runs.writing import write_up
 from bursar.sites.local import LocalSite
+from bursar.sites.owners import OwnersBook, is_named, owners_file, user_name
 from bursar.sites.protocol import Opened, Site
 
 if TYPE_CHECKING:
@@ -103,6 +109,7 @@ def carry_out(
     retry_failed: bool = False,
     written_up: bool = True,
     progress: bool = False,
+    anyway: bool = False,
 ) -> dict[str, Any]:
     """
     Runs what is left to run of a campaign, and writes results, bill and report.
@@ -125,6 +132,8 @@ def carry_out(
         Whether results, bill and report are written.
     progress
         Whether to show it on stderr.
+    anyway
+        Whether to begin though the account that pays has less than the plan costs.
 
     Returns
     -------
@@ -137,15 +146,34 @@ def carry_out(
         When the run could not go on; what had happened is kept.
     """
     info = folder.read_info()
-    if surroundings is None:
-        surroundings = _real(info, campaign, folder, replan)
-    with asyncio.Runner(loop_factory=surroundings.loop) as runner:
-        runner.run(
-            _carry_out(folder, campaign, plan, info, surroundings, changed, retry_failed, progress)
-        )
-    record = read_run(folder)
-    if written_up:
-        write_up(record)
+    with ExitStack() as paying:
+        payments = None
+        if info.payer is not None and surroundings is None:  # a simulation costs nobody anything
+            if changed:
+                info.payer = msgspec.structs.replace(info.payer, budget=campaign.goal.budget)
+            needed = (plan.cost or 0.0) if info.state == "new" and not anyway else 0.0
+            payments = paying.enter_context(Payments(folder, info.payer, needed=needed))
+            changed = changed or campaign.goal.budget != payments.budget
+            campaign = replace(campaign, goal=replace(campaign.goal, budget=payments.budget))
+        if surroundings is None:
+            surroundings = _real(info, campaign, folder, replan)
+        with asyncio.Runner(loop_factory=surroundings.loop) as runner:
+            runner.run(
+                _carry_out(
+                    folder,
+                    campaign,
+                    plan,
+                    info,
+                    surroundings,
+                    changed,
+                    retry_failed,
+                    progress,
+                    payments,
+                )
+            )
+        record = read_run(folder)
+        if written_up:
+            write_up(record)
     return summarise(record)
 
 
@@ -158,10 +186,13 @@ async def _carry_out(
     changed: bool,
     retry_failed: bool,
     progress: bool,
+    payments: Payments | None,
 ) -> None:
     workflow = campaign.workflow
     forecast = Forecast(workflow, plan)
     with Progress(enabled=progress) as shown:
+        if payments is not None:
+            shown.say(payments.message)
 
         def took_in(outcome: Outcome, final: bool) -> None:
             forecast.learn(outcome, final)
@@ -206,7 +237,11 @@ async def _carry_out(
                     every = max(LOOK, (plan.makespan or 0.0) / 100)
                     watches.append(Foresight(execution, forecast, every).watch())
                 if surroundings.amendable:
-                    watches.append(heed(folder, partial(_amend, execution, folder, campaign)))
+                    amend = partial(_amend, execution, folder, campaign, info, payments)
+                    watches.append(heed(folder, amend))
+                if payments is not None:
+                    ledger = execution.guard.ledger
+                    watches.append(payments.follow(lambda: ledger.spent, execution.say))
                 await _finish(execution, watches)
                 state = _state(execution)
             shown.update(_snapshot(execution, campaign, plan, forecast))
@@ -222,11 +257,23 @@ async def _carry_out(
 
 
 def _amend(
-    execution: Execution, folder: RunFolder, campaign: Campaign, amendment: Amendment
+    execution: Execution,
+    folder: RunFolder,
+    campaign: Campaign,
+    info: RunInfo,
+    payments: Payments | None,
+    amendment: Amendment,
 ) -> None:
-    """Changes the goal of a run, and says so in its journal."""
+    """Changes the goal of a run, in the book first, and says so in its journal."""
     goal = amendment.of(execution.goal)
-    refused = execution.amend(goal, lambda: folder.write_campaign(replace(campaign, goal=goal)))
+    refused = None
+    if payments is not None and goal.budget is not None:
+        refused = payments.amend(goal.budget)
+    if refused is None:
+        was = execution.goal.budget
+        refused = execution.amend(goal, lambda: folder.write_campaign(replace(campaign, goal=goal)))
+        if refused is None and goal.budget != was:
+            state_budget(folder, info, goal.budget)
     now = execution.goal
     answer = Answer(
         id=amendment.id,
@@ -357,7 +404,8 @@ def _snapshot(
 def _real(
     info: RunInfo, campaign: Campaign, folder: RunFolder, replan: Replan | None
 ) -> Surroundings:
-    sites = {facts.name: _site(facts, folder) for facts in info.sites}
+    owners = owners_of(info, folder)
+    sites = {facts.name: _site(facts, folder, owners) for facts in info.sites}
     queues = [site for site in sites.values() if isinstance(site, Opened)]
     if info.brokering is not None:
         made = _matched(folder, campaign, sites, info.brokering)
@@ -368,11 +416,56 @@ def _real(
         pool = Pool(read_waits(folder.path.parent))
         made = Surroundings(sites=sites, pool=pool, beside=_remembered(pool, folder))
     else:
-        made = Surroundings(sites=sites, just_in_time=economy_of(info, campaign), replan=replan)
+        trading = Trading(info.sites, owners=owners)
+        made = Surroundings(
+            sites=sites, just_in_time=economy_of(info, campaign, trading), replan=replan
+        )
+    if owners is not None:
+        made = replace(made, beside=_sharing(owners, info, folder, made.beside))
     return replace(made, beside=_all_open(queues, made.beside)) if queues else made
 
 
-def _site(facts: SiteFacts, folder: RunFolder) -> Site:
+def owners_of(info: RunInfo, folder: RunFolder) -> OwnersBook | None:
+    """What the owners of a run's sites know of all runs; None where nothing is shared."""
+    path = owners_file()
+    if path is None:
+        return None
+    owners = OwnersBook(
+        path,
+        run=folder.name,
+        identity=f"{folder.identity} {info.created!r}",
+        customer=user_name() if info.payer is None else info.payer.account,
+        insist=info.oversubscribe,
+    )
+    # Where the user's own folder cannot be written, runs go on as if each were alone.
+    return owners if is_named() or owners.is_usable else None
+
+
+def _sharing(owners: OwnersBook, info: RunInfo, folder: RunFolder, beside: Beside) -> Beside:
+    """What the run holds is given back at its end, and owners know what they were paid."""
+
+    def note_paid() -> None:
+        priced = [site for site in info.sites if site.pricing is not None]
+        if priced:
+            ledger = Ledger(read_journal(folder.journal_file).transfers)
+            owners.note_paid([(site, ledger.balance(paid_to(site.name))) for site in priced])
+
+    @asynccontextmanager
+    async def shared() -> AsyncIterator[None]:
+        note_paid()  # what an earlier life was killed too early to say
+        try:
+            async with beside():
+                yield
+        finally:
+            try:
+                note_paid()
+            finally:
+                owners.close()
+
+    return shared
+
+
+def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None) -> Site:
     if facts.batch is not None:
         from bursar.sites.batch import BatchSite
 
@@ -389,7 +482,7 @@ def _site(facts: SiteFacts, folder: RunFolder) -> Site:
         raise InputError(
             f'site "{facts.name}" is {facts.kind}, which cannot run tasks', where=folder.name
         )
-    return LocalSite(facts)
+    return LocalSite(facts, places=owners)
 
 
 def _remembered(pool: "Pool", folder: RunFolder) -> Beside:
@@ -460,8 +553,8 @@ def _matched(
     )
 
 
-def economy_of(info: RunInfo, campaign: Campaign) -> Economy | None:
-    """What brings a run's jobs to its sites; None: its plan does."""
+def economy_of(info: RunInfo, campaign: Campaign, trading: Trading | None = None) -> Economy | None:
+    """What brings a run's jobs to its sites, buying by ``trading``; None: its plan does."""
     if info.strategy is None:
         return None
     return Economy(
@@ -469,6 +562,7 @@ def economy_of(info: RunInfo, campaign: Campaign) -> Economy | None:
         info.sites,
         campaign.goal,
         info.strategy,
+        trading=trading,
         out_of_reach=info.out_of_reach,
         retry=campaign.retry,
     )

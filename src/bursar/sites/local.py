@@ -3,7 +3,9 @@
 import asyncio
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -55,6 +57,28 @@ class MakesWorkers(Protocol):
         """They are not started yet."""
 
 
+PLAN = "plan"
+"""Name under which a plan's processors are held."""
+
+
+class Places(Protocol):
+    """Who uses which processors; see :class:`bursar.sites.owners.OwnersBook`."""
+
+    async def take(
+        self, site: SiteFacts, name: str, processors: int, say: Callable[[str], None]
+    ) -> None:
+        """Hold processors of a site under a name; wait until they are free."""
+
+    def give(self, site: SiteFacts, name: str) -> None:
+        """Hold what is held under a name no more."""
+
+    def mark(self, run: str) -> None:
+        """Tell by which mark the processes of this run's workers are found."""
+
+    def others(self, site: SiteFacts) -> int:
+        """Return how many processors of a site other runs hold."""
+
+
 class LocalSite:
     """
     Processors of this machine, as its facts describe them.
@@ -69,6 +93,8 @@ class LocalSite:
         Makes workers; None: such as end with this process.
     run
         Identity by which workers of an earlier process are recognised; empty: there are none.
+    places
+        Who uses which processors, over all runs; None: nobody else uses them.
     """
 
     def __init__(
@@ -77,7 +103,9 @@ class LocalSite:
         clock: Callable[[], float] = time.monotonic,
         workers: MakesWorkers | None = None,
         run: str = "",
+        places: Places | None = None,
     ) -> None:
+        self._places = places
         self._facts = facts
         self._clock = clock
         self._workers = workers
@@ -95,12 +123,14 @@ class LocalSite:
 
     def status(self, seconds: float | None = None) -> SiteStatus:
         """
-        How many processors no pilot of this process holds, and the memory that is available.
+        How many processors no pilot holds, and the memory that is available.
 
         It has no queue: a job waits for nothing while there is one, and otherwise nobody
         knows how long.
         """
         held = sum(held.processors for held in self._held)
+        if self._places is not None:
+            held += self._places.others(self._facts)
         free = max(0, self._facts.processors - held)
         memory = available_memory()
         if memory is not None and self._facts.memory is not None:
@@ -119,8 +149,16 @@ class LocalSite:
         held = sum(held.processors for held in self._held)
         return view_at_once(self._facts, max(0, self._facts.processors - held))
 
+    async def take(self, pilots: Sequence[Pilot], say: Callable[[str], None]) -> None:
+        """Hold the most that the pilots of a plan have at a time; see :class:`Contended`."""
+        if self._places is not None:
+            most = most_at_once(pilots)
+            await self._places.take(self._facts, PLAN, min(most, self._facts.processors), say)
+
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
-        """Nothing to do: nobody else sells its processors."""
+        """Gives back what a plan held, if there are no pilots; else there is nothing to do."""
+        if self._places is not None and not pilots:
+            self._places.give(self._facts, PLAN)
         return 0.0
 
     async def acquire(
@@ -132,10 +170,29 @@ class LocalSite:
         begin: Begin,
         on_event: Callable[[str], None],
     ) -> "HeldWorkers":
-        """Starts worker processes; see :class:`bursar.sites.protocol.Site`."""
-        begin()
-        workers = self._make(pilot, rigid=rigid, on_event=on_event)
-        held = HeldWorkers(workers, pilot.processors, self._held)
+        """
+        Starts worker processes; see :class:`bursar.sites.protocol.Site`.
+
+        One of a plan has its processors by what :meth:`take` holds, another waits for its own.
+        """
+        places = self._places
+        own = None if places is None or pilot.start is not None else places
+        if places is not None:
+            places.mark(endpoint.run)
+        if own is not None:
+            await own.take(self._facts, pilot.name, pilot.processors, on_event)
+
+        def give() -> None:
+            if own is not None:
+                own.give(self._facts, pilot.name)
+
+        try:
+            begin()
+            workers = self._make(pilot, rigid=rigid, on_event=on_event)
+        except BaseException:
+            give()
+            raise
+        held = HeldWorkers(workers, pilot.processors, self._held, give)
         try:
             await workers.start(endpoint)
         except BaseException:
@@ -198,10 +255,19 @@ class HeldWorkers:
         That it holds.
     among
         All pilots of the site; it is one of them until it is released.
+    give
+        Called when its processors are free.
     """
 
-    def __init__(self, workers: LocalWorkers, processors: int, among: "list[HeldWorkers]") -> None:
+    def __init__(
+        self,
+        workers: LocalWorkers,
+        processors: int,
+        among: "list[HeldWorkers]",
+        give: Callable[[], None],
+    ) -> None:
         self.processors = processors
+        self._give = give
         self._workers = workers
         self._among = among
         among.append(self)
@@ -226,6 +292,16 @@ class HeldWorkers:
         finally:
             if self in self._among:
                 self._among.remove(self)
+                self._give()
+
+
+def most_at_once(pilots: Sequence[Pilot]) -> int:
+    """Return the most processors that pilots pay for at the same moment; at least 1."""
+    steps: dict[float, int] = defaultdict(int)
+    for pilot in pilots:
+        steps[pilot.start or 0.0] += pilot.own
+        steps[pilot.end] -= pilot.own
+    return max(accumulate(steps[moment] for moment in sorted(steps)), default=1) or 1
 
 
 def _begun(processors: int | None = None, seconds: float | None = None) -> None:

@@ -61,6 +61,23 @@ class Metered(Protocol):
 
 
 @runtime_checkable
+class Contended(Protocol):
+    """A site whose processors other runs on this machine use too."""
+
+    async def take(self, pilots: Sequence[Pilot], say: Callable[[str], None]) -> None:
+        """
+        Hold processors for all pilots of a plan, once so many are free.
+
+        Until then it waits. What was held before is replaced; ``reserve(())`` gives it back.
+
+        Parameters
+        ----------
+        say
+            Told, in one line for people, who has the processors meanwhile.
+        """
+
+
+@runtime_checkable
 class Opened(Protocol):
     """A site that is to be open while it is used."""
 

@@ -1,0 +1,467 @@
+"""
+A run and the account that pays for it: held in the book before work starts, settled after.
+
+The book gets three kinds of agreements from a run:
+
+``RUN/budget``
+    What the run may still spend, set aside before anything starts. A budget that is
+    raised in another period of the user's quota has one more, ``RUN/budget-2``.
+``RUN/LEASE``
+    What a lease paid its site, moved there from the first kind.
+``RUN/LEASE~2``
+    The rest of such a payment, where it is taken from a second budget.
+
+The run's own ledger decides what is paid, and the book follows: each time, what the
+journal says is compared with what the book has, and only the difference is posted, in
+one transaction. So it does not matter at which instant either process is killed.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from bursar.market.accounts import Account, Accounts, Row
+from bursar.market.book import Book, read_book
+from bursar.market.lease import Lease
+from bursar.market.usage import UsageRecord
+from bursar.model.admission import Refusal
+from bursar.model.errors import BudgetStop, BursarError, InputError
+from bursar.model.money import Micros, format_amount, from_micros, to_micros
+from bursar.model.payer import Payer
+from bursar.runs.folder import RunFolder
+from bursar.runs.reading import RunRecord, read_run
+
+WAIT = 10.0
+"""Seconds to wait for another process that writes the book."""
+
+EVERY = 5.0
+"""Seconds between two looks whether something new is to be booked."""
+
+_BRIEFLY = 2.0
+"""Seconds to wait for the book where a running campaign waits too."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """
+    What an account can pay for now.
+
+    Parameters
+    ----------
+    amount
+        Micro-units.
+    currency
+        Of the book.
+    """
+
+    amount: Micros
+    currency: str
+
+
+def allowance_of(payer: Payer) -> Allowance:
+    """
+    Return what an account has left, by its allocation and its quota.
+
+    Raises
+    ------
+    InputError
+        When there is no such book or user.
+    """
+    with _about(payer):
+        accounts = read_book(Path(payer.book)).accounts
+        accounts.known(payer.account, "user")
+    return Allowance(accounts.available(payer.account, time.time()), accounts.currency)
+
+
+class Payments:
+    """
+    Keeps the account of a run in step with the run's own ledger, while a process carries it out.
+
+    Use it as a context: entering sets the budget aside and claims the right to carry the run
+    out; leaving books what was paid and gives the rest back.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    payer
+        Who pays.
+    needed
+        Currency units without which it is no use to begin; 0 for none.
+
+    Attributes
+    ----------
+    budget
+        Currency units that the run may come to in all: the lesser of the stated budget and what
+        the account allows. Known once entered.
+    currency
+        Of the book.
+
+    Raises
+    ------
+    InputError
+        On entering: when there is no such book or user, the book has another run of this name,
+        or another process carries the run out.
+    BudgetStop
+        On entering: when the account has nothing left, or less than needed.
+    """
+
+    def __init__(self, folder: RunFolder, payer: Payer, *, needed: float = 0.0) -> None:
+        self._folder = folder
+        self._payer = payer
+        self._needed = needed
+        self._book = Path(payer.book)
+        self._booked: Micros | None = None
+        self.budget = 0.0
+        self.currency = ""
+
+    def __enter__(self) -> "Payments":
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(claimed(self._folder))
+            with _about(self._payer):
+                self._set_aside()
+            self._claim = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            settle_run(self._folder, self._payer)
+        except BursarError as error:
+            if kind is None:
+                raise BursarError(
+                    f"run {self._folder.name} has ended, but not in the book: {error}; book it "
+                    f"with bursar ledger charge {self._folder.name} --user {self._payer.account}"
+                ) from error
+        finally:
+            self._claim.close()
+
+    @property
+    def message(self) -> str:
+        """What was set aside, in one line for people."""
+        return f"{self.budget:.10g} {self.currency} of {self._payer.account} are set aside"
+
+    def amend(self, budget: float) -> Refusal | None:
+        """
+        Give a running campaign another budget: what is added is set aside first.
+
+        What is taken off is given back when the run ends.
+
+        Parameters
+        ----------
+        budget
+            In all, currency units.
+
+        Returns
+        -------
+        Refusal or None
+            Why the account does not allow it; nothing has moved then.
+        """
+        try:
+            record = read_run(self._folder)
+            with Book(self._book, wait=_BRIEFLY) as book, book.together():
+                paid, held = _standing(book, self._folder.name)
+                more = to_micros(budget) - paid - held
+                answer = self._hold(book, record, more) if more > 0 else None
+        except BursarError as error:
+            return Refusal(str(error), final=False)
+        return answer if isinstance(answer, Refusal) else None
+
+    async def follow(self, spent: Callable[[], Micros], say: Callable[[str], None]) -> None:
+        """
+        Book each lease soon after it was paid, for as long as the run goes on.
+
+        Parameters
+        ----------
+        spent
+            What the run's ledger has paid, micro-units.
+        say
+            Told once, when the book cannot be written; what is missing is booked later.
+        """
+        told = False
+        while True:
+            await asyncio.sleep(EVERY)
+            now = spent()
+            if now == self._booked:
+                continue
+            try:
+                await asyncio.to_thread(self._book_new)
+                self._booked = now
+            except BursarError as error:
+                if not told:
+                    say(f"the account will be charged later: {error}")
+                told = True
+
+    # What is done in the book, each in one transaction.
+
+    def _set_aside(self) -> None:
+        record = read_run(self._folder)
+        account = self._payer.account
+        with Book(self._book, wait=WAIT) as book, book.together():
+            book.known(account, "user")
+            self.currency = book.currency
+            book_leases(book, record, account)
+            paid, held = _standing(book, self._folder.name)
+            most = paid + held + book.available(account, time.time())
+            stated = self._payer.budget
+            total = most if stated is None else min(to_micros(stated), most)
+            if (total <= paid and stated != 0) or total < to_micros(self._needed):
+                raise BudgetStop(_too_little(book, account, total - paid, self._needed))
+            if total > paid + held:
+                _done(self._hold(book, record, total - paid - held))
+        self.budget = from_micros(total)
+
+    def _book_new(self) -> None:
+        with Book(self._book, wait=WAIT) as book, book.together():
+            book_leases(book, read_run(self._folder), self._payer.account)
+
+    def _hold(self, book: Book, record: RunRecord, amount: Micros) -> Row | Refusal:
+        """Sets more aside: in the run's last budget, or in a new one in a new period."""
+        run, account, now = self._folder.name, self._payer.account, time.time()
+        budgets = _budgets_of(book, run)
+        agreement = budgets[-1] if budgets else f"{run}/budget"
+        if budgets and not book.is_one_period(account, book.agreements[agreement].since, now):
+            agreement = f"{run}/budget-{len(budgets) + 1}"
+        memo = f"budget of {self._folder.path}"
+        return book.hold(
+            now,
+            _fresh_key(book, record),
+            account,
+            agreement,
+            amount,
+            memo=memo if memo.isprintable() else "",
+        )
+
+
+def settle_run(folder: RunFolder, payer: Payer) -> list[Row]:
+    """
+    Book what a run has paid, and give back what it set aside and does not need any more.
+
+    Doing it again changes nothing.
+
+    Returns
+    -------
+    list of Row
+        All that was paid, the rows of earlier calls included.
+
+    Raises
+    ------
+    InputError
+        When the book cannot be written, or is of other accounts.
+    BudgetStop
+        When nothing is set aside for what was paid, and the account has too little.
+    """
+    with Book(Path(payer.book), wait=WAIT) as book, book.together():
+        record = read_run(folder)
+        rows = book_leases(book, record, payer.account)
+        keep = record.ledger.held  # of leases whose end nobody knows yet
+        for agreement in reversed(_budgets_of(book, folder.name)):
+            held = book.agreements[agreement].held
+            spare = max(0, held - keep)
+            keep -= held - spare
+            if spare:
+                _done(book.release(time.time(), _fresh_key(book, record), agreement, spare))
+    return rows
+
+
+def book_leases(book: Book, record: RunRecord, user: str) -> list[Row]:
+    """
+    Book what each lease of a run has paid its site, as far as the book does not have it.
+
+    Money that the run has set aside is used first, then the user's.
+
+    Returns
+    -------
+    list of Row
+        Holds and payments of the run's leases, those of earlier calls included.
+
+    Raises
+    ------
+    InputError
+        When the run was charged to another user, paid in another currency, or another run of
+        this name is in the book.
+    BudgetStop
+        When the user has too little.
+    """
+    run = record.folder.name
+    _check_is_this_run(book, record)
+    metered = {(used.agreement, used.job) for used in book.usage}
+    for lease_id, amount in record.ledger.settled().items():
+        lease = next(lease for lease in record.leases if lease.id == lease_id)
+        names = _names_of(book, f"{run}/{lease_id}")
+        if any(book.agreements[name].user != user for name in names):
+            raise InputError(f'run "{run}" was charged to {book.agreements[names[0]].user}')
+        missing = amount - sum(book.agreements[name].paid for name in names)
+        if missing > 0:
+            _book_lease(book, record, lease, missing, user)
+        if lease.end is not None and (f"{run}/{lease_id}", lease_id) not in metered:
+            _done(book.meter(_usage(record, lease, user)))
+    leases = {f"{run}/{lease.id}" for lease in record.leases}
+    return [row for row in book.rows if row.agreement.partition(_PART)[0] in leases]
+
+
+@contextlib.contextmanager
+def claimed(folder: RunFolder) -> Iterator[None]:
+    """
+    Hold the right to keep a run's account; it ends with this process at the latest.
+
+    The journal's lock would not do: money is set aside before the journal is opened, and
+    given back after it is closed.
+
+    Raises
+    ------
+    InputError
+        When another process has the right.
+    """
+    name = folder.path / "account.lock"
+    try:
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BursarError(f"{name}: cannot be written: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise InputError(
+            "is being carried out by another process", where=str(folder.path)
+        ) from None
+    finally:
+        os.close(lock)
+
+
+# Inside.
+
+_PART = "~"
+"""Between the name of a lease's agreement and the number of a further one for the same lease."""
+
+
+def _book_lease(book: Book, record: RunRecord, lease: Lease, amount: Micros, user: str) -> None:
+    """One payment: out of the run's budgets, in turn, and the rest out of what the user has."""
+    run = record.folder.name
+    if lease.currency != book.currency:
+        raise InputError(f'run "{run}" paid in {lease.currency}, the book is in {book.currency}')
+    if lease.site not in book.accounts:
+        _done(book.open_account(Account(name=lease.site, kind="provider")))
+    book.known(lease.site, "provider")
+    end = lease.start if lease.end is None else lease.end
+    for budget in _budgets_of(book, run):
+        found = book.agreements[budget]
+        part = min(found.held, amount)
+        if part > 0:
+            key = _fresh_key(book, record)
+            _done(book.release(time.time(), key, budget, part))
+            # Held as of when the budget was: it counts in the period that promised it.
+            _pay(book, record, lease, part, user, found.since, end)
+            amount -= part
+    if amount:
+        _pay(book, record, lease, amount, user, end, end)
+
+
+def _pay(
+    book: Book,
+    record: RunRecord,
+    lease: Lease,
+    amount: Micros,
+    user: str,
+    since: float,
+    end: float,
+) -> None:
+    """Holds and settles an amount at once, in an agreement that counts as of a moment."""
+    whole = f"{record.folder.name}/{lease.id}"
+    names = _names_of(book, whole)
+    agreement = f"{whole}{_PART}{len(names) + 1}" if names else whole
+    key = f"{_key_of(record)}/{agreement.partition('/')[2]}"
+    for name in names:
+        found = book.agreements[name]
+        if book.is_one_period(user, found.since, since):
+            agreement = name
+            key = f"{_key_of(record)}/{name.partition('/')[2]} from {found.paid}"
+    _done(book.hold(since, f"{key} hold", user, agreement, amount))
+    _done(book.settle(end, f"{key} settle", agreement, lease.site, amount))
+
+
+def _names_of(book: Accounts, whole: str) -> list[str]:
+    """Agreements of one lease: most have one."""
+    names = [whole] if whole in book.agreements else []
+    while names and (more := f"{whole}{_PART}{len(names) + 1}") in book.agreements:
+        names.append(more)
+    return names
+
+
+def _budgets_of(book: Accounts, run: str) -> list[str]:
+    """Agreements of a run's budget, in the order made."""
+    first = f"{run}/budget"
+    names = [first] if first in book.agreements else []
+    while names and (more := f"{first}-{len(names) + 1}") in book.agreements:
+        names.append(more)
+    return names
+
+
+def _standing(book: Accounts, run: str) -> tuple[Micros, Micros]:
+    """What the run has paid by the book, and what it holds."""
+    theirs = [p for name, p in book.agreements.items() if name.partition("/")[0] == run]
+    return sum(p.paid for p in theirs), sum(p.held for p in theirs)
+
+
+def _check_is_this_run(book: Book, record: RunRecord) -> None:
+    """Names may be given again: a run is known by when it was made."""
+    run, key = record.folder.name, _key_of(record)
+    first = next((row for row in book.rows if row.agreement.partition("/")[0] == run), None)
+    if first is not None and not first.key.startswith(f"{key}/"):
+        raise InputError(
+            f'the book has another run "{run}", made at another time', hint="give it another --name"
+        )
+
+
+def _key_of(record: RunRecord) -> str:
+    return f"run {record.info.created!r} {record.info.campaign}"
+
+
+def _fresh_key(book: Book, record: RunRecord) -> str:
+    """Key of a row of the run's budget: the state of the book says whether it is needed."""
+    return f"{_key_of(record)}/budget at row {len(book) + 1}"
+
+
+def _usage(record: RunRecord, lease: Lease, user: str) -> UsageRecord:
+    outcomes = [r.outcome for r in record.journal.records if r.lease == lease.id]
+    return UsageRecord(
+        agreement=f"{record.folder.name}/{lease.id}",
+        provider=lease.site,
+        customer=user,
+        job=lease.id,
+        start=lease.start,
+        end=lease.start if lease.end is None else lease.end,
+        processors=lease.processors,
+        cpu_seconds=math.fsum(o.user_seconds + o.system_seconds for o in outcomes),
+    )
+
+
+def _too_little(book: Accounts, account: str, left: Micros, needed: float) -> str:
+    has = f"account {account} has {format_amount(max(0, left), book.currency)} left"
+    held = book.held(account)
+    if held:
+        has += f", {format_amount(held, book.currency)} are set aside for other runs"
+    return f"{has}; the run needs {needed:.10g} {book.currency}" if needed else has
+
+
+def _done(answer: _T | Refusal) -> _T:
+    if isinstance(answer, Refusal):
+        raise InputError(answer.reason) if answer.final else BudgetStop(answer.reason)
+    return answer
+
+
+@contextlib.contextmanager
+def _about(payer: Payer) -> Iterator[None]:
+    """Complaints about the book name the option that chose it."""
+    try:
+        yield
+    except InputError as error:
+        raise error.within("--account") from None

@@ -1,0 +1,521 @@
+"""
+The owners' book: what all runs on this machine know of the sites that they share.
+
+A small SQLite file says which process holds which processors, who waits for some, what
+was bought of owners who set their own prices, what each customer has paid, and where
+supply and demand have brought a price. Without it, each run would meet an owner who has
+just come into the world, and two runs would use the same processors.
+
+A process that is killed leaves its rows behind. They count until neither the process
+(number, start time and boot) nor anything that its workers started is there any more.
+"""
+
+import asyncio
+import contextlib
+import math
+import os
+import pwd
+import secrets
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bursar.dispatch.orphans import traces_of
+from bursar.market.capacity import Commitment
+from bursar.market.trade_server import OwnerState
+from bursar.model.errors import BursarError, InputError
+from bursar.model.money import Micros
+from bursar.model.site import SiteFacts
+
+VARIABLE = "BURSAR_OWNERS"
+"""Environment variable that names the file; ``off`` shares nothing with other runs."""
+
+FORMAT = "1"
+
+PATIENCE = 60.0
+"""Seconds after which a run that waits is not overtaken by later ones any more."""
+
+_LOOK = 0.25
+"""Seconds between two looks whether processors have come free."""
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE holders (
+    id TEXT PRIMARY KEY, host TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER NOT NULL,
+    started INTEGER NOT NULL, run TEXT NOT NULL, mark TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE held (
+    site TEXT NOT NULL, holder TEXT NOT NULL, name TEXT NOT NULL, processors INTEGER NOT NULL,
+    since REAL NOT NULL, PRIMARY KEY (site, holder, name)) WITHOUT ROWID;
+CREATE TABLE waiting (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, site TEXT NOT NULL, holder TEXT NOT NULL,
+    name TEXT NOT NULL, since REAL NOT NULL, UNIQUE (site, holder, name));
+CREATE TABLE agreements (
+    site TEXT NOT NULL, holder TEXT NOT NULL, id TEXT NOT NULL, processors INTEGER NOT NULL,
+    start REAL NOT NULL, "end" REAL NOT NULL, PRIMARY KEY (site, holder, id)) WITHOUT ROWID;
+CREATE TABLE owners (
+    site TEXT PRIMARY KEY, factor REAL NOT NULL, period INTEGER) WITHOUT ROWID;
+CREATE TABLE payments (
+    site TEXT NOT NULL, run TEXT NOT NULL, customer TEXT NOT NULL, amount INTEGER NOT NULL,
+    PRIMARY KEY (site, run, customer)) WITHOUT ROWID;
+INSERT INTO meta VALUES ('owners', '1');
+"""
+_TABLES = ("held", "waiting", "agreements")
+
+
+def owners_file() -> Path | None:
+    """Return the file that the environment names, or the user's own; None for none."""
+    named = os.environ.get(VARIABLE)
+    if named == "off":
+        return None
+    if named:
+        return Path(named).absolute()
+    state = os.environ.get("XDG_STATE_HOME")
+    base = Path(state) if state else Path.home() / ".local" / "state"
+    # A file for each machine: the user's folder may be on a file system that many share.
+    return base / "bursar" / f"owners-{socket.gethostname()}.sqlite"
+
+
+def is_named() -> bool:
+    """Return whether the environment names the file: then it has to be usable."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def user_name() -> str:
+    """Return the name of the user, as owners know their customers."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container knows numbers only
+        return f"user {os.getuid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A process that holds something: its row in the book."""
+
+    id: str
+    host: str
+    boot: str
+    pid: int
+    started: int
+    run: str
+    mark: str
+
+    def is_there(self) -> bool:
+        """Whether it, or anything its workers started, is alive; of another machine: perhaps."""
+        if self.host != socket.gethostname():
+            return True
+        if self.boot != _boot():
+            return False
+        return _started(self.pid) == self.started or bool(self.mark and traces_of(self.mark))
+
+
+class OwnersBook:
+    """
+    The owners' book as one run uses it.
+
+    Nothing is written before the run holds, waits for or buys something.
+
+    Parameters
+    ----------
+    path
+        Of the file; made where there is none.
+    run
+        The run, for people: what others are told who holds the processors.
+    identity
+        The run among all runs; payments are counted for it once.
+    customer
+        As owners know the run's user.
+    insist
+        Whether the run never waits for processors that other runs hold.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        run: str = "",
+        identity: str = "",
+        customer: str = "buyer",
+        insist: bool = False,
+    ) -> None:
+        self.customer = customer
+        self._path = path
+        self._run = run
+        self._identity = identity
+        self._insist = insist
+        self._id = secrets.token_hex(8)
+        self._mark = ""
+        self._db: sqlite3.Connection | None = None
+        self._is_registered = False
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the file can be written."""
+        try:
+            if self._db is None:
+                self._db = _open(self._path)
+        except (BursarError, sqlite3.Error):
+            return False
+        return True
+
+    # Processors in use.
+
+    async def take(
+        self, site: SiteFacts, name: str, processors: int, say: Callable[[str], None]
+    ) -> None:
+        """
+        Hold processors of a site under a name; wait until they are free.
+
+        Parameters
+        ----------
+        say
+            Told, in one line for people, that there is something to wait for.
+        """
+        told = False
+        try:
+            while not self._took(site, name, processors):
+                if not told:
+                    told = True
+                    say(self._why_not(site, processors))
+                await asyncio.sleep(_LOOK)
+        except asyncio.CancelledError:
+            with self._writing() as db:
+                key = (_key(site), self._id, name)
+                db.execute("DELETE FROM waiting WHERE (site, holder, name) = (?,?,?)", key)
+            raise
+
+    def give(self, site: SiteFacts, name: str) -> None:
+        """Hold what is held under a name no more."""
+        if self._is_registered:
+            with self._writing() as db:
+                key = (_key(site), self._id, name)
+                db.execute("DELETE FROM held WHERE (site, holder, name) = (?,?,?)", key)
+
+    def mark(self, run: str) -> None:
+        """Tell by which mark the processes of this run's workers are found."""
+        if run != self._mark:
+            self._mark = run
+            if self._is_registered:
+                with self._writing() as db:
+                    db.execute("UPDATE holders SET mark = ? WHERE id = ?", (run, self._id))
+
+    def others(self, site: SiteFacts) -> int:
+        """Return how many processors of a site other runs hold."""
+        with self._reading() as db:
+            return 0 if db is None else sum(n for _, n, _ in self._held_by_others(db, site))
+
+    def who(self, site: SiteFacts) -> tuple[str, ...]:
+        """Return who the others are, for people."""
+        with self._reading() as db:
+            found = [] if db is None else self._held_by_others(db, site)
+        return tuple(
+            dict.fromkeys(f"run {process.run} (process {process.pid})" for process, *_ in found)
+        )
+
+    # Owners who set their own prices.
+
+    @contextlib.contextmanager
+    def selling(self, site: SiteFacts) -> Iterator["_Sale"]:
+        """
+        Speak with an owner whom nobody else speaks with meanwhile.
+
+        What the context leaves in the sale's state is kept, all of it or nothing.
+        """
+        with self._writing() as db:
+            before = self._state(db, site)
+            sale = _Sale(before)
+            yield sale
+            if sale.state != before:
+                self._keep(db, site, before, sale.state)
+
+    def state_of(self, site: SiteFacts) -> OwnerState:
+        """Return what an owner remembers now."""
+        with self._reading() as db:
+            return OwnerState() if db is None else self._state(db, site)
+
+    def note_paid(self, paid: Iterable[tuple[SiteFacts, Micros]]) -> None:
+        """
+        Note what the run has paid each owner in all its lives, by its own ledger.
+
+        Doing it again changes nothing, so that a payment that was under way when a process was
+        killed counts once.
+        """
+        with self._writing() as db:
+            for site, amount in paid:
+                db.execute(
+                    "INSERT OR REPLACE INTO payments VALUES (?,?,?,?)",
+                    (_key(site), self._identity, self.customer, amount),
+                )
+
+    def close(self) -> None:
+        """Hold nothing any more. Doing it again does nothing."""
+        if self._is_registered:
+            with self._writing() as db:
+                _forget(db, self._id)
+            self._is_registered = False
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    # Inside.
+
+    def _took(self, site: SiteFacts, name: str, processors: int) -> bool:
+        key = _key(site)
+        with self._writing() as db:
+            used = self._used(db, key)
+            fits = used == 0 or used + processors <= site.processors
+            if self._insist or (fits and not self._is_behind(db, key, name)):
+                db.execute(
+                    "INSERT OR REPLACE INTO held VALUES (?,?,?,?,?)",
+                    (key, self._id, name, processors, time.time()),
+                )
+                db.execute(
+                    "DELETE FROM waiting WHERE (site, holder, name) = (?,?,?)",
+                    (key, self._id, name),
+                )
+                return True
+            db.execute(
+                "INSERT OR IGNORE INTO waiting (site, holder, name, since) VALUES (?,?,?,?)",
+                (key, self._id, name, time.time()),
+            )
+            return False
+
+    def _used(self, db: sqlite3.Connection, key: str) -> int:
+        """Processors in use, ours included; whose processes are gone have been dropped."""
+        query = "SELECT coalesce(sum(processors), 0) FROM held WHERE site = ?"
+        return int(db.execute(query, (key,)).fetchone()[0])
+
+    def _is_behind(self, db: sqlite3.Connection, key: str, name: str) -> bool:
+        """Whether a run that has waited long comes first; not before one that is at work there."""
+        mine = "SELECT count(*) FROM held WHERE (site, holder) = (?,?)"
+        if db.execute(mine, (key, self._id)).fetchone()[0]:
+            return False
+        query = """SELECT count(*) FROM waiting WHERE site = ? AND holder != ? AND since < ?
+            AND number < coalesce(
+                (SELECT number FROM waiting WHERE (site, holder, name) = (?,?,?)), 1 << 62)"""
+        aged = time.time() - PATIENCE
+        found = db.execute(query, (key, self._id, aged, key, self._id, name)).fetchone()
+        return bool(found[0])
+
+    def _why_not(self, site: SiteFacts, processors: int) -> str:
+        others = self.others(site)
+        who = ", ".join(self.who(site)) or "other runs"
+        return (
+            f"{site.name}: {others} of {site.processors} processors are held by {who}; this run "
+            f"waits for {processors} (bursar run --oversubscribe does not)"
+        )
+
+    def _held_by_others(
+        self, db: sqlite3.Connection, site: SiteFacts
+    ) -> list[tuple[_Process, int, float]]:
+        """Each other process that is there, what it holds, and since when."""
+        query = """SELECT holders.*, sum(processors), min(since) FROM held
+            JOIN holders ON id = holder WHERE site = ? AND id != ? GROUP BY id"""
+        rows = db.execute(query, (_key(site), self._id)).fetchall()
+        found = [(_Process(*row[:-2]), row[-2], row[-1]) for row in rows]
+        return [entry for entry in found if entry[0].is_there()]
+
+    def _state(self, db: sqlite3.Connection, site: SiteFacts) -> OwnerState:
+        key, now = _key(site), time.time()
+        row = db.execute("SELECT factor, period FROM owners WHERE site = ?", (key,)).fetchone()
+        factor, period = row or (1.0, None)
+        query = "SELECT customer, sum(amount) FROM payments WHERE site = ? GROUP BY customer"
+        paid = {customer: amount for customer, amount in db.execute(query, (key,)) if amount}
+        query = """SELECT holders.*, agreements.id, processors, start, "end"
+            FROM agreements JOIN holders ON holders.id = holder WHERE site = ?"""
+        ours: dict[str, Commitment] = {}
+        others: list[Commitment] = []
+        agreed: dict[str, int] = {}
+        there: dict[str, bool] = {self._id: True}
+        for *process, agreement, processors, start, end in db.execute(query, (key,)):
+            holder = _Process(*process)
+            if holder.id not in there:
+                there[holder.id] = holder.is_there()
+            if holder.id == self._id:
+                ours[agreement] = Commitment(processors, start, end)
+            elif there[holder.id]:
+                others.append(Commitment(processors, start, end))
+                if start <= now < end:
+                    agreed[holder.id] = agreed.get(holder.id, 0) + processors
+        for holder, count, since in self._held_by_others(db, site):
+            # Held by a plan, or longer than was agreed on: sold to nobody until it is given back.
+            more = count - agreed.get(holder.id, 0)
+            if more > 0:
+                others.append(Commitment(more, since, math.inf))
+        return OwnerState(factor=factor, period=period, paid=paid, ours=ours, others=tuple(others))
+
+    def _keep(
+        self, db: sqlite3.Connection, site: SiteFacts, before: OwnerState, after: OwnerState
+    ) -> None:
+        key = _key(site)
+        if (after.factor, after.period) != (before.factor, before.period):
+            db.execute(
+                "INSERT OR REPLACE INTO owners VALUES (?,?,?)", (key, after.factor, after.period)
+            )
+        more = after.paid.get(self.customer, 0) - before.paid.get(self.customer, 0)
+        if more:
+            db.execute(
+                """INSERT INTO payments VALUES (?,?,?,?) ON CONFLICT (site, run, customer)
+                DO UPDATE SET amount = amount + excluded.amount""",
+                (key, self._identity, self.customer, more),
+            )
+        if dict(after.ours) != dict(before.ours):
+            db.execute("DELETE FROM agreements WHERE (site, holder) = (?,?)", (key, self._id))
+            db.executemany(
+                "INSERT INTO agreements VALUES (?,?,?,?,?,?)",
+                [
+                    (key, self._id, agreement, c.processors, c.start, c.end)
+                    for agreement, c in after.ours.items()
+                ],
+            )
+
+    def _register(self, db: sqlite3.Connection) -> None:
+        pid = os.getpid()
+        db.execute(
+            "INSERT OR REPLACE INTO holders VALUES (?,?,?,?,?,?,?)",
+            (self._id, socket.gethostname(), _boot(), pid, _started(pid), self._run, self._mark),
+        )
+
+    def _drop_dead(self, db: sqlite3.Connection) -> None:
+        for row in db.execute("SELECT * FROM holders WHERE id != ?", (self._id,)).fetchall():
+            process = _Process(*row)
+            if not process.is_there():
+                _forget(db, process.id)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that nobody else writes in."""
+        with _speaking_of(self._path):
+            if self._db is None:
+                self._db = _open(self._path)
+            db = self._db
+            db.execute("BEGIN IMMEDIATE")
+            registers = not self._is_registered
+            try:
+                if registers:
+                    self._register(db)
+                self._drop_dead(db)
+                yield db
+                db.execute("COMMIT")
+                self._is_registered = True
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    db.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        """What the file says at one moment; None while there is none."""
+        if self._db is None and not self._path.exists():
+            yield None
+            return
+        with _speaking_of(self._path):
+            if self._db is None:
+                self._db = _open(self._path)
+            self._db.execute("BEGIN")
+            try:
+                yield self._db
+            finally:
+                self._db.execute("ROLLBACK")
+
+
+@dataclass(slots=True)
+class _Sale:
+    """What an owner remembers, to be changed."""
+
+    state: OwnerState
+
+
+def _key(site: SiteFacts) -> str:
+    """A site among all: those of one name in one file are one; this machine's are this one's."""
+    where = f"@{socket.gethostname()}" if site.kind == "local" else ""
+    return f"{site.source}#{site.name}{where}"
+
+
+def _forget(db: sqlite3.Connection, holder: str) -> None:
+    for table in _TABLES:
+        db.execute(f"DELETE FROM {table} WHERE holder = ?", (holder,))
+    db.execute("DELETE FROM holders WHERE id = ?", (holder,))
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            # Whoever may write in the folder may share the file; SQLite's other files follow it.
+            os.fchmod(made, 0o600 | (path.parent.stat().st_mode & 0o066))
+            os.close(made)
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}",
+            where=str(path),
+            hint=f"name another file in {VARIABLE}, or off",
+        ) from None
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")  # a kill loses nothing; a power cut ends all runs
+        db.execute("BEGIN IMMEDIATE")
+        if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            for statement in _SCHEMA.split(";"):
+                db.execute(statement)
+        found = db.execute("SELECT value FROM meta WHERE key = 'owners'").fetchone()
+        db.execute("COMMIT")
+        if found is None or found[0] != FORMAT:
+            raise InputError(
+                f"is of another program or version, expected format {FORMAT}", where=str(path)
+            )
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+@contextlib.contextmanager
+def known_owners(customer: str | None = None) -> Iterator[OwnersBook | None]:
+    """
+    The owners' book to look into; None where nothing is shared or the file cannot be used.
+
+    Parameters
+    ----------
+    customer
+        Who looks, as owners know their customers; None: this user.
+    """
+    path = owners_file()
+    if path is None or not path.exists():
+        yield None
+        return
+    book = OwnersBook(path, customer=customer or user_name())
+    try:
+        yield book if is_named() or book.is_usable else None
+    finally:
+        book.close()
+
+
+@contextlib.contextmanager
+def _speaking_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise BursarError(f"{path}: {error}") from error
+
+
+def _boot() -> str:
+    """What tells this boot of the machine from all others."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> int:
+    """When a process began, clock ticks since the boot; -1 when it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return -1
+    return -1 if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -1,0 +1,196 @@
+"""Runs at the same time on one machine: its processors are one site's, not each run's own."""
+
+import os
+import signal
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Folder
+
+from bursar.dispatch.journal import JournalState, read_journal
+from bursar.formats.sites_toml import read_sites
+from bursar.runs.provision import leases_of
+from bursar.sites.owners import OwnersBook
+
+SITES = """\
+[site.here]
+processors = 2
+unit_price = "3600 SU/core-hour"
+"""
+PRICED = (
+    SITES
+    + """
+[[site.here.price]]
+kind = "loyalty"
+steps = [[1.0, 0.5]]
+"""
+)
+
+
+@pytest.fixture
+def shared(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """A folder whose runs share one owners' book."""
+    monkeypatch.setenv("BURSAR_OWNERS", str(folder.path / "owners.sqlite"))
+    folder.write("s.toml", SITES)
+    return folder
+
+
+@pytest.fixture
+def stamps(shared: Folder, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where tasks leave the moments of their begin and end."""
+    path = shared.path / "stamps"
+    path.mkdir()
+    monkeypatch.setenv("HERE", str(path))
+    return path
+
+
+def campaign(tasks: int, seconds: float, *, gated: bool = False) -> str:
+    """Each task leaves the moments of its begin and end; a gated one first waits for a file."""
+    gate = "while [ ! -e $HERE/../go ]; do sleep 0.05; done; " if gated else ""
+    stamp = "date +%s.%N >> $HERE/{x}-$$"
+    return (
+        f"[campaign]\nname = 'c'\ncommand = '{stamp}; {gate}sleep {seconds}; {stamp}'\n"
+        f"[parameters]\nx = {list(range(tasks))}\n[task]\nruntime = {seconds}\n"
+    )
+
+
+def words(name: str, *more: str) -> tuple[str, ...]:
+    return ("run", "c.toml", "--sites", "s.toml", "--name", name, *more)
+
+
+def go(folder: Folder) -> None:
+    """Opens the gate."""
+    (folder.path / "go").touch()
+
+
+def begun(stamps: Path) -> int:
+    return len(list(stamps.iterdir()))
+
+
+def most_at_once(stamps: Path) -> int:
+    """Tasks that ran at the same moment, at the most, by what they wrote themselves."""
+    steps: list[tuple[float, int]] = []
+    for file in stamps.iterdir():
+        begin, end = (float(line) for line in file.read_text().split())
+        steps += [(begin, 1), (end, -1)]
+    running = most = 0
+    for _, step in sorted(steps):
+        running += step
+        most = max(most, running)
+    return most
+
+
+def held(folder: Folder) -> int:
+    (site,) = read_sites(folder.path / "s.toml")
+    with closing(OwnersBook(folder.path / "owners.sqlite")) as book:
+        return book.others(site)
+
+
+def waiting(folder: Folder) -> bool:
+    """Whether a run waits for processors."""
+    with closing(sqlite3.connect(folder.path / "owners.sqlite")) as db:
+        return bool(db.execute("SELECT count(*) FROM waiting").fetchone()[0])
+
+
+def journal(folder: Folder, name: str) -> JournalState:
+    return read_journal(folder.path / "runs" / name / "journal.sqlite")
+
+
+def test_two_runs_at_once_never_put_four_tasks_on_two_processors(
+    shared: Folder, stamps: Path
+) -> None:
+    """The second is told who has them, waits, and is paid for no moment of it."""
+    shared.write("c.toml", campaign(4, 0.1, gated=True))
+    first = shared.start(*words("first", "-p", "2", "-q"))
+    shared.until(lambda: held(shared) == 2, first)
+    second = shared.start(*words("second", "-p", "2"))
+    shared.until(lambda: waiting(shared), second)
+    time.sleep(1.0)
+    go(shared)
+    assert second.wait(60) == 0
+    said = second.communicate()[1]
+    assert "2 of 2 processors are held by run first (process" in said
+    assert first.wait(60) == 0
+    assert begun(stamps) == 8
+    assert most_at_once(stamps) == 2
+    (one,) = leases_of(journal(shared, "first").events).values()
+    (two,) = leases_of(journal(shared, "second").events).values()
+    assert one.end is not None
+    assert two.start >= one.end  # its wait is no part of its lease
+    assert held(shared) == 0
+
+
+def test_a_run_takes_what_another_leaves_free(shared: Folder, stamps: Path) -> None:
+    """It plans for the processor that is free and does not wait for more."""
+    shared.write("c.toml", campaign(1, 0.1, gated=True))
+    first = shared.start(*words("first", "-p", "1", "-q"))
+    shared.until(lambda: held(shared) == 1, first)
+    shared.until(lambda: begun(stamps) == 1, first)
+    shared.write("c.toml", campaign(4, 0.1))
+    second = shared.json(*words("second", "-q"))
+    assert second["processors"] == 1
+    assert first.poll() is None  # it was there all the time
+    go(shared)
+    assert first.wait(60) == 0
+    assert most_at_once(stamps) == 2
+
+
+def test_who_insists_shares_the_processors(shared: Folder, stamps: Path) -> None:
+    """What every run did before: its tasks begin at once, beside the other's."""
+    shared.write("c.toml", campaign(2, 0.1, gated=True))
+    first = shared.start(*words("first", "-p", "2", "-q"))
+    shared.until(lambda: begun(stamps) == 2, first)
+    shared.write("c.toml", campaign(2, 0.1))
+    shared.bursar(*words("second", "-p", "2", "-q", "--oversubscribe"))
+    go(shared)
+    assert first.wait(60) == 0
+    assert most_at_once(stamps) > 2
+
+
+def test_a_killed_run_frees_its_processors(shared: Folder, stamps: Path) -> None:
+    """The next run begins though nobody has resumed the dead one; both end up whole."""
+    shared.write("c.toml", campaign(4, 0.1, gated=True))
+    first = shared.start(*words("first", "-p", "2", "-q"))
+    shared.until(lambda: begun(stamps) == 2, first)
+    os.killpg(first.pid, signal.SIGKILL)
+    go(shared)
+    shared.bursar(*words("second", "-p", "2", "-q"))
+    shared.bursar("run", "--resume", "first", "-q")
+    for name in ("first", "second"):
+        assert shared.json("report", name)["succeeded"] == 4
+    assert held(shared) == 0
+
+
+def test_strategy_runs_share_processors_and_loyalty(shared: Folder, stamps: Path) -> None:
+    """Jobs are bought one by one of an owner whom both runs speak with."""
+    shared.write("s.toml", PRICED)
+    shared.write("c.toml", campaign(6, 0.5))
+    strategy = ("--strategy", "cost", "--deadline", "5m", "--budget", "100", "-q")
+    pair = [shared.start(*words(name, *strategy)) for name in ("a", "b")]
+    assert [process.wait(90) for process in pair] == [0, 0]
+    assert begun(stamps) == 12
+    assert most_at_once(stamps) <= 2
+    (here,) = shared.json("sites", "--sites", "s.toml")["sites"]
+    assert sum(shared.json("bill", name)["total"] for name in ("a", "b")) > 1.0
+    assert here["price_now"] == 0.5
+
+
+def test_simulated_runs_know_nothing_of_real_ones(shared: Folder, stamps: Path) -> None:
+    """However much was paid and is held, a simulation comes out the same."""
+    shared.write("s.toml", PRICED)
+    shared.write("c.toml", campaign(3, 0.7, gated=True))
+    strategy = ("--strategy", "cost", "--deadline", "5m", "--budget", "100")
+    simulate = ("simulate", "c.toml", "--sites", "s.toml", *strategy)
+    before = shared.json(*simulate)
+    go(shared)
+    shared.bursar(*words("real", *strategy, "-q"))
+    (shared.path / "go").unlink()
+    process = shared.start(*words("holder", "-p", "2", "-q"))
+    shared.until(lambda: held(shared) == 2, process)
+    after = shared.json(*simulate)
+    go(shared)
+    assert process.wait(60) == 0
+    assert (after["cost"], after["makespan_s"]) == (before["cost"], before["makespan_s"])
