@@ -23,9 +23,8 @@ TEMPERATURE = 0.5
 """Of ``softmax``, as a share of the mean of what ranks are in size."""
 
 NOTHING = 1e-6
-"""Size, in mean sizes of the ranks, below which ``stochastic`` tells merit from cost no more;
-used only where signs are mixed. It is small, so that a site where a job begins at once gets
-what the limit of 1 / |R| gives: all but this much."""
+"""Size below which ``stochastic`` takes a rank for 0 beside costs or merits, in mean sizes of
+the ranks. It keeps even the sites that get next to nothing in their order."""
 
 FUZZY_FACTOR = 1.0
 """Of ``glite-2012``, as it was set by default."""
@@ -126,19 +125,22 @@ def stochastic(ranks: FloatArray) -> FloatArray:
     free processors, the same formula would give the worse site more. So the formula is read as
     the inverse of a cost where R is below 0, and R itself is the weight where R is above 0.
 
-    Both meet at 0: a cost of nothing has an infinite inverse, and a merit of nothing is less
-    than any. Where signs are mixed, sizes are therefore measured from :data:`NOTHING`, which
-    leaves sites of negative rank next to nothing beside any other, yet in their order.
+    At 0 both have their limit: a cost of nothing has an infinite inverse, so that sites of rank 0
+    share all beside costs, and a merit of nothing gets nothing beside merits, but for
+    :data:`NOTHING`. Where merits and costs are mixed, 0 is no limit but a point of the scale:
+    then ``K_i = 1 + |R_i| / S`` for merits and the inverse of that for costs, where S is the mean
+    size of the ranks.
     """
     largest = np.abs(ranks).max()
     if largest == 0:
         return np.ones(len(ranks))
     scaled = ranks / largest  # so that no rank is too large or too small to be inverted
     sizes = np.abs(scaled)
-    mixed = scaled.min() <= 0 <= scaled.max()
-    unit = NOTHING * sizes.mean() if mixed else 1.0
-    sizes = np.log(sizes / unit + mixed)
-    exponents = np.sign(scaled) * sizes
+    if scaled.min() < 0 < scaled.max():
+        sizes = 1.0 + sizes / sizes.mean()
+    elif sizes.min() == 0:
+        sizes = 1.0 + sizes / (NOTHING * sizes.mean())
+    exponents = np.sign(scaled) * np.log(sizes)
     weights: FloatArray = np.exp(exponents - exponents.max())
     return weights
 
