@@ -6,11 +6,20 @@ nothing to believe, a few real jobs are sent first, counted as part of the plan.
 free before the deadline and of the budget follows from the spread that was observed.
 """
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bursar.broker.adviser import Advice, Position, Situation, parts_of
+from bursar.broker.adviser import (
+    Advice,
+    Part,
+    Position,
+    Situation,
+    ToBook,
+    may_book,
+    parts_of,
+)
 from bursar.broker.filling import Filled, Filling
 from bursar.broker.first_jobs import first_jobs
 from bursar.model.goal import Goal
@@ -25,6 +34,10 @@ have no end otherwise."""
 DIFFERENT = 0.1
 """Relative spread of the sites' means over what was expected, from which unknown ones are
 worth a job."""
+
+
+_Way = tuple[Sequence[Part], Filling, Filled]
+"""What can be bought, and which jobs go where of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,36 +90,46 @@ class AdaptiveAdviser:
         """What the best way to the goal gives each site, as far as anything is known."""
         if not situation.estimates.is_known:
             return self._first(situation)
-        spread = situation.estimates.spread
         situation = _with_failures(situation)
-        parts = parts_of(situation, overdue=spread)
-        filling = Filling([part.bay for part in parts], situation.sizes)
         time, money, owed = self._margins(situation)
-        filled = self._best(filling, situation.time_left - time, situation.money_left - money)
-        cut = filled is None
+        found = self._found(situation, situation.time_left - time, situation.money_left - money)
+        cut = found is None
         # What running jobs may still need comes before any job that has not been sent: a job
         # that is stopped for want of money has cost all it took, and brings nothing.
         free = max(0.0, situation.money_left - owed)
-        if filled is None and (time or money > owed):
-            filled = self._best(filling, situation.time_left, free)
-        if filled is None:
-            filled = filling.within(situation.time_left, free)
+        if found is None and (time or money > owed):
+            found = self._found(situation, situation.time_left, free)
+        parts, filling, filled = self._most(situation, free) if found is None else found
         given = [[0] * len(situation.sizes.size) for _ in situation.sites]
         begins = [math.inf] * len(situation.sites)
+        booked = [0] * len(situation.sites)
+        bookings: list[ToBook] = []
+        wake = math.inf
         for part, column in zip(parts, filled.given.T, strict=True):
-            if column.any():
+            if part.lead > 0:
+                booked[part.site] += int(column.sum())
+                due, later = _due(situation, part, column.tolist())
+                bookings += due
+                wake = min(wake, later)
+            elif column.any():
                 begins[part.site] = min(begins[part.site], part.begin)
                 if part.begin <= 0:
-                    given[part.site] = column.tolist()
+                    given[part.site] = [
+                        before + more
+                        for before, more in zip(given[part.site], column.tolist(), strict=True)
+                    ]
         advice = Advice(
             given=given,
             now=[begin <= 0 for begin in begins],
-            wake=min((b for b in begins if 0 < b < math.inf), default=math.inf),
+            wake=min([wake, *(b for b in begins if 0 < b < math.inf)]),
             reasons={
-                site.name: self._reason(situation, site, sum(given[i]), begins[i], filled)
+                site.name: self._reason(
+                    situation, site, sum(given[i]), booked[i], begins[i], filled
+                )
                 for i, site in enumerate(situation.sites)
             },
             feasible=not cut,
+            bookings=bookings,
         )
         if not cut:
             advice.ends, advice.cost = filling.ends(filled), filled.cost
@@ -114,6 +137,61 @@ class AdaptiveAdviser:
             left = situation.money_left - money - filled.cost
             self._explore(situation, advice, situation.time_left - time, left)
         return advice
+
+    def _found(self, situation: Situation, time: float, money: float) -> _Way | None:
+        """
+        The way to do all jobs that the goal prefers, booked ahead as far as that is lower.
+
+        How many processors buy at once what would end in the time that could be booked is
+        searched: all that book leave the least cost, all that buy the most time.
+        """
+        most = may_book(situation)
+        tried: dict[int, _Way | None] = {}
+
+        def way(at_once: int) -> _Way | None:
+            if at_once not in tried:
+                parts = parts_of(situation, overdue=situation.estimates.spread, at_once=at_once)
+                filling = Filling([part.bay for part in parts], situation.sizes)
+                filled = self._best(filling, time, money)
+                tried[at_once] = None if filled is None else (parts, filling, filled)
+            return tried[at_once]
+
+        if not most:
+            return way(0)
+        for share in range(_SHARES + 1):
+            way(most * share // _SHARES)
+        if tried[0] is None and tried[most] is not None:
+            low, high = 0, most
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if way(middle) is not None else (middle, high)
+        found = [each for _, each in sorted(tried.items()) if each is not None]
+        return min(found, key=self._badness(found), default=None)
+
+    def _most(self, situation: Situation, money: float) -> _Way:
+        """As many jobs as fit into the time and the money, where not all do."""
+        ways: list[_Way] = []
+        for at_once in sorted({0, may_book(situation)}):
+            parts = parts_of(situation, overdue=situation.estimates.spread, at_once=at_once)
+            filling = Filling([part.bay for part in parts], situation.sizes)
+            filled = filling.within(situation.time_left, money)
+            ways.append((parts, filling, filled))
+        return max(ways, key=lambda way: int(way[2].given.sum()))
+
+    def _badness(self, ways: Sequence[_Way]) -> Callable[[_Way], tuple[float, float]]:
+        """Orders ways by the goal: its trade-off of cost and time, then by what is left of it."""
+        weight = self._weight
+        assert weight is not None
+        cost = max((filled.cost for _, _, filled in ways), default=0.0) or 1.0
+        time = max((filling.ends(filled) for _, filling, filled in ways), default=0.0) or 1.0
+
+        def order(way: _Way) -> tuple[float, float]:
+            _, filling, filled = way
+            dear, long = filled.cost / cost, filling.ends(filled) / time
+            value = weight * dear + (1 - weight) * long
+            return round(value / _CLOSE) * _CLOSE, dear + long
+
+        return order
 
     def _best(self, filling: Filling, time: float, money: float) -> Filled | None:
         """The way to do all jobs that the goal prefers; None where there is none."""
@@ -221,12 +299,21 @@ class AdaptiveAdviser:
             return
 
     def _reason(
-        self, situation: Situation, site: Position, count: int, begin: float, filled: Filled
+        self,
+        situation: Situation,
+        site: Position,
+        count: int,
+        booked: int,
+        begin: float,
+        filled: Filled,
     ) -> str:
         estimates, mean = situation.estimates, situation.mean
         seconds = estimates.takes(site.name) * mean
         cost = situation.paid(site) * mean * site.price + site.fixed
         each = f"{cost:.6g} and {seconds:.4g} s each"
+        if booked:
+            at_once = f"{count} jobs now, " if count and begin <= 0 else ""
+            return f"{at_once}{booked} booked ahead for a lower price: {each} now"
         if count and begin <= 0:
             return f"{count} jobs of the {self._way}: {each}"
         if 0 < begin < math.inf:
@@ -242,6 +329,27 @@ class AdaptiveAdviser:
     @property
     def _way(self) -> str:
         return {0.0: "fastest way", 1.0: "cheapest way"}.get(self._weight or 0.0, "best trade-off")
+
+
+def _due(situation: Situation, part: Part, column: Sequence[int]) -> tuple[list[ToBook], float]:
+    """
+    The jobs of a part that must be booked now, and when the next one must be.
+
+    Each processor takes the next job, the largest first, when the one before it ends; a job
+    is booked no earlier than its price asks, so that until then it may still go elsewhere.
+    """
+    free = list(part.bay.free_at)
+    heapq.heapify(free)
+    due, wake = [], math.inf
+    for size_class, count in enumerate(column):
+        for _ in range(count):
+            begin = heapq.heappop(free)
+            heapq.heappush(free, begin + part.bay.seconds * float(situation.sizes.size[size_class]))
+            if begin <= part.lead + _CLOSE * max(1.0, part.lead):
+                due.append(ToBook(part.site, size_class, begin))
+            else:
+                wake = min(wake, begin - part.lead)
+    return due, wake
 
 
 def _with_failures(situation: Situation) -> Situation:
@@ -261,4 +369,5 @@ def _middle(situation: Situation) -> int:
 
 
 _MOST = 10.0
+_SHARES = 4  # of the processors that may book, at which the way is tried
 _CLOSE = 1e-9

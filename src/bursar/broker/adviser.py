@@ -8,11 +8,13 @@ optimisation answer the same question in the same form.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 from bursar.broker.estimates import Estimates
 from bursar.broker.filling import Bay, Sizes
 from bursar.broker.strategies import Resource, Strategy, jobs_for
+from bursar.broker.trading import Ahead, Period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +29,13 @@ class Position:
     processors
         That may be used.
     prices
-        Begin (seconds from now), end and currency units per processor-second, from now on;
-        the first holds now, the last for ever.
+        What a job costs that is bought when it begins: begin (seconds from now), end and
+        currency units per processor-second; the first holds now, the last for ever.
+    bookable
+        What a job costs that is booked now for later; see
+        :data:`bursar.broker.trading.Ahead`. Empty: nothing can be booked.
+    booked
+        Begin and end of each processor that is booked already, seconds from now.
     fixed
         Currency units that each job pays besides.
     running
@@ -42,7 +49,9 @@ class Position:
 
     name: str
     processors: int
-    prices: tuple[tuple[float, float, float], ...]
+    prices: tuple[Period, ...]
+    bookable: tuple[Ahead, ...] = ()
+    booked: tuple[tuple[float, float], ...] = ()
     fixed: float = 0.0
     running: tuple[tuple[float, float], ...] = ()
     probed: bool = False
@@ -141,6 +150,8 @@ class Advice:
         does not say.
     probes
         How many of a site's jobs are sent there to learn from them, by its name.
+    bookings
+        Jobs to be booked now for later.
     """
 
     given: list[list[int]]
@@ -151,6 +162,27 @@ class Advice:
     ends: float | None = None
     cost: float | None = None
     probes: dict[str, int] = field(default_factory=dict)
+    bookings: list["ToBook"] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ToBook:
+    """
+    A job that is to be booked.
+
+    Parameters
+    ----------
+    site
+        Number of the site.
+    size_class
+        Class of its size.
+    begin
+        Seconds from now.
+    """
+
+    site: int
+    size_class: int
+    begin: float
 
 
 class Adviser(Protocol):
@@ -255,21 +287,31 @@ class Part:
         When the price begins, seconds from now; not positive: it holds.
     bay
         For the optimisation.
+    lead
+        Seconds ahead of its start that a job must be booked for the price; 0: it is bought
+        when it begins.
     """
 
     site: int
     begin: float
     bay: Bay
+    lead: float = 0.0
 
 
-def parts_of(situation: Situation, *, overdue: float = 0.0) -> list[Part]:
+def parts_of(situation: Situation, *, overdue: float = 0.0, at_once: int = 0) -> list[Part]:
     """
     The sites, price by price.
+
+    A job in a part ends before the part does. Where a lower price can be booked, that would
+    leave no room for a job that is longer than the time until then, though it could be bought
+    at once and run on; so some processors may put off what they book until it has ended.
 
     Parameters
     ----------
     overdue
         See :meth:`Situation.free_at`.
+    at_once
+        Processors that do so, counted over all sites that can be booked, in their order.
 
     Raises
     ------
@@ -281,17 +323,85 @@ def parts_of(situation: Situation, *, overdue: float = 0.0) -> list[Part]:
         takes = situation.estimates.takes(site.name)
         paid = situation.paid(site)
         free = situation.free_at(site, takes, overdue)
-        for begin, end, price in site.prices:
-            if free and begin < situation.time_left:
-                bay = Bay(
-                    seconds=takes,
-                    cost=paid * price,
-                    fixed=site.fixed,
-                    free_at=free if begin <= 0 else tuple(max(begin, at) for at in free),
-                    until=end,
-                )
-                parts.append(Part(i, begin, bay))
+        longest = takes * float(situation.sizes.size.max(initial=0.0))
+        found: dict[tuple[float, Ahead], list[float]] = {}
+        offers = _offers(site)
+        for start, until in _gaps(free, site.booked):
+            asked = offers
+            if site.bookable and at_once > 0:
+                at_once -= 1
+                asked = _put_off(offers, start, longest)
+            for offer in asked:
+                if offer[0] < min(situation.time_left, until):
+                    found.setdefault((until, offer), []).append(start)
+        for (until, (begin, end, price, lead)), starts in found.items():
+            bay = Bay(
+                seconds=takes,
+                cost=paid * price,
+                fixed=site.fixed,
+                free_at=tuple(starts if begin <= 0 else (max(begin, at) for at in starts)),
+                until=min(end, until),
+            )
+            parts.append(Part(i, begin, bay, lead))
     return parts
+
+
+def may_book(situation: Situation) -> int:
+    """Processors of the sites at which jobs can be booked."""
+    return sum(site.processors for site in situation.sites if site.bookable)
+
+
+def _offers(site: Position) -> list[Ahead]:
+    """The lowest price for every start from now on, and how far ahead it must be booked."""
+    if not site.bookable:
+        return [(begin, end, price, 0.0) for begin, end, price in site.prices]
+    bounds = sorted({begin for begin, *_ in (*site.prices, *site.bookable)})
+    offers: list[Ahead] = []
+    for begin, end in pairwise([*bounds, math.inf]):
+        price, lead = [p for b, _, p in site.prices if b <= begin][-1], 0.0
+        booked = [(p, ahead) for b, _, p, ahead in site.bookable if b <= begin]
+        if booked and booked[-1][0] < price * (1 - _CLOSE):
+            price, lead = booked[-1]
+        if offers and offers[-1][2:] == (price, lead):
+            begin = offers.pop()[0]
+        offers.append((begin, end, price, lead))
+    return offers
+
+
+def _put_off(offers: Sequence[Ahead], free: float, longest: float) -> list[Ahead]:
+    """Offers to a processor whose bookings begin when what is bought at once has ended."""
+    first = next((begin for begin, _, _, lead in offers if lead > 0), 0.0)
+    if first <= free or longest <= 0:
+        return list(offers)
+    until = free + math.ceil((first - free) / longest - _CLOSE) * longest
+    kept: list[Ahead] = []
+    for begin, end, price, lead in offers:
+        if begin < first:
+            kept.append((begin, until if end >= first else end, price, lead))
+        elif end > until:
+            kept.append((max(begin, until), end, price, lead))
+    return kept
+
+
+def _gaps(
+    free: tuple[float, ...], booked: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """
+    From when until when processors are free, with what is booked on them.
+
+    Each booking goes to the processor that is free last before it.
+    """
+    left, gaps = list(free), []
+    for begin, end in sorted(booked):
+        if not left:
+            break
+        before = [at for at in left if at <= begin + _CLOSE]
+        lane = max(before) if before else min(left)
+        left.remove(lane)
+        if lane < begin:
+            gaps.append((lane, begin))
+        left.append(max(lane, end))
+    return sorted([*gaps, *((at, math.inf) for at in left)])
 
 
 def _measured(situation: Situation, site: Position) -> tuple[float, float]:
@@ -301,3 +411,7 @@ def _measured(situation: Situation, site: Position) -> tuple[float, float]:
     assert seconds is not None
     assert runs is not None
     return max(seconds, 1e-9), runs
+
+
+_CLOSE = 1e-9
+"""Relative; what rounding may lose."""

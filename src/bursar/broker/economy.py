@@ -16,6 +16,7 @@ from bursar.broker.adviser import (
     StatedAdviser,
 )
 from bursar.broker.backlog import Backlog
+from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
 from bursar.broker.decisions import DECISION, Decision, Weighed
 from bursar.broker.estimates import Estimates, sizes_of
 from bursar.broker.explorer import GridExplorer
@@ -23,7 +24,8 @@ from bursar.broker.outlook import Outlook, look_ahead
 from bursar.broker.pilots import Pilot
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.supply import Ended, News, Past
-from bursar.broker.trading import Trading
+from bursar.broker.trading import Ahead, Trading
+from bursar.market.agreement import Agreement
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
 from bursar.model.goal import Goal
@@ -59,6 +61,11 @@ class _Processor:
     tasks: list[int] = field(default_factory=list)
     again: bool = True
     agreements: dict[int, str] = field(default_factory=dict)  # of tasks that were bought for
+    begin: float = -math.inf  # of what was booked ahead
+
+    def is_ahead(self, now: float) -> bool:
+        """Whether it was booked and has not begun."""
+        return now < self.begin
 
 
 class Economy:
@@ -137,7 +144,9 @@ class Economy:
     def begin(self, past: Past) -> list[Pilot]:
         """See :class:`bursar.broker.supply.Supply`."""
         self._take_up(past)
-        return self._decide()
+        now = past.clock()
+        kept = [self._pilot(held, held.tasks, now) for held in self._held.values()]
+        return [*kept, *self._decide()]
 
     def outlook(self, past: Past) -> Outlook | None:
         """Takes up a run, without sending anything: what can be had of it."""
@@ -154,9 +163,21 @@ class Economy:
             if self._explorer.site(site) is not None:
                 self._learn(outcome, site, outcome.end - outcome.start)
                 self._probed.add(site)
+        for text in past.bookings:
+            self._keep_booking(msgspec.json.decode(text, type=Booking), past)
         for task in range(len(self._tasks)):
-            if task not in past.ended:
+            if task not in past.ended and task not in self._where:
                 self._backlog.add(task)
+
+    def _keep_booking(self, booking: Booking, past: Past) -> None:
+        """Takes up what an earlier life has booked, if it is wanted and its site is there."""
+        task, agreement = booking.task, booking.agreement
+        site = self._explorer.site(agreement.owner)
+        if site is None or task in past.ended or task in self._where:
+            return
+        self._trading.restore(site.name, agreement)
+        begin = agreement.start - past.epoch
+        self._add_booked(booking.lease, agreement, task, begin)
 
     def expected(self) -> tuple[float | None, float | None]:
         """Seconds from now until all is done, and what it costs; None where that is open."""
@@ -233,8 +254,18 @@ class Economy:
         """The goal has changed."""
         self._goal = goal
         self._adviser = _adviser(self._strategy, goal)
+        self._give_back_late()
         self._verdict, self._advice, self._short = "", None, False
         return self._decide()
+
+    def _give_back_late(self) -> None:
+        """What was booked for after the deadline goes back."""
+        now = self._clock()
+        for held in list(self._held.values()):
+            if held.is_ahead(now) and held.until > (self._goal.deadline or math.inf):
+                for task in tuple(held.tasks):
+                    self._take_back(held, task)
+                self._forget(held.name)
 
     def look(self) -> list[Pilot]:
         """A price has changed, or jobs take longer than thought."""
@@ -319,7 +350,7 @@ class Economy:
     def _situation(self, now: float) -> Situation:
         running: dict[str, list[tuple[float, float]]] = {site.name: [] for site in self._all}
         for held in self._held.values():
-            if held.tasks:
+            if held.tasks and not held.is_ahead(now):
                 size = sum(self._sizes[task] for task in held.tasks)
                 running[held.site].append((size, now - held.since))
         mean = self._backlog.mean
@@ -330,6 +361,12 @@ class Economy:
                     name=site.name,
                     processors=site.processors,
                     prices=self._trading.ahead(site, now, self._expected(site.name, mean)),
+                    bookable=self._bookable(site, now, mean),
+                    booked=tuple(
+                        (held.begin - now, held.until - now)
+                        for held in self._at[site.name].values()
+                        if held.is_ahead(now)
+                    ),
                     fixed=site.fixed_price or 0.0,
                     running=tuple(running[site.name]),
                     probed=site.name in self._probed,
@@ -345,6 +382,16 @@ class Economy:
             budget=math.inf if goal.budget is None else goal.budget,
             probes=len(self._probing),
         )
+
+    def _bookable(self, site: SiteFacts, now: float, mean: float) -> tuple[Ahead, ...]:
+        """
+        What our own strategy may book at a site; the papers' buy at the price of the moment.
+
+        A queue that is shared with others promises nobody a begin.
+        """
+        if self._strategy != "adaptive" or site.is_shared or not self._estimates.is_known:
+            return ()
+        return self._trading.bookable(site, now, self._expected(site.name, mean))
 
     def _may_wait(self, situation: Situation, site: Position) -> bool:
         """Whether a job could be had at a price that a site will ask for later."""
@@ -363,7 +410,9 @@ class Economy:
     def _promised(self, now: float) -> float:
         """What running jobs may still come to, currency units."""
         return sum(
-            held.price * max(0.0, held.until - now) for held in self._held.values() if held.tasks
+            held.price * max(0.0, held.until - max(now, held.begin))
+            for held in self._held.values()
+            if held.tasks
         )
 
     def _expected(self, site: str, size: float) -> float:
@@ -425,9 +474,43 @@ class Economy:
                 if advice.probes.get(name, 0) > 0:
                     advice.probes[name] -= 1
                     self._probing.add(task)
+        batches |= self._book(advice, now, money)
         if batches:
             self._keep(self._decision(now, [(t, n) for n, ts in batches.items() for t in ts]))
         return [self._pilot(self._held[name], tasks, now) for name, tasks in batches.items()]
+
+    def _book(self, advice: Advice, now: float, money: float) -> dict[str, list[int]]:
+        """Agrees on what is to be booked; tasks by lease, none where an owner has no room then."""
+        made: dict[str, list[int]] = {}
+        for wanted in advice.bookings:
+            site = self._explorer.site(self._advised[wanted.site])
+            if site is None or not self._explorer.is_usable(site.name):
+                continue
+            if not self._backlog.has(wanted.size_class):
+                continue
+            task = self._backlog.take(wanted.size_class)
+            seconds = self._seconds_for(task, site, money)
+            agreed = self._trading.buy(site, seconds, now, money, ahead=wanted.begin)
+            if not isinstance(agreed, Agreement):
+                self._backlog.add(task)
+                self._advice = None  # what it counted on is not to be had
+                continue
+            self._pilots += 1
+            name = f"lease-{self._pilots}"
+            self._add_booked(name, agreed, task, agreed.start - self._trading.epoch)
+            booking = Booking(lease=name, task=task, agreement=agreed)
+            self._news.append((BOOKING, msgspec.json.encode(booking).decode()))
+            money -= agreed.unit_price * seconds
+            made[name] = [task]
+        return made
+
+    def _add_booked(self, name: str, agreement: Agreement, task: int, begin: float) -> None:
+        until = begin + agreement.seconds
+        held = _Processor(name, agreement.owner, agreement.unit_price, begin, until, begin=begin)
+        held.tasks.append(task)
+        held.agreements[task] = agreement.id
+        self._held[name] = self._at[held.site][name] = held
+        self._where[task] = name
 
     def _next_class(self, given: list[int]) -> int | None:
         """The first class of which a site is to get jobs that are still there."""
@@ -447,7 +530,8 @@ class Economy:
 
     def _has_room(self, site: SiteFacts) -> bool:
         """Whether a site has a processor that could be given a job, now or ahead."""
-        there = self._at[site.name].values()
+        now = self._clock()
+        there = [held for held in self._at[site.name].values() if not held.is_ahead(now)]
         if sum(bool(held.tasks) for held in there) < site.processors:
             return True
         depth = self._depth(site)
@@ -487,7 +571,7 @@ class Economy:
 
     def _processor_at(self, site: SiteFacts, price: float, now: float) -> _Processor | None:
         """One that has room: idle, new, or with the least before it."""
-        there = self._at[site.name].values()
+        there = [held for held in self._at[site.name].values() if not held.is_ahead(now)]
         usable = [held for held in there if held.again and held.price == price]
         best = min(usable, key=lambda held: len(held.tasks), default=None)
         if best is not None and not best.tasks:
@@ -519,6 +603,8 @@ class Economy:
         self._unlearned(task, held.site)
         self._where.pop(task, None)
         held.tasks.remove(task)
+        if held.begin > -math.inf:
+            self._news.append((BOOKING_OVER, held.name))
         agreement = held.agreements.pop(task, None)
         if agreement is not None:
             self._trading.over(held.site, agreement, 0.0)
@@ -551,13 +637,15 @@ class Economy:
     def _pilot(self, held: _Processor, tasks: Sequence[int], now: float) -> Pilot:
         site = self._explorer.site(held.site)
         assert site is not None
+        booked = not math.isinf(held.begin)
         return Pilot(
             name=held.name,
             site=held.site,
             processors=1,
             own=1,
-            start=None,
-            duration=held.until - now,
+            start=held.begin if booked else None,
+            booked=booked,
+            duration=held.until - (max(now, held.begin)),
             unit_price=None if site.unit_price is None else held.price,
             fixed_price=site.fixed_price,
             extensible=not site.is_shared,

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from bursar.broker.adviser import Situation, parts_of
+from bursar.broker.adviser import Situation, may_book, parts_of
 from bursar.broker.filling import Filled, Filling
 from bursar.planning.choice import CounterOffer
 
@@ -106,7 +106,17 @@ def look_ahead(situation: Situation, now: float = 0.0, paid: float = 0.0) -> Out
 
 
 def _filling(situation: Situation) -> Filling:
-    return Filling([part.bay for part in parts_of(situation)], situation.sizes)
+    """Where jobs fit: what is booked ahead costs less, what is bought at once fits sooner."""
+    filling = Filling([part.bay for part in parts_of(situation)], situation.sizes)
+    most = may_book(situation)
+    if most and not _fits(filling.by(situation.time_left), situation):
+        parts = parts_of(situation, at_once=most)
+        return Filling([part.bay for part in parts], situation.sizes)
+    return filling
+
+
+def _fits(filled: Filled, situation: Situation) -> bool:
+    return filled.is_whole and filled.cost <= situation.money_left * (1 + _CLOSE) + _CLOSE
 
 
 _CLOSE = 1e-9

@@ -43,6 +43,8 @@ class Pilot:
         Whether workers are started on it; otherwise it only pays for those of others.
     extensible
         Whether it lasts on past its duration while a task runs, as far as the money goes.
+    booked
+        Whether it was agreed on ahead, for its start: its processors are kept from then on.
     tasks
         Whom it runs, in order; by their numbers.
     least_processors, least_duration
@@ -63,6 +65,7 @@ class Pilot:
     whole: bool = False
     works: bool = True
     extensible: bool = False
+    booked: bool = False
     tasks: tuple[int, ...] = ()
     least_processors: int | None = None
     least_duration: float | None = None

@@ -37,6 +37,9 @@ class Past:
         When that was, seconds since the epoch.
     spent
         Currency units, accrued charges included.
+    bookings
+        Events of kind :data:`bursar.broker.booking.BOOKING` whose leases are kept: they had
+        not begun when the life before ended.
     alert
         To be called when the supply wants to be asked: its :attr:`Supply.wake` has come
         nearer, outside of any call of the run's.
@@ -49,6 +52,7 @@ class Past:
     clock: Callable[[], float]
     spent: Callable[[], float]
     epoch: float = 0.0
+    bookings: Sequence[str] = ()
     alert: Callable[[], None] = lambda: None
 
 

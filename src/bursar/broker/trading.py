@@ -9,11 +9,12 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Protocol
 
 from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.exchange import Exchange
-from bursar.market.pricing import next_change, unit_price
+from bursar.market.pricing import leads, next_change, unit_price
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_server import OwnerState, TradeServer
 from bursar.model.admission import Refusal
@@ -28,6 +29,12 @@ MOST = 64
 
 Period = tuple[float, float, float]
 """Begin and end, seconds from now, and currency units per processor-second."""
+
+Ahead = tuple[float, float, float, float]
+"""
+Begin and end of the starts that can be booked now, seconds from now; currency units per
+processor-second; and how long ahead of its start a job has that price at the least, seconds.
+"""
 
 
 class Owner(Protocol):
@@ -121,7 +128,10 @@ class Trading:
 
     def ahead(self, site: SiteFacts, now: float, seconds: float) -> tuple[Period, ...]:
         """
-        What a site will ask for, from now on: as its calendar says, and as its demand is now.
+        What a site will ask for a job that is bought when it begins.
+
+        As its calendar says and as its demand is known now; what it asks for a job that is
+        booked ahead is another thing, see :meth:`bookable`.
 
         Parameters
         ----------
@@ -139,9 +149,8 @@ class Trading:
         periods: list[Period] = []
         begin = 0.0
         while len(periods) < MOST:
-            asked = server.asked(
-                self._manager.name, 1, max(seconds, _SHORTEST), moment + begin, moment
-            )
+            start = moment + begin
+            asked = server.asked(self._manager.name, 1, max(seconds, _SHORTEST), start, start)
             price = unit_price(pricing, asked)
             end = next_change(pricing, moment + begin) - moment
             if end > AHEAD:
@@ -154,11 +163,49 @@ class Trading:
             periods[-1] = (periods[-1][0], math.inf, periods[-1][2])
         return tuple(periods)
 
+    def bookable(self, site: SiteFacts, now: float, seconds: float) -> tuple[Ahead, ...]:
+        """
+        What a site asks now for jobs that begin later; nothing where booking changes no price.
+
+        Parameters
+        ----------
+        now
+            Seconds since the begin of the campaign.
+        seconds
+            That a job takes there.
+        """
+        pricing, server = site.pricing, self._servers.get(site.name)
+        steps = () if pricing is None else leads(pricing)
+        if pricing is None or server is None or not steps:
+            return ()
+        if self._owners is not None:
+            server.take_up(self._owners.state_of(site))
+        moment = self.epoch + now
+        begins = set(steps)
+        begin = 0.0
+        while len(begins) < MOST and (begin := next_change(pricing, moment + begin) - moment):
+            if begin > AHEAD:
+                break
+            begins.add(begin)
+        ordered = sorted(begin for begin in begins if begin >= steps[0])
+        found = []
+        for begin, end in pairwise([*ordered, math.inf]):
+            start = moment + begin
+            asked = server.asked(self._manager.name, 1, max(seconds, _SHORTEST), start, moment)
+            lead = max(step for step in steps if step <= begin)
+            found.append((begin, end, unit_price(pricing, asked), lead))
+        return tuple(found)
+
     def buy(
-        self, site: SiteFacts, seconds: float, now: float, limit: float
+        self,
+        site: SiteFacts,
+        seconds: float,
+        now: float,
+        limit: float,
+        ahead: float = 0.0,
     ) -> Agreement | Refusal | None:
         """
-        Agrees with a site on a processor for a job that begins now.
+        Agrees with a site on a processor for a job.
 
         Parameters
         ----------
@@ -166,6 +213,8 @@ class Trading:
             For how long.
         now
             Seconds since the begin of the campaign.
+        ahead
+            How long after now the job begins, seconds.
         limit
             Currency units that it may cost; infinite for no limit.
 
@@ -177,19 +226,29 @@ class Trading:
         server = self._servers.get(site.name)
         if server is None:
             return None
+        moment = self.epoch + now
+        start = moment + ahead
+        while start - moment < ahead:  # rounded, it would be a step of the price too late
+            start = math.nextafter(start, math.inf)
         with self._speaking(site.name, server):
-            return self._buy(site, server, seconds, self.epoch + now, limit)
+            return self._buy(site, server, seconds, start, moment, limit)
 
     def _buy(
-        self, site: SiteFacts, server: TradeServer, seconds: float, moment: float, limit: float
+        self,
+        site: SiteFacts,
+        server: TradeServer,
+        seconds: float,
+        start: float,
+        moment: float,
+        limit: float,
     ) -> Agreement | Refusal:
         self._deals += 1
         deal = f"job-{self._deals}"
         template = DealTemplate(
             processors=1,
             seconds=seconds,
-            earliest=moment,
-            latest=moment + seconds * (1 + _CLOSE) + _CLOSE,
+            earliest=start,
+            latest=start + seconds * (1 + _CLOSE) + _CLOSE,
             customer=self._manager.name,
             currency=site.currency,
         )
@@ -201,11 +260,18 @@ class Trading:
         agreements = self._manager.forget(deal)
         self._exchange.delivered.clear()
         server.forget(deal)
-        held = bool(server.state.others) and not server.capacity.free(moment, moment + seconds)
+        held = bool(server.state.others) and not server.capacity.free(start, start + seconds)
         self.crowded = held and not agreements
         if not agreements:
-            return Refusal(f"{site.name} does not sell a processor now", final=False)
+            return Refusal(f"{site.name} does not sell a processor then", final=False)
         return agreements[0]
+
+    def restore(self, site: str, agreement: Agreement) -> None:
+        """Tells an owner of an agreement that an earlier life of the run has made."""
+        server = self._servers.get(site)
+        if server is not None:
+            with self._speaking(site, server):
+                server.restore(agreement)
 
     def over(self, site: str, agreement: str, paid: float) -> None:
         """A job is over: its processor is free, and the owner knows what it was paid."""

@@ -132,6 +132,12 @@ def adjusted(rule: Adjusting, factor: float, utilisation: float) -> float:
     return min(max(factor + rule.gain * (utilisation - rule.target), rule.least), rule.most)
 
 
+def leads(pricing: Pricing) -> tuple[float, ...]:
+    """Seconds ahead of its start from which a booking has another price, ascending."""
+    rules = [rule for rule in pricing.rules if isinstance(rule, Advance)]
+    return tuple(sorted({bound for rule in rules for bound, _ in rule.steps if bound > 0}))
+
+
 def next_change(pricing: Pricing, now: float) -> float:
     """
     When a calendar rule next changes the price, seconds since the epoch; infinite for never.

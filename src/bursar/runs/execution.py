@@ -28,6 +28,7 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.task import Task
 from bursar.model.transfer import Transfer
+from bursar.runs.bookings import split_bookings
 from bursar.runs.folder import RunFolder
 from bursar.runs.lives import BEGIN, END, lives_of
 from bursar.runs.provision import Provision, leases_of
@@ -211,6 +212,7 @@ class Execution:
         self._ended: list[Ended] = []
         self.past: list[Outcome] = []
         self._first = 0.0
+        self._bookings: dict[str, str] = {}
         self._woken = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self.cause: Cause | None = None
@@ -454,13 +456,16 @@ class Execution:
         self._first = lives[0][0] if lives else now
         self.dispatcher.note(BEGIN, "")
         leases = leases_of(past.events)
+        seen = min(past.last_seen, now)
+        self._bookings, missed = split_bookings(past.events, leases, seen, now)
         for lease in leases.values():
-            if lease.end is None:
-                ended = self.guard.close_lost(lease, min(past.last_seen, now))
+            if lease.end is None and lease.id not in self._bookings:
+                ended = self.guard.close_lost(lease, missed.get(lease.id, seen))
                 text = msgspec.json.encode(ended).decode()
                 self.dispatcher.note("lease", text, self.guard.transfers())
         self.dispatcher.post(self.guard.transfers())
-        self._pilots = max((int(name.rpartition("-")[2]) for name in leases), default=0)
+        named = {*leases, *self._bookings, *missed}
+        self._pilots = max((int(name.rpartition("-")[2]) for name in named), default=0)
         if self._pool is not None:
             self.pooling = self._pooling_of(self._pool, past.events)
         self.provision = Provision(
@@ -486,6 +491,11 @@ class Execution:
             await self._sign(self._plan)
         else:
             self._supply(self._just_in_time, self._just_in_time.begin(self._standing(past)))
+            for name in self._bookings:
+                if name in leases and not self.provision.carries(name):  # nobody wants it
+                    before = math.nextafter(leases[name].start, -math.inf)
+                    text = msgspec.json.encode(self.guard.close_lost(leases[name], before)).decode()
+                    self._note("lease", text, self.guard.transfers())
 
     def _pooling_of(self, pool: "Pool", past: Sequence[Event]) -> "Pooling":
         from bursar.runs.pooling import Pooling, last_number
@@ -563,6 +573,7 @@ class Execution:
             pilots=self._pilots,
             clock=lambda: self.elapsed,
             epoch=self._first,
+            bookings=tuple(self._bookings.values()),
             spent=lambda: self.spent,
             alert=self._woken.set,
         )
@@ -592,8 +603,16 @@ class Execution:
             if pilot.site:  # otherwise it is found when the pilot is sent
                 self._site_of[pilot.name] = pilot.site
             self._bind(dict.fromkeys(pilot.tasks, pilot.name), {task: task for task in pilot.tasks})
-            if not there:
+            if pilot.booked and not there:
+                try:
+                    self.provision.book(pilot, self._first)
+                except BudgetStop:
+                    supply.short(pilot)
+            elif not there:
                 self.provision.request(pilot)
+        for name in self.provision.booked:
+            if not supply.holds(name):
+                self.provision.give_up(name)
         if supply.verdict and self.cause is None:
             self.stop("goal", supply.verdict, grace=0.0)
 

@@ -65,6 +65,7 @@ class _Carried:
     since: float = 0.0
     paid_since: float = 0.0  # by its lease
     until: float = math.inf
+    is_late: bool = False  # we are: its processors are kept, and paid, from its begin on
     more: float = 0.0  # seconds of the next extension
     task: asyncio.Task[None] | None = None
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -139,6 +140,7 @@ class Provision:
         self._route = route
         self._lead: dict[str, float] = {}  # seconds ahead that pilots are to be acquired
         self._carried: dict[str, _Carried] = {}
+        self._crowded = asyncio.Event()
         self._leaving = False
 
     async def sign(self, pilots: Sequence[Pilot]) -> None:
@@ -181,6 +183,34 @@ class Provision:
     def request(self, pilot: Pilot) -> None:
         """Asks for a pilot that begins when its site lets it."""
         self._carry(pilot, self._dispatcher.now())
+
+    def book(self, pilot: Pilot, origin: float) -> None:
+        """
+        Holds the money for a pilot that was agreed on ahead, which begins at its start.
+
+        Parameters
+        ----------
+        origin
+            What its start counts from, seconds since the epoch.
+
+        Raises
+        ------
+        BudgetStop
+            When there is no money for it.
+        """
+        start = origin + (pilot.start or 0.0)
+        self._open(pilot, start)
+        carried = self._carry(pilot, origin)
+        carried.is_late = self._dispatcher.now() > start + _LATE
+
+    @property
+    def booked(self) -> tuple[str, ...]:
+        """Pilots that were booked and have not begun."""
+        return tuple(
+            name
+            for name, carried in self._carried.items()
+            if carried.pilot.booked and not carried.since and not carried.over.is_set()
+        )
 
     def give_up(self, name: str) -> None:
         """A pilot goes back, whether it has begun or not; of one that is gone nothing is said."""
@@ -283,6 +313,8 @@ class Provision:
             if pilot.start is not None:
                 lead = self._lead.get(pilot.site, 0.0)
                 await self._over_by(carried, max(origin, origin + pilot.start - lead))
+                if pilot.booked:
+                    await self._room(carried)
             if not carried.over.is_set():
                 await self._hold(carried, origin)
         except BursarError as error:
@@ -299,6 +331,7 @@ class Provision:
             if not carried.begun.done():
                 carried.begun.set_result(None)
             del self._carried[pilot.name]
+            self._crowded.set()
             self._close(carried, origin)
         if failed:
             return
@@ -307,6 +340,22 @@ class Provision:
             self._say(f"{carried.pilot.site}: {carried.lost[1]}")
         if not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
             self._on_left_over(pilot)
+
+    async def _room(self, carried: _Carried) -> None:
+        """Waits while our own pilots that last longer than thought hold what was booked."""
+        pilot = carried.pilot
+        most = self._sites[pilot.site].facts.processors
+        while not carried.over.is_set():
+            busy = [c for c in self._carried.values() if c is not carried and c.since]
+            held = sum(c.pilot.processors for c in busy if c.pilot.site == pilot.site)
+            if held + pilot.processors <= most:
+                return
+            self._crowded.clear()
+            gone = asyncio.ensure_future(self._crowded.wait())
+            over = asyncio.ensure_future(carried.over.wait())
+            await asyncio.wait({gone, over}, return_when=asyncio.FIRST_COMPLETED)
+            gone.cancel()
+            over.cancel()
 
     async def _hold(self, carried: _Carried, origin: float) -> None:
         """Holds the processors until their time is over, or their work."""
@@ -331,7 +380,7 @@ class Provision:
         try:
             since = carried.since if pilot.start is None else origin + pilot.start
             if carried.held is not None:
-                if carried.since > since + _LATE:
+                if carried.since > since + _LATE and not carried.is_late:
                     since = carried.since
                 lost = asyncio.ensure_future(carried.held.lost())
                 lost.add_done_callback(lambda _: carried.finish())
@@ -394,7 +443,7 @@ class Provision:
             carried.pilot = self._route(carried.pilot)
         pilot = carried.pilot
         return await self._sites[pilot.site].acquire(
-            pilot,
+            replace(pilot, start=None) if pilot.booked else pilot,
             self._endpoint,
             rigid=self._rigid,
             begin=lambda processors=None, seconds=None: self._begin(
@@ -416,7 +465,7 @@ class Provision:
         self._ends_at(carried, now + pilot.duration)  # before a worker is there
         if pilot.start is None:
             self._open(pilot, now)
-        elif now > due + _LATE:
+        elif now > due + _LATE and not carried.is_late:
             # Nothing is paid for the time that the site let it wait.
             self._write(self._guard.close(pilot.name, math.nextafter(due, -math.inf)))
             self._open(pilot, now)

@@ -1,0 +1,30 @@
+"""A job that is booked ahead, as a run's journal keeps it."""
+
+import msgspec
+
+from bursar.market.agreement import Agreement
+
+BOOKING = "booking"
+"""Kind of a journal's event that holds a booking."""
+
+BOOKING_OVER = "booking-over"
+"""Kind of a journal's event that holds the lease of a booking that was given back."""
+
+
+class Booking(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    An agreement on a processor for one job that begins later.
+
+    Parameters
+    ----------
+    lease
+        Under which the processor is held and paid, from its begin on.
+    task
+        The job, by its number.
+    agreement
+        With the owner.
+    """
+
+    lease: str
+    task: int
+    agreement: Agreement

@@ -1,0 +1,142 @@
+"""Jobs booked ahead at an owner's advance price."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bursar.api.simulating import simulate
+from bursar.dispatch.journal import read_journal
+from bursar.market.ledger import Ledger
+from bursar.model.campaign import Campaign
+from bursar.model.goal import Goal
+from bursar.model.task import Task
+from bursar.model.workflow import Workflow
+from bursar.runs.provision import leases_of
+from bursar.simulation.world import Chance
+
+HOUR = 3600.0
+UNI = """\
+[site.uni]
+kind = "simulated"
+processors = 1
+unit_price = "1 SU/core-hour"
+"""
+ADVANCE = """\
+[[site.uni.price]]
+kind = "advance"
+steps = [["30min", 0.5]]
+"""
+NOON = """\
+[[site.uni.price]]
+kind = "calendar"
+zone = "UTC"
+hours = "12:00-24:00"
+factor = 0.99
+"""
+
+
+def campaign(jobs: int, hours: float, **goal: Any) -> Campaign:
+    """Jobs of an hour, from midnight on."""
+    tasks = tuple(Task(id=str(i), runtime=HOUR) for i in range(jobs))
+    return Campaign(
+        name="hours", workflow=Workflow(tasks), goal=Goal(deadline=hours * HOUR, **goal)
+    )
+
+
+def simulated(folder: Path, jobs: int, hours: float, *parts: str, **how: Any) -> dict[str, Any]:
+    """What our own strategy comes to, and its leases as they ended."""
+    file = folder / "sites.toml"
+    file.write_text("\n".join(parts))
+    goal = {key: how.pop(key) for key in ("budget",) if key in how}
+    how = {"strategy": "adaptive", **how}
+    told = simulate(campaign(jobs, hours, **goal), file, name="r", runs=folder, **how).to_dict()
+    journal = read_journal(folder / "r" / "journal.sqlite")
+    ledger = Ledger(journal.transfers)
+    assert sum(ledger.balances.values()) == 0
+    assert ledger.held == 0
+    return {**told, "leases": list(leases_of(journal.events).values())}
+
+
+def test_a_price_for_booking_ahead_is_had_by_booking_ahead(tmp_path: Path) -> None:
+    """
+    Five jobs of an hour, a day of time: all are booked for the afternoon, 0.99 x 0.5 each.
+
+    Who took the advance price for one that holds then waited for noon and paid 0.99.
+    """
+    told = simulated(tmp_path, 5, 24, UNI, ADVANCE, NOON)
+
+    assert told["succeeded"] == 5
+    assert told["cost"] == pytest.approx(5 * 0.99 * 0.5)
+    assert told["makespan_s"] == pytest.approx(17 * HOUR)
+    assert {lease.unit_price for lease in told["leases"]} == {0.495 / HOUR}
+
+
+@pytest.mark.parametrize(
+    ("hours", "cost"), [(5.0, 3.0), (5.4, 3.0), (5.5, 2.5), (7.0, 2.5)], ids=str
+)
+def test_what_can_be_booked_in_time_is_booked_and_the_rest_bought(
+    tmp_path: Path, hours: float, cost: float
+) -> None:
+    """
+    Five jobs on one processor, booked half an hour ahead at the least.
+
+    In five and a half hours all five are booked from the first half hour on: 5 x 0.5. With
+    less time the first is bought at once, and the other four are booked: 1 + 4 x 0.5.
+    """
+    told = simulated(tmp_path, 5, hours, UNI, ADVANCE)
+
+    assert told["succeeded"] == 5
+    assert told["deadline_met"]
+    assert told["cost"] == pytest.approx(cost)
+
+
+def test_a_booking_is_leased_from_its_begin(tmp_path: Path) -> None:
+    """Nothing is paid for the half hour before it, and no more than was agreed after it."""
+    told = simulated(tmp_path, 2, 24, UNI, ADVANCE)
+
+    assert [round(lease.unit_price * HOUR, 9) for lease in told["leases"]] == [0.5, 0.5]
+    first, second = told["leases"]
+    assert first.start == pytest.approx(HOUR / 2)
+    assert second.start == pytest.approx(1.5 * HOUR)
+    assert second.end == pytest.approx(2.5 * HOUR)
+
+
+@pytest.mark.parametrize("budget", [1.0, 1.5, 2.5, 4.0])
+def test_bookings_are_held_in_the_budget(tmp_path: Path, budget: float) -> None:
+    """As many jobs as the money covers at the price that was agreed, and no unit more."""
+    told = simulated(tmp_path, 6, 48, UNI, ADVANCE, budget=budget, anyway=True)
+
+    assert told["cost"] <= budget
+    assert told["succeeded"] == min(6, int(budget / 0.5))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_two_jobs_share_a_processor_where_jobs_take_longer(tmp_path: Path, seed: int) -> None:
+    """A job that overruns into a booking of ours delays it; that time is paid once."""
+    two = UNI.replace("processors = 1", "processors = 2")
+    told = simulated(
+        tmp_path, 12, 9, two, ADVANCE, chance=Chance(spread=0.4, seed=seed), anyway=True
+    )
+    leases = [lease for lease in told["leases"] if lease.end > lease.start]
+    for lease in leases:
+        there = [x for x in leases if x.start <= lease.start < x.end - 1e-6]
+        assert len(there) <= 2
+    assert told["cost"] == pytest.approx(
+        sum((x.end - x.start) * x.unit_price for x in leases), abs=1e-4
+    )
+
+
+def test_the_rules_of_the_papers_do_not_book(tmp_path: Path) -> None:
+    """They buy at the price of the moment, as they are stated."""
+    told = simulated(tmp_path, 5, 24, UNI, ADVANCE, strategy="cost")
+
+    assert told["cost"] == pytest.approx(5.0)
+
+
+def test_a_dearer_price_ahead_is_never_paid(tmp_path: Path) -> None:
+    """Where booking costs more than buying, jobs are bought."""
+    told = simulated(tmp_path, 5, 24, UNI, ADVANCE.replace("0.5", "1.5"))
+
+    assert told["cost"] == pytest.approx(5.0)
+    assert told["makespan_s"] == pytest.approx(5 * HOUR)
