@@ -358,8 +358,11 @@ class TradeServer:
         self.capacity.release(_lot(deal))
         if terms.processors > self.capacity.free(terms.start, terms.end):
             return Refusal("the processors were sold meanwhile", final=False)
+        name = self._clerk.name()
+        while name in self.capacity.by_key:  # of an earlier life, whose clerk counted, too
+            name = self._clerk.name()
         agreement = Agreement(
-            id=self._clerk.name(), owner=self.name, customer=customer, terms=terms, signed_at=now
+            id=name, owner=self.name, customer=customer, terms=terms, signed_at=now
         )
         refusal = self._clerk.sign(agreement, deal, now)
         if refusal is not None:
