@@ -8,7 +8,7 @@ from tests.papers.checking import check_findings
 from bursar.papers import datagrid_grids as grids
 from bursar.papers.catalogue import find
 from bursar.papers.datagrid import HEAVY_WEIGHTS, LIGHT_WEIGHTS
-from bursar.papers.datagrid_findings import improvements
+from bursar.papers.datagrid_findings import improvements, of_heavy
 from bursar.papers.experiment import Experiment, Row
 
 NOWHERE = Path("nowhere")
@@ -102,3 +102,22 @@ def test_improvements_are_paired() -> None:
         for seed, value in enumerate(values)
     ]
     assert [row["improvement"] for row in improvements(rows)] == [pytest.approx(20.0), 50.0]
+
+
+def test_what_the_toll_was_chosen_by_does_not_count_for_completion() -> None:
+    """Its constants were set at 450 and 500 s between heavy jobs, whatever the refresh."""
+    rows: list[Row] = [
+        {"policy": policy, "refresh": refresh, "gap": gap, "seed": seed, "lifetime": seconds + seed}
+        for policy, seconds in (
+            ("current", 90.0), ("deterministic", 95.0), ("stochastic", 92.0), ("completion", 80.0)
+        )
+        for refresh in (1, 10)
+        for gap in (450, 500, 720, 1500)
+        for seed in range(3)
+    ]  # fmt: skip
+
+    told = [finding for finding in of_heavy(rows) if finding.own]
+
+    names = [[each.name.partition(" ")[0] for each in finding.comparisons] for finding in told]
+    assert names == [["720", "1500"], ["450", "500"]] * 2
+    assert [finding.verdict for finding in told] == ["agrees", "calibrated"] * 2
