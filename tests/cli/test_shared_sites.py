@@ -168,6 +168,8 @@ def test_strategy_runs_share_processors_and_loyalty(shared: Folder, stamps: Path
     """Jobs are bought one by one of an owner whom both runs speak with."""
     shared.write("s.toml", PRICED)
     shared.write("c.toml", campaign(6, 0.5))
+    poor = words("poor", "--strategy", "cost", "--deadline", "5m", "--budget", "2.6", "-q")
+    shared.bursar(*poor, status=3)  # 3 SU for one who has not paid yet
     strategy = ("--strategy", "cost", "--deadline", "5m", "--budget", "100", "-q")
     pair = [shared.start(*words(name, *strategy)) for name in ("a", "b")]
     assert [process.wait(90) for process in pair] == [0, 0]
@@ -176,6 +178,7 @@ def test_strategy_runs_share_processors_and_loyalty(shared: Folder, stamps: Path
     (here,) = shared.json("sites", "--sites", "s.toml")["sites"]
     assert sum(shared.json("bill", name)["total"] for name in ("a", "b")) > 1.0
     assert here["price_now"] == 0.5
+    assert shared.bursar(*poor, status=None).returncode != 3  # 1.5 SU for a loyal customer
 
 
 def test_simulated_runs_know_nothing_of_real_ones(shared: Folder, stamps: Path) -> None:

@@ -8,6 +8,7 @@ from bursar.broker.economy import Economy
 from bursar.broker.outlook import Outlook
 from bursar.broker.strategies import Named
 from bursar.broker.supply import Past
+from bursar.broker.trading import Trading
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.goal import Goal
@@ -108,9 +109,20 @@ class Prospect:
         print_choice(self.feasible, self.reason, self.counter_offers, self.currency)
 
 
-def prospect(campaign: Campaign, sites: Sequence[SiteFacts], strategy: Named) -> Prospect:
+def prospect(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    strategy: Named,
+    trading: Trading | None = None,
+) -> Prospect:
     """
     What a strategy can be expected to do, by what is known before the begin.
+
+    Parameters
+    ----------
+    trading
+        What the sites ask for, and from when on; None: as they would of a simulated campaign,
+        which begins at moment 0 and is the only one.
 
     Raises
     ------
@@ -118,7 +130,7 @@ def prospect(campaign: Campaign, sites: Sequence[SiteFacts], strategy: Named) ->
         When there is a budget and a price is unknown, or the currency is another one.
     """
     _check_money(sites, campaign.goal)
-    economy = Economy(campaign.workflow.tasks, sites, campaign.goal, strategy)
+    economy = Economy(campaign.workflow.tasks, sites, campaign.goal, strategy, trading=trading)
     outlook = economy.outlook(NOTHING_YET)
     return Prospect(campaign, strategy, sites[0].currency, outlook, *economy.expected())
 

@@ -1,5 +1,6 @@
 """From a proposal to a run, and from a run that was stopped to its end."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from bursar.api.prospect import Prospect, choose_strategy, prospect, unplanned
 from bursar.api.result import RunResult
 from bursar.api.sites import Sites, resolve_sites
 from bursar.broker.strategies import Named, OutOfReach
+from bursar.broker.trading import Trading
 from bursar.formats.units import parse_amount
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
@@ -168,7 +170,10 @@ def run(
         if not proposal.feasible and not anyway:
             raise GoalOutOfReach(proposal)
     elif strategy is not None:
-        proposal = prospect(allowed, facts, strategy)
+        customer = None if payer is None else payer.account
+        with known_owners(customer) as owners:
+            trading = Trading(facts, epoch=time.time(), owners=owners)
+            proposal = prospect(allowed, facts, strategy, trading)
         chosen = unplanned(facts, strategy, proposal.makespan, proposal.cost)
         if not proposal.feasible and not anyway:
             raise GoalOutOfReach(proposal)
