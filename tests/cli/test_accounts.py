@@ -90,7 +90,7 @@ def test_a_run_is_paid_by_its_account_to_the_unit(funded: Folder) -> None:
 
 
 def test_a_run_that_costs_more_than_the_quota_is_not_begun(funded: Folder) -> None:
-    """It is answered with what could be had; nothing is held and nothing ran."""
+    """The answer is what could be had; nothing is held and nothing ran."""
     funded.write("c.toml", campaign(20, 1.0))  # 20 SU
     done = funded.bursar(*run_words(), status=3)
     assert "10 SU" in done.stderr + done.stdout
@@ -101,7 +101,7 @@ def test_a_run_that_costs_more_than_the_quota_is_not_begun(funded: Folder) -> No
 
 
 def test_a_run_of_unknown_cost_is_stopped_in_time(funded: Folder) -> None:
-    """What it does is paid; it never comes to more than the quota."""
+    """The run pays for what it does, and never comes to more than the quota."""
     funded.bursar("ledger", "quota", "ann", "3 SU")
     funded.write("c.toml", campaign(20, 0.7, known=False))
     ran = funded.json(*run_words("c.toml", "--processors", "2"), status=4)
@@ -116,7 +116,7 @@ def test_a_run_of_unknown_cost_is_stopped_in_time(funded: Folder) -> None:
 
 
 def test_two_runs_at_once_share_one_quota(funded: Folder) -> None:
-    """What one has set aside, another cannot have."""
+    """Money that one has set aside, another cannot have."""
     funded.write("c.toml", campaign(4, 0.1, gated=True))
     first = funded.start(*run_words("c.toml", "--name", "first", "-q", "-p", "2"))
     funded.until(lambda: held(funded), first)
@@ -141,7 +141,7 @@ def test_a_killed_run_keeps_its_hold_and_finds_it_again(funded: Folder) -> None:
 
 @pytest.mark.long
 def test_thirty_kills_leave_run_and_book_in_agreement(funded: Folder) -> None:
-    """As above, at 30 random instants (seed 180), some of them while the book is written."""
+    """Thirty random instants (seed 180), some of them while the book is written."""
     kill_and_resume(funded, random.Random(180), rounds=30)
 
 
@@ -219,7 +219,7 @@ def test_a_wrong_account_is_one_line(funded: Folder, words: tuple[str, ...], sai
 
 
 def test_another_currency_or_no_price_is_refused(funded: Folder) -> None:
-    """What cannot be charged is not begun."""
+    """A run that cannot be charged is not begun."""
     funded.write("c.toml", campaign(1, 0.1))
     funded.write("s.toml", '[site.here]\nunit_price = "1 G$/core-hour"\n')
     assert "counts in G$" in funded.bursar(*run_words(), status=2).stderr

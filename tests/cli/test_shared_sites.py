@@ -40,7 +40,7 @@ def shared(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Folder:
 
 @pytest.fixture
 def stamps(shared: Folder, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where tasks leave the moments of their begin and end."""
+    """The folder where tasks leave the moments of their begin and end."""
     path = shared.path / "stamps"
     path.mkdir()
     monkeypatch.setenv("HERE", str(path))
@@ -124,7 +124,7 @@ def test_two_runs_at_once_never_put_four_tasks_on_two_processors(
 
 
 def test_a_run_takes_what_another_leaves_free(shared: Folder, stamps: Path) -> None:
-    """It plans for the processor that is free and does not wait for more."""
+    """The second plans for the processor that is free and does not wait for more."""
     shared.write("c.toml", campaign(1, 0.1, gated=True))
     first = shared.start(*words("first", "-p", "1", "-q"))
     shared.until(lambda: held(shared) == 1, first)
@@ -139,7 +139,7 @@ def test_a_run_takes_what_another_leaves_free(shared: Folder, stamps: Path) -> N
 
 
 def test_who_insists_shares_the_processors(shared: Folder, stamps: Path) -> None:
-    """What every run did before: its tasks begin at once, beside the other's."""
+    """Tasks begin at once, beside the other run's."""
     shared.write("c.toml", campaign(2, 0.1, gated=True))
     first = shared.start(*words("first", "-p", "2", "-q"))
     shared.until(lambda: begun(stamps) == 2, first)

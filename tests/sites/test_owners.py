@@ -1,4 +1,4 @@
-"""What runs on one machine share: processors, what owners remember, and what the dead leave."""
+"""Runs on one machine share processors and owners, and inherit nothing from the dead."""
 
 import asyncio
 import os
@@ -62,7 +62,7 @@ def price(trading: Trading, site: SiteFacts) -> float:
 
 
 def test_two_runs_never_hold_more_than_there_is(path: Path) -> None:
-    """What one holds, another does not get until it is given back."""
+    """Processors that one holds, another does not get until they are given back."""
     with closing(OwnersBook(path, run="one")) as one, closing(OwnersBook(path, run="two")) as two:
         assert took(one, "plan", 1)
         assert took(two, "a", 1)
@@ -193,7 +193,7 @@ def test_a_number_that_another_process_got_is_not_the_dead_one(path: Path) -> No
 
 
 def test_a_dead_run_holds_while_its_tasks_are_still_there(path: Path) -> None:
-    """What its workers started may live on: its processors are not free before it is gone."""
+    """Programs of its workers may live on: its processors are not free before they are gone."""
     task = subprocess.Popen(
         ["sleep", "100"], env=os.environ | {"BURSAR_RUN": "r1", "BURSAR_WORKER": "w1"}
     )
@@ -313,7 +313,7 @@ def test_a_loyal_customer_stays_one(path: Path) -> None:
 
 
 def test_what_a_run_paid_counts_once(path: Path) -> None:
-    """As its own ledger has it, however often it was killed and told again."""
+    """The run's own ledger decides, however often the run was killed and tells again."""
     site = priced()
     for told in (5, 9, 9):
         with closing(OwnersBook(path, identity="1", customer="ann")) as book:
@@ -328,7 +328,7 @@ def test_what_a_run_paid_counts_once(path: Path) -> None:
 
 
 def test_supply_and_demand_go_on_from_run_to_run(path: Path) -> None:
-    """Where the price stood when a run ended is where the next one finds it."""
+    """The next run finds the price where the last one left it."""
     rule = Adjusting(every=10.0, gain=0.5, target=0.5, least=0.1, most=10.0)
     site = priced(rule)
     with closing(OwnersBook(path)) as one:
@@ -345,7 +345,7 @@ def test_supply_and_demand_go_on_from_run_to_run(path: Path) -> None:
 
 
 def test_without_a_book_owners_are_born_with_the_campaign() -> None:
-    """As in a simulation, whose outcome must not hang on what else was run."""
+    """A simulation must not hang on what else was run."""
     site = priced(Loyalty(steps=((50 * MICROS, 0.5),)))
     for _ in range(2):
         trading = Trading([site], epoch=NOW)

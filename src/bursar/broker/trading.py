@@ -44,7 +44,7 @@ class Owner(Protocol):
 
 
 class OwnersState(Protocol):
-    """What owners remember beyond one campaign; see :class:`bursar.sites.owners.OwnersBook`."""
+    """Owners' memory beyond one campaign; see :class:`bursar.sites.owners.OwnersBook`."""
 
     customer: str
 
@@ -53,7 +53,7 @@ class OwnersState(Protocol):
         ...
 
     def state_of(self, site: SiteFacts) -> OwnerState:
-        """What an owner remembers now."""
+        """Return what an owner remembers now."""
         ...
 
 

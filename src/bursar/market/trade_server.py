@@ -80,7 +80,7 @@ class CountingClerk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerState:
     """
-    What an owner remembers, apart from conversations that are going on.
+    Memory of an owner, apart from conversations that are going on.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class TradeServer:
 
     @property
     def state(self) -> OwnerState:
-        """What it remembers; of commitments, those that are sold."""
+        """Memory of the owner; of commitments, those that are sold."""
         sold = self.capacity.by_key
         return OwnerState(
             factor=self._factor,

@@ -1,4 +1,4 @@
-"""Who pays for a run."""
+"""The account that pays for a run."""
 
 import msgspec
 

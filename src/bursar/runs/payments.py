@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """
-    What an account can pay for now.
+    The most that an account can pay for now.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class Payments:
 
     @property
     def message(self) -> str:
-        """What was set aside, in one line for people."""
+        """Say in one line for people what was set aside."""
         return f"{self.budget:.10g} {self.currency} of {self._payer.account} are set aside"
 
     def amend(self, budget: float) -> Refusal | None:
@@ -406,7 +406,7 @@ def _budgets_of(book: Accounts, run: str) -> list[str]:
 
 
 def _standing(book: Accounts, run: str) -> tuple[Micros, Micros]:
-    """What the run has paid by the book, and what it holds."""
+    """Return what the run has paid by the book, and what it holds."""
     theirs = [p for name, p in book.agreements.items() if name.partition("/")[0] == run]
     return sum(p.paid for p in theirs), sum(p.held for p in theirs)
 

@@ -426,7 +426,7 @@ def _real(
 
 
 def owners_of(info: RunInfo, folder: RunFolder) -> OwnersBook | None:
-    """What the owners of a run's sites know of all runs; None where nothing is shared."""
+    """Open the owners' book for a run; None where nothing is shared."""
     path = owners_file()
     if path is None:
         return None
@@ -442,7 +442,7 @@ def owners_of(info: RunInfo, folder: RunFolder) -> OwnersBook | None:
 
 
 def _sharing(owners: OwnersBook, info: RunInfo, folder: RunFolder, beside: Beside) -> Beside:
-    """What the run holds is given back at its end, and owners know what they were paid."""
+    """Give back what the run holds at its end, and tell owners what they were paid."""
 
     def note_paid() -> None:
         priced = [site for site in info.sites if site.pricing is not None]
@@ -554,7 +554,7 @@ def _matched(
 
 
 def economy_of(info: RunInfo, campaign: Campaign, trading: Trading | None = None) -> Economy | None:
-    """What brings a run's jobs to its sites, buying by ``trading``; None: its plan does."""
+    """Make what brings a run's jobs to its sites, buying by ``trading``; None: its plan does."""
     if info.strategy is None:
         return None
     return Economy(

@@ -62,7 +62,7 @@ PLAN = "plan"
 
 
 class Places(Protocol):
-    """Who uses which processors; see :class:`bursar.sites.owners.OwnersBook`."""
+    """The use of processors by all runs; see :class:`bursar.sites.owners.OwnersBook`."""
 
     async def take(
         self, site: SiteFacts, name: str, processors: int, say: Callable[[str], None]

@@ -1,5 +1,5 @@
 """
-The owners' book: what all runs on this machine know of the sites that they share.
+The owners' book: the sites that all runs on this machine share.
 
 A small SQLite file says which process holds which processors, who waits for some, what
 was bought of owners who set their own prices, what each customer has paid, and where
@@ -408,7 +408,7 @@ class OwnersBook:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """What the file says at one moment; None while there is none."""
+        """Read the file as of one moment; None while there is none."""
         if self._db is None and not self._path.exists():
             yield None
             return
@@ -424,7 +424,7 @@ class OwnersBook:
 
 @dataclass(slots=True)
 class _Sale:
-    """What an owner remembers, to be changed."""
+    """One owner's memory, to be changed."""
 
     state: OwnerState
 
@@ -505,7 +505,7 @@ def _speaking_of(path: Path) -> Iterator[None]:
 
 
 def _boot() -> str:
-    """What tells this boot of the machine from all others."""
+    """Return the id of this boot of the machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -513,7 +513,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int:
-    """When a process began, clock ticks since the boot; -1 when it is gone or a zombie."""
+    """Return when a process began, in clock ticks since boot; -1 if it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
