@@ -1,7 +1,9 @@
 """The guard never lets more be spent than the budget, whatever happens in whatever order."""
 
 import math
+from collections.abc import Iterable
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,8 +15,10 @@ from bursar.market.ledger import Ledger
 from bursar.market.threshold import Drain, Stop, Warned
 from bursar.model.admission import Refusal
 from bursar.model.outcome import Outcome, Status
+from bursar.model.transfer import Transfer
 
 UNIT = 1_000_000
+replace = msgspec.structs.replace
 
 
 def _lease(
@@ -249,7 +253,153 @@ class GuardMachine(RuleBasedStateMachine):
                 assert self.guard.ledger.balance(f"held:lease-{number}") >= worst - 1
 
 
+class RecordedMachine(RuleBasedStateMachine):
+    """
+    A run whose leases are settled by their provider's record, and that is killed at any moment.
+
+    The provider holds what was asked for as it likes: a request begins late or never, a pilot
+    goes on after its run was killed, or was told to end, for as long as ``unwatched`` says.
+    """
+
+    UNWATCHED = 5.0
+
+    @initialize(budget=st.integers(0, 200))
+    def start(self, budget: int) -> None:
+        self.now = 0.0
+        self.budget = budget * UNIT
+        self.leases: dict[str, Lease] = {}  # as journalled last, such as are not settled
+        self.began: dict[str, float] = {}  # by the provider
+        self.ended: dict[str, float] = {}  # by the provider
+        self.recorded = 0  # micro-units that the provider's records are worth
+        self.count = 0
+        self.stopped = False
+        self.rows: list[Transfer] = []
+        self.live()
+
+    def live(self) -> None:
+        """A life of the run begins, with what earlier ones journalled."""
+        self.guard = BudgetGuard(self.budget, limit_of=lambda _: None, rows=self.rows)
+        self.guard.begin(self.now)
+        for lease in self.leases.values():
+            self.guard.restore(lease, self.now)
+
+    def of(self, pick: int, what: Iterable[str]) -> str:
+        names = sorted(what)
+        return names[pick % len(names)]
+
+    @property
+    def asked(self) -> set[str]:
+        return {name for name in self.guard.leases if self.leases[name].asked}
+
+    @property
+    def held(self) -> set[str]:
+        return {name for name in self.guard.leases if not self.leases[name].asked}
+
+    @precondition(lambda self: not self.stopped and len(self.leases) < 4)
+    @rule(processors=st.integers(1, 3))
+    def ask(self, processors: int) -> None:
+        self.count += 1
+        lease = Lease(
+            id=f"lease-{self.count}",
+            site="c",
+            processors=processors,
+            unit_price=1.0,
+            fixed_price=0.5,
+            start=self.now,
+            asked=True,
+            unwatched=self.UNWATCHED,
+        )
+        if self.guard.open(lease, self.now) is None:
+            self.leases[lease.id] = lease
+
+    @precondition(lambda self: self.asked)
+    @rule(
+        pick=st.integers(0, 5),
+        late=st.floats(0.0, 2.0),
+        lasts=st.none() | st.integers(1, 20),
+    )
+    def begin(self, pick: int, late: float, lasts: int | None) -> None:
+        """The provider began it, and the run sees that a moment later: there is money, or not."""
+        name = self.of(pick, self.asked)
+        self.began[name] = max(self.leases[name].start, self.now - late)
+        until = None if lasts is None else self.now + lasts
+        lease = replace(self.leases[name], start=self.now, until=until, asked=False)
+        if self.guard.open(lease, self.now) is None:
+            self.leases[name] = lease
+        else:
+            self.give_back_one(name)
+
+    @precondition(lambda self: self.guard.leases)
+    @rule(pick=st.integers(0, 5), latency=st.floats(0.0, 3.0))
+    def give_back(self, pick: int, latency: float) -> None:
+        self.give_back_one(self.of(pick, self.guard.leases), latency)
+
+    def give_back_one(self, name: str, latency: float = 3.0) -> None:
+        """The provider ends it a while after it was told to."""
+        self.leases[name] = self.guard.end(name, self.now)
+        if name in self.began:
+            self.ended[name] = max(self.now, self.began[name]) + latency
+
+    @precondition(lambda self: self.guard.unsettled)
+    @rule(pick=st.integers(0, 5))
+    def settle(self, pick: int) -> None:
+        """The provider says from when to when it was held."""
+        name = self.of(pick, self.guard.unsettled)
+        lease = self.leases.pop(name)
+        began = self.began.get(name)
+        if began is None:
+            self.guard.pay(name, None, self.now)
+            return
+        end = self.ended[name]
+        paid = self.guard.pay(name, (began, end), self.now)
+        worth = replace(lease, start=began, end=end).charge(lease.processors * (end - began))
+        self.recorded += worth
+        assert paid.end == pytest.approx(end)
+        assert self.guard.ledger.settled()[name] == worth
+
+    @rule(starts=st.booleans(), late=st.floats(0.0, 30.0), lost=st.floats(0.0, 3.0))
+    def kill(self, starts: bool, late: float, lost: float) -> None:
+        """Pilots go on for a while; requests may begin when nobody looks any more."""
+        self.rows = list(self.guard.ledger.rows)
+        for name in self.guard.leases:
+            if name not in self.began and starts:
+                self.began[name] = self.now + late
+            if name in self.began:
+                self.ended[name] = max(self.now, self.began[name]) + lost
+        self.now += 40.0
+        self.live()
+
+    @rule(seconds=st.sampled_from([0.2, 0.2, 1.0, 4.0]))
+    def wait(self, seconds: float) -> None:
+        """Time goes on as the loop lets it: five looks a second."""
+        until = self.now + seconds
+        while self.now < until and not self.stopped:
+            self.now += 0.2
+            for name in self.held:
+                lease = self.leases[name]
+                if lease.until is not None and self.now >= lease.until:
+                    self.give_back_one(name)
+            effects = self.guard.tick(self.now)
+            if any(isinstance(effect, Stop) for effect in effects):
+                self.stopped = True
+                for name in self.guard.leases:
+                    self.give_back_one(name)
+
+    @invariant()
+    def the_record_is_never_worth_more_than_the_budget(self) -> None:
+        if not hasattr(self, "guard"):
+            return
+        ledger = self.guard.ledger
+        assert sum(ledger.balances.values()) == 0
+        assert ledger.spent == self.recorded <= self.budget
+        assert ledger.spent + ledger.held <= self.budget
+        if not self.leases:
+            assert ledger.held == 0
+
+
 TestGuardMachine = GuardMachine.TestCase
+TestRecordedMachine = RecordedMachine.TestCase
+TestRecordedMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestGuardMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 

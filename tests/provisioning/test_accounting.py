@@ -71,11 +71,18 @@ def account(name: str, processors: int, acquired: float) -> Account:
 
 
 def test_what_agrees_with_the_scheduler_is_not_listed() -> None:
-    """Within some seconds of each processor, and a hundredth."""
+    """Within one second of the job, in which schedulers count, and half a hundredth."""
     accounts = [account("lease-1", 4, 400.0), account("lease-2", 1, 10_000.0)]
     jobs = {"lease-1": "7", "lease-2": "8"}
-    said = {"7": usage("7", 4, 104.0), "8": usage("8", 1, 10_100.0)}
+    said = {"7": usage("7", 4, 101.0), "8": usage("8", 1, 10_050.0)}
     assert reconcile(accounts, jobs, said) == []
+
+
+def test_seven_hundredths_are_a_difference() -> None:
+    """846 CPU s against 912 on 16 processors is not a matter of rounding."""
+    accounts = [account("lease-1", 16, 846.0)]
+    (found,) = reconcile(accounts, {"lease-1": "7"}, {"7": usage("7", 16, 57.0)})
+    assert (found.ours, found.theirs) == (846.0, 912.0)
 
 
 def test_every_difference_is_listed() -> None:

@@ -15,11 +15,12 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from bursar.model.errors import BursarError, InputError
-from bursar.model.outcome import Outcome
+from bursar.model.outcome import Outcome, Status
 from bursar.model.transfer import Transfer
 
 FORMAT = "2"
@@ -34,6 +35,10 @@ CREATE TABLE IF NOT EXISTS attempts (
 CREATE TABLE IF NOT EXISTS transfers (number INTEGER PRIMARY KEY, transfer BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS events (
     number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS starts (
+    task INTEGER NOT NULL, attempt INTEGER NOT NULL, site TEXT NOT NULL, lease TEXT NOT NULL,
+    worker TEXT NOT NULL, room INTEGER NOT NULL, processors INTEGER NOT NULL, time REAL NOT NULL,
+    PRIMARY KEY (task, attempt)) WITHOUT ROWID;
 INSERT OR IGNORE INTO meta VALUES ('format', '2');
 """
 
@@ -58,6 +63,39 @@ class Record(msgspec.Struct, frozen=True):
     final: bool
     site: str
     lease: str
+
+
+class Start(NamedTuple):
+    """
+    An attempt that was handed to a worker.
+
+    Parameters
+    ----------
+    task, attempt
+        Which.
+    site, lease, worker
+        Where.
+    room
+        Processors of the worker; 0: the attempt was given back and has not begun.
+    processors
+        That the task holds.
+    time
+        Seconds since the epoch.
+    """
+
+    task: int
+    attempt: int
+    site: str
+    lease: str
+    worker: str
+    room: int
+    processors: int
+    time: float
+
+    @classmethod
+    def given_back(cls, task: int, attempt: int) -> "Start":
+        """In place of one that the worker gave back before it began."""
+        return cls(task, attempt, "", "", "", 0, 1, 0.0)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -95,12 +133,15 @@ class JournalState:
     last_seen
         Seconds since the epoch: the last sign of life of who wrote it; 0 when
         there is none.
+    open_starts
+        Attempts that were handed out and of which no end is known, in the order of their times.
     """
 
     records: list[Record]
     transfers: list[Transfer]
     events: list[Event]
     last_seen: float = 0.0
+    open_starts: Sequence[Start] = ()
 
     @property
     def attempts(self) -> list[Outcome]:
@@ -147,6 +188,7 @@ class Journal:
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
         self._path = path
+        self._durable = durable
         self._encoder = msgspec.msgpack.Encoder()
         self._lock = _take_lock(path)
         with contextlib.ExitStack() as opened:
@@ -174,9 +216,12 @@ class Journal:
         records: Sequence[Record] = (),
         transfers: Sequence[Transfer] = (),
         events: Sequence[Event] = (),
+        starts: Sequence[Start] = (),
     ) -> None:
         """
         Writes all of it, or nothing; on return it is durable.
+
+        Starts alone are there when the process is killed, and may be lost in a power cut.
 
         Raises
         ------
@@ -184,7 +229,7 @@ class Journal:
             When it cannot be written; nothing of it is there then.
         """
         encode = self._encoder.encode
-        with _speaking_of(self._path):
+        with _speaking_of(self._path), self._lightly(not (records or transfers or events)):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 if records:
@@ -216,11 +261,27 @@ class Journal:
                         "INSERT INTO events (time, kind, text) VALUES (?,?,?)",
                         [(event.time, event.kind, event.text) for event in events],
                     )
+                if starts:
+                    self._db.executemany(
+                        "INSERT OR REPLACE INTO starts VALUES (?,?,?,?,?,?,?,?)", starts
+                    )
                 self._db.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
                 raise
+
+    @contextlib.contextmanager
+    def _lightly(self, is_light: bool) -> Iterator[None]:
+        """Does not wait for the disk."""
+        if not (is_light and self._durable):
+            yield
+            return
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        try:
+            yield
+        finally:
+            self._db.execute("PRAGMA synchronous=FULL")
 
     def beat(self, time: float) -> None:
         """Leaves a sign of life."""
@@ -235,6 +296,36 @@ class Journal:
     def close(self) -> None:
         """Folds the write-ahead log in and lets others write. Doing it again does nothing."""
         self._opened.close()
+
+
+def cut_off(journal: JournalState) -> list[Record]:
+    """
+    Attempts that ran when the process that wrote a journal was killed.
+
+    A worker runs what it was handed in the order of handing out, as far as it has processors:
+    what is beyond that had not begun, and is no attempt.
+    """
+    used: dict[str, int] = {}
+    last_end: dict[str, float] = {}
+    for record in journal.records:
+        last_end[record.lease] = max(last_end.get(record.lease, 0.0), record.outcome.end)
+    found = []
+    for start in journal.open_starts:
+        busy = used.get(start.worker, 0) + start.processors
+        if busy > start.room:
+            continue
+        used[start.worker] = busy
+        end = max(journal.last_seen, start.time)
+        outcome = Outcome(
+            task=start.task,
+            attempt=start.attempt,
+            status=Status.CANCELLED,
+            start=min(max(start.time, last_end.get(start.lease, 0.0)), end),
+            end=end,
+            reason="the run was killed",
+        )
+        found.append(Record(outcome, False, start.site, start.lease))
+    return found
 
 
 def read_journal(path: Path) -> JournalState:
@@ -289,8 +380,15 @@ def _load(db: sqlite3.Connection) -> JournalState:
     times = """SELECT max(t) FROM (SELECT max("end") t FROM attempts
                UNION SELECT max(time) FROM events)"""
     seen = db.execute(times).fetchone()[0] or 0.0
+    known = "SELECT 1 FROM attempts a WHERE a.task = s.task AND a.attempt >= s.attempt"
+    try:
+        rows = db.execute(f"SELECT * FROM starts s WHERE NOT EXISTS ({known}) ORDER BY time, task")
+        starts = [Start(*row) for row in rows]
+    except sqlite3.OperationalError:  # of a run that was made before starts were kept
+        starts = []
     return JournalState(
         last_seen=max(seen, float(alive[0])) if alive else seen,
+        open_starts=starts,
         records=list(_records(db.execute(query))),
         transfers=[
             transfer(blob)

@@ -25,7 +25,7 @@ from bursar.dispatch.door import PilotDoor
 from bursar.dispatch.entrance import Visit
 from bursar.dispatch.folders import folder_name
 from bursar.dispatch.guard import Guard
-from bursar.dispatch.journal import Event, Journal, Record
+from bursar.dispatch.journal import Event, Journal, Record, Start
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.prefetch import Prefetch
 from bursar.dispatch.queue import Claim, Counts, Misfits, TaskQueue
@@ -156,9 +156,12 @@ class _Pending:
     transfers: list[Transfer] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     sends: list[tuple["_Connection", bytes]] = field(default_factory=list)
+    told: list[asyncio.Future[None]] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.records or self.transfers or self.events or self.sends)
+        durable = self.records or self.transfers or self.events or self.sends
+        return bool(durable or self.told or self.starts)
 
 
 DataAt = Callable[[int, str], Mapping[str, str]]
@@ -215,6 +218,8 @@ class Dispatcher:
     silence
         Seconds, about, after which a pilot's machine that does not answer is taken to be gone;
         its tasks run again.
+    keeps_starts
+        Whether what is handed out is journalled, so that a kill does not make it forgotten.
     """
 
     def __init__(
@@ -239,7 +244,9 @@ class Dispatcher:
         on_start: Callable[[Sequence[int]], None] | None = None,
         on_event: Callable[[str], None] | None = None,
         silence: float = SILENCE,
+        keeps_starts: bool = False,
     ) -> None:
+        self._keeps_starts = keeps_starts
         self._tasks: list[Task | None] = list(tasks)
         self._journal = journal
         self._guard = guard
@@ -336,6 +343,24 @@ class Dispatcher:
         """Journals movements of money."""
         self._pending.transfers.extend(transfers)
         self._commit_soon()
+
+    async def written(self) -> None:
+        """
+        Returns when all that was noted and posted so far is durable.
+
+        Raises
+        ------
+        BursarError
+            When the journal cannot be written.
+        """
+        if self._fault is not None:
+            raise self._fault
+        if self._is_written_out or not (self._committing or self._pending):
+            return
+        durable = self._loop.create_future()
+        self._pending.told.append(durable)
+        self._commit_soon()
+        await durable
 
     def beat(self) -> None:
         """Leaves a sign of life in the journal."""
@@ -721,6 +746,9 @@ class Dispatcher:
                 for task, attempt in jobs:
                     if self._queue.give_back(connection.worker, task, attempt):
                         self._guard.withdraw(task, self.now())
+                        if self._keeps_starts:
+                            self._pending.starts.append(Start.given_back(task, attempt))
+                            self._commit_soon()
                 self._rested(connection)
                 self._changed.set()
                 self._hurry()
@@ -807,9 +835,21 @@ class Dispatcher:
                 if not self._rigid:
                     room += self._share(connection)
                 started.extend(claim.task for claim in claims)
+                if self._keeps_starts:
+                    self._note_starts(connection, claims, now)
                 self._give(connection, claims)
         if started and self._on_start is not None:
             self._on_start(started)
+
+    def _note_starts(self, connection: "_Connection", claims: Sequence[Claim], now: float) -> None:
+        """What was begun is known after a kill; nobody waits for that."""
+        site, lease, worker = connection.site, connection.lease, connection.worker
+        room = connection.processors
+        self._pending.starts.extend(
+            Start(c.task, c.attempt, site, lease, worker, room, self._known(c.task).processors, now)
+            for c in claims
+        )
+        self._commit_soon()
 
     def _share(self, connection: "_Connection") -> int:
         """How many tasks a worker may have waiting: a fair part of what is left, at most."""
@@ -922,7 +962,7 @@ class Dispatcher:
             return
         if self._is_written_out:  # what is noted of the end of what outlives the dispatcher
             pending, self._pending = self._pending, _Pending()
-            self._journal.commit(pending.records, pending.transfers, pending.events)
+            self._journal.commit(pending.records, pending.transfers, pending.events, pending.starts)
             return
         self._committing = True
         self._loop.call_soon(self._commit)
@@ -935,6 +975,7 @@ class Dispatcher:
             pending.records,
             pending.transfers,
             pending.events,
+            pending.starts,
         )
         if done.done():  # at once, on a loop whose time is not real: before anything is given out
             self._committed(pending, done)
@@ -946,7 +987,13 @@ class Dispatcher:
         error = future.exception()
         if error is not None:
             self._break(error)
+            for told in pending.told:
+                if not told.done():
+                    told.set_exception(self._fault or error)
             return
+        for told in pending.told:
+            if not told.done():
+                told.set_result(None)
         for connection, data in pending.sends:
             connection.withheld -= 1
             connection.write(data)

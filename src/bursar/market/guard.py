@@ -4,20 +4,25 @@ The budget guard: no work starts unless its worst case is set aside.
 Processors are paid for the time they are held, idle or not. So the worst that
 everything running can come to is that each lease stays open until its last
 task reaches its limit, or to the end that was agreed; that much is always held in
-the ledger, also for a lease that begins later. Tasks without a
-limit of their own get one: the moment at which the money of all open leases
-would run out together.
+the ledger, also for a lease that begins later. Where the provider may hold processors
+for a while after the run was killed, that while is held besides, from the request on.
+Tasks without a limit of their own get one: the moment at which the money of all open
+leases would run out together.
+
+A lease whose provider keeps a record of its own ends in two steps: :meth:`BudgetGuard.end`
+when the run gives its processors back, :meth:`BudgetGuard.pay` when the provider has said
+from when to when they were held. Its hold stays until then.
 
 Decisions only: times and events go in, transfers and effects come out.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from bursar.market.lease import Lease
+from bursar.market.lease import Lease, SettledBy
 from bursar.market.ledger import Ledger, paid_to
 from bursar.market.threshold import Effect, Stop, Thresholds
 from bursar.model.admission import Refusal
@@ -57,16 +62,25 @@ class _Open:
 
     def owed(self, moment: float) -> Micros:
         lease = self.lease
-        if moment < lease.start:
+        if lease.asked or moment < lease.start:
             return 0
         if lease.until is not None:
             moment = min(moment, lease.until)
         return lease.charge(lease.processors * (moment - lease.start))
 
+    def worst(self, moment: float) -> Micros:
+        """What the lease may come to when nobody watches it from a moment on."""
+        lease = self.lease
+        if lease.until is not None:
+            moment = min(moment, lease.until)
+        seconds = 0.0 if lease.asked else max(0.0, moment - lease.start)
+        return lease.charge(lease.processors * (seconds + lease.unwatched))
+
     def rate(self, now: float) -> float:
         """Micro-units per second, at a moment."""
         lease = self.lease
         on = lease.start <= now and (lease.until is None or now < lease.until)
+        on = on and not lease.asked
         return lease.rate * MICROS if on else 0.0
 
     def beyond(self, moment: float) -> float:
@@ -106,6 +120,7 @@ class BudgetGuard:
         self._currency = currency
         self._open: dict[str, _Open] = {}
         self._endless: dict[str, _Open] = {}  # of these, such as no end was agreed for
+        self._unsettled: dict[str, _Open] = {}  # given back; their providers have not said yet
         self._where: dict[int, _Open] = {}  # of each admitted task
         self._thresholds = Thresholds(budget, on_budget or {})
 
@@ -122,6 +137,8 @@ class BudgetGuard:
     def open(self, lease: Lease, now: float | None = None) -> Refusal | None:
         """
         A lease is agreed on: it begins now, or at its start if that is later.
+
+        One that was asked for, and is there now, takes the place of its request.
 
         Parameters
         ----------
@@ -141,7 +158,7 @@ class BudgetGuard:
             if refusal is not None:
                 return refusal
         self._open[lease.id] = entry
-        if lease.until is None:
+        if lease.until is None and not lease.asked:
             self._endless[lease.id] = entry
         return None
 
@@ -160,7 +177,7 @@ class BudgetGuard:
         until = max(until, now)
         changed = msgspec.structs.replace(entry.lease, until=until)
         if changed.is_priced:
-            needed = _Open(changed).owed(until) - self.ledger.balance(f"held:{lease}")
+            needed = _Open(changed).worst(until) - self.ledger.balance(f"held:{lease}")
             if self._budget is None and needed > self.ledger.free:
                 self.ledger.fund(now, needed - self.ledger.free)
             if needed > self.ledger.free:
@@ -221,11 +238,80 @@ class BudgetGuard:
 
     def close_lost(self, lease: Lease, last_seen: float) -> Lease:
         """
-        Ends a lease of an earlier life that was killed.
+        Ends a lease of an earlier life that was killed, and whose provider keeps no record.
 
         It is paid up to the last moment that life is known to have been there.
         """
         return self._settle(_Open(lease), last_seen)
+
+    def end(self, lease: str, now: float) -> Lease:
+        """
+        The run gives a lease back whose provider will say from when to when it was held.
+
+        What it may come to until the provider has ended it stays held; the rest is free again.
+
+        Returns
+        -------
+        Lease
+            Without an end, which :meth:`pay` finds; ``until`` is no later than now.
+        """
+        entry = self._open.pop(lease)
+        self._endless.pop(lease, None)
+        for task in entry.ends:
+            del self._where[task]
+        was = entry.lease.until
+        if not entry.lease.asked:
+            until = now if was is None else min(was, now)
+            entry.lease = msgspec.structs.replace(entry.lease, until=max(until, entry.lease.start))
+        self._await_settlement(entry, now)
+        surplus = self.ledger.balance(f"held:{lease}") - entry.worst(now)
+        if surplus > 0:
+            self.ledger.release(now, lease, surplus)
+        return entry.lease
+
+    def restore(self, lease: Lease, now: float) -> None:
+        """A lease of an earlier life is not settled: what it may come to stays held."""
+        self._await_settlement(_Open(lease), now)
+
+    def pay(
+        self,
+        lease: str,
+        held: tuple[float, float] | None,
+        now: float,
+        settled_by: SettledBy = "record",
+    ) -> Lease:
+        """
+        Settles a lease that was given back, by its provider's word.
+
+        Parameters
+        ----------
+        lease
+            Its id; see :meth:`end` and :meth:`restore`.
+        held
+            From when to when its processors were held, seconds since the epoch; None: never, and
+            nothing is owed.
+        now
+            Moment of the movements of money.
+        settled_by
+            Whose word that is.
+
+        Returns
+        -------
+        Lease
+            With its end, which is the moment up to which it is paid; ``asked`` where its
+            processors were never there.
+        """
+        entry = self._unsettled.pop(lease)
+        start, end = held if held is not None else (entry.lease.start, entry.lease.start)
+        entry.lease = msgspec.structs.replace(
+            entry.lease, start=start, until=None, asked=held is None, settled_by=settled_by
+        )
+        return self._settle(entry, max(start, end), now)
+
+    @property
+    def unsettled(self) -> tuple[str, ...]:
+        """Leases that were given back and whose providers have not said what they came to."""
+        return tuple(self._unsettled)
 
     @property
     def leases(self) -> tuple[str, ...]:
@@ -302,7 +388,7 @@ class BudgetGuard:
             rate = entry.rate(now)
             if rate:
                 held = self.ledger.balance(f"held:{entry.lease.id}")
-                moments.append(now + (held - entry.owed(now)) / rate - AHEAD)
+                moments.append(now + (held - entry.worst(now)) / rate - AHEAD)
         if moments and self._budget is not None:
             moments.append(self.out_of_money(now) - LEAD)
         due = self._thresholds.next_due
@@ -317,12 +403,12 @@ class BudgetGuard:
         return sum(entry.rate(now) for entry in self._open.values()) / MICROS
 
     def spent(self, now: float) -> Micros:
-        """Paid, and accrued by the open leases."""
-        return self.ledger.spent + sum(entry.owed(now) for entry in self._open.values())
+        """Paid, and accrued by the leases that are open or not settled."""
+        return self.ledger.spent + sum(entry.owed(now) for entry in self._accruing())
 
     def spent_at(self, site: str, now: float) -> Micros:
         """The same of one site's leases."""
-        owed = sum(e.owed(now) for e in self._open.values() if e.lease.site == site)
+        owed = sum(e.owed(now) for e in self._accruing() if e.lease.site == site)
         return self.ledger.balance(paid_to(site)) + owed
 
     @property
@@ -338,7 +424,7 @@ class BudgetGuard:
         left = self.ledger.free
         for entry in self._endless.values():
             rate += entry.rate(now)
-            left += self.ledger.balance(f"held:{entry.lease.id}") - entry.owed(now)
+            left += self.ledger.balance(f"held:{entry.lease.id}") - entry.worst(now)
         return math.inf if rate <= 0 else now + left / rate
 
     # Inside.
@@ -351,7 +437,22 @@ class BudgetGuard:
         return any(entry.lease.is_priced for entry in self._open.values())
 
     def _too_little(self, now: float, reason: str) -> Refusal:
-        return Refusal(reason, final=not self._where)
+        return Refusal(reason, final=not self._where and not self._unsettled)
+
+    def _accruing(self) -> Iterator[_Open]:
+        yield from self._open.values()
+        yield from self._unsettled.values()
+
+    def _await_settlement(self, entry: _Open, now: float) -> None:
+        """Keeps what a lease may come to, as far as there is money for it."""
+        lease = entry.lease
+        self._unsettled[lease.id] = entry
+        missing = entry.worst(now) - self.ledger.balance(f"held:{lease.id}")
+        if self._budget is None and missing > self.ledger.free:
+            self.ledger.fund(now, missing - self.ledger.free)
+        missing = min(missing, self.ledger.free)
+        if missing > 0:
+            self.ledger.hold(now, lease.id, missing)
 
     def _cover(
         self, until: dict[str, float], now: float, new: _Open | None = None
@@ -378,9 +479,9 @@ class BudgetGuard:
             if end < lease.start:
                 continue
             held = self.ledger.balance(f"held:{lease.id}")
-            needed = entry.owed(end) - held
-            if needed > 0 or (entry.rate(now) and held < entry.owed(now + AHEAD)):
-                wish = entry.owed(end + entry.beyond(end)) - held
+            needed = entry.worst(end) - held
+            if needed > 0 or (entry.rate(now) and held < entry.worst(now + AHEAD)):
+                wish = entry.worst(end + entry.beyond(end)) - held
                 missing.append((entry, max(needed, 0), wish))
         total = sum(needed for _, needed, _ in missing)
         wished = sum(wish for _, _, wish in missing)
@@ -397,27 +498,29 @@ class BudgetGuard:
                 self.ledger.hold(now, entry.lease.id, amount)
         return None
 
-    def _settle(self, entry: _Open, end: float) -> Lease:
+    def _settle(self, entry: _Open, end: float, now: float | None = None) -> Lease:
         lease = entry.lease
+        moved = end if now is None else now
         held = self.ledger.balance(f"held:{lease.id}")
         owed = entry.owed(end)
         if owed > held and self._budget is None:
-            self.ledger.fund(end, owed - held)
+            self.ledger.fund(moved, owed - held)
         if owed > held:
             # The clock ran on unseen (the machine slept): first what is free goes in.
             extra = min(owed - held, self.ledger.free)
             if extra > 0:
-                self.ledger.hold(end, lease.id, extra)
+                self.ledger.hold(moved, lease.id, extra)
                 held += extra
         paid = min(owed, held)
         if paid < owed and lease.unit_price:
             end = lease.start + lease.processor_seconds_for(paid) / lease.processors
         if paid > 0:
-            self.ledger.settle(end, lease.id, lease.site, paid)
+            self.ledger.settle(moved, lease.id, lease.site, paid)
         if held > paid:
-            self.ledger.release(end, lease.id, held - paid)
-        if self._budget is None and not self._open and self.ledger.free > 0:
-            self.ledger.withdraw(end, self.ledger.free)
+            self.ledger.release(moved, lease.id, held - paid)
+        is_last = not self._open and not self._unsettled
+        if self._budget is None and is_last and self.ledger.free > 0:
+            self.ledger.withdraw(moved, self.ledger.free)
         return msgspec.structs.replace(lease, end=max(end, lease.start))
 
 

@@ -1,10 +1,15 @@
 """A lease: processors held at a site, and what that costs."""
 
 import math
+from typing import Literal
 
 import msgspec
 
 from bursar.model.money import MICROS, Micros, to_micros
+
+SettledBy = Literal["", "record", "bound"]
+"""Whose word settled a lease: the run's own clock; the provider's record; or, where there is no
+record any more, the most that may have been held."""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,6 +39,14 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         When its processors go back at the latest; None: when they are given back.
     end
         When it ended; None while it is open.
+    asked
+        Whether its processors are asked for and not known to be there: ``start`` is then the
+        moment of the request.
+    unwatched
+        Seconds for which its provider may hold, and charge, the processors after the last
+        moment at which anybody could end them: 0 where they end with the run.
+    settled_by
+        Whose word its begin and end are; empty: the run's own clock.
     """
 
     id: str
@@ -45,6 +58,9 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: float
     until: float | None = None
     end: float | None = None
+    asked: bool = False
+    unwatched: float = 0.0
+    settled_by: SettledBy = ""
 
     @property
     def is_priced(self) -> bool:

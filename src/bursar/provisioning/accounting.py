@@ -11,12 +11,25 @@ from dataclasses import dataclass
 from bursar.market.lease import Lease
 from bursar.provisioning.lrm.manager import JobUsage
 
-CLOSE = 5.0
-"""Seconds by which our clock and the scheduler's may differ over a job: it ends a moment after its
-workers do, and is told of late."""
+ROUNDING = 1.0
+"""Seconds of a job by which two records of the job may differ: schedulers count whole ones."""
 
-SHARE = 0.01
-"""Of a job's processor time, by which they may differ besides."""
+SHARE = 0.005
+"""Share of a job's processor time by which they may differ besides."""
+
+
+def agree(ours: float, theirs: float, processors: int) -> bool:
+    """
+    Whether two records of one job's processor time are the same but for rounding.
+
+    Parameters
+    ----------
+    ours, theirs
+        Processor-seconds.
+    processors
+        Of the job.
+    """
+    return abs(ours - theirs) <= ROUNDING * processors + SHARE * max(ours, theirs) + 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +165,9 @@ def reconcile(
     accounts: Iterable[Account],
     jobs: Mapping[str, str],
     usage: Mapping[str, JobUsage],
-    *,
-    close: float = CLOSE,
-    share: float = SHARE,
 ) -> list[Difference]:
     """
-    Our accounts against the scheduler's; what agrees is left out.
+    Our accounts against the scheduler's; what agrees, see :func:`agree`, is left out.
 
     Parameters
     ----------
@@ -166,10 +176,6 @@ def reconcile(
     usage
         What it says of jobs, by their ids: of all that were ours. Such as still run are left
         out.
-    close
-        Seconds of a job's processors, and
-    share
-        of the larger amount, by which they may differ.
     """
     found = []
     left = dict(usage)
@@ -177,18 +183,17 @@ def reconcile(
         job = jobs.get(one.name, "")
         told = left.pop(job, None)
         if told is None:
-            if one.acquired > close * one.processors:
+            if not agree(one.acquired, 0.0, one.processors):
                 found.append(Difference(name=one.name, job=job, ours=one.acquired, theirs=None))
             continue
         if told.how is None:
             continue
         theirs = told.cpu_seconds
         width = max(one.processors, told.processors)
-        allowed = close * width + share * max(one.acquired, theirs)
-        if abs(one.acquired - theirs) > allowed:
+        if not agree(one.acquired, theirs, width):
             found.append(Difference(name=one.name, job=job, ours=one.acquired, theirs=theirs))
     for job, told in left.items():
-        if told.cpu_seconds > close * told.processors:
+        if not agree(0.0, told.cpu_seconds, told.processors):
             found.append(Difference(name="", job=job, ours=None, theirs=told.cpu_seconds))
     return found
 

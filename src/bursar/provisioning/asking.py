@@ -45,8 +45,11 @@ class Round:
                 continue
             self._room[a.site] -= a.processors
             if a.began is None:
+                site = view.sites[a.site]
                 self._pending[a.site] += 1
-                self._money -= worst_cost(view.sites[a.site], a.processors, a.seconds)
+                self._money -= worst_cost(site, a.processors, a.seconds)
+                if site.unwatched:  # that part is set aside for the request already
+                    self._money += worst_cost(site, a.processors, 0.0)
         self._races = {name: racing(view.allocations, name) for name in view.sites}
         self._made: dict[str, list[Shape]] = {name: [] for name in view.sites}
         self._firm = dict.fromkeys(view.sites, 0)  # of these processors, such as do not race
@@ -250,10 +253,12 @@ class Round:
             return amount, wanted
         seconds = wanted if site.batch else self._view.demand.longest / site.speed
         shortest = least if site.batch else seconds
-        if amount * rate * seconds > money:
-            seconds = max(shortest, math.floor(money / (rate * amount)))
-            if rate * seconds * amount > money:
-                amount = int(money / (rate * seconds)) // unit * unit if seconds else 0
+        unwatched = site.unwatched
+        if amount * rate * (seconds + unwatched) > money:
+            seconds = max(shortest, math.floor(money / (rate * amount) - unwatched))
+            if rate * (seconds + unwatched) * amount > money:
+                each = rate * (seconds + unwatched)
+                amount = int(money / each) // unit * unit if each else 0
         return max(amount, 0), seconds if site.batch else wanted
 
     def _ask_blindly(

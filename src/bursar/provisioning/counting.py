@@ -28,8 +28,13 @@ def price(site: SiteView) -> tuple[bool, float]:
 
 
 def worst_cost(site: SiteView, processors: int, seconds: float) -> float:
-    """Currency units at the most; 0 where the price is unknown, or nobody knows for how long."""
+    """
+    Currency units of one request at the most, the time that nobody watches it included.
+
+    0 where the price is unknown, or nobody knows for how long.
+    """
     rate, fixed = site.unit_price or 0.0, site.fixed_price or 0.0
+    seconds += site.unwatched
     return fixed + (processors * rate * seconds if rate and math.isfinite(seconds) else 0.0)
 
 

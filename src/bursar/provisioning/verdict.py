@@ -40,7 +40,7 @@ def verdict_of(view: View, given_up: Mapping[str, str]) -> str | None:
             f"a task needs {_span(demand.longest / best.speed)}, "
             f"the longest allocation at {best.name} is {_span(limit(best))}"
         )
-    if view.affordable is not None and not view.allocations:
+    if view.affordable is not None and not view.allocations and not view.settling:
         cheapest = min(_cost(site, view) for site in wide)
         if cheapest > view.affordable:
             return (

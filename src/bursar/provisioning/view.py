@@ -124,6 +124,9 @@ class SiteView:
         Seconds that the queue lets a job ask for; None: as long as one likes.
     arrays, node_ranges, time_ranges, shrinks
         What its scheduler can do.
+    unwatched
+        Seconds for which an allocation may be held, and charged, after the run was killed: money
+        for them is set aside with each request.
     """
 
     name: str
@@ -144,6 +147,7 @@ class SiteView:
     node_ranges: bool = False
     time_ranges: bool = False
     shrinks: bool = False
+    unwatched: float = 0.0
 
 
 def view_at_once(facts: SiteFacts, free: int, per_node: int | None = None) -> SiteView:
@@ -189,6 +193,9 @@ class View:
         Seconds left to the campaign's deadline; None: it has none.
     affordable
         Currency units that are not spent or promised; None: there is no budget.
+    settling
+        Whether money is set aside for processors that were given back, until their providers
+        have said what they came to: some of it may become free.
     """
 
     now: float
@@ -197,6 +204,7 @@ class View:
     sites: Mapping[str, SiteView] = field(default_factory=dict)
     until_deadline: float | None = None
     affordable: float | None = None
+    settling: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ a micro-unit, and what remains of the lease (its idle time and its fixed charge)
 is an item of its own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +18,8 @@ from bursar.market.ledger import Ledger
 from bursar.model.money import Micros, format_amount, from_micros
 from bursar.model.outcome import Status
 from bursar.model.task import Task
+from bursar.provisioning.accounting import agree
+from bursar.provisioning.recorded import PilotUsage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +44,13 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
         What its tasks bear, and what is left: micro-units.
     total
         Their sum: what the ledger paid for it.
+    settled_by
+        Whose word the seconds are: ``"record"``, the site's own record; ``"bound"``, the most
+        that may have been held, where the site had no record any more; empty, the run's clock.
+    recorded
+        Processor-seconds by the site's own record; None where it has none.
+    agrees
+        Whether these are ours but for rounding; None where there is nothing to compare.
     """
 
     lease: str
@@ -51,6 +60,54 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Micros
     remainder: Micros
     total: Micros
+    settled_by: str = ""
+    recorded: float | None = None
+    agrees: bool | None = None
+
+    @property
+    def billed(self) -> float:
+        """Processor-seconds that are paid."""
+        return self.processors * self.seconds
+
+
+class SiteFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One site's own figure beside the bill's.
+
+    Parameters
+    ----------
+    site
+        Name of the site.
+    amount
+        Micro-units paid to it.
+    billed
+        Processor-seconds that are paid.
+    recorded
+        Processor-seconds by the site's own record, those of jobs that are on no lease included;
+        None where it has none.
+    differing
+        Leases for which the two differ by more than rounding, or of which the site has no record
+        although it has one of others; and jobs that are on no lease.
+    """
+
+    site: str
+    amount: Micros
+    billed: float
+    recorded: float | None
+    differing: list[str]
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether nothing differs; None where there is nothing to compare."""
+        return None if self.recorded is None else not self.differing
+
+    def __str__(self) -> str:
+        if self.recorded is None:
+            return f"{self.billed:.0f} CPU s by our clock; {self.site} keeps no record"
+        said = f"{self.billed:.0f} CPU s billed, {self.recorded:.0f} by {self.site}'s own record"
+        if self.agrees:
+            return f"{said}: they agree"
+        return f"{said}: they DIFFER ({', '.join(self.differing)})"
 
 
 class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +155,10 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
         By the owner so far, and set aside now: micro-units.
     unpriced
         Sites of unknown price, which no amount speaks of.
+    figures
+        Each site's own record beside the bill.
+    unsettled
+        Leases that were given back, and of which the sites have not said what they came to.
     """
 
     run: str
@@ -108,6 +169,8 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     granted: Micros
     held: Micros
     unpriced: list[str]
+    figures: list[SiteFigures] = []
+    unsettled: list[str] = []
 
     @property
     def by_site(self) -> dict[str, Micros]:
@@ -127,8 +190,17 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
             "granted_micros": self.granted,
             "held_micros": self.held,
             "unpriced_sites": self.unpriced,
+            "unsettled": self.unsettled,
             "sites": [
-                {"site": site, "amount_micros": amount} for site, amount in self.by_site.items()
+                {
+                    "site": one.site,
+                    "amount_micros": one.amount,
+                    "billed_cpu_s": one.billed,
+                    "recorded_cpu_s": one.recorded,
+                    "agrees": one.agrees,
+                    "differing": one.differing,
+                }
+                for one in self.figures
             ],
             "leases": [
                 {
@@ -139,6 +211,9 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
                     "tasks_micros": item.tasks,
                     "remainder_micros": item.remainder,
                     "total_micros": item.total,
+                    "settled_by": item.settled_by or None,
+                    "recorded_cpu_s": item.recorded,
+                    "agrees": item.agrees,
                 }
                 for item in self.leases
             ],
@@ -163,6 +238,8 @@ def make_bill(
     leases: Sequence[Lease],
     tasks: Sequence[Task],
     records: Iterable[Record],
+    recorded: Mapping[str, PilotUsage] | None = None,
+    recorded_at: Mapping[str, str] | None = None,
 ) -> Bill:
     """
     The bill of a run, also of one that goes on: open leases are not on it yet.
@@ -172,13 +249,17 @@ def make_bill(
     ledger
         What was paid.
     leases
-        All there were.
+        All there were; requests that came to nothing are left out.
     tasks
         Of the campaign, which the records number.
     records
         Every attempt, by task.
+    recorded, recorded_at
+        What the sites' own records say of each lease, and at which site.
     """
+    recorded, recorded_at = recorded or {}, recorded_at or {}
     paid = ledger.settled()
+    leases = [lease for lease in leases if not lease.asked]
     closed = {lease.id: lease for lease in leases if lease.end is not None}
     borne = dict.fromkeys(closed, 0)
     used = dict.fromkeys(closed, 0.0)
@@ -195,21 +276,25 @@ def make_bill(
             share = so_far - borne[lease.id]
             borne[lease.id] = so_far
         by_task.setdefault(outcome.task, []).append((record, share))
+    items = [
+        LeaseItem(
+            lease=lease.id,
+            site=lease.site,
+            processors=lease.processors,
+            seconds=(lease.end or lease.start) - lease.start,
+            tasks=borne[lease.id],
+            remainder=paid.get(lease.id, 0) - borne[lease.id],
+            total=paid.get(lease.id, 0),
+            settled_by=lease.settled_by,
+            **_compared(lease, recorded.get(lease.id)),
+        )
+        for lease in closed.values()
+    ]
     return Bill(
         run=run,
         currency=leases[0].currency if leases else "SU",
-        leases=[
-            LeaseItem(
-                lease=lease.id,
-                site=lease.site,
-                processors=lease.processors,
-                seconds=(lease.end or lease.start) - lease.start,
-                tasks=borne[lease.id],
-                remainder=paid.get(lease.id, 0) - borne[lease.id],
-                total=paid.get(lease.id, 0),
-            )
-            for lease in closed.values()
-        ],
+        leases=items,
+        figures=_figures(items, recorded, recorded_at),
         tasks=[_task_item(tasks[number], attempts) for number, attempts in by_task.items()],
         total=ledger.spent,
         granted=ledger.funded,
@@ -263,11 +348,73 @@ def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = N
     if len(shown) < len(dearest):
         console.print(f"and {len(dearest) - len(shown)} more tasks (--all shows them)")
     console.print()
-    for site, paid in bill.by_site.items():
-        console.print(f"{site}: {amount(paid)}")
+    for one in bill.figures:
+        console.print(f"{one.site}: {amount(one.amount)}; {one}", soft_wrap=True)
+    for item in bill.leases:
+        if item.settled_by == "bound":
+            console.print(
+                f"{item.lease}: {item.site} has no record of it any more; paid is the most that "
+                "it may have held",
+                soft_wrap=True,
+            )
+    if bill.unsettled:
+        console.print(
+            f"not settled: {', '.join(bill.unsettled)}; {amount(bill.held)} stays set aside "
+            f"(bursar run --resume {bill.run} asks again)",
+            soft_wrap=True,
+        )
     for site in bill.unpriced:
         console.print(f"{site}: price unknown")
     console.print(f"total: {amount(bill.total)}", style="bold")
+
+
+def _compared(lease: Lease, recorded: PilotUsage | None) -> dict[str, Any]:
+    if recorded is None:
+        return {}
+    theirs = recorded.processors * recorded.seconds
+    ours = lease.processors * ((lease.end or lease.start) - lease.start)
+    width = max(lease.processors, recorded.processors)
+    return {"recorded": theirs, "agrees": agree(ours, theirs, width)}
+
+
+def _figures(
+    items: Sequence[LeaseItem],
+    recorded: Mapping[str, PilotUsage],
+    recorded_at: Mapping[str, str],
+) -> list[SiteFigures]:
+    found = []
+    listed = {item.lease for item in items}
+    for site in dict.fromkeys([*(item.site for item in items), *recorded_at.values()]):
+        here = [item for item in items if item.site == site]
+        others = [
+            usage
+            for pilot, usage in recorded.items()
+            if pilot not in listed and recorded_at.get(pilot) == site
+        ]
+        known = [item.recorded for item in here if item.recorded is not None]
+        known += [usage.processors * usage.seconds for usage in others]
+        differing = [item.lease for item in here if item.agrees is False]
+        if known:
+            differing += [
+                item.lease
+                for item in here
+                if item.recorded is None and not agree(item.billed, 0.0, item.processors)
+            ]
+        differing += [
+            f"job {usage.job}"
+            for usage in others
+            if not agree(0.0, usage.processors * usage.seconds, usage.processors)
+        ]
+        found.append(
+            SiteFigures(
+                site=site,
+                amount=sum(item.total for item in here),
+                billed=sum(item.billed for item in here),
+                recorded=sum(known) if known else None,
+                differing=differing,
+            )
+        )
+    return found
 
 
 def _task_item(task: Task, attempts: Sequence[tuple[Record, Micros]]) -> TaskItem:

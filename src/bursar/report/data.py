@@ -145,9 +145,12 @@ class ReportData:
                 "total": self.bill.total,
                 "currency": self.bill.currency,
                 "leases": [
-                    [i.lease, i.site, i.processors, i.seconds, i.tasks, i.remainder, i.total]
+                    [i.lease, i.site, i.processors, i.seconds, i.tasks, i.remainder, i.total,
+                     i.recorded, i.agrees, i.settled_by]
                     for i in self.bill.leases
                 ],
+                "sites": [f"{one.site}: {one}" for one in self.bill.figures],
+                "unsettled": self.bill.unsettled,
             },
         }  # fmt: skip
 

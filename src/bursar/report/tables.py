@@ -32,6 +32,12 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
         f"{span(summary['makespan_s'])}  (planned {span(summary['predicted_makespan_s'])})",
     )
     table.add_row("cost", _cost(summary))
+    if summary.get("recorded_cpu_s") is not None:
+        table.add_row("record", _record(summary))
+    if summary.get("unsettled"):
+        table.add_row(
+            "unsettled", f"{', '.join(summary['unsettled'])}: their cost is not known yet"
+        )
     if summary["deadline_s"] is not None:
         met = "met" if summary["deadline_met"] else "missed"
         table.add_row("deadline", f"{span(summary['deadline_s'])}  ({met})")
@@ -42,7 +48,7 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
     console.print(table)
     if summary.get("simulated"):
         return
-    if summary["state"] in ("interrupted", "budget-stopped"):
+    if summary["state"] in ("interrupted", "budget-stopped", "unsettled"):
         more = " --budget AMOUNT" if summary["state"] == "budget-stopped" else ""
         console.print(f"go on with: bursar run --resume {summary['run']}{more}", soft_wrap=True)
 
@@ -93,6 +99,15 @@ def _tasks(summary: Mapping[str, Any]) -> str:
         if summary[key]:
             parts.append(f"{summary[key]} {word}")
     return ", ".join(parts)
+
+
+def _record(summary: Mapping[str, Any]) -> str:
+    """Processor time by the sites' own records beside what is billed."""
+    billed, theirs = summary["billed_cpu_s"], summary["recorded_cpu_s"]
+    said = f"{theirs:.0f} CPU s by the sites' own records, {billed:.0f} billed"
+    if summary["agrees"]:
+        return f"{said}: they agree"
+    return f"{said}: they DIFFER ({', '.join(summary['differing'])})"
 
 
 def _cost(summary: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """What a run asked of its sites and got: each request, what was done with it, and the record of
 the site's scheduler beside it."""
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +9,8 @@ from typing import Any
 import msgspec
 
 from bursar.market.lease import Lease
-from bursar.provisioning.accounting import Account, Span, account_of, reconcile
-from bursar.provisioning.lrm.manager import JobUsage
-from bursar.provisioning.recorded import USAGE, PilotUsage
+from bursar.provisioning.accounting import Account, Span, account_of, agree
+from bursar.provisioning.recorded import PilotUsage
 from bursar.runs.pooling import ASKED, BOUNDS, Asked
 from bursar.runs.reading import RunRecord
 
@@ -67,14 +65,12 @@ class Acquired:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether that is what clocks account for; None where there is nothing to compare."""
-        record = self.record
-        if record is None:
+        """Whether that is a matter of rounding; None where there is nothing to compare."""
+        record, theirs = self.record, self.recorded
+        if record is None or theirs is None:
             return None
-        usage = JobUsage(
-            id=record.job, processors=record.processors, seconds=record.seconds, how="unknown"
-        )
-        return not reconcile([self.account], {self.name: record.job}, {record.job: usage})
+        width = max(self.account.processors, record.processors)
+        return agree(self.account.acquired, theirs, width)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -108,7 +104,7 @@ def acquired(record: RunRecord) -> list[Acquired]:
             step = msgspec.json.decode(event.text, type=Asked)
             steps[step.name].append((event.time - begin, step))
     tasks = _tasks(record)
-    recorded = _recorded(record)
+    recorded = record.recorded
     return [
         _one(
             name,
@@ -189,15 +185,3 @@ def _tasks(record: RunRecord) -> dict[str, list[Span]]:
         span = Span(start=outcome.start, end=outcome.end, processors=tasks[outcome.task].processors)
         held[one.lease].append(span)
     return held
-
-
-def _recorded(record: RunRecord) -> dict[str, PilotUsage]:
-    """What the sites' schedulers said, by lease."""
-    found: dict[str, PilotUsage] = {}
-    folder = record.folder.pilots
-    for path in sorted(folder.glob(f"*{USAGE}")) if folder.is_dir() else ():
-        for line in path.read_bytes().splitlines():
-            with contextlib.suppress(msgspec.MsgspecError):  # a torn last line
-                usage = msgspec.json.decode(line, type=PilotUsage)
-                found[usage.pilot] = usage
-    return found

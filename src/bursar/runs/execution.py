@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +13,12 @@ import msgspec
 
 from bursar.broker.pilots import Pilot, pilots_of
 from bursar.broker.supply import Ended, Past, Supply
-from bursar.dispatch.journal import Event, Journal, JournalState
+from bursar.dispatch.journal import Event, Journal, JournalState, cut_off
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.queue import Counts
 from bursar.dispatch.server import DataAt, Dispatcher, Folders
 from bursar.market.guard import BudgetGuard, budget_of
+from bursar.market.lease import Lease
 from bursar.market.threshold import Drain, Effect, Stop
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
@@ -32,6 +33,7 @@ from bursar.runs.bookings import split_bookings
 from bursar.runs.folder import RunFolder
 from bursar.runs.lives import BEGIN, END, lives_of
 from bursar.runs.provision import Provision, leases_of
+from bursar.runs.settlement import Settlements
 from bursar.sites.protocol import Site
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ TICK = 0.2
 """Seconds between looks at the money."""
 
 BEAT = 5.0
-"""Seconds between signs of life in the journal: what a killed run may be paid too little for."""
+"""Seconds between signs of life in the journal."""
 
 _UNSENT = "unsent"
 """Lease of tasks that have not been sent to a queue: none."""
@@ -142,6 +144,9 @@ class Execution:
         Outcomes of earlier lives that stand.
     cause, reason
         Who ended it before its tasks were done, and why; None while nobody has.
+    unsettled
+        Once it has ended: leases of which the sites have not said what they came to. Their money
+        stays set aside, and the next life asks again.
 
     Raises
     ------
@@ -217,11 +222,16 @@ class Execution:
         self._stopping: asyncio.Task[None] | None = None
         self.cause: Cause | None = None
         self.reason = ""
+        self.unsettled: tuple[str, ...] = ()
 
     async def __aenter__(self) -> "Execution":
         self._journal = Journal(self._folder.journal_file, durable=self._durable)
         try:
             journal = self._journal.load()
+            cut = cut_off(journal)
+            if cut:  # before anything else happens, so that a second kill finds them
+                self._journal.commit(cut)
+                journal = self._journal.load()
             self.past = [
                 outcome
                 for outcome in journal.outcomes
@@ -444,6 +454,7 @@ class Execution:
             on_outcome=self._took_in,
             on_start=self._on_start,
             on_event=self._on_event,
+            keeps_starts=self._durable,
         )
         await self.dispatcher.start()
         now = self.dispatcher.now()
@@ -458,11 +469,16 @@ class Execution:
         leases = leases_of(past.events)
         seen = min(past.last_seen, now)
         self._bookings, missed = split_bookings(past.events, leases, seen, now)
-        for lease in leases.values():
-            if lease.end is None and lease.id not in self._bookings:
-                ended = self.guard.close_lost(lease, missed.get(lease.id, seen))
-                text = msgspec.json.encode(ended).decode()
-                self.dispatcher.note("lease", text, self.guard.transfers())
+        self.settlements = Settlements(
+            self._sites,
+            self.guard,
+            now=self.dispatcher.now,
+            note=self._note,
+            say=self.say,
+            on_settled=self._money_is_free,
+        )
+        left = [lease for lease in leases.values() if lease.id not in self._bookings]
+        await self._settle_what_was_left(left, seen, missed)
         self.dispatcher.post(self.guard.transfers())
         named = {*leases, *self._bookings, *missed}
         self._pilots = max((int(name.rpartition("-")[2]) for name in named), default=0)
@@ -481,6 +497,7 @@ class Execution:
             on_left_over=self._left_over,
             route=None if self._just_in_time is None else self._just_in_time.routed,
             watch=self.pooling,
+            settlements=self.settlements,
         )
         if self._tasks and self.dispatcher.is_done:
             return
@@ -496,6 +513,33 @@ class Execution:
                     before = math.nextafter(leases[name].start, -math.inf)
                     text = msgspec.json.encode(self.guard.close_lost(leases[name], before)).decode()
                     self._note("lease", text, self.guard.transfers())
+
+    async def _settle_what_was_left(
+        self, leases: Iterable[Lease], last_seen: float, missed: Mapping[str, float]
+    ) -> None:
+        """
+        Pays leases that a killed life had open; where a provider counts, by its word.
+
+        Parameters
+        ----------
+        missed
+            Until when bookings are paid whose time has passed, by lease.
+        """
+        for lease in leases:
+            if lease.end is not None:
+                continue
+            if lease.id not in missed and self.settlements.keeps_count(lease.site):
+                self.settlements.restore(lease, last_seen)
+            else:
+                ended = self.guard.close_lost(lease, missed.get(lease.id, last_seen))
+                text = msgspec.json.encode(ended).decode()
+                self.dispatcher.note("lease", text, self.guard.transfers())
+        await self.settlements.wait()  # what they do not come to is free for what is left
+
+    def _money_is_free(self) -> None:
+        self._woken.set()
+        if self.pooling is not None:
+            self.pooling.hurry()
 
     def _pooling_of(self, pool: "Pool", past: Sequence[Event]) -> "Pooling":
         from bursar.runs.pooling import Pooling, last_number
@@ -646,6 +690,8 @@ class Execution:
 
     async def _give_back(self) -> None:
         await self.provision.end()
+        await self.settlements.wait()
+        self.unsettled = await self.settlements.close()
         self._note(END, "", self.guard.transfers())
 
     # What happens in between.

@@ -26,7 +26,14 @@ FORMAT = 1
 """Of ``run.json``; a run of a newer format is refused, never guessed at."""
 
 State = Literal[
-    "new", "running", "finished", "interrupted", "budget-stopped", "goal-stopped", "failed"
+    "new",
+    "running",
+    "finished",
+    "interrupted",
+    "budget-stopped",
+    "goal-stopped",
+    "failed",
+    "unsettled",
 ]
 
 
@@ -43,7 +50,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
     created, finished
         Seconds since the epoch; ``finished`` is None while it may go on.
     state
-        ``running`` beside a lock nobody holds means that the runner was killed.
+        ``running`` beside a lock nobody holds means that the runner was killed; ``unsettled``,
+        that every task succeeded and a site has not said yet what its processors came to.
     tasks
         How many tasks the campaign has.
     sites

@@ -151,6 +151,10 @@ class Pooling(Watch):
         self._provision = provision
         self._task = asyncio.create_task(self._decide_on())
 
+    def hurry(self) -> None:
+        """Something has changed that it rests on: it decides again."""
+        self._news.set()
+
     async def end(self) -> None:
         """Decides no more."""
         if self._task is not None:
@@ -277,6 +281,7 @@ class Pooling(Watch):
             sites={name: self._seen(site, goal) for name, site in self._sites.items()},
             until_deadline=None if goal.deadline is None else goal.deadline - self._elapsed(),
             affordable=None if goal.budget is None else from_micros(max(0, free - _ROUNDING)),
+            settling=bool(self._guard.unsettled),
         )
 
     def _seen(self, site: Site, goal: Goal) -> SiteView:

@@ -19,7 +19,8 @@ from bursar.model.admission import Refusal
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.transfer import Transfer
 from bursar.provisioning.view import Loss
-from bursar.sites.protocol import Contended, Held, Metered, Site
+from bursar.runs.settlement import Settlements
+from bursar.sites.protocol import Contended, Held, Site
 
 GRACE = 1e-3
 """Seconds past its end that a pilot is left, for what ends with it."""
@@ -63,7 +64,7 @@ class _Carried:
     held: Held | None = None
     lost: tuple[Loss, str] | None = None  # when it went by itself
     since: float = 0.0
-    paid_since: float = 0.0  # by its lease
+    is_asked: bool = False  # of its site
     until: float = math.inf
     is_late: bool = False  # we are: its processors are kept, and paid, from its begin on
     more: float = 0.0  # seconds of the next extension
@@ -106,6 +107,8 @@ class Provision:
         Finds the site of a pilot that was requested without one.
     watch
         Told of all pilots' begins and ends.
+    settlements
+        Of leases whose providers count themselves.
     """
 
     def __init__(
@@ -123,8 +126,10 @@ class Provision:
         on_left_over: Callable[[Pilot], None],
         route: Callable[[Pilot], Pilot] | None = None,
         watch: Watch | None = None,
+        settlements: Settlements,
     ) -> None:
         self._watch = watch or Watch()
+        self._settlements = settlements
         self._sites = sites
         self._guard = guard
         self._dispatcher = dispatcher
@@ -362,6 +367,7 @@ class Provision:
         pilot = carried.pilot
         if pilot.works:
             due = origin + (pilot.start or 0.0)
+            await self._set_aside(carried)
             asking = asyncio.ensure_future(self._ask(carried, due))
             done = asyncio.ensure_future(carried.over.wait())
             try:
@@ -439,8 +445,6 @@ class Provision:
             self._dispatcher.ends(pilot.name, None if math.isinf(until) else until, speed)
 
     async def _ask(self, carried: _Carried, due: float) -> Held:
-        if self._route is not None and not carried.pilot.site:
-            carried.pilot = self._route(carried.pilot)
         pilot = carried.pilot
         return await self._sites[pilot.site].acquire(
             replace(pilot, start=None) if pilot.booked else pilot,
@@ -456,7 +460,7 @@ class Provision:
         self, carried: _Carried, processors: int | None, seconds: float | None, due: float
     ) -> None:
         """The processors are there; from now on they are paid."""
-        carried.since = carried.paid_since = now = self._dispatcher.now()
+        carried.since = now = self._dispatcher.now()
         pilot = carried.pilot
         if processors is not None and processors != pilot.processors:
             carried.pilot = pilot = replace(pilot, processors=processors, own=processors)
@@ -469,8 +473,6 @@ class Provision:
             # Nothing is paid for the time that the site let it wait.
             self._write(self._guard.close(pilot.name, math.nextafter(due, -math.inf)))
             self._open(pilot, now)
-        else:
-            carried.paid_since = due
         if seconds is None or seconds <= pilot.duration or pilot.whole:
             return
         if self._end_at(carried, now + seconds) is None:
@@ -499,7 +501,7 @@ class Provision:
 
     # Its lease.
 
-    def _open(self, pilot: Pilot, start: float) -> None:
+    def _open(self, pilot: Pilot, start: float, *, asked: bool = False) -> None:
         lease = Lease(
             id=pilot.name,
             site=pilot.site,
@@ -508,24 +510,41 @@ class Provision:
             fixed_price=pilot.fixed_price if pilot.own else 0.0,
             currency=self._currency,
             start=start,
-            until=None if math.isinf(pilot.duration) else start + pilot.duration,
+            until=None if asked or math.isinf(pilot.duration) else start + pilot.duration,
+            asked=asked,
+            unwatched=self._settlements.unwatched(pilot.site),
         )
         refusal = self._guard.open(lease, self._dispatcher.now())
         if refusal is not None:
             raise BudgetStop(f"{pilot.site}: {refusal.reason}")
         self._write(lease)
 
+    async def _set_aside(self, carried: _Carried) -> None:
+        """
+        Money for what a pilot may hold when the run is killed, before it is asked for.
+
+        Its lease is on the disk before anybody else hears of it, so that whatever becomes of the
+        request is found there and paid.
+        """
+        pilot = carried.pilot
+        if self._route is not None and not pilot.site:
+            carried.pilot = pilot = self._route(pilot)
+        if self._settlements.unwatched(pilot.site):
+            if pilot.name not in self._guard.leases:
+                self._open(pilot, self._dispatcher.now(), asked=True)
+            await self._dispatcher.written()
+        carried.is_asked = True
+
     def _close(self, carried: _Carried, origin: float) -> None:
         pilot = carried.pilot
         if pilot.name not in self._guard.leases:
             return
-        end = self._dispatcher.now()
         if pilot.whole:
-            end = origin + pilot.end
+            self._write(self._guard.close(pilot.name, origin + pilot.end))
+        elif carried.is_asked and self._settlements.keeps_count(pilot.site):
+            self._settlements.end(pilot.name)
         else:
-            said = carried.held.seconds if isinstance(carried.held, Metered) else None
-            end = end if said is None else carried.paid_since + said
-        self._write(self._guard.close(pilot.name, end))
+            self._write(self._guard.close(pilot.name, self._dispatcher.now()))
 
     def _write(self, lease: Lease) -> None:
         text = msgspec.json.encode(lease).decode()
@@ -539,7 +558,7 @@ def _loss(error: BursarError) -> Loss:
 
 
 def leases_of(events: Sequence[Event]) -> dict[str, Lease]:
-    """Leases by id, each as it was last journalled."""
+    """Leases by id, each as it was last journalled; requests that came to nothing, too."""
     leases: dict[str, Lease] = {}
     for event in events:
         if event.kind == "lease":

@@ -1,11 +1,14 @@
 """A run read back: what was planned, what happened, what it cost."""
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bursar.dispatch.journal import JournalState, Record, count_statuses, read_journal, writer_of
 from bursar.market.lease import Lease
@@ -15,6 +18,7 @@ from bursar.model.errors import BursarError
 from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
+from bursar.provisioning.recorded import USAGE, PilotUsage
 from bursar.report.bill import Bill, make_bill
 from bursar.runs.folder import RunFolder, RunInfo, State
 from bursar.runs.lives import Life, lives_of
@@ -29,6 +33,7 @@ EXIT_STATUS: dict[State, int] = {
     "budget-stopped": 4,
     "goal-stopped": 4,
     "interrupted": 130,
+    "unsettled": 6,
 }
 DEADLINE_MISSED = 5
 _CLOSE = 1e-9
@@ -71,8 +76,36 @@ class RunRecord:
 
     @cached_property
     def leases(self) -> tuple[Lease, ...]:
-        """Every lease there was, in order."""
-        return tuple(leases_of(self.journal.events).values())
+        """Every lease that there was, in order, without requests that have not begun."""
+        return tuple(one for one in leases_of(self.journal.events).values() if not one.asked)
+
+    @cached_property
+    def unsettled(self) -> tuple[str, ...]:
+        """
+        Leases and requests that nobody holds any more, and that are not settled: the sites have
+        not said what they came to, or the run was killed. Empty while the run goes on.
+        """
+        if self.info.state == "running":
+            return ()
+        return tuple(i for i, one in leases_of(self.journal.events).items() if one.end is None)
+
+    @cached_property
+    def recorded(self) -> dict[str, PilotUsage]:
+        """What the sites' own records say, by lease."""
+        found = {}
+        folder = self.folder.pilots
+        for path in sorted(folder.glob(f"*{USAGE}")) if folder.is_dir() else ():
+            for line in path.read_bytes().splitlines():
+                with contextlib.suppress(msgspec.MsgspecError):  # a torn last line
+                    usage = msgspec.json.decode(line, type=PilotUsage)
+                    found[usage.pilot] = usage
+        return found
+
+    @cached_property
+    def recorded_at(self) -> dict[str, str]:
+        """The site of each lease that a record is of, as far as leases and requests tell."""
+        sites = {lease.id: lease.site for lease in leases_of(self.journal.events).values()}
+        return {pilot: sites[pilot] for pilot in self.recorded if pilot in sites}
 
     @cached_property
     def lives(self) -> list[Life]:
@@ -143,13 +176,16 @@ def true_info(folder: RunFolder) -> RunInfo:
 
 def bill_of(record: RunRecord) -> Bill:
     """What the run cost so far."""
-    return make_bill(
+    bill = make_bill(
         record.folder.name,
         record.ledger,
         record.leases,
         record.campaign.workflow.tasks,
         record.journal.records,
+        record.recorded,
+        record.recorded_at,
     )
+    return msgspec.structs.replace(bill, unsettled=list(record.unsettled))
 
 
 def summarise(record: RunRecord) -> dict[str, Any]:
@@ -163,6 +199,8 @@ def summarise(record: RunRecord) -> dict[str, Any]:
     makespan = record.makespan
     unpriced = any(not lease.is_priced for lease in record.leases)
     late = is_late(record)
+    figures = bill_of(record).figures
+    recorded = [one.recorded for one in figures if one.recorded is not None]
     exit_status = EXIT_STATUS[info.state]
     return {
         "run": record.folder.name,
@@ -185,6 +223,11 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "budget": goal.budget,
         "account": None if info.payer is None else info.payer.account,
         "currency": plan.currency,
+        "billed_cpu_s": sum(one.billed for one in figures),
+        "recorded_cpu_s": sum(recorded) if recorded else None,
+        "agrees": all(one.agrees is not False for one in figures) if recorded else None,
+        "differing": [name for one in figures for name in one.differing],
+        "unsettled": list(record.unsettled),
         "deadline_s": goal.deadline,
         "deadline_met": None if goal.deadline is None else not late,
         "reason": proposal.get("reason", ""),

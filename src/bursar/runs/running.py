@@ -244,6 +244,8 @@ async def _carry_out(
                     watches.append(payments.follow(lambda: ledger.spent, execution.say))
                 await _finish(execution, watches)
                 state = _state(execution)
+            if state == "finished" and execution.unsettled:
+                state = "unsettled"
             shown.update(_snapshot(execution, campaign, plan, forecast))
         except (KeyboardInterrupt, asyncio.CancelledError):
             state = "interrupted"

@@ -10,6 +10,7 @@ import numpy as np
 from bursar.broker.pilots import Pilot, windows
 from bursar.cluster.machine import Machine, Reservation
 from bursar.dispatch.launch import Endpoint
+from bursar.market.lease import Lease
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
@@ -20,7 +21,7 @@ from bursar.simulation.loaded import LoadedCluster
 from bursar.simulation.worker import SimulatedWorker
 from bursar.simulation.world import World
 from bursar.sites.projection import holes_of
-from bursar.sites.protocol import Begin
+from bursar.sites.protocol import Begin, Metering
 
 
 class SimulatedSite:
@@ -51,6 +52,20 @@ class SimulatedSite:
         self._timer: asyncio.TimerHandle | None = None
         self._pilots = 0  # that did not come through the queue
         self._bought = 0  # processors of these
+        self._spans: dict[str, tuple[float, float]] = {}  # of pilots that are over, loop time
+
+    @property
+    def unwatched(self) -> float:
+        """Nothing: its processors end with the run, which is not killed."""
+        return 0.0
+
+    async def meter(self, lease: Lease, watched: float | None) -> Metering:
+        """How long a lease's processors were held by its own clock; see Settles."""
+        span = self._spans.pop(lease.id, None)
+        if span is None:
+            return Metering(seconds=None)
+        agreed = math.inf if lease.until is None else lease.until - lease.start
+        return Metering(seconds=min(span[1] - span[0], agreed))
 
     @property
     def facts(self) -> SiteFacts:
@@ -175,7 +190,7 @@ class SimulatedSite:
         """One worker, at once or when the queue lets it; see the Site protocol."""
         job = await self._wait_in_queue(pilot) if pilot.start is None else None
         overhead = self._world.overhead(pilot.site)
-        held = HeldProcessors(self, job, pilot.processors, overhead.stopping)
+        held = HeldProcessors(self, job, pilot, overhead.stopping)
         try:
             begin()
             if overhead.starting:
@@ -269,13 +284,15 @@ class HeldProcessors:
     """
 
     def __init__(
-        self, site: SimulatedSite, job: int | None, processors: int, stopping: float = 0.0
+        self, site: SimulatedSite, job: int | None, pilot: Pilot, stopping: float = 0.0
     ) -> None:
         self._site = site
         self._stopping = stopping
         self._is_stopping = False
         self._job = job
-        self._bought = 0 if job is not None else processors
+        self._pilot = pilot.name
+        self._since = asyncio.get_running_loop().time()
+        self._bought = 0 if job is not None else pilot.processors
         site._hold(self._bought)
         self._worker: SimulatedWorker | None = None
 
@@ -302,6 +319,8 @@ class HeldProcessors:
                 await asyncio.sleep(self._stopping)
                 self._is_stopping = False
             self._worker.leave()
+        now = asyncio.get_running_loop().time()
+        self._site._spans.setdefault(self._pilot, (self._since, now))
         if self._job is not None:
             self._site._cancel(self._job)
             self._job = None

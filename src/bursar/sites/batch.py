@@ -26,6 +26,7 @@ from bursar.broker.pilots import Pilot
 from bursar.cluster.machine import Machine
 from bursar.dispatch import credential as credentials
 from bursar.dispatch.launch import Door, Endpoint
+from bursar.market.lease import Lease
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import Batch
 from bursar.model.site import SiteFacts
@@ -43,10 +44,11 @@ from bursar.provisioning.recorded import USAGE, PilotUsage
 from bursar.provisioning.view import Hole, Loss, SiteView
 from bursar.sites.bundling import Bundles
 from bursar.sites.job_record import Finds, JobRecord
+from bursar.sites.job_settlement import LATE, JobSettlement
 from bursar.sites.job_watch import JobWatch
 from bursar.sites.pilot_job import complaints_of, pilot_script
 from bursar.sites.projection import holes_of, projected, slots_of
-from bursar.sites.protocol import Begin
+from bursar.sites.protocol import Begin, Metering
 
 FRESH = 5.0
 """Seconds for which what the queue said is good after something of ours has changed there."""
@@ -57,14 +59,15 @@ PARTING = 15.0
 PATIENCE = credentials.PATIENCE
 """Seconds for which a pilot looks for a run that it has lost; then it ends by itself."""
 
+ENDING = 30.0
+"""
+Seconds, at the most, that a pilot takes to see that its run is lost and, once it looks no more,
+to end, and its scheduler to count it as ended: a connection that is just silent is given up after
+15 s, and Slurm kills after 30 s (KillWait) what does not end when it is told to.
+"""
+
 STARTING = 30.0
 """Seconds that a job gets on top of those of a plan, in which its workers start."""
-
-LATE = 120.0
-"""
-Seconds in which a request that a killed process made may still become a job: the command that
-carries it waits for the scheduler, and outlives who started it.
-"""
 
 MOST_LINES = 1_000
 """Of the record of jobs; then those that are gone are left out."""
@@ -149,6 +152,14 @@ class BatchSite:
         self._record = JobRecord(folder / f"{self._name}.jobs")
         self._usage = folder / f"{self._name}{USAGE}"
         self._on_event: Callable[[str], None] = lambda message: None
+        self._settlement = JobSettlement(
+            self._manager,
+            self._record,
+            self._usage,
+            ready=self._make_ready,
+            clock=clock,
+            say=self._say,
+        )
         self._watch = JobWatch(self._manager, self._say)
         self._pilots: dict[str, _Pilot] = {}  # by name
         self._bundles: Bundles[_Pilot] = Bundles(self._hand_in)
@@ -354,6 +365,7 @@ class BatchSite:
             node_ranges=can.node_ranges,
             time_ranges=can.time_ranges,
             shrinks=can.shrinks,
+            unwatched=self.unwatched,
         )
 
     @property
@@ -473,6 +485,17 @@ class BatchSite:
     def _job_name(self, pilot: str) -> str:
         return f"bursar-{self._run[:12]}-{pilot}"
 
+    # What leases come to.
+
+    @property
+    def unwatched(self) -> float:
+        """Seconds for which a pilot may go on after its run was killed; see Settles."""
+        return 0.0 if self._lasts else PATIENCE + ENDING
+
+    async def meter(self, lease: Lease, watched: float | None) -> Metering:
+        """From when to when a lease's job ran, by its scheduler's record; see Settles."""
+        return await self._settlement.meter(lease, watched)
+
     # Pilots.
 
     async def acquire(
@@ -577,14 +600,19 @@ class BatchSite:
         jobs: list[str] = []
         try:
             request = self._request(wanted)
-            self._record.asks(request.name)
+            pilots = [entry.pilot.name for entry in wanted]
+            if self._lasts:
+                self._record.asks(request.name)
+            else:
+                self._record.asks(request.name, pilots, self._clock())
             try:
                 jobs = await self._manager.submit(request)
             except SiteError as error:
-                if not error.transient:
+                if error.transient:
+                    self._settlement.unanswered(request.name)
+                else:
                     self._record.refused(request.name)
                 raise
-            pilots = [entry.pilot.name for entry in wanted]
             self._jobs.update(zip(jobs, pilots, strict=True))
             self._record.has(request.name, dict(zip(jobs, pilots, strict=True)))
             if self._lasts and self._record.lines > MOST_LINES:
@@ -653,6 +681,8 @@ class BatchSite:
     def _hear(self, entry: _Pilot, report: JobReport) -> None:
         """What is known of a pilot's job has changed."""
         self._wanted.set()
+        if not self._lasts:  # whose pilots are not settled lease by lease
+            self._settlement.heard(report)
         what = f"{entry.pilot.name} (job {report.id})"
         match report.state:
             case "running":
@@ -784,10 +814,11 @@ class BatchSite:
         if not left:
             return
         jobs = {job: pilot for job, pilot in left.jobs.items() if pilot not in self._pilots}
-        if isinstance(self._manager, Finds):
-            for name in left.names:
-                jobs.update(dict.fromkeys(await self._manager.named(name), ""))
+        jobs |= await self._settlement.adopt(left)
         if jobs:
+            # What waits when it is cancelled has never run, even if nothing is kept of it.
+            for report in (await self._manager.look(list(jobs))).values():
+                self._settlement.heard(report)
             await self._manager.cancel(list(jobs))
         for name in left.windows:
             self._reserved.add(name)
@@ -825,6 +856,7 @@ class BatchSite:
 
     async def _close(self) -> None:
         """Whatever of ours is there goes, and is seen to be gone."""
+        await self._settlement.close()
         for entry in list(self._pilots.values()):
             await self._give_up(entry)
         while self._tasks:
@@ -839,7 +871,12 @@ class BatchSite:
         left = await self._see_them_gone()
         if left:
             self._say(f"jobs {', '.join(left)} may still be there")
-        elif are_known and not self._reserved and (self._is_ready or not self._record.read()):
+        elif (
+            are_known
+            and not self._reserved
+            and not self._settlement.is_owed
+            and (self._is_ready or not self._record.read())
+        ):
             self._record.clear()
         await self._keep_usage()
         with contextlib.suppress(SiteError):
@@ -892,11 +929,12 @@ class BatchSite:
         return left
 
     async def _keep_usage(self) -> None:
-        """What the scheduler says that each pilot took is written down, to be held against ours."""
-        if not self._jobs:
+        """What the scheduler says of pilots that nobody settled is written down."""
+        jobs = [job for job in self._jobs if job not in self._settlement.told]
+        if not jobs:
             return
         try:
-            said = await self._manager.usage(list(self._jobs))
+            said = await self._manager.usage(jobs)
         except SiteError as error:
             self._say(f"no record of what was used: {error}")
             return

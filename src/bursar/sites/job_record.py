@@ -11,18 +11,26 @@ import msgspec
 from bursar.dispatch.atomic_file import write_atomically
 from bursar.sites.durable_lines import append_lines, encode_lines, read_lines
 
-Kind = Literal["asked", "refused", "job", "window", "gone"]
-"""A request is about to be handed in; was not taken; became a job; processors are about to be
-kept by a reservation; and are not any more."""
+Kind = Literal["asked", "refused", "job", "began", "requeued", "window", "gone"]
+"""A request is about to be handed in; was not taken; became a job; the job began; was put back
+into the queue; processors are about to be kept by a reservation; and are not any more."""
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the file; ``name`` is that of the request or of the reservation."""
+    """
+    One line of the file; ``name`` is that of the request or of the reservation.
+
+    ``pilots`` are those that a request is for, in the order of its jobs; ``at`` is when that
+    happened, ``until`` when the job's wall-clock limit is over, seconds since the epoch.
+    """
 
     kind: Kind
     name: str
     job: str = ""
     pilot: str = ""
+    pilots: tuple[str, ...] = ()
+    at: float = 0.0
+    until: float | None = None
 
 
 @runtime_checkable
@@ -30,7 +38,44 @@ class Finds(Protocol):
     """A manager that finds jobs by their names."""
 
     async def named(self, name: str) -> list[str]:
-        """Ids of this user's jobs of a name that have not ended."""
+        """Ids of this user's jobs of a name that are listed, where possible ended ones, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """
+    A request that was handed in, and of which nobody wrote down what became of it.
+
+    Parameters
+    ----------
+    pilots
+        That it is for, in the order of its jobs.
+    at
+        Seconds since the epoch.
+    """
+
+    pilots: tuple[str, ...] = ()
+    at: float = 0.0
+
+
+@dataclass(slots=True)
+class Stint:
+    """
+    When a job was seen to hold its processors.
+
+    Parameters
+    ----------
+    began
+        By the scheduler's word, seconds since the epoch.
+    until
+        When its wall-clock limit is over; None where unknown.
+    requeued
+        When it was heard that it had been put back into the queue; None: it was not.
+    """
+
+    began: float
+    until: float | None = None
+    requeued: float | None = None
 
 
 @dataclass(slots=True)
@@ -42,18 +87,26 @@ class Leftovers:
     ----------
     jobs
         Ids of jobs, and the names of their pilots.
-    names
-        Of requests of which nobody wrote down what became of them.
+    requests
+        By name, those of which nobody wrote down what became of them.
+    stints
+        When jobs were seen to run, by their ids.
     windows
         Names of reservations.
     """
 
     jobs: dict[str, str] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)
+    requests: dict[str, Handed] = field(default_factory=dict)
+    stints: dict[str, list[Stint]] = field(default_factory=dict)
     windows: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.names or self.windows)
+        return bool(self.jobs or self.requests or self.windows)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the requests."""
+        return list(self.requests)
 
 
 class JobRecord:
@@ -71,9 +124,9 @@ class JobRecord:
         self.lines = 0
         """That were written since the file was made or tidied."""
 
-    def asks(self, name: str) -> None:
-        """A request is about to be handed in."""
-        self._append([_Line("asked", name)])
+    def asks(self, name: str, pilots: Sequence[str] = (), at: float = 0.0) -> None:
+        """A request for pilots is about to be handed in."""
+        self._append([_Line("asked", name, pilots=tuple(pilots), at=at)])
 
     def refused(self, name: str) -> None:
         """It was not taken."""
@@ -82,6 +135,14 @@ class JobRecord:
     def has(self, name: str, jobs: Mapping[str, str]) -> None:
         """It became jobs: their ids, and the pilots that they are for."""
         self._append([_Line("job", name, job, pilot) for job, pilot in jobs.items()])
+
+    def began(self, job: str, at: float, until: float | None) -> None:
+        """A job has its processors since a moment, seconds since the epoch."""
+        self._append([_Line("began", "", job, at=at, until=until)])
+
+    def requeued(self, job: str, at: float) -> None:
+        """A job that ran waits again."""
+        self._append([_Line("requeued", "", job, at=at)])
 
     def keeps(self, window: str) -> None:
         """A reservation is about to be made."""
@@ -106,7 +167,10 @@ class JobRecord:
             When it cannot be written; it is as it was then.
         """
         left = self.read()
-        lines = [_Line("asked", name) for name in left.names]
+        lines = [
+            _Line("asked", name, pilots=handed.pilots, at=handed.at)
+            for name, handed in left.requests.items()
+        ]
         lines += [
             _Line("job", "", job, pilot) for job, pilot in left.jobs.items() if not is_gone(job)
         ]
@@ -117,22 +181,26 @@ class JobRecord:
     def read(self) -> Leftovers:
         """What is written there; a line that a crash cut off is passed over."""
         found = Leftovers()
-        open_names: dict[str, None] = {}
         windows: dict[str, None] = {}
         for line in read_lines(self._path, _Line):
             match line.kind:
                 case "asked":
-                    open_names[line.name] = None
+                    found.requests[line.name] = Handed(pilots=line.pilots, at=line.at)
                 case "refused":
-                    open_names.pop(line.name, None)
+                    found.requests.pop(line.name, None)
                 case "job":
-                    open_names.pop(line.name, None)
+                    found.requests.pop(line.name, None)
                     found.jobs[line.job] = line.pilot
+                case "began":
+                    found.stints.setdefault(line.job, []).append(Stint(line.at, line.until))
+                case "requeued":
+                    for stint in found.stints.get(line.job, [])[-1:]:
+                        stint.requeued = line.at
                 case "window":
                     windows[line.name] = None
                 case "gone":
                     windows.pop(line.name, None)
-        found.names, found.windows = list(open_names), list(windows)
+        found.windows = list(windows)
         return found
 
     def _append(self, lines: Sequence[_Line]) -> None:

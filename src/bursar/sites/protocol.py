@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from bursar.broker.pilots import Pilot
 from bursar.dispatch.launch import Endpoint
+from bursar.market.lease import Lease
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
@@ -49,14 +51,58 @@ class Held(Protocol):
         """Gives the processors back; nothing of the pilot is left behind there."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metering:
+    """
+    How long a pilot's processors were held, by the word of their provider.
+
+    Parameters
+    ----------
+    began
+        Seconds since the epoch; None: when the lease says.
+    seconds
+        For which each of them was held; None: they were never there.
+    is_recorded
+        Whether that is a record of the provider, or the most that may have been held, where
+        there is no record any more.
+    """
+
+    began: float | None = None
+    seconds: float | None
+    is_recorded: bool = True
+
+
 @runtime_checkable
-class Metered(Protocol):
-    """Processors whose provider counts itself how long they were had, and charges that."""
+class Settles(Protocol):
+    """A site whose provider counts itself how long processors were had, and charges that."""
 
     @property
-    def seconds(self) -> float | None:
+    def unwatched(self) -> float:
         """
-        For which each of them is paid, at the price that was agreed on; None: it has not said.
+        Seconds for which a pilot may hold its processors after its run was killed.
+
+        Money for them is set aside before a pilot is asked for. 0: they end with the run.
+        """
+
+    async def meter(self, lease: Lease, watched: float | None) -> Metering | None:
+        """
+        Returns when it is known from when to when a lease's processors were held.
+
+        It ends what the lease still holds there, and asks its provider again and again until
+        the answer is final.
+
+        Parameters
+        ----------
+        lease
+            That was given back, in this life of the run or an earlier one.
+        watched
+            Last moment at which the life that held the lease is known to have been there,
+            seconds since the epoch; None: it is this one.
+
+        Returns
+        -------
+        Metering or None
+            None: the provider does not count, and our own clock holds.
         """
 
 

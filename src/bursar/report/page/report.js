@@ -403,9 +403,13 @@ addEventListener("error", (e) => {
     D.by_kind.map((r) => [r[0], r[1], time(r[2]), time(r[3]), time(r[4]), time(r[5]), bytes(r[6])]), "Nothing has succeeded yet.");
   table($("slowest"), ["*task", "*kind", "#took", "#estimate", "#processor time"],
     D.slowest.map((r) => [r[0], r[1], time(r[2]), time(r[3]), time(r[4])]), "Nothing has ended yet.");
-  table($("bill"), ["lease", "site", "#processors", "#held", "#tasks", "#idle and fixed", `#total, ${D.bill.currency}`],
-    D.bill.leases.map((r) => [r[0], r[1], r[2], time(r[3]), exact(r[4]), exact(r[5]), exact(r[6])]).concat(
-      D.bill.leases.length ? [["total", "", "", "", "", "", exact(D.bill.total)]] : []), "Nothing is paid yet.");
+  // What differs from the site's own record by more than rounding is marked.
+  const recorded = (r) => r[7] === null ? (r[9] === "bound" ? "none: the most it may have held" : "") : `${Math.round(r[7])}${r[8] === false ? " differs" : ""}`;
+  table($("bill"), ["lease", "site", "#processors", "#held", "#tasks", "#idle and fixed", `#total, ${D.bill.currency}`, "#CPU s", "#by the site's record"],
+    D.bill.leases.map((r) => [r[0], r[1], r[2], time(r[3]), exact(r[4]), exact(r[5]), exact(r[6]), Math.round(r[2] * r[3]), recorded(r)]).concat(
+      D.bill.leases.length ? [["total", "", "", "", "", "", exact(D.bill.total), "", ""]] : []), "Nothing is paid yet.");
+  for (const text of D.bill.sites) $("bill").append(el("p", text, "note"));
+  if (D.bill.unsettled.length) $("bill").append(el("p", `Not settled: ${D.bill.unsettled.join(", ")}`, "note"));
   table($("messages"), ["#at", "*message"], D.messages.map((m) => [time(m[0]), m[1]]), "None.");
 
   const draw = () => { drawFront(); drawSpend(); drawGantt(); drawBusy(); };

@@ -85,6 +85,7 @@ class Slurm:
         self._given: dict[str, int] = {}  # jobs and arrays that were handed out, with their sizes
         self._seen: set[str] = set()  # others of this user's that were asked for by name
         self._cancelled: set[str] = set()
+        self._ran: set[str] = set()  # jobs that were listed as running
         self._raw: dict[str, str] = {}
         self._accounting = True  # until it says otherwise
 
@@ -206,7 +207,7 @@ class Slurm:
 
     async def named(self, name: str) -> list[str]:
         """
-        Ids of this user's jobs of a name that have not ended, whoever submitted them.
+        Ids of this user's jobs of a name that are listed, ended or not, whoever submitted them.
 
         For what a process left behind that was killed before it could write down the id.
 
@@ -215,7 +216,7 @@ class Slurm:
         SiteError
             When Slurm cannot be asked.
         """
-        command = ["squeue", "--noheader", "--array", "--me", f"--name={name}"]
+        command = ["squeue", "--noheader", "--array", "--me", f"--name={name}", "--states=all"]
         answer = await self.shell.run([*command, reading.STATUS], environment=EPOCH)
         if answer.status != 0:
             raise words.complaint("jobs cannot be listed", answer.words)
@@ -303,6 +304,8 @@ class Slurm:
             )
         wanted = set(ids)
         self._raw.update((id, raw) for id, raw in status.raw.items() if id in wanted)
+        self._ran.update(id for id in wanted & status.reports.keys() if _has_begun(status, id))
+        self._seen.update(reading.parents(wanted & status.reports.keys()))
         return status
 
     async def _recorded(self, ids: Sequence[str]) -> dict[str, JobReport]:
@@ -323,7 +326,7 @@ class Slurm:
                 )
             elif report is not None:
                 found[id] = replace(report, id=id)
-            elif id in self._cancelled:
+            elif id in self._cancelled and id not in self._ran:
                 # Of an element that is cancelled while it waits Slurm keeps nothing.
                 found[id] = JobReport(
                     id=id, state="ended", how="cancelled", reason="cancelled, and listed no more"
@@ -556,6 +559,10 @@ class Slurm:
     def _must(answer: Answer, what: str) -> None:
         if answer.status != 0:
             raise words.complaint(what, answer.words)
+
+
+def _has_begun(status: reading.Status, id: str) -> bool:
+    return status.reports[id].began is not None
 
 
 def _of(id: str, status: reading.Status) -> JobReport | None:

@@ -1,0 +1,173 @@
+"""
+Leases that were given back, until their providers have said what they came to.
+
+The same for a lease of this life and for one that a killed life left open: the site is asked
+from when to when the processors were held, and the ledger pays exactly that. Until then the
+worst that it may be stays set aside.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from bursar.market.guard import BudgetGuard
+from bursar.market.lease import Lease, SettledBy
+from bursar.model.transfer import Transfer
+from bursar.sites.protocol import Settles, Site
+
+SETTLING = 60.0
+"""Seconds for which a run waits, at its begin and at its end, for leases to be settled."""
+
+SOON = 3.0
+"""Seconds of such a wait after which the run says what it waits for."""
+
+
+class Settlements:
+    """
+    Settles leases in the background.
+
+    Parameters
+    ----------
+    sites
+        By name.
+    guard
+        Of the budget.
+    now
+        The present time, seconds since the epoch.
+    note
+        Journals a lease with the movements of money that belong to it.
+    say
+        Told, in one line for people, of what is worth saying.
+    on_settled
+        Called when money has become free.
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[str, Site],
+        guard: BudgetGuard,
+        *,
+        now: Callable[[], float],
+        note: Callable[[str, str, Sequence[Transfer]], None],
+        say: Callable[[str], None],
+        on_settled: Callable[[], None],
+    ) -> None:
+        self._sites = sites
+        self._guard = guard
+        self._now = now
+        self._note = note
+        self._say = say
+        self._on_settled = on_settled
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._site_of: dict[str, str] = {}
+
+    def keeps_count(self, site: str) -> bool:
+        """Whether a site's provider counts itself."""
+        return isinstance(self._sites.get(site), Settles)
+
+    def unwatched(self, site: str) -> float:
+        """Seconds for which a pilot there may go on after the run was killed."""
+        there = self._sites.get(site)
+        return there.unwatched if isinstance(there, Settles) else 0.0
+
+    def end(self, lease: str) -> None:
+        """A lease of this life is given back; it is settled when its site says."""
+        now = self._now()
+        given_back = self._guard.end(lease, now)
+        self._write(given_back)
+        self._begin(given_back, None)
+
+    def restore(self, lease: Lease, watched: float) -> None:
+        """
+        A killed life has left a lease open.
+
+        Parameters
+        ----------
+        watched
+            Last sign of that life, seconds since the epoch.
+        """
+        self._guard.restore(lease, self._now())
+        self._begin(lease, watched)
+
+    async def wait(self, patience: float = SETTLING) -> tuple[str, ...]:
+        """
+        Waits for all that is under way; says so when it takes long.
+
+        Returns
+        -------
+        tuple of str
+            Leases that are not settled after so many seconds.
+        """
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=min(SOON, patience))
+        if self._tasks and patience > SOON:
+            self._say(
+                f"waits up to {patience:g} s until {self._where()} says what "
+                f"{_leases(len(self._tasks))} came to"
+            )
+            await asyncio.wait(self._tasks.values(), timeout=patience - SOON)
+        return tuple(self._tasks)
+
+    async def close(self) -> tuple[str, ...]:
+        """
+        Asks no more.
+
+        Returns
+        -------
+        tuple of str
+            Leases that are not settled; their money stays set aside.
+        """
+        left, where = list(self._tasks.values()), self._where()
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        unsettled = self._guard.unsettled
+        if unsettled:
+            self._say(
+                f"{where or 'a site'} did not say what {_leases(len(unsettled))} came to "
+                f"({', '.join(unsettled)}): the money stays set aside; bursar run --resume settles"
+            )
+        return unsettled
+
+    def _begin(self, lease: Lease, watched: float | None) -> None:
+        self._site_of[lease.id] = lease.site
+        task = asyncio.create_task(self._settle(lease, watched))
+        self._tasks[lease.id] = task
+        task.add_done_callback(lambda done: self._ended(lease.id, done))
+
+    def _ended(self, lease: str, task: "asyncio.Task[None]") -> None:
+        self._tasks.pop(lease, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._say(f"{lease} is not settled: {error}")
+
+    async def _settle(self, lease: Lease, watched: float | None) -> None:
+        site = self._sites[lease.site]
+        assert isinstance(site, Settles)
+        metering = await site.meter(lease, watched)
+        now = self._now()
+        settled_by: SettledBy = ""
+        held: tuple[float, float] | None
+        if metering is None:
+            own = now if watched is None else watched
+            end = own if lease.until is None else min(own, lease.until)
+            held = None if lease.asked or end < lease.start else (lease.start, end)
+        elif metering.seconds is None:
+            held, settled_by = None, "record" if metering.is_recorded else "bound"
+        else:
+            start = lease.start if metering.began is None else metering.began
+            held = (start, start + metering.seconds)
+            settled_by = "record" if metering.is_recorded else "bound"
+        self._write(self._guard.pay(lease.id, held, now, settled_by))
+        self._on_settled()
+
+    def _where(self) -> str:
+        return ", ".join(dict.fromkeys(self._site_of[lease] for lease in self._tasks))
+
+    def _write(self, lease: Lease) -> None:
+        self._note("lease", msgspec.json.encode(lease).decode(), self._guard.transfers())
+
+
+def _leases(count: int) -> str:
+    return f"{count} lease" + ("s" if count != 1 else "")

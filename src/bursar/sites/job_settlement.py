@@ -1,0 +1,311 @@
+"""
+From when to when the jobs of leases held their processors, by their scheduler's word.
+
+The same questions are asked for a lease that was just given back and for one of a killed life:
+which job was it, has it ended, and from when to when does the scheduler say that it ran? A job
+that is there still is ended first. Where the scheduler has no record any more, the most that the
+job may have held is taken.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from bursar.market.lease import Lease
+from bursar.model.errors import SiteError
+from bursar.provisioning.lrm.manager import JobReport, JobUsage, ResourceManager
+from bursar.provisioning.recorded import PilotUsage
+from bursar.sites.job_record import Finds, JobRecord, Leftovers, Stint
+from bursar.sites.job_watch import LATEST
+from bursar.sites.protocol import Metering
+
+LATE = 120.0
+"""
+Seconds in which a request that a killed process made may still become a job: the command that
+carries it waits for the scheduler, and outlives who started it.
+"""
+
+UNRECORDED = 10.0
+"""Seconds for which a job is in no list and no record before it is taken to be in none for good:
+accounting may lag behind the queue."""
+
+_SOONEST, _SLOWER, _LATEST = 0.2, 1.3, 2.0  # seconds between two questions, and their growth
+_CANCEL_AGAIN = 5.0  # seconds
+_SKEW = 60.0  # seconds by which the scheduler's clock may differ from ours
+_THERE = ("pending", "held", "running")
+
+
+@dataclass(slots=True, eq=False)
+class _Owed:
+    """A lease that is to be settled."""
+
+    lease: Lease
+    watched: float | None
+    found: "asyncio.Future[Metering]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class JobSettlement:
+    """
+    Finds out what became of the jobs of one site's leases.
+
+    Parameters
+    ----------
+    manager
+        Of the jobs.
+    record
+        Of what was handed in, in this life and earlier ones.
+    usage
+        File that keeps the scheduler's own figure of each job.
+    ready
+        Returns when what an earlier life left there has been told to end; raises SiteError when
+        the scheduler cannot be asked.
+    clock
+        The present time by the scheduler's clock, seconds since the epoch.
+    say
+        Told, in one line for people, when the scheduler cannot be asked.
+    """
+
+    def __init__(
+        self,
+        manager: ResourceManager,
+        record: JobRecord,
+        usage: Path,
+        *,
+        ready: Callable[[], Awaitable[None]],
+        clock: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:
+        self._manager = manager
+        self._record = record
+        self._usage = usage
+        self._ready = ready
+        self._clock = clock
+        self._say = say
+        self._owed: dict[str, _Owed] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._pause = _SOONEST
+        self._began: dict[str, float] = {}  # of jobs, as it was heard last
+        self._cancel_at: dict[str, float] = {}  # when jobs are to be told again, loop time
+        self._unknown: dict[str, float] = {}  # since when jobs are, loop time
+        self._unanswered: set[str] = set()  # names of this life's requests that failed
+        self.told: set[str] = set()
+        """Jobs of which the scheduler's figure is in the file."""
+        self.is_owed = False
+        """Whether somebody stopped waiting before a lease was settled."""
+
+    async def meter(self, lease: Lease, watched: float | None) -> Metering:
+        """Returns when it is known; see :class:`bursar.sites.protocol.Settles`."""
+        owed = self._owed[lease.id] = _Owed(lease, watched)
+        self._pause = _SOONEST
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_on())
+        try:
+            return await owed.found
+        except asyncio.CancelledError:
+            self.is_owed = True
+            raise
+        finally:
+            self._owed.pop(lease.id, None)
+
+    def heard(self, report: JobReport) -> None:
+        """Keeps when a job began, which its scheduler may forget."""
+        known = self._began.get(report.id)
+        if report.state == "running" and report.began is not None and report.began != known:
+            self._began[report.id] = report.began
+            self._record.began(report.id, report.began, report.until)
+        elif report.state in ("pending", "held") and known is not None:
+            del self._began[report.id]
+            self._record.requeued(report.id, self._clock())
+
+    def unanswered(self, name: str) -> None:
+        """The command of a request of this life has ended without a clear answer."""
+        self._unanswered.add(name)
+
+    async def close(self) -> None:
+        """Asks no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._asking
+
+    async def adopt(self, left: Leftovers) -> dict[str, str]:
+        """
+        Jobs that requests became whose answer nobody wrote down, and their pilots.
+
+        A name is a run's own, but a run of the same folder may have had it before: what ended
+        before the request was made is not meant.
+
+        Raises
+        ------
+        SiteError
+            When the scheduler cannot be asked.
+        """
+        jobs: dict[str, str] = {}
+        if not isinstance(self._manager, Finds):
+            return jobs
+        for name, handed in left.requests.items():
+            found = [job for job in await self._manager.named(name) if job not in left.jobs]
+            if found and handed.at:
+                reports = await self._manager.look(found)
+                oldest = handed.at - _SKEW
+                found = [job for job in found if (reports[job].ended or oldest) >= oldest]
+            if not found:
+                continue
+            pilots = handed.pilots or ("",) * len(found)
+            mine = dict(zip(sorted(found, key=_number), pilots, strict=False))
+            jobs |= mine
+            if handed.pilots:
+                self._record.has(name, mine)
+        return jobs
+
+    # Asking.
+
+    async def _ask_on(self) -> None:
+        told = False
+        try:
+            while self._owed:
+                try:
+                    await self._ready()
+                    await self._ask()
+                    told = False
+                except SiteError as error:
+                    if not told:
+                        self._say(f"{error}; asked again until its jobs are settled")
+                    told = True
+                await asyncio.sleep(self._pause)
+                self._pause = min(self._pause * _SLOWER, _LATEST)
+        except Exception as error:
+            for owed in self._owed.values():
+                if not owed.found.done():
+                    owed.found.set_exception(error)
+
+    async def _ask(self) -> None:
+        """One round of questions for all that is owed."""
+        left = self._record.read()
+        waiting = [owed for owed in self._owed.values() if not owed.found.done()]
+        jobs = {pilot: job for job, pilot in left.jobs.items()}
+        doubtful = [owed for owed in waiting if owed.lease.id not in jobs]
+        if doubtful and left.requests:
+            found = await self.adopt(left)
+            jobs |= {pilot: job for job, pilot in found.items()}
+            self._judge_requests(left)
+        known = [owed for owed in waiting if owed.lease.id in jobs]
+        for owed in doubtful:
+            if owed.lease.id not in jobs and not _is_awaited(owed.lease.id, self._record.read()):
+                self._find(owed, Metering(seconds=None))  # it was never handed in
+        if not known:
+            return
+        ids = [jobs[owed.lease.id] for owed in known]
+        reports = await self._manager.look(ids)
+        for job in ids:
+            self.heard(reports[job])
+        there = [job for job in ids if reports[job].state in _THERE]
+        await self._cancel(there)
+        over = [job for job in ids if reports[job].state == "ended"]
+        usage = await self._manager.usage(over) if over else {}
+        left = self._record.read()
+        for owed in known:
+            job = jobs[owed.lease.id]
+            self._settle(owed, job, reports[job], usage.get(job), left.stints.get(job, []))
+
+    def _judge_requests(self, left: Leftovers) -> None:
+        """Requests that have not become jobs, and will not any more, are written off."""
+        now = self._clock()
+        still_open = self._record.read().requests
+        for name, handed in left.requests.items():
+            if name not in still_open:
+                continue
+            if name in self._unanswered or (handed.at and now - handed.at > LATE):
+                self._record.refused(name)
+
+    async def _cancel(self, jobs: Sequence[str]) -> None:
+        """Jobs that are there are told to end, and told again when they do not."""
+        now = asyncio.get_running_loop().time()
+        due = [job for job in jobs if now >= self._cancel_at.get(job, now)]
+        if due:
+            await self._manager.cancel(due)
+            self._cancel_at.update(dict.fromkeys(due, now + _CANCEL_AGAIN))
+
+    def _settle(
+        self,
+        owed: _Owed,
+        job: str,
+        report: JobReport,
+        usage: JobUsage | None,
+        stints: Sequence[Stint],
+    ) -> None:
+        now = asyncio.get_running_loop().time()
+        if report.state in _THERE:
+            self._unknown.pop(job, None)
+            return
+        before = sum(s.requeued - s.began for s in stints if s.requeued is not None)
+        if report.state == "ended" and usage is not None and usage.how is not None:
+            has_run = usage.seconds > 0 or report.began is not None or before > 0
+            seconds = usage.seconds + before
+            began = report.began
+            if before:
+                began = stints[0].began
+            self._keep(owed, job, usage, seconds)
+            self._find(owed, Metering(began=began, seconds=seconds if has_run else None))
+            return
+        since = self._unknown.setdefault(job, now)
+        if now - since >= UNRECORDED:
+            self._find(owed, self._worst(owed, stints))
+
+    def _worst(self, owed: _Owed, stints: Sequence[Stint]) -> Metering:
+        """The most that a job may have held of which there is no record."""
+        lease, now = owed.lease, self._clock()
+        ends = [now]
+        if owed.watched is not None:
+            ends.append(owed.watched + lease.unwatched)
+        if lease.until is not None:
+            ends.append(lease.until + lease.unwatched)
+        if stints:
+            began = stints[0].began
+            if stints[-1].until is not None:
+                ends.append(stints[-1].until + lease.unwatched)
+        elif lease.asked:  # whoever watched did not see it begin
+            began = lease.start
+            ends.append(began + lease.unwatched)
+        else:
+            began = lease.start - LATEST  # it is there a look before we see it
+        seconds = max(0.0, min(ends) - began)
+        self._say(
+            f"no record of {lease.id} is left: it is paid for the {seconds:.0f} s that it may "
+            "have held at the most"
+        )
+        return Metering(began=began, seconds=seconds, is_recorded=False)
+
+    def _keep(self, owed: _Owed, job: str, usage: JobUsage, seconds: float) -> None:
+        row = PilotUsage(
+            pilot=owed.lease.id,
+            job=job,
+            processors=usage.processors,
+            seconds=seconds,
+            how=usage.how or "unknown",
+        )
+        with contextlib.suppress(OSError), self._usage.open("ab") as file:
+            file.write(msgspec.json.encode(row) + b"\n")
+        self.told.add(job)
+
+    def _find(self, owed: _Owed, metering: Metering) -> None:
+        if not owed.found.done():
+            owed.found.set_result(metering)
+
+
+def _is_awaited(pilot: str, left: Leftovers) -> bool:
+    """Whether a request for a pilot may still become a job."""
+    return any(pilot in handed.pilots for handed in left.requests.values())
+
+
+def _number(job: str) -> tuple[int, int]:
+    """Jobs in the order in which they were handed in, elements of an array as they count."""
+    head, _, element = job.partition("_")
+    digits = "".join(c for c in head if c.isdigit())
+    return int(digits or 0), int(element) if element.isdigit() else 0
