@@ -123,6 +123,37 @@ def test_kill_9_loses_nothing_and_counts_nothing_twice(folder: Any, victims: str
     assert len(bill["leases"]) == (1 if victims == "workers" else 2)
 
 
+def test_what_ran_twice_because_of_a_kill_has_two_attempts(folder: Any) -> None:
+    """As often as each task began, by its own word; what only lay with a worker does not count."""
+    folder.write(
+        "c.toml",
+        """\
+[campaign]
+command = "echo i{i} >> ../../../../ran; sleep 1"
+[parameters]
+i = { from = 1, to = 5, step = 1 }
+[task]
+id = "i{i}"
+runtime = 1
+""",
+    )
+    folder.write("s.toml", SITES)
+    ran = folder.path / "ran"
+    process = folder.start("run", "c.toml", "--sites", "s.toml")
+    folder.until(lambda: ran.exists() and len(ran.read_text().split()) == 2, process)
+    process.kill()
+    process.communicate()
+
+    summary = folder.json("run", "--resume", folder.run.name)
+
+    began = Counter(ran.read_text().split())
+    assert sorted(began.values()) == [1, 1, 1, 2, 2]
+    assert summary["attempts"] == 7
+    bill = folder.json("bill", folder.run.name)
+    assert {one["task"]: one["attempts"] for one in bill["tasks"]} == began
+    check_money(folder.run, bill)
+
+
 def workers_of(pid: int) -> list[int]:
     """Child processes that are workers."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -315,11 +315,11 @@ def test_work_is_sent_after_its_hold_is_durable(room: Any) -> None:
     mark = room.path / "started"
     early: list[bool] = []
 
-    def slow(records: Any = (), transfers: Sequence[Transfer] = (), events: Any = ()) -> None:
+    def slow(records: Any = (), transfers: Sequence[Transfer] = (), *others: Any) -> None:
         if any(t.kind == "hold" for t in transfers):
             time.sleep(0.1)
             early.append(mark.exists())
-        commit(records, transfers, events)
+        commit(records, transfers, *others)
 
     room.journal.commit = slow
     room.carry_out([shell(f"echo > {mark}")], guard=Purse(1, final=True))

@@ -386,6 +386,7 @@ def _load(db: sqlite3.Connection) -> JournalState:
         starts = [Start(*row) for row in rows]
     except sqlite3.OperationalError:  # of a run that was made before starts were kept
         starts = []
+    seen = max([seen, *(start.time for start in starts)])
     return JournalState(
         last_seen=max(seen, float(alive[0])) if alive else seen,
         open_starts=starts,

@@ -367,7 +367,6 @@ class Provision:
         pilot = carried.pilot
         if pilot.works:
             due = origin + (pilot.start or 0.0)
-            await self._set_aside(carried)
             asking = asyncio.ensure_future(self._ask(carried, due))
             done = asyncio.ensure_future(carried.over.wait())
             try:
@@ -445,7 +444,12 @@ class Provision:
             self._dispatcher.ends(pilot.name, None if math.isinf(until) else until, speed)
 
     async def _ask(self, carried: _Carried, due: float) -> Held:
+        if self._route is not None and not carried.pilot.site:
+            carried.pilot = self._route(carried.pilot)
         pilot = carried.pilot
+        carried.is_asked = True
+        if self._settlements.unwatched(pilot.site):
+            await self._set_aside(pilot)
         return await self._sites[pilot.site].acquire(
             replace(pilot, start=None) if pilot.booked else pilot,
             self._endpoint,
@@ -519,21 +523,16 @@ class Provision:
             raise BudgetStop(f"{pilot.site}: {refusal.reason}")
         self._write(lease)
 
-    async def _set_aside(self, carried: _Carried) -> None:
+    async def _set_aside(self, pilot: Pilot) -> None:
         """
         Money for what a pilot may hold when the run is killed, before it is asked for.
 
         Its lease is on the disk before anybody else hears of it, so that whatever becomes of the
         request is found there and paid.
         """
-        pilot = carried.pilot
-        if self._route is not None and not pilot.site:
-            carried.pilot = pilot = self._route(pilot)
-        if self._settlements.unwatched(pilot.site):
-            if pilot.name not in self._guard.leases:
-                self._open(pilot, self._dispatcher.now(), asked=True)
-            await self._dispatcher.written()
-        carried.is_asked = True
+        if pilot.name not in self._guard.leases:
+            self._open(pilot, self._dispatcher.now(), asked=True)
+        await self._dispatcher.written()
 
     def _close(self, carried: _Carried, origin: float) -> None:
         pilot = carried.pilot

@@ -286,7 +286,8 @@ class JobSettlement:
         row = PilotUsage(
             pilot=owed.lease.id,
             job=job,
-            processors=usage.processors,
+            # None are left of a job that was cancelled after it had been put back.
+            processors=usage.processors or (owed.lease.processors if seconds else 0),
             seconds=seconds,
             how=usage.how or "unknown",
         )

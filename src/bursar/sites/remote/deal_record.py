@@ -56,6 +56,7 @@ class DealRecord:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._open: dict[str, Bought] = {}
+        self._last: dict[str, Bought] = {}  # of each pilot, over or not, that became an agreement
         for line in read_lines(self._path, Bought):
             self._take(line)
 
@@ -73,12 +74,18 @@ class DealRecord:
         """What was bought for a pilot, unless it is over."""
         return self._open.get(pilot)
 
+    def last_of(self, pilot: str) -> Bought | None:
+        """What became an agreement for a pilot last, whether it is over or not."""
+        return self._last.get(pilot)
+
     def write(self, bought: Bought) -> None:
         """The state of a purchase; on the disk on return."""
         append_lines(self._path, [bought])
         self._take(bought)
 
     def _take(self, line: Bought) -> None:
+        if line.agreement:
+            self._last[line.pilot] = line
         if line.over:
             self._open.pop(line.pilot, None)
         else:

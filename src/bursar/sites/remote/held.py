@@ -47,7 +47,8 @@ class HeldInstance:
     early
         Processor-seconds for which some of its processors waited for the others before that.
     seconds
-        See :class:`bursar.sites.protocol.Metered`.
+        For which each of its processors is paid, at the price that was agreed on; None: the
+        service has not said, and our own clock counts.
     spent
         What tasks came to on shared processors by the last look, micro-units.
     """

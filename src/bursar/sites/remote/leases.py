@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 from bursar.broker.pilots import Pilot
 from bursar.dispatch.launch import Endpoint
+from bursar.market.lease import Lease
 from bursar.model.errors import BursarError, SiteError
 from bursar.model.remote import Remote
 from bursar.model.site import SiteFacts
@@ -18,7 +20,7 @@ from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import AgreementInfo, InstanceInfo, SiteInfo
 from bursar.remote.problems import RemoteProblem
 from bursar.remote.session import AsyncSession
-from bursar.sites.protocol import Begin
+from bursar.sites.protocol import Begin, Metering
 from bursar.sites.remote.buying import Buyer, TooDear, check_shared_price, end_deal
 from bursar.sites.remote.contact import PARTING, Contact
 from bursar.sites.remote.deal_record import Bought, DealRecord
@@ -45,6 +47,9 @@ _LATE = 5.0
 
 _ENDING = 0.2
 """Seconds between two looks at whether tasks that were cancelled have ended."""
+
+_ASK_AGAIN = 2.0
+"""Seconds until a service is asked again what an agreement came to."""
 
 
 class Leases:
@@ -93,6 +98,7 @@ class Leases:
         self._reserved: dict[str, Bought] = {}
         self._coming: set[str] = set()  # names of pilots that are being bought
         self._held: dict[str, HeldInstance] = {}
+        self._paid: dict[str, float | None] = {}  # seconds of pilots that went back, by name
         self._siblings = Siblings()
         self._retired: HeldInstance | None = None
         self._cleared = False
@@ -321,8 +327,34 @@ class Leases:
                 self._settling.guess(held, bought)
             self._say(f"{held.pilot.name} is to be ended later: {self._contact.plain(error)}")
         finally:
+            self._paid[held.pilot.name] = held.seconds
             del self._held[held.pilot.name]
             self.changed.set()
+
+    async def meter(self, lease: Lease) -> Metering | None:
+        """
+        How long a lease was held, by what the service charges; see Settles.
+
+        A lease of an earlier life is an agreement that is ended, and asked for, until the
+        service answers; of shared processors nothing is known once their instance is gone.
+        """
+        if lease.id in self._paid:
+            seconds = self._paid.pop(lease.id)
+            return None if seconds is None else Metering(seconds=seconds)
+        while True:
+            try:
+                await self.clear_up()
+                bought = self._record.last_of(lease.id)
+                if bought is None:
+                    return None
+                info = await self._contact.ask(self._contact.client.agreement(bought.agreement))
+                if info.state not in ("signed", "running"):
+                    had = lease.processor_seconds_for(info.charged) / lease.processors
+                    return Metering(seconds=max(0.0, had)) if had < math.inf else None
+            except SiteError as error:
+                if isinstance(error.__cause__, RemoteProblem) and error.__cause__.status == 404:
+                    return None
+            await asyncio.sleep(_ASK_AGAIN)
 
     async def _end_shared(self, held: HeldInstance, client: AsyncServiceClient) -> None:
         """What still runs there is killed, so that all that it came to has been counted."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bursar.broker.pilots import Pilot
 from bursar.dispatch.launch import Endpoint
+from bursar.market.lease import Lease
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
@@ -15,7 +16,7 @@ from bursar.model.status import SiteStatus
 from bursar.provisioning.recorded import USAGE
 from bursar.provisioning.view import SiteView
 from bursar.remote.messages import SiteInfo
-from bursar.sites.protocol import Begin
+from bursar.sites.protocol import Begin, Metering
 from bursar.sites.remote.contact import Contact
 from bursar.sites.remote.deal_record import DealRecord
 from bursar.sites.remote.held import HeldInstance
@@ -157,6 +158,15 @@ class RemoteSite:
         """Buys processors, or takes shared ones; see :class:`bursar.sites.protocol.Site`."""
         self._leases.on_event = on_event
         return await self._leases.acquire(pilot, endpoint, begin)
+
+    @property
+    def unwatched(self) -> float:
+        """Nothing: an agreement has an end, up to which its money is set aside; see Settles."""
+        return 0.0
+
+    async def meter(self, lease: Lease, watched: float | None) -> Metering | None:
+        """How long a lease's processors were held, by what the service charges; see Settles."""
+        return await self._leases.meter(lease)
 
     def _say(self, message: str) -> None:
         self._leases.on_event(f"{self._said.name}: {message}")
