@@ -408,7 +408,7 @@ FAULTS: Sequence[tuple[Callable[[Scene], None], dict[str, Any]]] = (
     (requeued, {}),
     (controller_away, {}),
     (controller_gone, {"seconds": 4.0, "count": 16}),
-    (budget_reached, {"budget": 0.5, "count": 400}),
+    (budget_reached, {"budget": 0.5, "count": 1000}),
     (budget_and_kill, {"budget": 0.5, "count": 400, "policy": "exponential"}),
 )
 
@@ -467,7 +467,10 @@ def main() -> None:
                     scene = Scene(folder / f"{number}", cluster, **how)
                     try:
                         fault(scene)
-                        print(row(str(fault.__doc__), scene, scene.held()), flush=True)
+                        held = scene.held()
+                        print(row(str(fault.__doc__), scene, held), flush=True)
+                        if not held.agrees or held.unsettled:
+                            print(scene.said, file=sys.stderr, flush=True)
                     except AssertionError as error:
                         print(f"| {fault.__doc__} | FAILED: {error} |", flush=True)
                     finally:

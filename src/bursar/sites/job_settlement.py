@@ -35,6 +35,7 @@ accounting may lag behind the queue."""
 
 _SOONEST, _SLOWER, _LATEST = 0.2, 1.3, 2.0  # seconds between two questions, and their growth
 _CANCEL_AGAIN = 5.0  # seconds
+_STOPPED = 3.0  # seconds that a job which has stopped has to end before its end is taken as final
 _SKEW = 60.0  # seconds by which the scheduler's clock may differ from ours
 _THERE = ("pending", "held", "running")
 
@@ -93,6 +94,7 @@ class JobSettlement:
         self._began: dict[str, float] = {}  # of jobs, as it was heard last
         self._cancel_at: dict[str, float] = {}  # when jobs are to be told again, loop time
         self._unknown: dict[str, float] = {}  # since when jobs are, loop time
+        self._stopped: dict[str, float] = {}  # since when jobs are stopping, loop time
         self._unanswered: set[str] = set()  # names of this life's requests that failed
         self.told: set[str] = set()
         """Jobs of which the scheduler's figure is in the file."""
@@ -243,9 +245,11 @@ class JobSettlement:
         now = asyncio.get_running_loop().time()
         if report.state in _THERE:
             self._unknown.pop(job, None)
-            return
+            usage = self._stopping(job, report, now)
+            if usage is None:
+                return
         before = sum(s.requeued - s.began for s in stints if s.requeued is not None)
-        if report.state == "ended" and usage is not None and usage.how is not None:
+        if usage is not None and usage.how is not None:
             has_run = usage.seconds > 0 or report.began is not None or before > 0
             seconds = usage.seconds + before
             began = report.began
@@ -257,6 +261,16 @@ class JobSettlement:
         since = self._unknown.setdefault(job, now)
         if now - since >= UNRECORDED:
             self._find(owed, self._worst(owed, stints))
+
+    def _stopping(self, job: str, report: JobReport, now: float) -> JobUsage | None:
+        """What a job took that has stopped, and whose nodes may not be heard of for minutes."""
+        began, ended = report.began, report.ended
+        if began is None or ended is None or report.processors is None:
+            return None
+        if now - self._stopped.setdefault(job, now) < _STOPPED:
+            return None
+        seconds = max(0.0, ended - began)
+        return JobUsage(id=job, processors=report.processors, seconds=seconds, how="unknown")
 
     def _worst(self, owed: _Owed, stints: Sequence[Stint]) -> Metering:
         """The most that a job may have held of which there is no record."""

@@ -112,7 +112,8 @@ class JobReport:
         In the scheduler's own words: why it waits, or how it ended, or what was wrong with
         what was said of it.
     began, ended
-        Seconds since the epoch; None: not yet, or unknown.
+        Seconds since the epoch; None: not yet, or unknown. A job that is running and has an end
+        has stopped, is charged up to then, and its processors are not free yet.
     until
         When its wall-clock limit is over, seconds since the epoch; None where unknown.
     processors

@@ -194,6 +194,8 @@ def _report(
         return JobReport(id=id, state="unknown", reason=str(error))
     begin, finish = moment(start), moment(end)
     waits = meaning.state in ("pending", "held")
+    # Slurm counts a job that is completing up to when it stopped, however long it takes to tidy up.
+    has_stopped = meaning.state == "ended" or "COMPLETING" in state.upper()
     # A job that was withdrawn while it waited has the moment of that as its start.
     began = None if waits or not where else begin
     return JobReport(
@@ -202,7 +204,7 @@ def _report(
         how=meaning.how,
         reason=said,
         began=began,
-        ended=finish if meaning.state == "ended" else None,
+        ended=finish if has_stopped else None,
         until=finish if meaning.state == "running" else None,
         processors=processors if processors > 0 else None,
         nodes=() if waits else where,
