@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,10 +150,13 @@ class Scene:
 
     def start(self) -> None:
         """The run begins, or goes on if there is one."""
-        resumed = (self.folder / "runs" / "r" / "run.json").exists()
+        made = self.folder / "runs" / "r"
+        resumed = (made / "run.json").exists()
+        if not resumed:  # killed while its folder was made: there is no run yet
+            shutil.rmtree(made, ignore_errors=True)
         words = ["--resume", "r"] if resumed else ["c.toml", "--sites", "s.toml", "--name", "r"]
         if self.budget is not None and not resumed:
-            words += ["--budget", f"{self.budget} SU"]
+            words += ["--budget", f"{self.budget} SU", "--anyway"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bursar", "run", *words],
             cwd=self.folder,
@@ -198,7 +202,7 @@ class Scene:
         while not what():
             assert self._process is not None
             if self._process.poll() is not None:
-                raise AssertionError(f"the run has ended: {self._process.communicate()[0]}")
+                raise AssertionError("the run has ended")
             if time.monotonic() > give_up:
                 raise AssertionError("it did not happen in time")
             time.sleep(0.02)
@@ -424,7 +428,12 @@ def random_kills(scene: Scene, rng: random.Random, rounds: int) -> int:
     """
     scene.start()
     for number in range(rounds):
-        time.sleep(rng.choice((rng.uniform(0.3, 3.0), rng.uniform(1.0, 10.0))))
+        if rng.random() < 0.7:  # while pilots run, as far as they do
+            with contextlib.suppress(AssertionError):
+                scene.until(lambda: scene.jobs("--states=R"), 10.0)
+            time.sleep(rng.uniform(0.0, 4.0))
+        else:  # while it begins, or looks after what was left
+            time.sleep(rng.uniform(0.3, 4.0))
         if not scene.kill():
             return number
         time.sleep(rng.choice((0.0, rng.uniform(0.0, 3.0))))
@@ -485,7 +494,7 @@ def main() -> None:
                         cluster,
                         policy=policy,
                         budget=2.0,
-                        count=60,
+                        count=200,
                         seconds=1.0,
                     )
                     try:

@@ -86,7 +86,7 @@ def test_thirty_random_kills(scenes: Callable[..., Scene], policy: str) -> None:
     rng = random.Random(f"1 {policy}")
     left = 30
     while left > 0:
-        scene = scenes(policy=policy, budget=2.0, count=60, seconds=1.0)
+        scene = scenes(policy=policy, budget=2.0, count=200, seconds=1.0)
         left -= max(1, random_kills(scene, rng, min(left, 6)))
         check(scene.held())
 

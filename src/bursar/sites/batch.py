@@ -604,15 +604,20 @@ class BatchSite:
             if self._lasts:
                 self._record.asks(request.name)
             else:
-                self._record.asks(request.name, pilots, self._clock())
+                host = socket.gethostname() if self._batch.ssh is None else ""
+                self._record.asks(request.name, pilots, self._clock(), host)
+            self._settlement.asks(request.name)
+            is_answered = False
             try:
                 jobs = await self._manager.submit(request)
+                is_answered = True
             except SiteError as error:
-                if error.transient:
-                    self._settlement.unanswered(request.name)
-                else:
+                if not error.transient:
                     self._record.refused(request.name)
+                    is_answered = True
                 raise
+            finally:
+                self._settlement.answered(request.name, clearly=is_answered)
             self._jobs.update(zip(jobs, pilots, strict=True))
             self._record.has(request.name, dict(zip(jobs, pilots, strict=True)))
             if self._lasts and self._record.lines > MOST_LINES:

@@ -20,8 +20,9 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     One line of the file; ``name`` is that of the request or of the reservation.
 
-    ``pilots`` are those that a request is for, in the order of its jobs; ``at`` is when that
-    happened, ``until`` when the job's wall-clock limit is over, seconds since the epoch.
+    ``pilots`` are those that a request is for, in the order of its jobs, ``host`` is the machine
+    on which its command runs; ``at`` is when that happened, ``until`` when the job's wall-clock
+    limit is over, seconds since the epoch.
     """
 
     kind: Kind
@@ -29,6 +30,7 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     job: str = ""
     pilot: str = ""
     pilots: tuple[str, ...] = ()
+    host: str = ""
     at: float = 0.0
     until: float | None = None
 
@@ -52,10 +54,13 @@ class Handed:
         That it is for, in the order of its jobs.
     at
         Seconds since the epoch.
+    host
+        Machine on which the command ran that carried it; empty: it ran elsewhere.
     """
 
     pilots: tuple[str, ...] = ()
     at: float = 0.0
+    host: str = ""
 
 
 @dataclass(slots=True)
@@ -124,9 +129,9 @@ class JobRecord:
         self.lines = 0
         """That were written since the file was made or tidied."""
 
-    def asks(self, name: str, pilots: Sequence[str] = (), at: float = 0.0) -> None:
+    def asks(self, name: str, pilots: Sequence[str] = (), at: float = 0.0, host: str = "") -> None:
         """A request for pilots is about to be handed in."""
-        self._append([_Line("asked", name, pilots=tuple(pilots), at=at)])
+        self._append([_Line("asked", name, pilots=tuple(pilots), host=host, at=at)])
 
     def refused(self, name: str) -> None:
         """It was not taken."""
@@ -168,7 +173,7 @@ class JobRecord:
         """
         left = self.read()
         lines = [
-            _Line("asked", name, pilots=handed.pilots, at=handed.at)
+            _Line("asked", name, pilots=handed.pilots, host=handed.host, at=handed.at)
             for name, handed in left.requests.items()
         ]
         lines += [
@@ -185,7 +190,9 @@ class JobRecord:
         for line in read_lines(self._path, _Line):
             match line.kind:
                 case "asked":
-                    found.requests[line.name] = Handed(pilots=line.pilots, at=line.at)
+                    found.requests[line.name] = Handed(
+                        pilots=line.pilots, at=line.at, host=line.host
+                    )
                 case "refused":
                     found.requests.pop(line.name, None)
                 case "job":

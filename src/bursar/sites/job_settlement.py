@@ -9,7 +9,9 @@ job may have held is taken.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+import os
+import socket
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from bursar.market.lease import Lease
 from bursar.model.errors import SiteError
 from bursar.provisioning.lrm.manager import JobReport, JobUsage, ResourceManager
 from bursar.provisioning.recorded import PilotUsage
-from bursar.sites.job_record import Finds, JobRecord, Leftovers, Stint
+from bursar.sites.job_record import Finds, Handed, JobRecord, Leftovers, Stint
 from bursar.sites.job_watch import LATEST
 from bursar.sites.protocol import Metering
 
@@ -28,6 +30,9 @@ LATE = 120.0
 Seconds in which a request that a killed process made may still become a job: the command that
 carries it waits for the scheduler, and outlives who started it.
 """
+
+SUBMITTERS = frozenset({"sbatch", "qsub", "bsub", "flux"})
+"""Names of the commands that carry requests."""
 
 UNRECORDED = 10.0
 """Seconds for which a job is in no list and no record before it is taken to be in none for good:
@@ -95,7 +100,8 @@ class JobSettlement:
         self._cancel_at: dict[str, float] = {}  # when jobs are to be told again, loop time
         self._unknown: dict[str, float] = {}  # since when jobs are, loop time
         self._stopped: dict[str, float] = {}  # since when jobs are stopping, loop time
-        self._unanswered: set[str] = set()  # names of this life's requests that failed
+        self._under_way: set[str] = set()  # names of this life's requests
+        self._unanswered: set[str] = set()  # of these, such as failed
         self.told: set[str] = set()
         """Jobs of which the scheduler's figure is in the file."""
         self.is_owed = False
@@ -125,9 +131,15 @@ class JobSettlement:
             del self._began[report.id]
             self._record.requeued(report.id, self._clock())
 
-    def unanswered(self, name: str) -> None:
-        """The command of a request of this life has ended without a clear answer."""
-        self._unanswered.add(name)
+    def asks(self, name: str) -> None:
+        """A request of this life is about to be handed in."""
+        self._under_way.add(name)
+
+    def answered(self, name: str, *, clearly: bool) -> None:
+        """The command of a request of this life has ended, and said what became of it, or not."""
+        self._under_way.discard(name)
+        if not clearly:
+            self._unanswered.add(name)
 
     async def close(self) -> None:
         """Asks no more."""
@@ -194,9 +206,11 @@ class JobSettlement:
         jobs = {pilot: job for job, pilot in left.jobs.items()}
         doubtful = [owed for owed in waiting if owed.lease.id not in jobs]
         if doubtful and left.requests:
+            # Before the scheduler is asked: what a command does in between is seen there.
+            gone = {name for name, handed in left.requests.items() if not self._may_come(handed)}
             found = await self.adopt(left)
             jobs |= {pilot: job for job, pilot in found.items()}
-            self._judge_requests(left)
+            self._judge_requests(left, gone)
         known = [owed for owed in waiting if owed.lease.id in jobs]
         for owed in doubtful:
             if owed.lease.id not in jobs and not _is_awaited(owed.lease.id, self._record.read()):
@@ -216,14 +230,17 @@ class JobSettlement:
             job = jobs[owed.lease.id]
             self._settle(owed, job, reports[job], usage.get(job), left.stints.get(job, []))
 
-    def _judge_requests(self, left: Leftovers) -> None:
+    def _may_come(self, handed: Handed) -> bool:
+        """Whether a request of a killed life may still become a job."""
+        if handed.at and self._clock() - handed.at > LATE:
+            return False
+        return handed.host != socket.gethostname() or _is_submitting()
+
+    def _judge_requests(self, left: Leftovers, gone: Collection[str]) -> None:
         """Requests that have not become jobs, and will not any more, are written off."""
-        now = self._clock()
-        still_open = self._record.read().requests
-        for name, handed in left.requests.items():
-            if name not in still_open:
-                continue
-            if name in self._unanswered or (handed.at and now - handed.at > LATE):
+        written_off = (self._unanswered | set(gone)) - self._under_way
+        for name in self._record.read().requests:
+            if name in left.requests and name in written_off:
                 self._record.refused(name)
 
     async def _cancel(self, jobs: Sequence[str]) -> None:
@@ -249,12 +266,13 @@ class JobSettlement:
             if usage is None:
                 return
         before = sum(s.requeued - s.began for s in stints if s.requeued is not None)
+        if usage is not None and usage.is_whole:
+            before = 0.0
         if usage is not None and usage.how is not None:
             has_run = usage.seconds > 0 or report.began is not None or before > 0
             seconds = usage.seconds + before
-            began = report.began
-            if before:
-                began = stints[0].began
+            # The first time counts of a job that was put back into the queue.
+            began = stints[0].began if stints else report.began
             self._keep(owed, job, usage, seconds)
             self._find(owed, Metering(began=began, seconds=seconds if has_run else None))
             return
@@ -312,6 +330,16 @@ class JobSettlement:
     def _find(self, owed: _Owed, metering: Metering) -> None:
         if not owed.found.done():
             owed.found.set_result(metering)
+
+
+def _is_submitting() -> bool:
+    """Whether a command of this user's that submits jobs runs on this machine."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_own = process.stat().st_uid == os.getuid()
+            if is_own and (process / "comm").read_text().strip() in SUBMITTERS:
+                return True
+    return False
 
 
 def _is_awaited(pilot: str, left: Leftovers) -> bool:

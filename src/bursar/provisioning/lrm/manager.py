@@ -277,12 +277,15 @@ class JobUsage:
         That it held, and how long.
     how
         It ended; None: it runs.
+    is_whole
+        Whether the seconds hold the times before the job was put back into the queue, if it was.
     """
 
     id: str
     processors: int
     seconds: float
     how: How | None
+    is_whole: bool = False
 
     @property
     def cpu_seconds(self) -> float:

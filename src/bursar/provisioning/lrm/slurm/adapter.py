@@ -86,6 +86,7 @@ class Slurm:
         self._seen: set[str] = set()  # others of this user's that were asked for by name
         self._cancelled: set[str] = set()
         self._ran: set[str] = set()  # jobs that were listed as running
+        self._requeued: set[str] = set()  # of these, such as were put back into the queue
         self._raw: dict[str, str] = {}
         self._accounting = True  # until it says otherwise
 
@@ -304,7 +305,11 @@ class Slurm:
             )
         wanted = set(ids)
         self._raw.update((id, raw) for id, raw in status.raw.items() if id in wanted)
-        self._ran.update(id for id in wanted & status.reports.keys() if _has_begun(status, id))
+        for id in wanted & status.reports.keys():
+            if _has_begun(status, id):
+                self._ran.add(id)
+            elif id in self._ran:
+                self._requeued.add(id)
         self._seen.update(reading.parents(wanted & status.reports.keys()))
         return status
 
@@ -391,7 +396,29 @@ class Slurm:
             usage = reading.usage_of(report, time.time())
             if usage is not None:
                 found[id] = usage
+        again = [id for id in found if id in self._requeued and reports[id].state == "ended"]
+        for id, stints in (await self._stints(again)).items():
+            found[id] = replace(
+                found[id],
+                processors=max(processors for processors, _ in stints),
+                seconds=sum(seconds for _, seconds in stints),
+                is_whole=True,
+            )
         return found
+
+    async def _stints(self, ids: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
+        """Each time that jobs ran which were put back into the queue, where that is recorded."""
+        if not ids:
+            return {}
+        raw = {self._raw.get(id, id): id for id in ids}
+        kind = "--duplicates" if self._accounting else "--completion"
+        answer = await self.shell.run(
+            ["sacct", kind, "-X", "-n", "-P", f"--jobs={','.join(raw)}",
+             f"--format={reading.COMPLETIONS}"],
+            environment=EPOCH,
+        )  # fmt: skip
+        stints = reading.read_stints(answer.stdout) if answer.status == 0 else {}
+        return {raw[job]: times for job, times in stints.items() if job in raw}
 
     async def shrink(self, id: str, nodes: Sequence[str]) -> None:
         """

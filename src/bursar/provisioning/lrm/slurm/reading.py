@@ -260,6 +260,23 @@ def read_completions(text: str) -> Status:
     return status
 
 
+def read_stints(text: str) -> dict[str, list[tuple[int, float]]]:
+    """
+    Processors and seconds of each time that a job ran, by its raw id.
+
+    Of a job that was put back into the queue there is a line for each, with its state of then.
+    """
+    found: dict[str, list[tuple[int, float]]] = {}
+    for line in text.splitlines():
+        parts = line.split("|")
+        if len(parts) != 6 or not parts[0].isdecimal() or not parts[4].isdecimal():
+            continue
+        start, end, processors = moment(parts[2]), moment(parts[3]), int(parts[4])
+        if start is not None and end is not None and processors:
+            found.setdefault(parts[0], []).append((processors, max(0.0, end - start)))
+    return found
+
+
 def usage_of(report: JobReport, now: float) -> JobUsage | None:
     """What a job took; None when that cannot be said."""
     if report.state not in ("running", "ended"):
