@@ -540,7 +540,11 @@ class Provision:
             return
         if pilot.whole:
             self._write(self._guard.close(pilot.name, origin + pilot.end))
-        elif carried.is_asked and self._settlements.keeps_count(pilot.site):
+        elif (
+            carried.is_asked
+            and not pilot.booked  # from its begin on, used or not
+            and self._settlements.keeps_count(pilot.site)
+        ):
             self._settlements.end(pilot.name)
         else:
             self._write(self._guard.close(pilot.name, self._dispatcher.now()))
