@@ -158,6 +158,15 @@ def simulate(
         strategy is not None or (provisioning == "planned" and processors is None)
     ):
         strategy, campaign = choose_strategy(campaign, grid.sites, strategy)
+    work: dict[int, float] | None = None
+    if chance.hidden:
+        if strategy is None:
+            raise InputError(
+                "only a strategy can do without runtimes, for a bag of tasks: "
+                "name one with --strategy",
+                where="hide-runtimes",
+            )
+        campaign, work = _with_hidden_runtimes(campaign)
     simulator = Simulator(
         campaign,
         grid,
@@ -169,10 +178,11 @@ def simulate(
         brokering=brokering,
         copies=copies_now(brokering, campaign),
         dynamic=provisioning == "dynamic",
+        work=work,
         progress=progress,
     )
 
-    def work() -> dict[str, Any]:
+    def carry_out() -> dict[str, Any]:
         plan: Plan | None = None
         proposal: dict[str, Any] = {}
         if brokering is not None:
@@ -202,7 +212,15 @@ def simulate(
                 plan = _best(campaign.goal, plan, simulator)
         return simulator.carry_out(plan, proposal, name=name, runs=Path(runs), argv=argv)
 
-    return Simulation(outside_loops(work))
+    return Simulation(outside_loops(carry_out))
+
+
+def _with_hidden_runtimes(campaign: Campaign) -> tuple[Campaign, dict[int, float]]:
+    """The campaign without runtimes, and the seconds at speed 1 that its tasks really take."""
+    workflow = campaign.workflow
+    work = {number: task.runtime or 0.0 for number, task in enumerate(workflow.tasks)}
+    unknown = replace(workflow, tasks=tuple(replace(task, runtime=None) for task in workflow.tasks))
+    return replace(campaign, workflow=unknown), work
 
 
 def _as_simulated(site: SiteFacts) -> SiteFacts:

@@ -102,6 +102,14 @@ def simulate_campaign(
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Of these draws.", rich_help_panel=CHANCE)
     ] = 0,
+    hidden: Annotated[
+        bool,
+        typer.Option(
+            "--hide-runtimes",
+            help="Tell the strategy no runtimes: it has to learn them.",
+            rich_help_panel=CHANCE,
+        ),
+    ] = False,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Start even if the goal cannot be met.")
     ] = False,
@@ -165,7 +173,7 @@ def simulate_campaign(
             processors=processors,
             method=method,
             scheduler=scheduler,
-            chance=Chance(spread=spread, failures=failures, seed=seed),
+            chance=Chance(spread=spread, failures=failures, seed=seed, hidden=hidden),
             anyway=anyway,
             name=name,
             runs=runs,

@@ -1,7 +1,7 @@
 """The experiments there are."""
 
 from bursar.model.errors import InputError, nearest
-from bursar.papers import datagrid, drp, escience06, hpdc07, market, nimrodg
+from bursar.papers import datagrid, drp, escience06, hpdc07, market, nimrodg, nimrodg_own
 from bursar.papers.documenting import LIVE
 from bursar.papers.experiment import Experiment
 
@@ -20,6 +20,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *hpdc07.EXPERIMENTS,
     *market.EXPERIMENTS,
     *nimrodg.EXPERIMENTS,
+    nimrodg_own.EXPERIMENT,
 )
 
 

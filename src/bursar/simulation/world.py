@@ -25,6 +25,8 @@ class Chance:
         Share of attempts that fail, at a uniformly drawn part of their time.
     seed
         Of all draws: the same for a task, or its same attempt, whatever else happens.
+    hidden
+        Whether runtimes are kept from whoever decides: nothing is estimated then.
 
     Raises
     ------
@@ -35,6 +37,7 @@ class Chance:
     spread: float = 0.0
     failures: float = 0.0
     seed: int = 0
+    hidden: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.spread < math.inf:
