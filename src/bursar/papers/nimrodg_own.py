@@ -176,8 +176,8 @@ def _of_kind(rows: Sequence[Row], by: str, spread: float) -> list[Finding]:
     out_of_reach = sum(JOBS - row["most"] for row in own)
     return [
         Finding(
-            what=f"{what}: per cent above the rule in each scenario, at most {MOST_ABOVE:g}",
-            paper="",
+            what=f"{what}: per cent above the rule",
+            paper=f"at most {MOST_ABOVE:g} in each scenario",
             ours=f"worst {_scenario_words(worst)}: {np.mean(compared[worst]):+.2f} %"
             if worst
             else "both keep the limits nowhere",
@@ -190,8 +190,8 @@ def _of_kind(rows: Sequence[Row], by: str, spread: float) -> list[Finding]:
             f"jobs within both limits for some of {seeds} seeds",
         ),
         Finding(
-            what=f"{what}: mean per cent above the rule, below 0",
-            paper="",
+            what=f"{what}: per cent above the rule, over all scenarios",
+            paper="below 0 in the mean",
             ours=f"{Summary.of(values)} %" if spread else f"{np.mean(values):.2f} %",
             comparisons=(_at_most(values, BELOW, "", chance=bool(spread)),) if values else (),
             own=True,
@@ -199,8 +199,8 @@ def _of_kind(rows: Sequence[Row], by: str, spread: float) -> list[Finding]:
             f"above the linear bound by {_over_bound(own):.2f} % in the mean",
         ),
         Finding(
-            what=f"{what}: jobs lost, no more than by the rule",
-            paper="",
+            what=f"{what}: jobs lost",
+            paper="no more than by the rule",
             ours=f"{lost[by]} of {JOBS * len(own):,}; the rule {lost[RULE]}; "
             f"out of reach of any schedule {out_of_reach}",
             comparisons=(
