@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import bursar
 from bursar.api.simulating import simulate
 from bursar.dispatch.journal import read_journal
 from bursar.market.ledger import Ledger
@@ -140,3 +141,41 @@ def test_a_dearer_price_ahead_is_never_paid(tmp_path: Path) -> None:
 
     assert told["cost"] == pytest.approx(5.0)
     assert told["makespan_s"] == pytest.approx(5 * HOUR)
+
+
+@pytest.mark.parametrize(("hours", "cost"), [(5.0, 5.0), (5.5, 2.5), (24.0, 2.5)], ids=str)
+@pytest.mark.parametrize("kind", ["simulated", "local"])
+def test_a_plan_that_begins_later_has_the_price_of_a_booking(
+    tmp_path: Path, kind: str, hours: float, cost: float
+) -> None:
+    """Agreed when the plan is signed; with too little time to wait, the plan begins now."""
+    file = tmp_path / "sites.toml"
+    file.write_text(UNI.replace("simulated", kind) + ADVANCE)
+
+    chosen = bursar.plan(campaign(5, hours), file).chosen
+
+    assert chosen is not None
+    assert chosen.cost == pytest.approx(cost)
+    begin = min(placement.start for placement in chosen.placements)
+    assert begin == pytest.approx(0.0 if cost == 5.0 else HOUR / 2)
+
+
+def test_without_a_deadline_a_plan_does_not_wait(tmp_path: Path) -> None:
+    """Nothing but time counts then."""
+    file = tmp_path / "sites.toml"
+    file.write_text(UNI + ADVANCE)
+    wanted = campaign(5, 1)
+
+    chosen = bursar.plan(Campaign(name="c", workflow=wanted.workflow), file).chosen
+
+    assert chosen is not None
+    assert chosen.makespan == pytest.approx(5 * HOUR)
+
+
+def test_a_planned_run_pays_what_its_bookings_cost(tmp_path: Path) -> None:
+    """From the plan to the bill, the leases begin when they were booked for."""
+    told = simulated(tmp_path, 5, 24, UNI, ADVANCE, strategy=None)
+
+    assert (told["provisioning"], told["succeeded"]) == ("planned", 5)
+    assert told["cost"] == pytest.approx(2.5)
+    assert min(lease.start for lease in told["leases"]) == pytest.approx(HOUR / 2)

@@ -1,15 +1,17 @@
 """From a campaign and its sites to a proposal."""
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bursar.api.brokering import suitable
 from bursar.api.proposal import Proposal
 from bursar.api.sites import Sites, on_offer, resolve_sites
-from bursar.broker.trading import at_prices
+from bursar.broker.trading import at_prices, ways_ahead
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
+from bursar.model.goal import Goal
 from bursar.model.site import SiteFacts
 from bursar.planning.limits import Limits, OnProgress
 from bursar.planning.policy import Method, Scheduler
@@ -68,33 +70,74 @@ def plan(
 
     campaign = resolve_campaign(campaign)
     facts = suitable(campaign, on_offer(resolve_sites(sites)))
-    if any(site.pricing is not None for site in facts):
-        if moment is None and not any(site.kind == "simulated" for site in facts):
-            facts = _at_prices_now(facts)
-        else:
-            facts = at_prices(facts, moment or 0.0)
     if processors is not None:
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)
-    front = trade_off(
-        campaign.workflow,
-        facts,
-        method=method,
-        scheduler=scheduler,
-        goal=campaign.goal,
-        processors=None if processors is None else (processors,),
-        currency=currency,
-        whole=whole,
-        limits=limits,
-        on_progress=on_progress,
-    )
-    return Proposal(campaign=campaign, front=front, choice=choose(front, campaign.goal))
+    proposals: list[Proposal] = []
+    for offered in _offered(facts, moment):
+        try:
+            front = trade_off(
+                campaign.workflow,
+                offered,
+                method=method,
+                scheduler=scheduler,
+                goal=campaign.goal,
+                processors=None if processors is None else (processors,),
+                currency=currency,
+                whole=whole,
+                limits=limits,
+                on_progress=on_progress,
+            )
+        except InputError:
+            if not proposals:
+                raise
+            continue  # what begins later need not hold every task
+        choice = choose(front, campaign.goal)
+        proposals.append(Proposal(campaign=campaign, front=front, choice=choice))
+    return min(proposals, key=_badness(proposals, campaign.goal))
 
 
-def _at_prices_now(facts: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
+def _offered(facts: tuple[SiteFacts, ...], moment: float | None) -> Iterator[tuple[SiteFacts, ...]]:
+    """The sites at their prices; once more for each way to book what begins later."""
+    if all(site.pricing is None for site in facts):
+        yield facts
+        return
+    for ahead in ways_ahead(facts):
+        if moment is None and not any(site.kind == "simulated" for site in facts):
+            yield _at_prices_now(facts, ahead)
+        else:
+            yield at_prices(facts, moment or 0.0, ahead=ahead)
+
+
+def _badness(
+    proposals: Sequence[Proposal], goal: Goal
+) -> Callable[[Proposal], tuple[bool, float, float]]:
+    """Orders proposals as the goal orders plans; those that do not meet it come last."""
+    if len(proposals) == 1:
+        return lambda proposal: (False, 0.0, 0.0)
+    plans = [proposal.chosen for proposal in proposals if proposal.chosen is not None]
+    dearest = max((plan.cost or 0.0 for plan in plans), default=0.0) or 1.0
+    longest = max((plan.makespan or 0.0 for plan in plans), default=0.0) or 1.0
+    weight = goal.trade_off
+    if weight is None:
+        weight = 0.0 if goal.deadline is None else 1.0
+
+    def order(proposal: Proposal) -> tuple[bool, float, float]:
+        plan = proposal.chosen
+        if plan is None or plan.cost is None or plan.makespan is None:
+            return plan is None, math.inf, math.inf
+        cost, time = plan.cost / dearest, plan.makespan / longest
+        return False, round(weight * cost + (1 - weight) * time, 9), cost + time
+
+    return order
+
+
+def _at_prices_now(
+    facts: tuple[SiteFacts, ...], ahead: Mapping[str, float]
+) -> tuple[SiteFacts, ...]:
     """Prices as owners set them by what all runs on this machine have used and paid."""
     with known_owners() as owners:
-        return at_prices(facts, time.time(), owners)
+        return at_prices(facts, time.time(), owners, ahead)
 
 
 def resolve_campaign(campaign: Campaign | str | Path) -> Campaign:

@@ -6,10 +6,10 @@ job by job through its trade server: a quote, an acceptance, an agreement that h
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Protocol
 
 from bursar.market.agreement import Agreement, DealTemplate
@@ -106,7 +106,9 @@ class Trading:
         self._exchange = Exchange([self._manager, *self._servers.values()])
         self._deals = 0
 
-    def price(self, site: SiteFacts, seconds: float, now: float) -> float | None:
+    def price(
+        self, site: SiteFacts, seconds: float, now: float, ahead: float = 0.0
+    ) -> float | None:
         """
         Return what a site asks now for a processor, currency units per processor-second.
 
@@ -116,6 +118,8 @@ class Trading:
             For how long the processor is wanted.
         now
             Seconds since the begin of the campaign.
+        ahead
+            How long after now the use begins, seconds.
         """
         server = self._servers.get(site.name)
         if server is None or site.pricing is None:
@@ -123,8 +127,8 @@ class Trading:
         if self._owners is not None:
             server.take_up(self._owners.state_of(site))
         moment = self.epoch + now
-        asked = server.asked(self._manager.name, 1, seconds, moment, moment)
-        return unit_price(site.pricing, asked)
+        start = _after(moment, ahead)
+        return unit_price(site.pricing, server.asked(self._manager.name, 1, seconds, start, moment))
 
     def ahead(self, site: SiteFacts, now: float, seconds: float) -> tuple[Period, ...]:
         """
@@ -227,9 +231,7 @@ class Trading:
         if server is None:
             return None
         moment = self.epoch + now
-        start = moment + ahead
-        while start - moment < ahead:  # rounded, it would be a step of the price too late
-            start = math.nextafter(start, math.inf)
+        start = _after(moment, ahead)
         with self._speaking(site.name, server):
             return self._buy(site, server, seconds, start, moment, limit)
 
@@ -297,10 +299,15 @@ class Trading:
 
 
 def at_prices(
-    sites: Sequence[SiteFacts], moment: float, owners: OwnersState | None = None
+    sites: Sequence[SiteFacts],
+    moment: float,
+    owners: OwnersState | None = None,
+    ahead: Mapping[str, float] | None = None,
 ) -> tuple[SiteFacts, ...]:
     """
     Sites at the prices that hold at a moment, for whoever buys a processor for an hour.
+
+    Where booking ahead has another price, a slot that begins later has the price of its begin.
 
     Parameters
     ----------
@@ -308,18 +315,68 @@ def at_prices(
         Seconds since the epoch.
     owners
         What owners remember of demand and of the customer; None: nothing.
+    ahead
+        By the names of sites: how long after the moment all that is used there begins,
+        seconds. What they offer before is left out.
     """
     trading = Trading(sites, epoch=moment, owners=owners)
+    ahead = ahead or {}
 
     def at(site: SiteFacts) -> SiteFacts:
         price = trading.price(site, 3600.0, 0.0)
         if site.pricing is None or price is None:
             return site
-        slots = site.slots and tuple(replace(slot, unit_price=price) for slot in site.slots)
+        if not leads(site.pricing):
+            slots = site.slots and tuple(replace(slot, unit_price=price) for slot in site.slots)
+            return replace(site, unit_price=price, slots=slots)
+        begin = ahead.get(site.name, 0.0)
+        if site.slots is None and begin <= 0:
+            return replace(site, unit_price=price)
+        slots = tuple(
+            replace(
+                slot,
+                start=start,
+                duration=slot.end - start,
+                unit_price=trading.price(site, 3600.0, 0.0, start),
+            )
+            for slot in site.offers
+            if (start := max(begin, slot.start)) < slot.end
+            and (slot.divisible or start == slot.start)
+        )
         return replace(site, unit_price=price, slots=slots)
 
     return tuple(at(site) for site in sites)
 
+
+def ways_ahead(sites: Sequence[SiteFacts]) -> list[dict[str, float]]:
+    """
+    From when on a plan may use each site: from its begin, or from a step of its advance price.
+
+    Each combination where they are few; else all sites alike, each at its first step, its
+    second, and so on.
+    """
+    steps = {site.name: leads(site.pricing) for site in sites if site.pricing is not None}
+    steps = {name: found for name, found in steps.items() if found}
+    if math.prod(1 + len(found) for found in steps.values()) <= _WAYS:
+        return [
+            dict(zip(steps, way, strict=True))
+            for way in product(*((0.0, *found) for found in steps.values()))
+        ]
+    most = max(len(found) for found in steps.values())
+    alike = [{n: found[min(i, len(found) - 1)] for n, found in steps.items()} for i in range(most)]
+    return [{}, *alike[:_WAYS]]
+
+
+def _after(moment: float, seconds: float) -> float:
+    """A moment so much later; rounded down, it would be a step of the price too early."""
+    later = moment + seconds
+    while later - moment < seconds:
+        later = math.nextafter(later, math.inf)
+    return later
+
+
+_WAYS = 8
+"""Ways to book that a plan tries at the most."""
 
 _SHORTEST = 1e-3
 _CLOSE = 1e-9
