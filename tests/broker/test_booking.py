@@ -1,16 +1,27 @@
 """Jobs booked ahead at an owner's advance price."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import bursar
+from bursar.api.prospect import NOTHING_YET
 from bursar.api.simulating import simulate
+from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
+from bursar.broker.economy import Economy
+from bursar.broker.trading import Trading
 from bursar.dispatch.journal import read_journal
+from bursar.market.agreement import Agreement
 from bursar.market.ledger import Ledger
+from bursar.model.admission import Refusal
 from bursar.model.campaign import Campaign
 from bursar.model.goal import Goal
+from bursar.model.pricing import Advance, Pricing
+from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.runs.provision import leases_of
@@ -179,3 +190,62 @@ def test_a_planned_run_pays_what_its_bookings_cost(tmp_path: Path) -> None:
     assert (told["provisioning"], told["succeeded"]) == ("planned", 5)
     assert told["cost"] == pytest.approx(2.5)
     assert min(lease.start for lease in told["leases"]) == pytest.approx(HOUR / 2)
+
+
+def economy(jobs: int, pricing: Pricing, hours: float) -> Economy:
+    """Our own strategy on a site of one processor."""
+    site = SiteFacts(name="uni", unit_price=1 / HOUR, pricing=pricing)
+    trading = Trading([site], epoch=1_000_000_000.0)
+    tasks = [Task(id=str(i), runtime=HOUR) for i in range(jobs)]
+    goal = Goal(deadline=hours * HOUR)
+    return Economy(tasks, [site], goal, "adaptive", trading=trading)
+
+
+def test_what_was_booked_goes_back_when_the_deadline_comes_nearer() -> None:
+    """Before its begin that costs nothing; its job is bought or booked elsewhere, or left."""
+    pricing = Pricing(1 / HOUR, (Advance(steps=((HOUR, 0.5),)),))
+    made = economy(1, pricing, 10)
+    past = replace(NOTHING_YET, epoch=1_000_000_000.0)
+    (pilot,) = made.begin(past)
+    assert (pilot.booked, pilot.start, pilot.unit_price) == (True, HOUR, 0.5 / HOUR)
+    (kind, text), *_ = made.news()
+    assert kind == BOOKING
+    assert msgspec.json.decode(text, type=Booking).lease == pilot.name
+
+    (instead,) = made.amend(Goal(deadline=1.5 * HOUR))
+
+    assert not made.holds(pilot.name)
+    assert (instead.booked, instead.start, instead.unit_price) == (False, None, 1 / HOUR)
+    assert (BOOKING_OVER, pilot.name) in made.news()
+
+
+def test_an_owner_keeps_a_booked_processor_for_who_booked_it() -> None:
+    """Nobody else gets it for that time; given back, anybody does."""
+    site = SiteFacts(
+        name="uni", unit_price=1.0, pricing=Pricing(1.0, (Advance(steps=((60.0, 0.5),)),))
+    )
+    trading = Trading([site], epoch=1_000_000_000.0)
+    booked = trading.buy(site, 100.0, 0.0, math.inf, ahead=60.0)
+    assert isinstance(booked, Agreement)
+    assert (booked.start, booked.unit_price) == (1_000_000_060.0, 0.5)
+
+    assert isinstance(trading.buy(site, 61.0, 0.0, math.inf), Refusal)
+    assert isinstance(trading.buy(site, 60.0, 0.0, math.inf), Agreement)
+    trading.over("uni", booked.id, 0.0)
+    assert isinstance(trading.buy(site, 10.0, 90.0, math.inf), Agreement)
+
+
+def test_an_agreement_of_an_earlier_life_holds_its_time() -> None:
+    """And its name: another agreement gets another one."""
+    site = SiteFacts(
+        name="uni", unit_price=1.0, pricing=Pricing(1.0, (Advance(steps=((60.0, 0.5),)),))
+    )
+    first = Trading([site], epoch=1_000_000_000.0).buy(site, 100.0, 0.0, math.inf, ahead=60.0)
+    assert isinstance(first, Agreement)
+    again = Trading([site], epoch=1_000_000_000.0)
+    again.restore("uni", first)
+
+    assert isinstance(again.buy(site, 100.0, 0.0, math.inf), Refusal)
+    other = again.buy(site, 100.0, 0.0, math.inf, ahead=200.0)
+    assert isinstance(other, Agreement)
+    assert other.id != first.id

@@ -97,7 +97,7 @@ def test_jobs_are_booked_and_paid_at_the_advance_price(ahead: Any) -> None:
     assert min(lease.start for lease in leases) - begin >= 3.0 - 1e-3
 
 
-@pytest.mark.parametrize("pause", [0.0, 4.0], ids=str)
+@pytest.mark.parametrize("pause", [0.0, pytest.param(4.0, marks=pytest.mark.long)], ids=str)
 def test_a_booking_survives_the_run_that_made_it(ahead: Any, pause: float) -> None:
     """
     Killed before its bookings begin, a run keeps them, and pays for each once.
