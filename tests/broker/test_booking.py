@@ -249,3 +249,21 @@ def test_an_agreement_of_an_earlier_life_holds_its_time() -> None:
     other = again.buy(site, 100.0, 0.0, math.inf, ahead=200.0)
     assert isinstance(other, Agreement)
     assert other.id != first.id
+
+
+@pytest.mark.parametrize("now", [0.25 * HOUR, 1.25 * HOUR], ids=["early", "late"])
+def test_a_resumed_run_takes_its_bookings_up_as_they_were(now: float) -> None:
+    """The same lease, begin, length and price, whether they are to begin or have begun."""
+    pricing = Pricing(1 / HOUR, (Advance(steps=((HOUR, 0.5),)),))
+    before = economy(2, pricing, 10)
+    (pilot,) = before.begin(replace(NOTHING_YET, epoch=1_000_000_000.0))
+    texts = [text for kind, text in before.news() if kind == BOOKING]
+    after = economy(2, pricing, 10)
+
+    again, *others = after.begin(
+        replace(NOTHING_YET, epoch=1_000_000_000.0, clock=lambda: now, bookings=texts, pilots=1)
+    )
+
+    assert again == pilot
+    assert after.holds(pilot.name)
+    assert all(set(other.tasks).isdisjoint(pilot.tasks) for other in others)

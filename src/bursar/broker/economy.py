@@ -144,8 +144,7 @@ class Economy:
     def begin(self, past: Past) -> list[Pilot]:
         """See :class:`bursar.broker.supply.Supply`."""
         self._take_up(past)
-        now = past.clock()
-        kept = [self._pilot(held, held.tasks, now) for held in self._held.values()]
+        kept = [self._pilot(held, held.tasks, held.begin) for held in self._held.values()]
         return [*kept, *self._decide()]
 
     def outlook(self, past: Past) -> Outlook | None:

@@ -500,6 +500,7 @@ class Execution:
             settlements=self.settlements,
         )
         if self._tasks and self.dispatcher.is_done:
+            self._give_back_bookings(leases)
             return
         if self.pooling is not None:
             self.pooling.begin(self.provision)
@@ -508,11 +509,15 @@ class Execution:
             await self._sign(self._plan)
         else:
             self._supply(self._just_in_time, self._just_in_time.begin(self._standing(past)))
-            for name in self._bookings:
-                if name in leases and not self.provision.carries(name):  # nobody wants it
-                    before = math.nextafter(leases[name].start, -math.inf)
-                    text = msgspec.json.encode(self.guard.close_lost(leases[name], before)).decode()
-                    self._note("lease", text, self.guard.transfers())
+            self._give_back_bookings(leases)
+
+    def _give_back_bookings(self, leases: Mapping[str, Lease]) -> None:
+        """What an earlier life has booked and nobody takes up goes back: its begin is to come."""
+        for name in self._bookings:
+            if name in leases and not self.provision.carries(name):
+                before = math.nextafter(leases[name].start, -math.inf)
+                ended = self.guard.close_lost(leases[name], before)
+                self._note("lease", msgspec.json.encode(ended).decode(), self.guard.transfers())
 
     async def _settle_what_was_left(
         self, leases: Iterable[Lease], last_seen: float, missed: Mapping[str, float]

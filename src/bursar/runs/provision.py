@@ -66,6 +66,7 @@ class _Carried:
     since: float = 0.0
     is_asked: bool = False  # of its site
     until: float = math.inf
+    has_room: bool = False  # of what was booked: no other pilot of ours holds its processors
     is_late: bool = False  # we are: its processors are kept, and paid, from its begin on
     more: float = 0.0  # seconds of the next extension
     task: asyncio.Task[None] | None = None
@@ -351,9 +352,11 @@ class Provision:
         pilot = carried.pilot
         most = self._sites[pilot.site].facts.processors
         while not carried.over.is_set():
-            busy = [c for c in self._carried.values() if c is not carried and c.since]
+            others = [c for c in self._carried.values() if c is not carried]
+            busy = [c for c in others if c.since or c.has_room]
             held = sum(c.pilot.processors for c in busy if c.pilot.site == pilot.site)
             if held + pilot.processors <= most:
+                carried.has_room = True
                 return
             self._crowded.clear()
             gone = asyncio.ensure_future(self._crowded.wait())
