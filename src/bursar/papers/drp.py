@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition
-from bursar.papers import drawing, drp_live, drp_service, drp_traces
+from bursar.papers import drawing, drp_live, drp_service, drp_traces, drp_waits
 from bursar.papers.drp_acquiring import Acquirer, Work, acquire
-from bursar.papers.drp_findings import BLIND, curve, find_curves, find_table, order
+from bursar.papers.drp_findings import BLIND, above, curve, find_curves, find_table, order
 from bursar.papers.drp_site import (
     FIRST_SPREAD,
     FREE,
@@ -26,9 +26,9 @@ from bursar.papers.drp_site import (
     measures,
     moments,
 )
-from bursar.papers.equivalence import BELOW, described, measured
+from bursar.papers.equivalence import described
 from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
-from bursar.papers.summary import Summary, grouped, selected
+from bursar.papers.summary import grouped, selected
 from bursar.provisioning.view import SiteView
 
 if TYPE_CHECKING:
@@ -160,15 +160,9 @@ def _against_best(rows: Sequence[Row]) -> list[Finding]:
     found = []
     for variant, scenario in dict.fromkeys((row["variant"], row["scenario"]) for row in rows):
         here = selected(rows, variant=variant, scenario=scenario)
-        comparisons = []
-        for policy in BLIND:
-            theirs = {row["seed"]: row["cpu"] for row in selected(here, policy=policy)}
-            above = [
-                100 * (row["cpu"] / theirs[row["seed"]] - 1)
-                for row in selected(here, policy="adaptive")
-            ]
-            ours = Summary.of(above) if variant in RANDOM else above[0]
-            comparisons.append(measured(ours, at_least=BELOW, name=policy))
+        comparisons = [
+            above(here, policy, is_random=variant in RANDOM, name=policy) for policy in BLIND
+        ]
         found.append(
             Finding(
                 what=f"{variant}, {scenario}: adaptive above each blind policy (%)",
@@ -233,6 +227,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         charts=_draw_overheads,
     ),
     *drp_traces.EXPERIMENTS,
+    *drp_waits.EXPERIMENTS,
     *drp_live.experiments(_draw_table, _draw_curves),
     *drp_service.EXPERIMENTS,
 )
