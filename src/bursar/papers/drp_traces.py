@@ -200,7 +200,7 @@ def reached(
 
 # The study.
 
-MOMENTS: dict[Effort, int] = {"quick": 6, "normal": 50, "full": 120}
+MOMENTS: dict[Effort, int] = {"quick": 6, "normal": 25, "full": 120}
 
 
 def _cells(longest: float, effort: Effort) -> list[Cell]:
