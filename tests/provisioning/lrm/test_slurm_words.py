@@ -483,6 +483,30 @@ def test_a_cancelled_job_has_ended_although_its_node_does_not_answer(tmp_path: P
     asyncio.run(main())
 
 
+def test_a_job_that_was_put_back_is_charged_for_each_time_that_it_ran(tmp_path: Path) -> None:
+    """An operator has requeued it, and it was cancelled while it waited: 12 s, and nothing."""
+    gone = tmp_path / "gone"
+    manager = fake(
+        tmp_path,
+        sbatch="echo 7",
+        scancel="exit 0",
+        squeue=f"""if [ -e {gone} ]; then echo "job|7|7|CANCELLED|1012|1012|0||None"
+            else echo "job|7|7|RUNNING|1000|1600|16|n1|None"; fi""",
+        sacct="""case "$*" in
+            *completion*) echo "7|PENDING|1000|1012|16|12"; echo "7|CANCELLED|1012|1012|0|0";;
+            *) echo "Slurm accounting storage is disabled" >&2; exit 1;; esac""",
+    )
+
+    async def main() -> None:
+        await manager.submit(REQUEST)
+        assert (await manager.look(["7"]))["7"].state == "running"
+        gone.touch()
+        usage = (await manager.usage(["7"]))["7"]
+        assert (usage.processors, usage.seconds, usage.is_whole) == (16, 12.0, True)
+
+    asyncio.run(main())
+
+
 def test_an_answer_that_is_none_is_looked_for(tmp_path: Path) -> None:
     """sbatch says nothing of a job, but the queue has it by its name; and not twice."""
     manager = fake(tmp_path, sbatch="exit 0", squeue='echo "job|7|7|PENDING|N/A|N/A|1||Priority"')

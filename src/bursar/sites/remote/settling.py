@@ -58,11 +58,14 @@ class Settling:
             seconds = _seconds(pilot, from_micros(info.charged) - (pilot.fixed_price or 0.0))
             held.seconds = seconds if seconds is not None else held.seconds
         begun = info.ended if info.begun is None else info.begun
+        charged = _seconds(pilot, from_micros(info.charged) - (pilot.fixed_price or 0.0))
+        if charged is None:  # free: what was delivered
+            charged = max(0.0, (info.ended or 0.0) - (begun or 0.0))
         row = PilotUsage(
             pilot=pilot.name,
             job=info.id,
             processors=info.processors,
-            seconds=max(0.0, (info.ended or 0.0) - (begun or 0.0)),
+            seconds=charged,
             how=info.state,
         )
         with contextlib.suppress(OSError), self._usage.open("ab") as file:

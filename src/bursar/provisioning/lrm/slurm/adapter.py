@@ -411,12 +411,15 @@ class Slurm:
         if not ids:
             return {}
         raw = {self._raw.get(id, id): id for id in ids}
-        kind = "--duplicates" if self._accounting else "--completion"
-        answer = await self.shell.run(
-            ["sacct", kind, "-X", "-n", "-P", f"--jobs={','.join(raw)}",
-             f"--format={reading.COMPLETIONS}"],
-            environment=EPOCH,
-        )  # fmt: skip
+        answer = None
+        for kind in ("--duplicates", "--completion"):  # a site has one of them, or neither
+            if answer is None or answer.status != 0 or not answer.stdout.strip():
+                answer = await self.shell.run(
+                    ["sacct", kind, "-X", "-n", "-P", f"--jobs={','.join(raw)}",
+                     f"--format={reading.COMPLETIONS}"],
+                    environment=EPOCH,
+                )  # fmt: skip
+        assert answer is not None
         stints = reading.read_stints(answer.stdout) if answer.status == 0 else {}
         return {raw[job]: times for job, times in stints.items() if job in raw}
 
