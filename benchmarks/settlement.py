@@ -196,7 +196,7 @@ class Scene:
         if self.cluster.is_up and (left := self.jobs()):
             self.cluster.run("scancel", *left)
 
-    def until(self, what: Callable[[], Any], patience: float = 60.0) -> None:
+    def until(self, what: Callable[[], Any], patience: float = 150.0) -> None:
         """Waits until something is so; the run must be there."""
         give_up = time.monotonic() + patience
         while not what():
@@ -219,8 +219,9 @@ class Scene:
         return [id for id, name in rows if name.startswith(self.name)]
 
     def wait_for_tasks(self, seconds: float = 1.5) -> None:
-        """Until jobs run, and a while more."""
-        self.until(lambda: self.jobs("--states=R"))
+        """Until tasks run, and a while more."""
+        work = self.folder / "runs" / "r" / "work"
+        self.until(lambda: work.exists() and any(work.iterdir()))
         time.sleep(seconds)
 
     def wait_for_jobs_to_end(self, patience: float = 150.0) -> None:
@@ -291,7 +292,7 @@ def nothing(scene: Scene) -> None:
 def killed(scene: Scene) -> None:
     """`kill -9`, resumed at once"""
     scene.start()
-    scene.wait_for_tasks()
+    scene.wait_for_tasks(0.5)
     scene.kill()
     scene.start()
     scene.finish()
