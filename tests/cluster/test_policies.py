@@ -190,6 +190,8 @@ def test_a_job_is_only_known_as_far_as_it_has_happened() -> None:
     machine.advance(4.0)
     assert machine.job(first).finish == 4.0
     assert machine.job(second).start == 4.0
+    assert machine.times(first) == (machine.job(first).start, 4.0)
+    assert machine.times(second) == (4.0, None)
     assert math.isclose(machine.now, 4.0)
 
 

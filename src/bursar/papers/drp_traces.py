@@ -40,6 +40,8 @@ SHARES = (0.125, 0.25, 0.5)
 """Of the machine's processors, that are asked for."""
 ON = ("CTC", "KTH", "HPC2N")
 """Logs with what users asked for."""
+SMALL = ("KTH", "HPC2N")
+"""Those whose moments take seconds; a moment of CTC takes as long as four of these."""
 QUEUES: tuple[Policy, ...] = ("easy", "conservative")
 POLICIES: tuple[Acquisition, ...] = (
     "one-at-a-time",
@@ -206,7 +208,7 @@ MOMENTS: dict[Effort, int] = {"quick": 6, "normal": 25, "full": 120}
 def _cells(longest: float, effort: Effort) -> list[Cell]:
     return [
         {"log": name, "queue": queue, "longest": longest, "seed": seed}
-        for name in ON
+        for name in (ON if effort == "full" else SMALL)
         for queue in QUEUES
         for seed in range(MOMENTS[effort])
     ]
