@@ -137,6 +137,8 @@ def test_twenty_random_kills_pay_each_booking_once(ahead: Any) -> None:
     dice = random.Random(18)
     for _ in range(20):
         process = ahead.start(*RUN, "--deadline", "120", "--budget", "20")
+        journal = ahead.path / "runs" / "r" / "journal.sqlite"
+        ahead.until(lambda there=journal: booked(there) >= 1, process)
         for _ in range(dice.randint(1, 3)):
             time.sleep(dice.uniform(0.5, 4.0))
             if process.poll() is not None:
