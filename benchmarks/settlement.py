@@ -413,8 +413,8 @@ FAULTS: Sequence[tuple[Callable[[Scene], None], dict[str, Any]]] = (
     (requeued, {}),
     (controller_away, {}),
     (controller_gone, {"seconds": 4.0, "count": 16}),
-    (budget_reached, {"budget": 0.5, "count": 1000}),
-    (budget_and_kill, {"budget": 0.5, "count": 400, "policy": "exponential"}),
+    (budget_reached, {"budget": 0.2, "count": 400}),
+    (budget_and_kill, {"budget": 0.3, "count": 100, "policy": "exponential"}),
 )
 
 

@@ -153,7 +153,7 @@ def test_a_campaign_runs_over_a_cluster_and_this_machine(ground: Ground) -> None
 def test_no_secret_is_where_others_may_read_it(ground: Ground) -> None:
     """Not in a command line, an environment, the queue, the job's script or a file of others."""
     ground.campaign(16, command="sleep 2", runtime=3)
-    ground.sites()
+    ground.sites(more='[site.c.pool]\nacquisition = "all-at-once"')  # one pilot
     process = ground.start()
     ground.folder.until(lambda: ground.jobs("--states=R"), process)
     (file,) = (ground.made / "pilots").rglob("*.json")
