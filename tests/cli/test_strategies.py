@@ -88,22 +88,47 @@ def test_every_strategy_keeps_to_the_budget_live(bag: Any, strategy: str) -> Non
 
 
 def test_a_goal_out_of_reach_is_answered_with_what_could_be_had(bag: Any) -> None:
-    """And nothing is started; taking an offer makes it feasible."""
-    goal = ("--deadline", "0.9", "--budget", "3.6")
+    """And nothing is started; an offer that is taken as it is printed holds, live."""
+    goal = ("--deadline", "1.9", "--budget", "3.6")
     told = bag.json(
-        "run", "bag.toml", "--sites", "sites.toml", "--strategy", "time", *goal, status=3
+        *("run", "bag.toml", "--sites", "sites.toml", "--strategy", "adaptive"), *goal, status=3
     )
 
     assert not told["feasible"]
+    assert told["expected_jobs"] < 30
     assert not list((bag.path / "runs").glob("*"))
     offers = {offer["kind"]: offer for offer in told["counter_offers"]}
     assert set(offers) == {"time", "budget", "share"}
     assert offers["share"]["tasks"] < 30
-    relaxed = bag.json(
-        *("simulate", "bag.toml", "--sites", "sites.toml", "--strategy", "adaptive"),
-        *("--deadline", str(offers["time"]["makespan_s"] + 1e-3), "--budget", "3.6"),
+    assert offers["budget"]["margin_cost"] > 0
+    taken = bag.json(
+        *("run", "bag.toml", "--sites", "sites.toml", "--strategy", "adaptive", "--name", "r"),
+        *("--deadline", "1h", "--budget", str(offers["budget"]["cost"])),
     )
-    assert relaxed["succeeded"] == 30
+    assert taken["succeeded"] == 30
+    assert taken["cost"] <= offers["budget"]["cost"]
+
+
+def test_end_and_cost_are_said_before_a_strategy_runs_and_after_an_amendment(bag: Any) -> None:
+    """The summary holds them against what came out."""
+    goal = ("--strategy", "cost", "--budget", "2", "--deadline", "100", "--name", "r")
+    done = bag.bursar("run", "bag.toml", "--sites", "sites.toml", *goal, "--anyway", status=4)
+    before = bag.json("report", "r")
+
+    assert "expected: end " in done.stderr
+    assert "(expected " in done.stdout
+    assert "unknown" not in done.stdout.partition("cost")[2]
+    assert before["predicted_makespan_s"] is not None
+    assert before["predicted_cost"] is not None
+
+    amended = bag.json("amend", "r", "--budget", "100")
+    after = bag.json("report", "r")
+
+    assert amended["expected_finish_s"] > amended["elapsed_s"]
+    assert amended["spent"] < amended["expected_cost"] < 100
+    assert after["predicted_cost"] == pytest.approx(amended["expected_cost"])
+    assert after["predicted_makespan_s"] == pytest.approx(amended["expected_finish_s"])
+    assert "expected: end " in bag.bursar("amend", "r", "--budget", "101").stdout
 
 
 def test_a_run_killed_at_any_moment_goes_on_by_its_strategy(bag: Any) -> None:

@@ -21,6 +21,7 @@ SUMMARY: dict[str, Any] = {
     "not_run": 0,
     "makespan_s": 75.2,
     "predicted_makespan_s": 60.0,
+    "processors": 4,
     "cost": 1.23456,
     "predicted_cost": 1.0,
     "currency": "EUR",

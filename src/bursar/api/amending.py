@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bursar.api.prospect import Prospect
+from bursar.api.prospect import Prospect, prospect
 from bursar.api.running import RUNS
 from bursar.broker.forecast import Forecast
-from bursar.broker.strategies import Named
 from bursar.broker.supply import Past
 from bursar.market.lease import Lease
 from bursar.model.errors import BursarError, InputError
@@ -18,7 +17,6 @@ from bursar.model.outcome import Status
 from bursar.runs.amendments import ask, checked
 from bursar.runs.folder import RunFolder
 from bursar.runs.reading import RunRecord, read_run
-from bursar.runs.running import economy_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +35,8 @@ class Verdict:
     prospect
         What its strategy can be expected to do; of a run by a plan, None.
     finish, cost
-        Of a run by a plan: when it should end, seconds from its begin, and what it should
-        have cost by then; None when unknown.
+        Expected end, seconds from the run's begin, and cost of the whole run, currency units;
+        None when unknown.
     currency
         Of every amount.
     """
@@ -96,7 +94,8 @@ class Verdict:
         from bursar.report.plan_table import print_choice
 
         offers = () if self.prospect is None else self.prospect.counter_offers
-        print_choice(self.feasible, self.reason, offers, self.currency)
+        note = "" if self.prospect is None else self.prospect.expectation
+        print_choice(self.feasible, self.reason, offers, self.currency, note=note)
 
 
 def consider(
@@ -171,7 +170,7 @@ def amend(verdict: Verdict) -> None:
     BursarError
         When the run refuses it, or does not answer.
     """
-    answer = ask(RunFolder(verdict.folder), verdict.goal)
+    answer = ask(RunFolder(verdict.folder), verdict.goal, (verdict.finish, verdict.cost))
     if answer.refused:
         raise BursarError(f"run {verdict.run} keeps its goal: {answer.refused}")
 
@@ -179,25 +178,20 @@ def amend(verdict: Verdict) -> None:
 def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Verdict:
     campaign = replace(record.campaign, goal=goal)
     plan = record.planned[1]
-    economy = economy_of(record.info, campaign)
     name = record.folder.name
-    if economy is not None:
-        ended = frozenset(record.final)
-        outlook = economy.outlook(
-            Past(
-                ended=ended,
-                succeeded=frozenset(
-                    task for task, r in record.final.items() if r.outcome.status is Status.SUCCEEDED
-                ),
-                attempts=[(r.outcome, r.site) for r in record.journal.records],
-                pilots=0,
-                clock=lambda: elapsed,
-                spent=lambda: spent,
-                epoch=record.lives[0][0] if record.lives else time.time(),
-            )
+    if record.info.strategy is not None:
+        past = Past(
+            ended=frozenset(record.final),
+            succeeded=frozenset(
+                task for task, r in record.final.items() if r.outcome.status is Status.SUCCEEDED
+            ),
+            attempts=[(r.outcome, r.site) for r in record.journal.records],
+            pilots=0,
+            clock=lambda: elapsed,
+            spent=lambda: spent,
+            epoch=record.lives[0][0] if record.lives else time.time(),
         )
-        strategy: Named = record.info.strategy or "adaptive"
-        prospect = Prospect(campaign, strategy, plan.currency, outlook)
+        looked = prospect(campaign, record.info.sites, record.info.strategy, past=past)
         return Verdict(
             run=name,
             folder=record.folder.path,
@@ -205,7 +199,9 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ver
             elapsed=elapsed,
             spent=spent,
             currency=plan.currency,
-            prospect=prospect,
+            prospect=looked,
+            finish=looked.makespan,
+            cost=looked.cost,
         )
     forecast = Forecast(campaign.workflow, plan)
     for outcome in record.outcomes:

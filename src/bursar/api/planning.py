@@ -65,6 +65,7 @@ def plan(
     InputError
         When a file is wrong, no plan holds every task, or no site meets what all require.
     """
+    from bursar.api.needs import PlanNeeds
     from bursar.planning.choice import choose
     from bursar.planning.front import trade_off
 
@@ -92,7 +93,7 @@ def plan(
             if not proposals:
                 raise
             continue  # what begins later need not hold every task
-        choice = choose(front, campaign.goal)
+        choice = choose(front, campaign.goal, PlanNeeds(front, campaign.goal))
         proposals.append(Proposal(campaign=campaign, front=front, choice=choice))
     return min(proposals, key=_badness(proposals, campaign.goal))
 

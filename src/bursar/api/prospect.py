@@ -1,11 +1,13 @@
 """A bag of tasks and a strategy, before anything starts: what can be had by the goal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bursar.api.offers import SLOWER, firm, start_up, with_margins
 from bursar.broker.economy import Economy
 from bursar.broker.outlook import Outlook
+from bursar.broker.rehearsal import Rehearsal, Rehearsed
 from bursar.broker.strategies import Named
 from bursar.broker.supply import Past
 from bursar.broker.trading import Trading
@@ -15,6 +17,7 @@ from bursar.model.goal import Goal
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.planning.choice import CounterOffer
+from bursar.report.words import amount, span
 
 WEIGHTS: dict[Named, float | None] = {
     "time": 0.0,
@@ -40,9 +43,11 @@ class Prospect:
     currency
         Of the sites.
     outlook
-        None: nothing is known of how long jobs take.
-    makespan, cost
-        That are expected: seconds, currency units; None where a strategy does not say.
+        What the limits allow by any strategy; None: nothing is known of how long jobs take.
+    rehearsed
+        What this strategy comes to within the limits if jobs take what was said; None: unknown.
+    counter_offers
+        What could be had instead of a goal out of reach.
     """
 
     def __init__(
@@ -51,15 +56,25 @@ class Prospect:
         strategy: Named,
         currency: str,
         outlook: Outlook | None,
-        makespan: float | None = None,
-        cost: float | None = None,
+        rehearsed: Rehearsed | None = None,
+        counter_offers: tuple[CounterOffer, ...] = (),
     ) -> None:
-        self.makespan = makespan
-        self.cost = cost
         self.campaign = campaign
         self.strategy: Named = strategy
         self.currency = currency
         self.outlook = outlook
+        self.rehearsed = rehearsed
+        self.counter_offers = counter_offers
+
+    @property
+    def makespan(self) -> float | None:
+        """Expected end of the last job, seconds from the run's begin; None when unknown."""
+        return None if self.rehearsed is None else self.rehearsed.finish
+
+    @property
+    def cost(self) -> float | None:
+        """Expected cost of the whole run, currency units; None when unknown."""
+        return None if self.rehearsed is None else self.rehearsed.cost
 
     @property
     def feasible(self) -> bool:
@@ -76,9 +91,16 @@ class Prospect:
         return str(self.outlook).partition(";")[0]
 
     @property
-    def counter_offers(self) -> tuple[CounterOffer, ...]:
-        """What could be had instead of a goal out of reach."""
-        return () if self.outlook is None else self.outlook.counter_offers
+    def expectation(self) -> str:
+        """Expected end and cost in words."""
+        if self.rehearsed is None:
+            return "expected end and cost: unknown until the first jobs have ended"
+        expected = self.rehearsed
+        text = f"expected: end {span(expected.finish)} from the begin"
+        text += f", cost {amount(expected.cost, self.currency)}"
+        if not expected.is_whole:
+            text += f", {expected.done} of {expected.left} jobs left"
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """As printed with ``--json``; the keys are in the documentation."""
@@ -99,6 +121,7 @@ class Prospect:
             "reason": self.reason,
             "expected_finish_s": self.makespan,
             "expected_cost": self.cost,
+            "expected_jobs": None if self.rehearsed is None else self.rehearsed.done,
             "counter_offers": [offer_to_dict(offer) for offer in self.counter_offers],
         }
 
@@ -106,7 +129,9 @@ class Prospect:
         """The reason, and the counter-offers."""
         from bursar.report.plan_table import print_choice
 
-        print_choice(self.feasible, self.reason, self.counter_offers, self.currency)
+        print_choice(
+            self.feasible, self.reason, self.counter_offers, self.currency, note=self.expectation
+        )
 
 
 def prospect(
@@ -114,15 +139,22 @@ def prospect(
     sites: Sequence[SiteFacts],
     strategy: Named,
     trading: Trading | None = None,
+    past: Past | None = None,
+    *,
+    simulated: bool = False,
 ) -> Prospect:
     """
-    What a strategy can be expected to do, by what is known before the begin.
+    What a strategy can be expected to do, by what is known.
 
     Parameters
     ----------
+    past
+        How the run stands; None: it has not begun.
     trading
         What the sites ask for, and from when on; None: as they would of a simulated campaign,
         which begins at moment 0 and is the only one.
+    simulated
+        Whether workers start at once, as in a simulation of real sites.
 
     Raises
     ------
@@ -130,9 +162,97 @@ def prospect(
         When there is a budget and a price is unknown, or the currency is another one.
     """
     _check_money(sites, campaign.goal)
-    economy = Economy(campaign.workflow.tasks, sites, campaign.goal, strategy, trading=trading)
-    outlook = economy.outlook(NOTHING_YET)
-    return Prospect(campaign, strategy, sites[0].currency, outlook, *economy.expected())
+    past = past or NOTHING_YET
+    outlook = _economy(campaign, sites, strategy, campaign.goal, trading).outlook(past)
+    currency = sites[0].currency
+    if outlook is None:
+        return Prospect(campaign, strategy, currency, None)
+    starting = {site.name: 0.0 if simulated else start_up(site) for site in sites}
+    epoch = None if trading is None else trading.epoch
+    rehearsed = rehearse(campaign, sites, strategy, campaign.goal, past, starting, epoch)
+    offers: tuple[CounterOffer, ...] = ()
+    if not outlook.feasible:
+        offers = _offers(campaign, sites, strategy, past, outlook, starting, trading)
+    return Prospect(campaign, strategy, currency, outlook, rehearsed, offers)
+
+
+def rehearse(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    strategy: Named,
+    goal: Goal,
+    past: Past,
+    starting: Mapping[str, float],
+    epoch: float | None = None,
+) -> Rehearsed | None:
+    """
+    What a strategy comes to under a goal if jobs take what was said; None: nobody knows.
+
+    Parameters
+    ----------
+    starting
+        Seconds that the workers of a site take to start, by its name; 0 for others.
+    epoch
+        Moment at which the run begins, seconds since the epoch, by which prices change; None:
+        as the run stands. Owners are asked as if nobody else bought from them.
+    """
+    trading = None if epoch is None else Trading(sites, epoch=epoch)
+    rehearsal = Rehearsal(
+        _economy(campaign, sites, strategy, goal, trading),
+        goal,
+        past,
+        lambda site: starting.get(site, 0.0),
+    )
+    return rehearsal.run(len(campaign.workflow.tasks))
+
+
+def _economy(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    strategy: Named,
+    goal: Goal,
+    trading: Trading | None,
+) -> Economy:
+    return Economy(
+        campaign.workflow.tasks, sites, goal, strategy, trading=trading, retry=campaign.retry
+    )
+
+
+def _offers(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    strategy: Named,
+    past: Past,
+    outlook: Outlook,
+    starting: Mapping[str, float],
+    trading: Trading | None,
+) -> tuple[CounterOffer, ...]:
+    """The counter-offers of an outlook that the strategy keeps, with their margins."""
+    longest = max(starting.values())
+    goal = campaign.goal
+    epoch = None if trading is None else trading.epoch
+
+    def holds(limits: Goal) -> bool:
+        seen = _economy(campaign, sites, strategy, limits, trading).outlook(past)
+        if seen is None or not seen.feasible:
+            return False
+        told = rehearse(campaign, sites, strategy, limits, past, starting, epoch)
+        return told is not None and told.meets(limits)
+
+    offers = []
+    for offer in outlook.counter_offers:
+        if offer.kind != "share":
+            lasting = (offer.makespan + longest) * (1 + SLOWER) if longest else offer.makespan
+            made = firm(offer, goal, holds, lasting)
+            offers += [] if made is None else [made]
+            continue
+        told = rehearse(campaign, sites, strategy, goal, past, starting, epoch)
+        if told is not None and told.done:
+            done = len(past.ended) + told.done
+            share = done / max(1, len(campaign.workflow.tasks))
+            part = replace(offer, tasks=done, share=share)
+            offers.append(with_margins(part, told.finish, told.cost))
+    return tuple(offers)
 
 
 NOTHING_YET = Past(

@@ -1,5 +1,6 @@
 """From a proposal to a run, and from a run that was stopped to its end."""
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -177,6 +178,8 @@ def run(
         chosen = unplanned(facts, strategy, proposal.makespan, proposal.cost)
         if not proposal.feasible and not anyway:
             raise GoalOutOfReach(proposal)
+        if progress:
+            print(proposal.expectation, file=sys.stderr)
     else:
         dynamic = provisioning == "dynamic"
         free = facts if processors or dynamic or oversubscribe else _free_now(campaign, facts)

@@ -191,7 +191,7 @@ def simulate(
             if not matched.feasible and not anyway:
                 raise GoalOutOfReach(matched)
         elif strategy is not None:
-            looked = prospect(campaign, grid.sites, strategy)
+            looked = prospect(campaign, grid.sites, strategy, simulated=True)
             proposal = looked.to_dict()
             if not looked.feasible and not anyway:
                 raise GoalOutOfReach(looked)

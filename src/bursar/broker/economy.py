@@ -178,10 +178,21 @@ class Economy:
         begin = agreement.start - past.epoch
         self._add_booked(booking.lease, agreement, task, begin)
 
-    def expected(self) -> tuple[float | None, float | None]:
-        """Seconds from now until all is done, and what it costs; None where that is open."""
-        advice = self._adviser.advise(self._situation(self._clock()))
-        return advice.ends, advice.cost
+    @property
+    def estimates(self) -> Estimates:
+        """What is known of how long jobs take."""
+        return self._estimates
+
+    def seconds_of(self, task: int, site: str) -> float:
+        """
+        Seconds that a job runs at a site, by its estimate and by what jobs there have taken.
+
+        Raises
+        ------
+        ValueError
+            When nothing is known of how long jobs take.
+        """
+        return self._estimates.runs(site) * self._sizes[task]
 
     def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
         """Pilots for what is sent after attempts that ended at one moment."""

@@ -357,6 +357,34 @@ class BudgetGuard:
         self._told += len(rows)
         return rows
 
+    def least_budget(self, task: int, lease: str, now: float, seconds: float) -> Micros:
+        """
+        Smallest budget with which a task would start now and not be stopped before its end.
+
+        The same worst case as :meth:`admit` and :meth:`tick` ask for: every lease without an
+        agreed end is kept until the task's end and :data:`LEAD`, or until the wall limits of
+        the tasks on it; every agreed one is paid to its end.
+
+        Parameters
+        ----------
+        seconds
+            That the task takes.
+        """
+        entry, limit = self._open[lease], self._limit_of(task)
+        stopped, covered = self.ledger.spent, self.ledger.spent
+        for other in self._open.values():
+            until = other.lease.until
+            if until is not None:
+                charge = other.worst(until)
+                stopped, covered = stopped + charge, covered + charge
+                continue
+            worst = other.worst_end(now)
+            if other is entry:
+                worst = max(worst, now + (seconds if limit is None else limit))
+            stopped += other.worst(now + seconds + LEAD)
+            covered += other.worst(worst)
+        return max(stopped, covered)
+
     # What the clock asks.
 
     def tick(self, now: float) -> list[Effect]:
@@ -489,6 +517,9 @@ class BudgetGuard:
             if wished > self.ledger.free:
                 self.ledger.fund(now, wished - self.ledger.free)
         elif total > self.ledger.free:
+            # What was held ahead for convenience must not keep others from their worst case.
+            self._release_ahead(until, now)
+        if self._budget is not None and total > self.ledger.free:
             short = format_amount(total - self.ledger.free, self._currency)
             return Refusal(f"the budget is {short} short of the worst case", final=False)
         generous = wished <= self.ledger.free
@@ -497,6 +528,15 @@ class BudgetGuard:
             if amount > 0:
                 self.ledger.hold(now, entry.lease.id, amount)
         return None
+
+    def _release_ahead(self, until: dict[str, float], now: float) -> None:
+        """Frees what leases without an agreed end hold beyond their worst case."""
+        for entry in self._endless.values():
+            lease = entry.lease
+            end = max(entry.worst_end(now), until.get(lease.id, now))
+            beyond = self.ledger.balance(f"held:{lease.id}") - entry.worst(end)
+            if beyond > 0:
+                self.ledger.release(now, lease.id, beyond)
 
     def _settle(self, entry: _Open, end: float, now: float | None = None) -> Lease:
         lease = entry.lease

@@ -12,8 +12,8 @@ Which plan the goal picks, why, and what could be had where none will do.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
 from bursar.model.goal import Goal
 from bursar.model.plan import Plan
@@ -41,6 +41,9 @@ class CounterOffer:
         How many run.
     share
         Of the tasks, in [0, 1].
+    margin_seconds, margin_cost
+        Parts of makespan and cost beyond what the tasks themselves take: for the start of
+        workers, the end of leases and the money that is held ahead.
     """
 
     kind: Literal["time", "budget", "share"]
@@ -48,6 +51,8 @@ class CounterOffer:
     cost: float | None
     tasks: int
     share: float
+    margin_seconds: float = 0.0
+    margin_cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +81,62 @@ class Choice:
         return self.option is None
 
 
-def choose(front: Front, goal: Goal) -> Choice:
+class Needs(Protocol):
+    """Tells what carrying a plan out takes beyond the plan itself."""
+
+    def affords(self, option: Option, budget: float) -> bool:
+        """Whether a budget lets a plan run to its end, if all goes as planned."""
+
+    def with_margins(self, option: Option) -> tuple[float, float | None]:
+        """
+        Seconds and currency units that are sure to do, as they are printed.
+
+        Of an option whose makespan is known; the amount is None when a price is unknown.
+        """
+
+    def with_margins_of_part(self, option: Option, tasks: int) -> tuple[float, float | None]:
+        """The same of a plan for so many of the tasks."""
+
+
+class NoNeeds:
+    """Plans take what they say: nothing is held ahead, workers are there at once."""
+
+    def affords(self, option: Option, budget: float) -> bool:
+        """See :class:`Needs`."""
+        return True
+
+    def with_margins(self, option: Option) -> tuple[float, float | None]:
+        """See :class:`Needs`."""
+        assert option.makespan is not None
+        return option.makespan, option.cost
+
+    def with_margins_of_part(self, option: Option, tasks: int) -> tuple[float, float | None]:
+        """See :class:`Needs`."""
+        return self.with_margins(option)
+
+
+def choose(front: Front, goal: Goal, needs: Needs | None = None) -> Choice:
     """
     The plan of the curve that the goal picks.
 
     What is not known cannot rule a plan out: with unknown runtimes or prices
-    the reason says what could not be checked.
+    the reason says what could not be checked. Plans that meet the goal with their margins
+    come before such as just meet it.
+
+    Parameters
+    ----------
+    needs
+        What carrying a plan out takes; None: what the plan says.
     """
-    meeting = [o for o in front.options if _meets(o, goal)]
+    needs = needs or NoNeeds()
+    meeting = [o for o in front.options if _meets(o, goal) and _affords(o, goal, needs)]
+    meeting = [o for o in meeting if _is_sure(o, goal, needs)] or meeting
     if not meeting:
         return Choice(
             option=None,
             plan=None,
-            reason=_why_not(front, goal),
-            counter_offers=tuple(_counter_offers(front, goal)),
+            reason=_why_not(front, goal, needs),
+            counter_offers=tuple(_counter_offers(front, goal, needs)),
         )
     option, reason = _pick(meeting, front, goal)
     unchecked = _unchecked(option, goal)
@@ -196,7 +243,25 @@ def _scale(values: Sequence[float | None]) -> Callable[[float | None], float]:
     return scaled
 
 
-def _why_not(front: Front, goal: Goal) -> str:
+def _affords(option: Option, goal: Goal, needs: Needs) -> bool:
+    return goal.budget is None or option.cost is None or needs.affords(option, goal.budget)
+
+
+def _is_sure(option: Option, goal: Goal, needs: Needs) -> bool:
+    """Whether an option meets the goal with its margins, as far as its figures are known."""
+    if option.makespan is None or (goal.deadline is None and goal.budget is None):
+        return True
+    return _is_within(needs.with_margins(option), goal)
+
+
+def _is_within(figures: tuple[float, float | None], goal: Goal) -> bool:
+    seconds, cost = figures
+    if goal.deadline is not None and seconds > goal.deadline * (1 + SLACK):
+        return False
+    return goal.budget is None or cost is None or cost <= goal.budget * (1 + SLACK)
+
+
+def _why_not(front: Front, goal: Goal, needs: Needs) -> str:
     no_deadline = not any(_meets_deadline(o, goal) for o in front.options)
     no_budget = not any(_meets_budget(o, goal) for o in front.options)
     if no_deadline and no_budget:
@@ -205,50 +270,73 @@ def _why_not(front: Front, goal: Goal) -> str:
         return "no plan meets the deadline"
     if no_budget:
         return "no plan is within the budget"
+    if not any(_meets_budget(o, goal) and _affords(o, goal, needs) for o in front.options):
+        return "no plan is within the budget with what must be held ahead"
     return "no plan meets the deadline within the budget"
 
 
-def _counter_offers(front: Front, goal: Goal) -> list[CounterOffer]:
+def _counter_offers(front: Front, goal: Goal, needs: Needs) -> list[CounterOffer]:
     tasks = len(front.workflow.tasks)
     offers = []
+    known = [o for o in front.options if o.makespan is not None]
     if goal.deadline is not None:
-        within = [o for o in front.options if _meets_budget(o, goal) and o.makespan is not None]
+        money = replace(goal, deadline=None)
+        within = [o for o in known if _meets_budget(o, goal) and _is_sure(o, money, needs)]
         if within:
-            offers.append(_offer("time", min(within, key=_by_time), tasks))
+            offers.append(_offer("time", min(within, key=_by_time), tasks, needs))
     if goal.budget is not None:
-        in_time = [o for o in front.options if _meets_deadline(o, goal) and o.makespan is not None]
+        time = replace(goal, budget=None)
+        in_time = [o for o in known if _meets_deadline(o, goal) and _is_sure(o, time, needs)]
         if in_time:
-            offers.append(_offer("budget", min(in_time, key=_by_cost), tasks))
-    share = _largest_share(front, goal)
+            offers.append(_offer("budget", min(in_time, key=_by_cost), tasks, needs))
+    share = _largest_share(front, goal, needs)
     if share is not None:
         offers.append(share)
     return offers
 
 
-def _offer(kind: Literal["time", "budget"], option: Option, tasks: int) -> CounterOffer:
+def _offer(
+    kind: Literal["time", "budget"], option: Option, tasks: int, needs: Needs
+) -> CounterOffer:
+    return _made(kind, option, needs.with_margins(option), tasks, tasks)
+
+
+def _made(
+    kind: Literal["time", "budget", "share"],
+    option: Option,
+    figures: tuple[float, float | None],
+    count: int,
+    tasks: int,
+) -> CounterOffer:
+    """An offer of some tasks at the figures of an option with margins."""
+    seconds, cost = figures
     assert option.makespan is not None
     return CounterOffer(
-        kind=kind, makespan=option.makespan, cost=option.cost, tasks=tasks, share=1.0
+        kind=kind,
+        makespan=seconds,
+        cost=cost,
+        tasks=count,
+        share=count / tasks,
+        margin_seconds=seconds - option.makespan,
+        margin_cost=0.0 if cost is None or option.cost is None else cost - option.cost,
     )
 
 
-def _largest_share(front: Front, goal: Goal) -> CounterOffer | None:
+def _largest_share(front: Front, goal: Goal, needs: Needs) -> CounterOffer | None:
     # Late: it brings the kernels, and whoever only names a Choice does not need them.
     from bursar.planning.share import largest_share
 
-    found = largest_share(front, lambda o: _meets(o, goal), lambda o: _miss(o, goal))
+    tasks = len(front.workflow.tasks)
+
+    def meets(option: Option) -> bool:
+        known = option.makespan is not None
+        return known and _is_within(needs.with_margins_of_part(option, tasks), goal)
+
+    found = largest_share(front, meets, lambda o: _miss(o, goal))
     if found is None:
         return None
     count, option = found
-    assert option.makespan is not None
-    tasks = len(front.workflow.tasks)
-    return CounterOffer(
-        kind="share",
-        makespan=option.makespan,
-        cost=option.cost,
-        tasks=count,
-        share=count / tasks,
-    )
+    return _made("share", option, needs.with_margins_of_part(option, tasks), count, tasks)
 
 
 def _miss(option: Option, goal: Goal) -> float:

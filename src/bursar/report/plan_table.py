@@ -104,6 +104,8 @@ def offer_to_dict(offer: CounterOffer) -> dict[str, Any]:
         "cost": offer.cost,
         "tasks": offer.tasks,
         "share": offer.share,
+        "margin_s": offer.margin_seconds,
+        "margin_cost": None if offer.cost is None else offer.margin_cost,
     }
 
 
@@ -162,19 +164,30 @@ def print_choice(
     offers: Sequence[CounterOffer],
     currency: str,
     console: "Console | None" = None,
+    *,
+    note: str = "",
 ) -> None:
-    """Why it is so, and what could be had instead of a goal out of reach."""
+    """
+    Why it is so, and what could be had instead of a goal out of reach.
+
+    Parameters
+    ----------
+    note
+        Line that is printed below the reason; empty: none.
+    """
     from rich.console import Console
 
     console = console or Console()
     if feasible:
         console.print(f"→ {reason}", style="bold", highlight=False)
+        if note:
+            console.print(f"  {note}", highlight=False)
         return
     console.print(f"{reason}. Instead:", style="bold red", highlight=False)
     for offer in offers:
         console.print(f"  {describe(offer, currency)}", highlight=False)
     if not offers:
-        console.print("  nothing: not even one task fits", highlight=False)
+        console.print("  nothing that is sure to hold: not even one task", highlight=False)
 
 
 def describe(offer: CounterOffer, currency: str) -> str:
@@ -182,10 +195,27 @@ def describe(offer: CounterOffer, currency: str) -> str:
     what = f"{span(offer.makespan)} for {amount(offer.cost, currency)}"
     match offer.kind:
         case "time":
-            return f"in more time: {what}, the shortest at this budget"
+            text = f"in more time: {what}, the shortest at this budget"
         case "budget":
-            return f"for more money: {what}, the cheapest in this time"
-    return f"a part: {offer.tasks} of the tasks ({offer.share:.0%}), {what}"
+            text = f"for more money: {what}, the cheapest in this time"
+        case _:
+            text = f"a part: {offer.tasks} of the tasks ({offer.share:.0%}), {what}"
+    return text + _margins(offer, currency)
+
+
+def _margins(offer: CounterOffer, currency: str) -> str:
+    """What of an offer is margin, and what for; empty without any."""
+    parts = []
+    if offer.margin_seconds > _CLOSE * offer.makespan:
+        parts.append(span(offer.margin_seconds))
+    if offer.cost is not None and offer.margin_cost > _CLOSE * offer.cost:
+        parts.append(amount(offer.margin_cost, currency))
+    if not parts:
+        return ""
+    return f" ({' and '.join(parts)} of that for starting workers, first jobs, holds and rounding)"
+
+
+_CLOSE = 1e-6
 
 
 def _shown(front: Front, choice: Choice) -> list[Option]:

@@ -29,7 +29,8 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
     table.add_row("tasks", _tasks(summary))
     table.add_row(
         "makespan",
-        f"{span(summary['makespan_s'])}  (planned {span(summary['predicted_makespan_s'])})",
+        f"{span(summary['makespan_s'])}  "
+        f"({_foreseen(summary)} {span(summary['predicted_makespan_s'])})",
     )
     table.add_row("cost", _cost(summary))
     if summary.get("recorded_cpu_s") is not None:
@@ -113,7 +114,12 @@ def _record(summary: Mapping[str, Any]) -> str:
 def _cost(summary: Mapping[str, Any]) -> str:
     cost, planned, currency = summary["cost"], summary["predicted_cost"], summary["currency"]
     text = amount(cost, currency)
-    text += f"  (planned {UNKNOWN if planned is None else f'{planned:.4g}'}"
+    text += f"  ({_foreseen(summary)} {UNKNOWN if planned is None else f'{planned:.4g}'}"
     if summary["budget"] is not None:
         text += f", budget {summary['budget']:.4g}"
     return text + ")"
+
+
+def _foreseen(summary: Mapping[str, Any]) -> str:
+    """Word for figures of before the run: what a plan says, or what a strategy lets expect."""
+    return "planned" if summary["processors"] else "expected"

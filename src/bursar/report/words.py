@@ -1,5 +1,7 @@
 """Figures as people read them: three digits, and a word for what is not known."""
 
+import math
+
 UNKNOWN = "unknown"
 
 
@@ -29,6 +31,45 @@ def span(seconds: float | None) -> str:
 def amount(cost: float | None, currency: str) -> str:
     """Money, to four digits; a bill gives them all."""
     return UNKNOWN if cost is None else f"{cost:.4g} {currency}"
+
+
+def span_above(seconds: float) -> float:
+    """
+    Return the shortest time not below ``seconds`` that :func:`span` prints with all its digits.
+
+    >>> span_above(8.001), span(span_above(8.001)), span_above(75.2)
+    (8.01, '8.01 s', 76)
+    """
+    if seconds <= 0:
+        return 0.0
+    if seconds < 1:
+        return _rounded_up(seconds * 1e3, 3) / 1e3
+    if seconds < 60:
+        return _rounded_up(seconds, 3)
+    for unit, limit in ((1, 3600), (60, 48 * 3600)):
+        above = math.ceil(seconds / unit - _EXACT) * unit
+        if above < limit:
+            return above
+    return math.ceil(seconds / 3600 - _EXACT) * 3600
+
+
+def amount_above(cost: float) -> float:
+    """
+    Return the least amount not below ``cost`` that :func:`amount` prints with all its digits.
+
+    >>> amount_above(0.00444441), amount(amount_above(0.00444441), "SU")
+    (0.004445, '0.004445 SU')
+    """
+    return _rounded_up(cost, 4) if cost > 0 else 0.0
+
+
+def _rounded_up(value: float, digits: int) -> float:
+    """Round up to significant digits; what floats lose does not count as more."""
+    unit = digits - 1 - math.floor(math.log10(value))
+    return float(f"{math.ceil(round(value * 10.0**unit, 9) - _EXACT)}e{-unit}")
+
+
+_EXACT = 1e-9
 
 
 def share(value: float | None) -> str:

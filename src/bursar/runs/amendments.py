@@ -3,15 +3,16 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from bursar.dispatch.journal import read_journal, writer_of
+from bursar.dispatch.journal import Event, read_journal, writer_of
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
 from bursar.runs.folder import RunFolder, append_durably, state_budget
+from bursar.runs.planned import read_plan, write_plan
 
 AMENDED = "amended"
 """Kind of the events that answer."""
@@ -35,11 +36,16 @@ class Amendment(msgspec.Struct, frozen=True, kw_only=True):
         Seconds from the run's begin; None for none.
     budget
         Currency units; None for none.
+    expected_finish, expected_cost
+        What the run is expected to come to: seconds from its begin, currency units; None when
+        unknown.
     """
 
     id: str
     deadline: float | None
     budget: float | None
+    expected_finish: float | None = None
+    expected_cost: float | None = None
 
     def of(self, goal: Goal) -> Goal:
         """A goal with these limits."""
@@ -58,32 +64,53 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         As the run has them now.
     refused
         Why it has not changed; empty when it has.
+    expected_finish, expected_cost
+        As in the amendment.
     """
 
     id: str
     deadline: float | None = None
     budget: float | None = None
     refused: str = ""
+    expected_finish: float | None = None
+    expected_cost: float | None = None
 
 
-def ask(folder: RunFolder, goal: Goal) -> Answer:
+def ask(
+    folder: RunFolder, goal: Goal, expected: tuple[float | None, float | None] = (None, None)
+) -> Answer:
     """
     Asks the process that carries a run out for other limits, and waits for its answer.
 
     Where nobody carries it out, they are written into its campaign.
+
+    Parameters
+    ----------
+    expected
+        End and cost that the run is expected to come to under the goal; None when unknown.
 
     Raises
     ------
     BursarError
         When there is no answer.
     """
-    amendment = Amendment(id=secrets.token_hex(8), deadline=goal.deadline, budget=goal.budget)
+    finish, cost = expected
+    amendment = Amendment(
+        id=secrets.token_hex(8),
+        deadline=goal.deadline,
+        budget=goal.budget,
+        expected_finish=finish,
+        expected_cost=cost,
+    )
     if writer_of(folder.journal_file) is None:
         campaign = folder.read_campaign()
         changed = amendment.of(campaign.goal)
         folder.write_campaign(replace(campaign, goal=changed))
         if changed.budget != campaign.goal.budget:
             state_budget(folder, folder.read_info(), changed.budget)
+        proposal, plan = read_plan(folder)
+        if not plan.purchases:
+            write_plan(folder, proposal, replace(plan, makespan=finish, cost=cost))
         return Answer(id=amendment.id, deadline=goal.deadline, budget=goal.budget)
     append_durably(folder.amendments_file, msgspec.json.encode(amendment) + b"\n")
     until = time.monotonic() + PATIENCE
@@ -115,6 +142,16 @@ async def heed(folder: RunFolder, amend: Callable[[Amendment], None]) -> None:
                 amend(msgspec.json.decode(line, type=Amendment))
             except (msgspec.MsgspecError, ValueError):
                 continue  # not from us: nobody waits for an answer
+
+
+def expected_after(events: Sequence[Event]) -> tuple[float | None, float | None]:
+    """End and cost that a run was expected to come to when its goal was last changed."""
+    for event in reversed(events):
+        if event.kind == AMENDED:
+            answer = msgspec.json.decode(event.text, type=Answer)
+            if not answer.refused:
+                return answer.expected_finish, answer.expected_cost
+    return None, None
 
 
 def checked(goal: Goal, elapsed: float) -> Goal:

@@ -20,6 +20,7 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.provisioning.recorded import USAGE, PilotUsage
 from bursar.report.bill import Bill, make_bill
+from bursar.runs.amendments import expected_after
 from bursar.runs.folder import RunFolder, RunInfo, State
 from bursar.runs.lives import Life, lives_of
 from bursar.runs.planned import read_plan
@@ -197,6 +198,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
     succeeded = sum(s is Status.SUCCEEDED for s in statuses)
     failed = len(statuses) - succeeded
     makespan = record.makespan
+    amended_finish, amended_cost = expected_after(record.journal.events)
     unpriced = any(not lease.is_priced for lease in record.leases)
     late = is_late(record)
     figures = bill_of(record).figures
@@ -215,10 +217,10 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "not_run": info.tasks - len(statuses) - len(record.skipped),
         "attempts": len(record.journal.records),
         "makespan_s": makespan,
-        "predicted_makespan_s": plan.makespan,
+        "predicted_makespan_s": plan.makespan if amended_finish is None else amended_finish,
         "processors": plan.processors,
         "cost": None if unpriced else from_micros(ledger.spent),
-        "predicted_cost": plan.cost,
+        "predicted_cost": plan.cost if amended_cost is None else amended_cost,
         "held": from_micros(ledger.held),
         "budget": goal.budget,
         "account": None if info.payer is None else info.payer.account,

@@ -282,6 +282,8 @@ def _amend(
         deadline=now.deadline,
         budget=now.budget,
         refused="" if refused is None else refused.reason,
+        expected_finish=amendment.expected_finish,
+        expected_cost=amendment.expected_cost,
     )
     execution.note(AMENDED, msgspec.json.encode(answer).decode())
 

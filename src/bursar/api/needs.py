@@ -1,0 +1,174 @@
+"""What a plan needs to be carried out: the budget that its guard asks for, and the time."""
+
+import math
+from collections.abc import Sequence
+
+from bursar.api.offers import HAND_OVER, SLOWER, start_up
+from bursar.broker.pilots import Pilot, pilots_of
+from bursar.market.guard import LEAD, BudgetGuard
+from bursar.market.lease import Lease
+from bursar.model.goal import Goal
+from bursar.model.money import from_micros
+from bursar.model.outcome import Outcome, Status
+from bursar.model.plan import Plan
+from bursar.model.task import Task
+from bursar.planning.front import Front, Option
+from bursar.report.words import amount_above, span_above
+
+
+class PlanNeeds:
+    """
+    Needs of the plans of a front; see :class:`bursar.planning.choice.Needs`.
+
+    Simulated sites start their workers at once and hand tasks over in no time; there, only
+    money that is held ahead, and rounding, are margins.
+
+    Parameters
+    ----------
+    front
+        Whose options are asked about.
+    goal
+        Its actions at a share of the budget count.
+    """
+
+    def __init__(self, front: Front, goal: Goal) -> None:
+        self._front = front
+        self._tasks = front.workflow.tasks
+        self._goal = goal
+        self._sites = {site.name: site for site in front.sites}
+        limits = [task.wall_limit for task in self._tasks if task.wall_limit is not None]
+        self._longest_limit = max(limits, default=0.0)
+        self._found: dict[int, tuple[float, float | None]] = {}
+
+    def affords(self, option: Option, budget: float) -> bool:
+        """Whether the guard lets a plan run to its end with a budget."""
+        most = self._most(option, option.makespan, len(self._tasks))
+        if most is None or most <= budget or option.makespan is None:
+            return True
+        least = least_budget(self._front.plan(option), self._tasks, self._goal)
+        return least is None or least <= budget * (1 + _CLOSE)
+
+    def with_margins(self, option: Option) -> tuple[float, float | None]:
+        """Time and budget of a plan whose workers start late and whose tasks take a bit more."""
+        key = id(option)
+        if key not in self._found:
+            seconds, late, slower = self._seconds(option, len(self._tasks))
+            least = None
+            if option.cost is not None:
+                plan = self._front.plan(option)
+                least = least_budget(plan, self._tasks, self._goal, late=late, slower=slower)
+            self._found[key] = seconds, None if least is None else amount_above(least)
+        return self._found[key]
+
+    def with_margins_of_part(self, option: Option, tasks: int) -> tuple[float, float | None]:
+        """The same of part of the tasks, from above: as if all leases were kept to the end."""
+        seconds, _, _ = self._seconds(option, tasks)
+        most = self._most(option, seconds, tasks)
+        return seconds, None if most is None else amount_above(most)
+
+    def _seconds(self, option: Option, tasks: int) -> tuple[float, float, float]:
+        """Time with its margins, seconds of it before the first task, and the share on top."""
+        assert option.makespan is not None
+        used = [self._sites[purchase.slot.site] for purchase in option.purchases]
+        late = max((start_up(site) for site in used), default=0.0)
+        if not late:
+            return span_above(option.makespan), 0.0, 0.0
+        rounds = math.ceil(tasks / max(1, option.processors))
+        more = SLOWER * option.makespan + HAND_OVER * rounds
+        slower = more / option.makespan if option.makespan else 0.0
+        return span_above(late + option.makespan + more), late, slower
+
+    def _most(self, option: Option, seconds: float | None, tasks: int) -> float | None:
+        """Currency units that no plan on these purchases needs more than; None when unknown."""
+        if option.cost is None or seconds is None:
+            return None
+        total = _MICRO * (tasks + len(option.purchases))  # each lease is rounded up
+        for purchase in option.purchases:
+            slot = purchase.slot
+            if slot.leased:
+                held = slot.processors * (seconds + LEAD + self._longest_limit)
+                total += held * (slot.unit_price or 0.0) + (slot.fixed_price or 0.0)
+            else:
+                total += purchase.cost or 0.0
+        return total / _stopping(self._goal)
+
+
+def least_budget(
+    plan: Plan, tasks: Sequence[Task], goal: Goal, *, late: float = 0.0, slower: float = 0.0
+) -> float | None:
+    """
+    Smallest budget with which the guard lets a plan run to its end, currency units.
+
+    The plan's leases are opened, and its tasks admitted and settled, by a guard of the kind
+    that holds the money of runs; None where a price or a run time is unknown.
+
+    Parameters
+    ----------
+    goal
+        Its actions at a share of the budget count: what stops or drains there is the limit.
+    late
+        Seconds by which the first tasks start later than planned, on leases that are open.
+    slower
+        Share by which all takes longer than planned.
+    """
+    if plan.cost is None or plan.makespan is None:
+        return None
+    pilots = {pilot.name: pilot for pilot in pilots_of(plan, tasks)}
+    guard = BudgetGuard(None, limit_of=lambda task: tasks[task].wall_limit)
+    for pilot in pilots.values():
+        guard.open(_lease(pilot, plan.currency), 0.0)
+    least = sum(_agreed(pilot) for pilot in pilots.values())
+    where = {task: pilot.name for pilot in pilots.values() for task in pilot.tasks}
+    left = {name: len(pilot.tasks) for name, pilot in pilots.items()}
+    moments = []
+    for placement in plan.placements:
+        if placement.task in where:
+            start = late + placement.start * (1 + slower)
+            finish = late + placement.finish * (1 + slower)
+            # What ends frees money for what begins at the same moment.
+            moments += [(start, 1, placement.task, finish), (finish, 0, placement.task, finish)]
+            if finish <= start:
+                moments[-1] = (finish, 2, placement.task, finish)
+    for now, kind, task, finish in sorted(moments):
+        lease = where[task]
+        if kind == 1:
+            least = max(least, guard.least_budget(task, lease, now, finish - now))
+            guard.admit(task, lease, now)
+            continue
+        outcome = Outcome(task=task, attempt=1, status=Status.SUCCEEDED, start=now, end=now)
+        guard.settle([outcome], now)
+        left[lease] -= 1
+        if not left[lease]:
+            guard.close(lease, now)
+    return max(from_micros(least), from_micros(guard.spent(plan.makespan)) / _stopping(goal))
+
+
+def _stopping(goal: Goal) -> float:
+    """Share of the budget from which on not everything runs any more."""
+    return min((share for share, action in goal.on_budget.items() if action != "warn"), default=1.0)
+
+
+def _agreed(pilot: Pilot) -> int:
+    """Micro-units that a pilot with an end is sure to ask for at the begin."""
+    lease = _lease(pilot, "")
+    if lease.until is None:
+        return lease.fixed
+    return lease.charge(lease.processors * (lease.until - lease.start))
+
+
+def _lease(pilot: Pilot, currency: str) -> Lease:
+    """The lease of a pilot of a plan, on the plan's clock."""
+    return Lease(
+        id=pilot.name,
+        site=pilot.site,
+        processors=pilot.own or pilot.processors,
+        unit_price=pilot.unit_price if pilot.own else 0.0,
+        fixed_price=pilot.fixed_price if pilot.own else 0.0,
+        currency=currency,
+        start=pilot.start or 0.0,
+        until=None if pilot.end == math.inf else pilot.end,
+    )
+
+
+_CLOSE = 1e-9
+_MICRO = 1e-6

@@ -1,0 +1,247 @@
+"""Whoever takes a counter-offer, as it is printed, has the campaign done within it."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bursar.api.loops import outside_loops
+from bursar.api.planning import plan
+from bursar.api.prospect import prospect
+from bursar.api.simulating import simulate
+from bursar.api.simulator import Simulator
+from bursar.broker.strategies import Named
+from bursar.formats.units import parse_amount, parse_duration
+from bursar.model.campaign import Campaign
+from bursar.model.goal import Goal
+from bursar.model.site import SiteFacts
+from bursar.model.task import Task
+from bursar.model.workflow import Workflow
+from bursar.planning.choice import CounterOffer
+from bursar.report.words import amount, amount_above, span, span_above
+from bursar.simulation.grid import Grid
+from bursar.simulation.world import Chance
+
+prices = st.sampled_from([1 / 3600, 0.01, 1.0, 2.0, 7.0])
+
+
+@st.composite
+def markets(draw: st.DrawFn) -> tuple[SiteFacts, ...]:
+    """Up to three simulated sites at different prices and speeds."""
+    return tuple(
+        SiteFacts(
+            name=f"s{i}",
+            kind="simulated",
+            processors=draw(st.integers(1, 4)),
+            speed=draw(st.sampled_from([0.5, 1.0, 2.0])),
+            unit_price=draw(prices),
+        )
+        for i in range(draw(st.integers(1, 3)))
+    )
+
+
+def bag(jobs: int, seconds: float, goal: Goal) -> Campaign:
+    """Independent tasks of one length."""
+    tasks = tuple(Task(id=f"t{i}", runtime=seconds) for i in range(jobs))
+    return Campaign(name="bag", workflow=Workflow(tasks), goal=goal)
+
+
+def typed_back(offer: CounterOffer) -> Goal:
+    """The goal of a user who reads an offer on the screen and types it."""
+    assert offer.cost is not None
+    return Goal(
+        deadline=parse_duration(span(offer.makespan)),
+        budget=parse_amount(amount(offer.cost, "SU"))[0],
+    )
+
+
+@given(seconds=st.floats(1e-3, 1e7))
+def test_a_time_rounded_up_is_read_back_as_it_is_printed(seconds: float) -> None:
+    """And is at most five per cent more."""
+    above = span_above(seconds)
+
+    assert parse_duration(span(above)) == pytest.approx(above, rel=1e-12)
+    assert seconds * (1 - 1e-9) <= above <= seconds * 1.05
+
+
+@given(cost=st.floats(1e-9, 1e9))
+def test_an_amount_rounded_up_is_read_back_as_it_is_printed(cost: float) -> None:
+    """And is at most a thousandth more."""
+    above = amount_above(cost)
+
+    assert parse_amount(amount(above, "SU"))[0] == above
+    assert cost * (1 - 1e-9) <= above <= cost * 1.0011
+
+
+def check_strategy(
+    strategy: Named, jobs: int, seconds: float, sites: tuple[SiteFacts, ...], hurry: float
+) -> int:
+    """Take every offer that a strategy makes; return how many there were."""
+    work = jobs * seconds
+    goal = Goal(
+        deadline=hurry * work / sum(s.processors * s.speed for s in sites),
+        budget=hurry * work * min((s.unit_price or 0.0) / s.speed for s in sites),
+    )
+    offers = prospect(bag(jobs, seconds, goal), sites, strategy).counter_offers
+    for offer in offers:
+        if offer.kind == "share":
+            told = simulate(bag(jobs, seconds, goal), sites, strategy=strategy, anyway=True)
+            assert told.to_dict()["succeeded"] >= offer.tasks
+            continue
+        taken = typed_back(offer)
+        summary = simulate(bag(jobs, seconds, taken), sites, strategy=strategy).to_dict()
+        assert summary["succeeded"] == jobs
+        assert summary["deadline_met"]
+        assert summary["cost"] <= taken.budget
+        assert summary["exit_status"] == 0
+    return len(offers)
+
+
+@given(
+    strategy=st.sampled_from(get_args(Named)),
+    jobs=st.integers(1, 12),
+    seconds=st.sampled_from([0.5, 2.0, 30.0, 1800.0]),
+    sites=markets(),
+    hurry=st.floats(0.3, 1.4),
+)
+@settings(max_examples=10, deadline=None)
+def test_what_a_strategy_offers_holds(
+    strategy: Named, jobs: int, seconds: float, sites: tuple[SiteFacts, ...], hurry: float
+) -> None:
+    """In simulated time, whatever limit was out of reach."""
+    check_strategy(strategy, jobs, seconds, sites, hurry)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@given(
+    strategy=st.sampled_from(get_args(Named)),
+    jobs=st.integers(1, 40),
+    seconds=st.sampled_from([0.5, 2.0, 30.0, 1800.0]),
+    sites=markets(),
+    hurry=st.floats(0.3, 1.4),
+)
+@settings(max_examples=200, deadline=None)
+def test_what_a_strategy_offers_holds_in_many_markets(
+    strategy: Named, jobs: int, seconds: float, sites: tuple[SiteFacts, ...], hurry: float
+) -> None:
+    """The same with more jobs, often."""
+    check_strategy(strategy, jobs, seconds, sites, hurry)
+
+
+def test_a_strategy_makes_offers_at_all() -> None:
+    """The property holds of something: every strategy offers all jobs for more money."""
+    sites = tuple(
+        SiteFacts(name=f"s{p}", kind="simulated", processors=2, unit_price=p) for p in (1.0, 3.0)
+    )
+    for strategy in get_args(Named):
+        assert check_strategy(strategy, 12, 10.0, sites, 1.2) >= 2
+
+
+def check_plan(
+    runtimes: list[float],
+    limit: float | None,
+    sites: tuple[SiteFacts, ...],
+    hurry: float,
+    kinds: tuple[bool, bool],
+) -> int:
+    """Take every offer of ``plan``; return how many there were."""
+    tasks = tuple(
+        Task(id=f"t{i}", runtime=seconds, wall_limit=None if limit is None else limit * seconds)
+        for i, seconds in enumerate(runtimes)
+    )
+    work = sum(runtimes)
+    timed, paid = kinds
+    goal = Goal(
+        deadline=hurry * work / sum(s.processors * s.speed for s in sites) if timed else None,
+        budget=hurry * work * min((s.unit_price or 0.0) / s.speed for s in sites) if paid else None,
+    )
+    offers = plan(Campaign(name="c", workflow=Workflow(tasks), goal=goal), sites).counter_offers
+    for offer in offers:
+        taken = typed_back(offer)
+        part = sorted(tasks, key=lambda task: task.runtime or 0.0)[: offer.tasks]
+        campaign = Campaign(name="c", workflow=Workflow(tuple(part)), goal=taken)
+        chosen = plan(campaign, sites).chosen
+        assert chosen is not None
+        simulator = Simulator(campaign, Grid(sites), Chance())
+        summary = outside_loops(lambda c=chosen, s=simulator: s.carry_out(c, {}))
+        assert summary["succeeded"] == offer.tasks
+        assert summary["deadline_met"]
+        assert summary["cost"] <= taken.budget
+    return len(offers)
+
+
+def machines(*shapes: tuple[int, float]) -> tuple[SiteFacts, ...]:
+    """Sites whose processors are leased until they are given back, as on a machine of one's own."""
+    return tuple(
+        SiteFacts(name=f"m{i}", kind="local", processors=n, unit_price=price)
+        for i, (n, price) in enumerate(shapes)
+    )
+
+
+shapes = st.lists(st.tuples(st.integers(1, 4), prices), min_size=1, max_size=2)
+
+
+@given(
+    runtimes=st.lists(st.sampled_from([0.5, 2.0, 7.0, 60.0]), min_size=1, max_size=10),
+    limit=st.sampled_from([None, 1.0, 3.0]),
+    shapes=shapes,
+    hurry=st.floats(0.2, 1.2),
+    kinds=st.sampled_from([(True, True), (True, False), (False, True)]),
+)
+@settings(max_examples=12, deadline=None)
+def test_what_a_plan_offers_holds(
+    runtimes: list[float],
+    limit: float | None,
+    shapes: list[tuple[int, float]],
+    hurry: float,
+    kinds: tuple[bool, bool],
+) -> None:
+    """In simulated time under the guard of real runs, with and without wall limits."""
+    check_plan(runtimes, limit, machines(*shapes), hurry, kinds)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@given(
+    runtimes=st.lists(st.sampled_from([0.5, 2.0, 7.0, 60.0]), min_size=1, max_size=25),
+    limit=st.sampled_from([None, 1.0, 3.0, 40.0]),
+    shapes=shapes,
+    hurry=st.floats(0.2, 1.2),
+    kinds=st.sampled_from([(True, True), (True, False), (False, True)]),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_many_plans_offer_holds(
+    runtimes: list[float],
+    limit: float | None,
+    shapes: list[tuple[int, float]],
+    hurry: float,
+    kinds: tuple[bool, bool],
+) -> None:
+    """The same with more tasks, often."""
+    check_plan(runtimes, limit, machines(*shapes), hurry, kinds)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "seconds", "budget"), [(2, 1.0, 0.0005), (2, 1.0, 0.0005556), (8, 2.0, 0.003)]
+)
+def test_an_offer_for_a_few_short_tasks_covers_what_is_held_ahead(
+    jobs: int, seconds: float, budget: float
+) -> None:
+    """On two processors at 1 SU an hour; an amount without any margin was offered before."""
+    sites = machines((2, 1 / 3600))
+    proposal = plan(bag(jobs, seconds, Goal(budget=budget)), sites)
+
+    (offer,) = [offer for offer in proposal.counter_offers if offer.kind == "budget"]
+    assert not proposal.feasible
+    assert offer.cost is not None
+    assert offer.cost - offer.margin_cost == pytest.approx(jobs * seconds / 3600)
+    summary = simulate(bag(jobs, seconds, typed_back(offer)), sites, processors=2).to_dict()
+    assert summary["succeeded"] == jobs
+
+
+def test_a_budget_that_would_be_stopped_short_of_the_end_is_out_of_reach() -> None:
+    """On one processor for 8 s, half a second must be held for the end: 8.5 s at 1."""
+    for budget, feasible in ((8.0, False), (8.49, False), (8.501, True)):
+        assert plan(bag(4, 2.0, Goal(budget=budget)), machines((1, 1.0))).feasible is feasible
