@@ -173,6 +173,18 @@ def test_what_was_put_in_is_not_found() -> None:
         assert found.verdict == verdict
 
 
+@pytest.mark.parametrize(("least", "verdict"), [(5.0, "open"), (-5.0, "differs")])
+def test_a_sample_cannot_show_that_something_never_happens(least: float, verdict: str) -> None:
+    """The GA is never worse, as figure 7 has it: one counterexample ends it, none proves it."""
+    (experiment,) = find("escience06", "7")
+    rows = [
+        {"seed": seed, "kind": kind, "total": 1.0, "reduction": reduction}
+        for seed, reduction in enumerate((20.0, least))
+        for kind in ("GA", "Min-Min", "ours")
+    ]
+    assert experiment.findings(rows)[0].verdict == verdict
+
+
 def test_an_invented_schedule_is_no_agreement(tmp_path: Any) -> None:
     (experiment,) = find("hpdc07", "4")
     (finding,) = experiment.findings(experiment.measure({"seed": 0}, tmp_path))
