@@ -57,14 +57,26 @@ class PlanNeeds:
             if option.cost is not None:
                 plan = self._front.plan(option)
                 least = least_budget(plan, self._tasks, self._goal, late=late, slower=slower)
-            self._found[key] = seconds, None if least is None else amount_above(least)
+            reserve = self._unwatched(option)
+            self._found[key] = seconds, None if least is None else amount_above(least + reserve)
         return self._found[key]
 
     def with_margins_of_part(self, option: Option, tasks: int) -> tuple[float, float | None]:
         """The same of part of the tasks, from above: as if all leases were kept to the end."""
         seconds, _, _ = self._seconds(option, tasks)
         most = self._most(option, seconds, tasks)
-        return seconds, None if most is None else amount_above(most)
+        reserve = self._unwatched(option)
+        return seconds, None if most is None else amount_above(most + reserve)
+
+    def _unwatched(self, option: Option) -> float:
+        """Currency units that a budget keeps for batch pilots that go on while nobody watches."""
+        batch = [p.slot for p in option.purchases if self._sites[p.slot.site].batch is not None]
+        if not batch:
+            return 0.0
+        from bursar.sites.batch import ENDING, PATIENCE
+
+        seconds = PATIENCE + ENDING
+        return sum(seconds * slot.processors * (slot.unit_price or 0.0) for slot in batch)
 
     def _seconds(self, option: Option, tasks: int) -> tuple[float, float, float]:
         """Time with its margins, seconds of it before the first task, and the share on top."""
