@@ -252,3 +252,11 @@ def test_python_names_an_account_too(funded: Folder, monkeypatch: pytest.MonkeyP
         book.hold(time.time(), "k", "ann", "other/budget", book.available("ann", time.time()))
     with pytest.raises(BudgetStop, match="set aside for other runs"):
         bursar.run("c.toml", "s.toml", account="ann", anyway=True)
+
+
+def test_an_empty_account_is_no_leave_to_run_for_nothing(funded: Folder) -> None:
+    """A script's variable may be empty: then nobody would be charged, and nobody would know."""
+    funded.write("c.toml", campaign(1, 0.1))
+    done = funded.bursar("run", "c.toml", "--sites", "s.toml", "--account", "", status=2)
+    assert 'no account ""' in done.stderr
+    assert not (funded.path / "runs").exists()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,11 +16,11 @@ import pytest
 from bursar.broker.trading import Trading
 from bursar.formats.sites_toml import read_sites
 from bursar.model.admission import Refusal
-from bursar.model.errors import BursarError, InputError
+from bursar.model.errors import InputError
 from bursar.model.money import MICROS
 from bursar.model.pricing import Adjusting, Demand, Loyalty, Pricing
 from bursar.model.site import SiteFacts
-from bursar.sites.owners import OwnersBook, owners_file
+from bursar.sites.owners import OwnersBook, known_owners, owners_file
 
 SITE = SiteFacts(name="here", processors=2, unit_price=1.0)
 NOW = 1_000_000.0
@@ -384,9 +385,57 @@ def test_a_foreign_or_unwritable_file_is_one_line(path: Path, tmp_path: Path) ->
     path.write_text("something else, long enough to be no database at all" * 10)
     book = OwnersBook(path)
     assert not book.is_usable
-    with pytest.raises(BursarError, match="not a database"):
+    with pytest.raises(InputError, match="not a database"):
         took(book, "plan", 1)
     book.close()
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         took(OwnersBook(tmp_path / "file" / "o.db"), "plan", 1)
+
+
+def test_where_there_is_no_home_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers run under numbers that have neither a name nor a folder."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("BURSAR_OWNERS", raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert owners_file() is None
+
+
+def test_where_the_folder_cannot_be_looked_into_nothing_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HOME may still be another user's; a name too long stands for any folder of the kind."""
+    monkeypatch.delenv("BURSAR_OWNERS", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ("x" * 300)))
+    with known_owners() as owners:
+        assert owners is None
+    path = owners_file()
+    assert path is not None
+    with closing(OwnersBook(path)) as book:
+        assert not book.is_usable
+        assert book.others(SITE) == 0
+
+
+def test_a_named_file_that_is_no_owners_book_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user named it: one line says which, and the exit status is that of wrong input."""
+    text = tmp_path / "text"
+    text.write_text("no database, " * 100)
+    other = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(other)) as db:
+        db.execute("CREATE TABLE tasks (number INTEGER)")
+        db.commit()
+    for path in (tmp_path, text, other):
+        monkeypatch.setenv("BURSAR_OWNERS", str(path))
+        with known_owners() as owners:
+            assert owners is not None
+            with pytest.raises(InputError, match=path.name):
+                owners.others(SITE)
+    with closing(sqlite3.connect(other)) as db:
+        names = [name for (name,) in db.execute("SELECT name FROM sqlite_master")]
+    assert names == ["tasks"]

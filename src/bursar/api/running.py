@@ -290,7 +290,7 @@ def _check_sites(sites: Sequence[SiteFacts]) -> None:
 
 def _payer(campaign: Campaign, account: str | None, book: str | Path | None) -> Payer | None:
     """The account that pays: the caller's, else the campaign's; None: none does."""
-    account = account or campaign.account
+    account = campaign.account if account is None else account
     if account is None:
         return None
     file = Path(book) if book is not None else campaign.book or BOOK

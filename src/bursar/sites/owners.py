@@ -66,14 +66,17 @@ _TABLES = ("held", "waiting", "agreements")
 
 
 def owners_file() -> Path | None:
-    """Return the file that the environment names, or the user's own; None for none."""
+    """Return the file that the environment names, or the user's own; None shares nothing."""
     named = os.environ.get(VARIABLE)
     if named == "off":
         return None
     if named:
         return Path(named).absolute()
     state = os.environ.get("XDG_STATE_HOME")
-    base = Path(state) if state else Path.home() / ".local" / "state"
+    try:
+        base = Path(state) if state else Path.home() / ".local" / "state"
+    except RuntimeError:  # no home: a container knows its user by a number only
+        return None
     # A file for each machine: the user's folder may be on a file system that many share.
     return base / "bursar" / f"owners-{socket.gethostname()}.sqlite"
 
@@ -409,7 +412,7 @@ class OwnersBook:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
         """Read the file as of one moment; None while there is none."""
-        if self._db is None and not self._path.exists():
+        if self._db is None and not _is_there(self._path):
             yield None
             return
         with _speaking_of(self._path):
@@ -441,6 +444,11 @@ def _forget(db: sqlite3.Connection, holder: str) -> None:
     db.execute("DELETE FROM holders WHERE id = ?", (holder,))
 
 
+def _is_there(path: Path) -> bool:
+    """Return whether a file can be seen; one in a folder closed to this user cannot."""
+    return os.path.exists(path)  # where Path.exists raises PermissionError
+
+
 def _open(path: Path) -> sqlite3.Connection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -455,24 +463,49 @@ def _open(path: Path) -> sqlite3.Connection:
             where=str(path),
             hint=f"name another file in {VARIABLE}, or off",
         ) from None
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
     try:
-        db.execute("PRAGMA journal_mode=WAL")
-        db.execute("PRAGMA synchronous=NORMAL")  # a kill loses nothing; a power cut ends all runs
-        db.execute("BEGIN IMMEDIATE")
-        if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
-        found = db.execute("SELECT value FROM meta WHERE key = 'owners'").fetchone()
-        db.execute("COMMIT")
-        if found is None or found[0] != FORMAT:
-            raise InputError(
-                f"is of another program or version, expected format {FORMAT}", where=str(path)
-            )
-    except BaseException:
-        db.close()
-        raise
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+        try:
+            _prepare(db, path)
+        except BaseException:
+            db.close()
+            raise
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
+            raise
+        raise InputError(str(error), where=str(path)) from None
     return db
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new file; a file of another program is left as found."""
+    if not _is_empty(db):
+        _check_format(db, path)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")  # a kill loses nothing; a power cut ends all runs
+    db.execute("BEGIN IMMEDIATE")
+    if _is_empty(db):
+        for statement in _SCHEMA.split(";"):
+            db.execute(statement)
+    _check_format(db, path)
+    db.execute("COMMIT")
+
+
+def _is_empty(db: sqlite3.Connection) -> bool:
+    return not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+
+
+def _check_format(db: sqlite3.Connection, path: Path) -> None:
+    found = None
+    try:
+        found = db.execute("SELECT value FROM meta WHERE key = 'owners'").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # other than that there is no such table
+            raise
+    if found is None or found[0] != FORMAT:
+        raise InputError(
+            f"is of another program or version, expected format {FORMAT}", where=str(path)
+        )
 
 
 @contextlib.contextmanager
@@ -486,7 +519,7 @@ def known_owners(customer: str | None = None) -> Iterator[OwnersBook | None]:
         Who looks, as owners know their customers; None: this user.
     """
     path = owners_file()
-    if path is None or not path.exists():
+    if path is None or not _is_there(path):
         yield None
         return
     book = OwnersBook(path, customer=customer or user_name())
