@@ -92,8 +92,11 @@ def test_a_run_is_paid_by_its_account_to_the_unit(funded: Folder) -> None:
 def test_a_run_that_costs_more_than_the_quota_is_not_begun(funded: Folder) -> None:
     """The answer is what could be had; nothing is held and nothing ran."""
     funded.write("c.toml", campaign(20, 1.0))  # 20 SU
-    done = funded.bursar(*run_words(), status=3)
-    assert "10 SU" in done.stderr + done.stdout
+    told = funded.json(*run_words(), status=3)
+    assert told["goal"]["budget"] == 10
+    offers = {offer["kind"]: offer["cost"] for offer in told["counter_offers"]}
+    assert offers["share"] <= 10
+    assert offers["budget"] >= 20
     assert not (funded.path / "runs").exists()
     assert held(funded) == 0
     # A budget above the quota does not help.
