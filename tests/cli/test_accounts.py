@@ -1,9 +1,12 @@
 """An account binds its runs: held in the book before work starts, and never exceeded."""
 
+import asyncio
 import os
 import random
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,10 +14,12 @@ from tests.cli.conftest import Folder
 
 import bursar
 from bursar.dispatch.journal import read_journal
+from bursar.formats.sites_toml import read_sites
 from bursar.market.book import Book, read_book
 from bursar.market.ledger import Ledger
 from bursar.model.errors import BudgetStop, Infeasible, InputError
 from bursar.model.money import MICROS
+from bursar.sites.owners import OwnersBook
 
 SITES = """\
 [site.here]
@@ -263,3 +268,31 @@ def test_an_empty_account_is_no_leave_to_run_for_nothing(funded: Folder) -> None
     done = funded.bursar("run", "c.toml", "--sites", "s.toml", "--account", "", status=2)
     assert 'no account ""' in done.stderr
     assert not (funded.path / "runs").exists()
+
+
+def test_a_run_that_is_ended_while_it_waits_gives_its_money_back(
+    funded: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processors may be in use for hours: nobody else could have what it has set aside."""
+    monkeypatch.setenv("BURSAR_OWNERS", str(funded.path / "owners.sqlite"))
+    funded.write("c.toml", campaign(1, 0.1))
+    with closing(OwnersBook(funded.path / "owners.sqlite")) as owners:
+        (site,) = read_sites(funded.path / "s.toml")
+        asyncio.run(owners.take(site, "plan", 2, print))
+        waiting = funded.start(*run_words("c.toml", "--name", "one"))
+        try:
+            funded.until(lambda: _is_waiting(funded.path / "owners.sqlite"), waiting)
+            assert held(funded) > 0
+            waiting.send_signal(signal.SIGTERM)
+            assert waiting.wait(20) == 130
+        finally:
+            waiting.kill()
+            waiting.wait()
+    assert held(funded) == 0
+    funded.bursar("run", "--resume", "runs/one")
+    check_agreement(funded)
+
+
+def _is_waiting(owners: Path) -> bool:
+    with closing(sqlite3.connect(owners)) as db:
+        return bool(db.execute("SELECT count(*) FROM waiting").fetchone()[0])

@@ -11,6 +11,7 @@ from contextlib import (
     ExitStack,
     asynccontextmanager,
     nullcontext,
+    suppress,
 )
 from dataclasses import dataclass, replace
 from functools import partial
@@ -158,19 +159,22 @@ def carry_out(
         if surroundings is None:
             surroundings = _real(info, campaign, folder, replan)
         with asyncio.Runner(loop_factory=surroundings.loop) as runner:
-            runner.run(
-                _carry_out(
-                    folder,
-                    campaign,
-                    plan,
-                    info,
-                    surroundings,
-                    changed,
-                    retry_failed,
-                    progress,
-                    payments,
+            try:
+                runner.run(
+                    _carry_out(
+                        folder,
+                        campaign,
+                        plan,
+                        info,
+                        surroundings,
+                        changed,
+                        retry_failed,
+                        progress,
+                        payments,
+                    )
                 )
-            )
+            except asyncio.CancelledError:  # by a signal, before anything ran
+                raise KeyboardInterrupt from None
         record = read_run(folder)
         if written_up:
             write_up(record)
@@ -190,6 +194,7 @@ async def _carry_out(
 ) -> None:
     workflow = campaign.workflow
     forecast = Forecast(workflow, plan)
+    _end_by_signals()
     with Progress(enabled=progress) as shown:
         if payments is not None:
             shown.say(payments.message)
@@ -313,6 +318,20 @@ def _state(execution: Execution) -> State:
         case "goal" if not done:
             return "goal-stopped"
     return "finished" if done else "failed"
+
+
+def _end_by_signals() -> None:
+    """
+    End the present task by the signals that would else kill the process.
+
+    A run may wait for hours before it begins, with money set aside that is to be given back.
+    Once the run has begun, :func:`_heed_signals` takes over.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    with suppress(ValueError, RuntimeError):  # not the main thread: a notebook, a server
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, task.cancel)
 
 
 def _heed_signals(execution: Execution) -> Callable[[], None]:
