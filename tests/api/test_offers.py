@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bursar.api.loops import outside_loops
 from bursar.api.planning import plan
+from bursar.api.proposal import Proposal
 from bursar.api.prospect import prospect
 from bursar.api.simulating import simulate
 from bursar.api.simulator import Simulator
@@ -15,7 +16,9 @@ from bursar.broker.strategies import Named
 from bursar.formats.units import parse_amount, parse_duration
 from bursar.model.campaign import Campaign
 from bursar.model.goal import Goal
+from bursar.model.provisioning import Acquiring, Batch
 from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.choice import CounterOffer
@@ -245,3 +248,33 @@ def test_a_budget_that_would_be_stopped_short_of_the_end_is_out_of_reach() -> No
     """On one processor for 8 s, half a second must be held for the end: 8.5 s at 1."""
     for budget, feasible in ((8.0, False), (8.49, False), (8.501, True)):
         assert plan(bag(4, 2.0, Goal(budget=budget)), machines((1, 1.0))).feasible is feasible
+
+
+def test_offers_on_a_batch_site_hold_what_pilots_may_charge_while_nobody_watches() -> None:
+    """
+    A pilot of a killed run may go on for 90 s, and is asked for for 60 s at the least.
+
+    So no processor can be had for less than 150 s at a price of 1, whatever the task takes; the
+    cheapest plan of the task alone costs 2.
+    """
+    site = SiteFacts(
+        name="cluster",
+        kind="slurm",
+        processors=1,
+        unit_price=1.0,
+        fixed_price=0.0,
+        batch=Batch(manager="slurm"),
+        acquiring=Acquiring(shortest=60.0),
+        slots=(Slot(site="cluster", start=0.0, duration=3600.0, processors=1, unit_price=1.0),),
+    )
+    tasks = (Task(id="a", runtime=2.0),)
+
+    def proposed(budget: float) -> Proposal:
+        goal = Goal(budget=budget)
+        return plan(Campaign(name="c", workflow=Workflow(tasks), goal=goal), [site])
+
+    assert proposed(149.0).chosen is None
+    (offer,) = (o for o in proposed(149.0).counter_offers if o.kind == "budget")
+    assert offer.cost is not None
+    assert 150.0 <= offer.cost <= 170.0
+    assert proposed(offer.cost).chosen is not None

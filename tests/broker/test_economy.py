@@ -433,3 +433,33 @@ def test_what_there_was_no_money_for_is_tried_again_at_a_lower_price() -> None:
 
     assert world.held
     assert world.economy.verdict == ""
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_a_resumed_run_whose_first_jobs_were_all_stopped_begins_again(strategy: Named) -> None:
+    """A job that was stopped before its end has told nothing; its site gets another first job."""
+    sites = [
+        SiteFacts(name=f"s{i}", kind="simulated", processors=1, unit_price=1.0 + i)
+        for i in range(3)
+    ]
+    stopped = [
+        (Outcome(task=i, attempt=1, status=Status.CANCELLED, start=0.0, end=0.5), f"s{i}")
+        for i in range(3)
+    ]
+    economy = Economy(
+        [Task(id=f"t{i}") for i in range(9)], sites, Goal(deadline=100.0, budget=50.0), strategy
+    )
+
+    pilots = economy.begin(
+        Past(
+            ended=frozenset(),
+            succeeded=frozenset(),
+            attempts=stopped,
+            pilots=3,
+            clock=lambda: 1.0,
+            spent=lambda: 2.0,
+        )
+    )
+
+    assert pilots
+    assert not economy.verdict

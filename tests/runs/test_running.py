@@ -74,7 +74,9 @@ def test_a_task_starts_only_if_the_budget_pays_for_its_worst_case(tmp_path: Path
     """A wall limit that the budget does not cover: refused, though its estimate would fit."""
     wanted = campaign(shell("a", "true", runtime=0.1, wall_limit=100.0), budget=5.0)
 
-    result = bursar.run(wanted, site(processors=1), runs=tmp_path)
+    with pytest.raises(bursar.GoalOutOfReach):
+        bursar.run(wanted, site(processors=1), runs=tmp_path)
+    result = bursar.run(wanted, site(processors=1), runs=tmp_path, anyway=True)
 
     assert result.exit_status == 4
     assert result.to_dict()["attempts"] == 0
@@ -91,7 +93,7 @@ def test_thresholds_act_in_a_real_run(
     tasks = [shell(f"t{i}", "sleep 0.6", runtime=0.6, wall_limit=2.0) for i in range(4)]
     wanted = campaign(*tasks, budget=8.0, on_budget={0.15: action})
 
-    result = bursar.run(wanted, site(processors=1), runs=tmp_path)
+    result = bursar.run(wanted, site(processors=1), runs=tmp_path, anyway=True)
 
     assert result.exit_status == status
     assert "15% of the budget is spent" in messages(result)

@@ -10,9 +10,9 @@ from tests.sites.test_batch import Ground, Manager, pilot
 
 from bursar.market.lease import Lease
 from bursar.model.errors import SiteError
+from bursar.model.provisioning import ENDING, PATIENCE
 from bursar.provisioning.lrm.manager import Request
 from bursar.simulation.clock import VirtualLoop
-from bursar.sites.batch import ENDING, PATIENCE
 from bursar.sites.job_record import JobRecord
 from bursar.sites.job_settlement import LATE, UNRECORDED
 from bursar.sites.protocol import Metering, Settles

@@ -1,7 +1,7 @@
 """What a plan needs to be carried out: the budget that its guard asks for, and the time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bursar.api.offers import HAND_OVER, SLOWER, start_up
 from bursar.broker.pilots import Pilot, pilots_of
@@ -11,6 +11,7 @@ from bursar.model.goal import Goal
 from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
+from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.planning.front import Front, Option
 from bursar.report.words import amount_above, span_above
@@ -45,7 +46,7 @@ class PlanNeeds:
         most = self._most(option, option.makespan, len(self._tasks))
         if most is None or most <= budget or option.makespan is None:
             return True
-        least = least_budget(self._front.plan(option), self._tasks, self._goal)
+        least = least_budget(self._front.plan(option), self._tasks, self._goal, self._sites)
         return least is None or least <= budget * (1 + _CLOSE)
 
     def with_margins(self, option: Option) -> tuple[float, float | None]:
@@ -56,27 +57,17 @@ class PlanNeeds:
             least = None
             if option.cost is not None:
                 plan = self._front.plan(option)
-                least = least_budget(plan, self._tasks, self._goal, late=late, slower=slower)
-            reserve = self._unwatched(option)
-            self._found[key] = seconds, None if least is None else amount_above(least + reserve)
+                least = least_budget(
+                    plan, self._tasks, self._goal, self._sites, late=late, slower=slower
+                )
+            self._found[key] = seconds, None if least is None else amount_above(least)
         return self._found[key]
 
     def with_margins_of_part(self, option: Option, tasks: int) -> tuple[float, float | None]:
         """The same of part of the tasks, from above: as if all leases were kept to the end."""
         seconds, _, _ = self._seconds(option, tasks)
         most = self._most(option, seconds, tasks)
-        reserve = self._unwatched(option)
-        return seconds, None if most is None else amount_above(most + reserve)
-
-    def _unwatched(self, option: Option) -> float:
-        """Currency units that a budget keeps for batch pilots that go on while nobody watches."""
-        batch = [p.slot for p in option.purchases if self._sites[p.slot.site].batch is not None]
-        if not batch:
-            return 0.0
-        from bursar.sites.batch import ENDING, PATIENCE
-
-        seconds = PATIENCE + ENDING
-        return sum(seconds * slot.processors * (slot.unit_price or 0.0) for slot in batch)
+        return seconds, None if most is None else amount_above(most)
 
     def _seconds(self, option: Option, tasks: int) -> tuple[float, float, float]:
         """Time with its margins, seconds of it before the first task, and the share on top."""
@@ -97,6 +88,9 @@ class PlanNeeds:
         total = _MICRO * (tasks + len(option.purchases))  # each lease is rounded up
         for purchase in option.purchases:
             slot = purchase.slot
+            site = self._sites[slot.site]
+            held = site.unwatched + _least_seconds(site)
+            total += held * slot.processors * (slot.unit_price or 0.0)
             if slot.leased:
                 held = slot.processors * (seconds + LEAD + self._longest_limit)
                 total += held * (slot.unit_price or 0.0) + (slot.fixed_price or 0.0)
@@ -106,7 +100,13 @@ class PlanNeeds:
 
 
 def least_budget(
-    plan: Plan, tasks: Sequence[Task], goal: Goal, *, late: float = 0.0, slower: float = 0.0
+    plan: Plan,
+    tasks: Sequence[Task],
+    goal: Goal,
+    sites: Mapping[str, SiteFacts],
+    *,
+    late: float = 0.0,
+    slower: float = 0.0,
 ) -> float | None:
     """
     Smallest budget with which the guard lets a plan run to its end, currency units.
@@ -118,6 +118,9 @@ def least_budget(
     ----------
     goal
         Its actions at a share of the budget count: what stops or drains there is the limit.
+    sites
+        Sites of the plan by name: a batch queue has a least time for which processors are asked
+        for, and its pilots may go on for a while when nobody watches them.
     late
         Seconds by which the first tasks start later than planned, on leases that are open.
     slower
@@ -128,8 +131,8 @@ def least_budget(
     pilots = {pilot.name: pilot for pilot in pilots_of(plan, tasks)}
     guard = BudgetGuard(None, limit_of=lambda task: tasks[task].wall_limit)
     for pilot in pilots.values():
-        guard.open(_lease(pilot, plan.currency), 0.0)
-    least = sum(_agreed(pilot) for pilot in pilots.values())
+        guard.open(_lease(pilot, plan.currency, sites[pilot.site]), 0.0)
+    least = sum(_agreed(pilot, sites[pilot.site]) for pilot in pilots.values())
     where = {task: pilot.name for pilot in pilots.values() for task in pilot.tasks}
     left = {name: len(pilot.tasks) for name, pilot in pilots.items()}
     moments = []
@@ -160,16 +163,21 @@ def _stopping(goal: Goal) -> float:
     return min((share for share, action in goal.on_budget.items() if action != "warn"), default=1.0)
 
 
-def _agreed(pilot: Pilot) -> int:
-    """Micro-units that a pilot with an end is sure to ask for at the begin."""
-    lease = _lease(pilot, "")
-    if lease.until is None:
-        return lease.fixed
-    return lease.charge(lease.processors * (lease.until - lease.start))
+def _agreed(pilot: Pilot, site: SiteFacts) -> int:
+    """Micro-units that a pilot is sure to ask for at the begin."""
+    lease = _lease(pilot, "", site)
+    seconds = 0.0 if lease.until is None else lease.until - lease.start
+    return lease.charge(lease.processors * (seconds + lease.unwatched))
 
 
-def _lease(pilot: Pilot, currency: str) -> Lease:
+def _least_seconds(site: SiteFacts) -> float:
+    """Seconds for which processors of a site are asked for at the least."""
+    return 0.0 if site.batch is None else site.acquiring.shortest
+
+
+def _lease(pilot: Pilot, currency: str, site: SiteFacts) -> Lease:
     """The lease of a pilot of a plan, on the plan's clock."""
+    start = pilot.start or 0.0
     return Lease(
         id=pilot.name,
         site=pilot.site,
@@ -177,8 +185,9 @@ def _lease(pilot: Pilot, currency: str) -> Lease:
         unit_price=pilot.unit_price if pilot.own else 0.0,
         fixed_price=pilot.fixed_price if pilot.own else 0.0,
         currency=currency,
-        start=pilot.start or 0.0,
-        until=None if pilot.end == math.inf else pilot.end,
+        start=start,
+        until=None if pilot.end == math.inf else max(pilot.end, start + _least_seconds(site)),
+        unwatched=site.unwatched,
     )
 
 

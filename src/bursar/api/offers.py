@@ -83,6 +83,6 @@ def with_margins(offer: CounterOffer, seconds: float, cost: float | None) -> Cou
     )
 
 
-_STEPS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)
+_STEPS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4)
 _CLOSE_TO = 0.02
 """How close an offer comes to the least that holds, as a share."""

@@ -202,6 +202,7 @@ def rehearse(
         goal,
         past,
         lambda site: starting.get(site, 0.0),
+        {site.name: site.unwatched for site in sites}.__getitem__,
     )
     return rehearsal.run(len(campaign.workflow.tasks))
 

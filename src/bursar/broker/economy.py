@@ -3,7 +3,7 @@
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -151,7 +151,14 @@ class Economy:
         """Takes up a run, without sending anything: what can be had of it."""
         self._take_up(past)
         now = past.clock()
-        return look_ahead(self._situation(now), now, past.spent())
+        situation = self._situation(now)
+        # Nothing starts unless what one processor may cost while nobody watches can be held.
+        reserve = min(
+            (site.unwatched * (site.unit_price or 0.0) for site in self._explorer.sites),
+            default=0.0,
+        )
+        situation = replace(situation, money_left=situation.money_left - reserve)
+        return look_ahead(situation, now, past.spent())
 
     def _take_up(self, past: Past) -> None:
         self._clock, self._spent = past.clock, past.spent
@@ -161,7 +168,8 @@ class Economy:
         for outcome, site in past.attempts:
             if self._explorer.site(site) is not None:
                 self._learn(outcome, site, outcome.end - outcome.start)
-                self._probed.add(site)
+                if self._estimates.count(site):  # a job that was stopped has told nothing
+                    self._probed.add(site)
         for text in past.bookings:
             self._keep_booking(msgspec.json.decode(text, type=Booking), past)
         for task in range(len(self._tasks)):

@@ -81,6 +81,9 @@ class Rehearsal:
         How the run stands; its clock and what is spent are taken at the begin.
     start_up
         Seconds from when a processor of a site is held until its worker takes a job.
+    unwatched
+        Seconds for which processors of a site are paid beyond their leases at the worst, see
+        :attr:`bursar.model.site.SiteFacts.unwatched`.
     """
 
     def __init__(
@@ -89,9 +92,11 @@ class Rehearsal:
         goal: Goal,
         past: Past,
         start_up: Callable[[str], float] = lambda _: 0.0,
+        unwatched: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
         self._economy = economy
         self._start_up = start_up
+        self._unwatched = unwatched
         self._now, self._paid_before = past.clock(), past.spent()
         budget = None if goal.budget is None else max(0.0, goal.budget - self._paid_before)
         self._guard = BudgetGuard(budget_of(budget), limit_of=lambda _: None)
@@ -151,7 +156,7 @@ class Rehearsal:
             if leased is not None:
                 refused = self._prolong(leased, now + pilot.duration)
             else:
-                refused = self._guard.open(_lease(pilot, now), now) is not None
+                refused = self._guard.open(self._lease(pilot), now) is not None
             if refused:
                 self._economy.short(pilot)
                 continue
@@ -223,6 +228,19 @@ class Rehearsal:
         leased.until = until
         return False
 
+    def _lease(self, pilot: Pilot) -> Lease:
+        begin = _begin(pilot, self._now)
+        return Lease(
+            id=pilot.name,
+            site=pilot.site,
+            processors=pilot.processors,
+            unit_price=pilot.unit_price,
+            fixed_price=pilot.fixed_price,
+            start=begin,
+            until=begin + pilot.duration,
+            unwatched=self._unwatched(pilot.site),
+        )
+
     def _close_idle(self) -> None:
         idle = [name for name, leased in self._leased.items() if not leased.tasks]
         for name in idle:
@@ -233,18 +251,6 @@ class Rehearsal:
 def _begin(pilot: Pilot, now: float) -> float:
     """Moment from which a pilot holds its processor: now, or later where it is booked."""
     return now if pilot.start is None else max(now, pilot.start)
-
-
-def _lease(pilot: Pilot, now: float) -> Lease:
-    return Lease(
-        id=pilot.name,
-        site=pilot.site,
-        processors=pilot.processors,
-        unit_price=pilot.unit_price,
-        fixed_price=pilot.fixed_price,
-        start=_begin(pilot, now),
-        until=_begin(pilot, now) + pilot.duration,
-    )
 
 
 _CLOSE = 1e-9

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from bursar.model.errors import InputError
-
-PATIENCE = 60.0
-"""Seconds for which a pilot tries to come back to a dispatcher that it has lost."""
+from bursar.model.provisioning import PATIENCE
 
 SILENCE = 15.0
 """Seconds, about, after which an end of a connection that says nothing is taken to be gone."""

@@ -28,6 +28,16 @@ once when no task waits and none will come."""
 Manager = Literal["slurm", "gridengine", "pbs", "lsf", "flux"]
 """Local resource managers."""
 
+PATIENCE = 60.0
+"""Seconds for which a pilot looks for a run that it has lost; then it ends by itself."""
+
+ENDING = 30.0
+"""
+Seconds, at the most, that a pilot takes to see that its run is lost and, once it looks no more,
+to end, and its scheduler to count it as ended: a connection that is just silent is given up after
+15 s, and Slurm kills after 30 s (KillWait) what does not end when it is told to.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquiring:

@@ -8,7 +8,7 @@ from bursar.model.dask import Dask
 from bursar.model.link import Link
 from bursar.model.money import check_currency
 from bursar.model.pricing import Pricing
-from bursar.model.provisioning import Acquiring, Batch
+from bursar.model.provisioning import ENDING, PATIENCE, Acquiring, Batch
 from bursar.model.remote import Remote
 from bursar.model.slot import Slot
 from bursar.model.status import Fact
@@ -142,6 +142,14 @@ class SiteFacts:
         """Whether others' jobs run there: processors then come through a queue, for a time."""
         has_jobs = self.background is not None and self.background.trace is not None
         return has_jobs or self.batch is not None or self.remote is not None
+
+    @property
+    def unwatched(self) -> float:
+        """
+        Seconds for which processors may be held, and charged, once a killed run watches them no
+        more: pilots in a batch queue look for their run for a while, others end with it.
+        """
+        return 0.0 if self.batch is None else PATIENCE + ENDING
 
     def delay_to(self, target: str, parent: Task, child: Task) -> float:
         """

@@ -28,7 +28,7 @@ from bursar.dispatch import credential as credentials
 from bursar.dispatch.launch import Door, Endpoint
 from bursar.market.lease import Lease
 from bursar.model.errors import InputError, SiteError
-from bursar.model.provisioning import Batch
+from bursar.model.provisioning import PATIENCE, Batch
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
@@ -55,16 +55,6 @@ FRESH = 5.0
 
 PARTING = 15.0
 """Seconds that jobs have to end when the site is closed."""
-
-PATIENCE = credentials.PATIENCE
-"""Seconds for which a pilot looks for a run that it has lost; then it ends by itself."""
-
-ENDING = 30.0
-"""
-Seconds, at the most, that a pilot takes to see that its run is lost and, once it looks no more,
-to end, and its scheduler to count it as ended: a connection that is just silent is given up after
-15 s, and Slurm kills after 30 s (KillWait) what does not end when it is told to.
-"""
 
 STARTING = 30.0
 """Seconds that a job gets on top of those of a plan, in which its workers start."""
@@ -490,7 +480,7 @@ class BatchSite:
     @property
     def unwatched(self) -> float:
         """Seconds for which a pilot may go on after its run was killed; see Settles."""
-        return 0.0 if self._lasts else PATIENCE + ENDING
+        return 0.0 if self._lasts else self._facts.unwatched
 
     async def meter(self, lease: Lease, watched: float | None) -> Metering:
         """From when to when a lease's job ran, by its scheduler's record; see Settles."""
