@@ -466,6 +466,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="faults whose functions are named like this")
     parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument(
+        "--budget", type=float, default=2.0, help="SU, of each run with random kills"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="m") as made:
         folder = Path(made)
@@ -494,7 +497,7 @@ def main() -> None:
                         folder / f"{policy}-{made_runs}",
                         cluster,
                         policy=policy,
-                        budget=2.0,
+                        budget=given.budget,
                         count=200,
                         seconds=1.0,
                     )

@@ -327,12 +327,13 @@ def claimed(folder: RunFolder) -> Iterator[None]:
     except OSError as error:
         raise BursarError(f"{name}: cannot be written: {error.strerror}") from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                "is being carried out by another process", where=str(folder.path)
+            ) from None
         yield
-    except BlockingIOError:
-        raise InputError(
-            "is being carried out by another process", where=str(folder.path)
-        ) from None
     finally:
         os.close(lock)
 
