@@ -1,6 +1,8 @@
 """Leases of a batch site are settled by its scheduler's own begin and end of their jobs."""
 
 import asyncio
+import subprocess
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +16,7 @@ from bursar.model.provisioning import ENDING, PATIENCE
 from bursar.provisioning.lrm.manager import Request
 from bursar.simulation.clock import VirtualLoop
 from bursar.sites.job_record import JobRecord
-from bursar.sites.job_settlement import LATE, UNRECORDED
+from bursar.sites.job_settlement import LATE, UNRECORDED, is_submitting
 from bursar.sites.protocol import Metering, Settles
 
 T = TypeVar("T")
@@ -270,3 +272,18 @@ def test_a_job_that_was_put_back_into_the_queue_is_metered_for_both_times(tmp_pa
     found = run(main())
     assert found is not None
     assert found.seconds == pytest.approx(17.0, abs=0.5)
+
+
+def test_only_a_command_of_about_its_time_may_carry_a_request(tmp_path: Path) -> None:
+    """Another run's command, started minutes before or after, is no reason to wait."""
+    command = tmp_path / "sbatch"
+    command.symlink_to("/bin/sleep")
+    now = time.time()
+    with subprocess.Popen([str(command), "60"]) as process:
+        try:
+            assert is_submitting(now)
+            assert is_submitting(0.0)
+            assert not is_submitting(now - 120.0)
+            assert not is_submitting(now + 120.0)
+        finally:
+            process.kill()

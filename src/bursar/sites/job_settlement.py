@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,7 @@ accounting may lag behind the queue."""
 _SOONEST, _SLOWER, _LATEST = 0.2, 1.3, 2.0  # seconds between two questions, and their growth
 _CANCEL_AGAIN = 5.0  # seconds
 _STOPPED = 3.0  # seconds that a job which has stopped has to end before its end is taken as final
+_EARLIER, _LATER = 2.0, 30.0  # seconds around a request in which its command was started
 _SKEW = 60.0  # seconds by which the scheduler's clock may differ from ours
 _THERE = ("pending", "held", "running")
 
@@ -234,7 +236,7 @@ class JobSettlement:
         """Whether a request of a killed life may still become a job."""
         if handed.at and self._clock() - handed.at > LATE:
             return False
-        return handed.host != socket.gethostname() or _is_submitting()
+        return handed.host != socket.gethostname() or is_submitting(handed.at)
 
     def _judge_requests(self, left: Leftovers, gone: Collection[str]) -> None:
         """Requests that have not become jobs, and will not any more, are written off."""
@@ -332,12 +334,26 @@ class JobSettlement:
             owed.found.set_result(metering)
 
 
-def _is_submitting() -> bool:
-    """Whether a command of this user's that submits jobs runs on this machine."""
+def is_submitting(asked: float) -> bool:
+    """
+    Whether a command that may carry a request still runs on this machine, for this user.
+
+    Parameters
+    ----------
+    asked
+        Moment at which the request was written down, seconds since the epoch; 0 if unknown. Its
+        command was started then; those of other runs, started at other times, are not meant.
+    """
+    booted = time.time() - float(Path("/proc/uptime").read_text().split()[0])
+    ticks = os.sysconf("SC_CLK_TCK")
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            is_own = process.stat().st_uid == os.getuid()
-            if is_own and (process / "comm").read_text().strip() in SUBMITTERS:
+            if process.stat().st_uid != os.getuid():
+                continue
+            name, _, fields = (process / "stat").read_text().partition("(")[2].rpartition(")")
+            started = booted + int(fields.split()[19]) / ticks
+            is_near = not asked or -_EARLIER <= started - asked <= _LATER
+            if name in SUBMITTERS and is_near:
                 return True
     return False
 
