@@ -149,6 +149,9 @@ def least_budget(
         if kind == 1:
             least = max(least, guard.least_budget(task, lease, now, finish - now))
             guard.admit(task, lease, now)
+            limit = tasks[task].wall_limit
+            if limit is not None:  # without a budget a guard encumbers nothing
+                guard.encumber(task, lease, now + limit)
             continue
         outcome = Outcome(task=task, attempt=1, status=Status.SUCCEEDED, start=now, end=now)
         guard.settle([outcome], now)

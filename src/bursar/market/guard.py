@@ -339,6 +339,10 @@ class BudgetGuard:
         self._note(task, entry, now + limit)
         return limit
 
+    def encumber(self, task: int, lease: str, until: float) -> None:
+        """Keeps the money of a lease for a task that was admitted, to a moment."""
+        self._note(task, self._open[lease], until)
+
     def withdraw(self, task: int, now: float) -> None:
         """An admitted task was not started after all."""
         entry = self._where.pop(task, None)
