@@ -167,8 +167,8 @@ def check_plan(
         campaign = Campaign(name="c", workflow=Workflow(tuple(part)), goal=taken)
         chosen = plan(campaign, sites).chosen
         if chosen is None and offer.kind == "share" and limit is None:
-            # Known gap, see the guide: the plans of the part may all be wider, and so dearer to
-            # hold, than the plan that the offer was taken from.
+            # A known gap, told in the reference: the plans of the part may all be wider, and so
+            # dearer to hold, than the plan that the offer was taken from.
             continue
         assert chosen is not None
         simulator = Simulator(campaign, Grid(sites), Chance())
