@@ -106,6 +106,13 @@ class Trading:
         self._exchange = Exchange([self._manager, *self._servers.values()])
         self._deals = 0
 
+    def _current(self, site: SiteFacts) -> TradeServer | None:
+        """Return a site's trade server as its owner stands now; None where the price is fixed."""
+        server = self._servers.get(site.name)
+        if server is not None and self._owners is not None:
+            server.take_up(self._owners.state_of(site))
+        return server
+
     def price(
         self, site: SiteFacts, seconds: float, now: float, ahead: float = 0.0
     ) -> float | None:
@@ -121,11 +128,9 @@ class Trading:
         ahead
             How long after now the use begins, seconds.
         """
-        server = self._servers.get(site.name)
+        server = self._current(site)
         if server is None or site.pricing is None:
             return site.unit_price
-        if self._owners is not None:
-            server.take_up(self._owners.state_of(site))
         moment = self.epoch + now
         start = _after(moment, ahead)
         return unit_price(site.pricing, server.asked(self._manager.name, 1, seconds, start, moment))
@@ -144,11 +149,9 @@ class Trading:
         seconds
             That a job takes there.
         """
-        pricing, server = site.pricing, self._servers.get(site.name)
+        pricing, server = site.pricing, self._current(site)
         if pricing is None or server is None:
             return ((0.0, math.inf, site.unit_price or 0.0),)
-        if self._owners is not None:
-            server.take_up(self._owners.state_of(site))
         moment = self.epoch + now
         periods: list[Period] = []
         begin = 0.0
@@ -178,12 +181,11 @@ class Trading:
         seconds
             That a job takes there.
         """
-        pricing, server = site.pricing, self._servers.get(site.name)
+        pricing = site.pricing
         steps = () if pricing is None else leads(pricing)
-        if pricing is None or server is None or not steps:
+        server = self._current(site) if steps else None
+        if pricing is None or server is None:
             return ()
-        if self._owners is not None:
-            server.take_up(self._owners.state_of(site))
         moment = self.epoch + now
         begins = set(steps)
         begin = 0.0
