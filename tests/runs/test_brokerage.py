@@ -1,5 +1,6 @@
 """The resource broker of a run: sites that break, or say what cannot be; files that do not come."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -51,9 +52,29 @@ class Broken(LocalSite):
         raise SiteError(f"{self.facts.name}: no worker starts")
 
 
-def campaign(*tasks: Task) -> Campaign:
+class LingeringWorkers(HeldWorkers):
+    """Workers that have left a while before their processors are free."""
+
+    async def release(self) -> None:
+        """Let the workers leave, and wait."""
+        await self._workers.release()
+        await asyncio.sleep(1.0)
+        await super().release()
+
+
+class Lingering(LocalSite):
+    """A site that takes its time to free processors."""
+
+    async def acquire(self, *arguments: Any, **named: Any) -> HeldWorkers:
+        """Start workers that leave before their processors are free."""
+        held = await super().acquire(*arguments, **named)
+        held.__class__ = LingeringWorkers
+        return held
+
+
+def campaign(*tasks: Task, backoff: float = 0.0) -> Campaign:
     """Of these tasks."""
-    retry = Retry(attempts=3, backoff=0.0)
+    retry = Retry(attempts=3, backoff=backoff)
     return Campaign(name="c", workflow=Workflow(tasks), retry=retry, root=Path("/"))
 
 
@@ -144,10 +165,11 @@ def carried_out(
     sites: dict[str, Site],
     *tasks: Task,
     change: Callable[[Brokerage], None] = lambda brokerage: None,
+    backoff: float = 0.0,
     **how: Any,
 ) -> dict[str, Any]:
     """The key figures of a run over sites of the test's own."""
-    wanted = campaign(*tasks)
+    wanted = campaign(*tasks, backoff=backoff)
     settings = Brokering(refresh=0.2, **how)
     all_facts = tuple(site.facts for site in sites.values())
     plan = unplanned(all_facts, "broker")
@@ -214,3 +236,17 @@ def test_what_fails_while_jobs_are_brought_ends_the_run(tmp_path: Path) -> None:
 
     with pytest.raises(BursarError, match="the broker is broken"):
         carried_out(tmp_path, {"s": LocalSite(facts("s"))}, *tasks, change=break_it)
+
+
+def test_a_run_goes_on_while_its_last_processors_are_given_back(tmp_path: Path) -> None:
+    """Nothing else is held meanwhile: the task that failed waits for its second attempt."""
+    once = f"test -e {tmp_path}/tried || {{ touch {tmp_path}/tried; exit 1; }}"
+
+    told = carried_out(
+        tmp_path,
+        {"s": Lingering(facts("s"))},
+        Task(id="t", steps=(Shell(once),)),
+        backoff=0.7,
+    )
+
+    assert (told["state"], told["succeeded"]) == ("finished", 1)

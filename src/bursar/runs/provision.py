@@ -299,9 +299,14 @@ class Provision:
 
     @property
     def is_dead(self) -> bool:
-        """Whether there are processors, none of them has a worker, and none will come."""
+        """
+        Whether there are processors, none of them has a worker, and none will come.
+
+        Processors that are being given back do not count: their workers were told to leave.
+        """
         return bool(self._carried) and all(
-            c.held is not None and not c.held.workers for c in self._carried.values()
+            c.held is not None and not c.held.workers and not c.over.is_set()
+            for c in self._carried.values()
         )
 
     # One pilot.
