@@ -1,6 +1,7 @@
 """The dispatcher at its edges: strangers, money, retries, stopping, a journal that fails."""
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import math
@@ -445,10 +446,15 @@ def test_who_connects_while_it_closes_is_not_left_open(room: Any, rounds: int) -
     async def main() -> None:
         dispatcher = room.dispatcher([])
         await dispatcher.start()
-        with socket.create_connection(dispatcher.address):
-            for _ in range(rounds):
-                await asyncio.sleep(0)
-            await dispatcher.close()
+        guests.append(socket.create_connection(dispatcher.address))
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        await dispatcher.close()
 
+    guests: list[socket.socket] = []
     asyncio.run(main())
-    gc.collect()
+    (guest,) = guests
+    guest.settimeout(20.0)
+    with guest, contextlib.suppress(ConnectionError):
+        assert guest.recv(1) == b""
+    gc.collect()  # would warn of a socket that was left open

@@ -216,6 +216,7 @@ def test_pilots_of_one_lease_share_its_processors(room: Room) -> None:
             )
             await until(lambda: bool(there.connected))
             await until(lambda: there.dispatcher.leases()["lease-1"].ready == 5)
+            assert len({there.worker_of(process) for process in there.processes}) == 2
 
     asyncio.run(run())
 

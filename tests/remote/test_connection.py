@@ -187,6 +187,7 @@ def test_an_instance_that_went_with_a_lost_answer_is_destroyed() -> None:
     """The second try finds nothing: that is what was wanted."""
     line = in_turn(httpx.ReadError("reset"), problem("not-found", 404))
     simulated(client_of(line).destroy("h"))
+    assert [request.method for request in line.requests] == ["DELETE", "DELETE"]
 
 
 def test_an_instance_that_never_was_is_not_destroyed() -> None:

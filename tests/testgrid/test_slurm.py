@@ -111,6 +111,7 @@ def test_a_walltime_over_the_partitions_limit_never_starts(slurm: Cluster) -> No
     """
     job = submit(slurm, "true", "--partition=short", "--time=30")
     until(lambda: said_of(slurm, job)["Reason"] == "PartitionTimeLimit")
+    assert said_of(slurm, job)["JobState"] == "PENDING"
     slurm.run("scancel", job)
 
 
@@ -120,7 +121,8 @@ def test_ended_jobs_are_recorded(slurm: Cluster) -> None:
     """
     job = submit(slurm, "exit 3")
     asked = ("sacct", "--completion", "-nP", f"--jobs={job}", "--format=JobIDRaw,State,NCPUS")
-    until(lambda: slurm.run(*asked) == f"{job}|FAILED|1\n")
+    until(lambda: slurm.run(*asked) != "")
+    assert slurm.run(*asked) == f"{job}|FAILED|1\n"
 
 
 def test_latency_delays_starts_and_holds_nothing(tmp_path: Path) -> None:

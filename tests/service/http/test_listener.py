@@ -335,6 +335,7 @@ def test_who_does_not_read_its_answer_is_cut_off(world: World) -> None:
                     await asyncio.sleep(0.01)
                 while found._state.connections or found._state.tasks:
                     await asyncio.sleep(0.01)
+                assert not found._entrance._places.taken
 
     asyncio.run(main())
 

@@ -109,6 +109,7 @@ def test_nothing_durable_is_lost_and_nothing_is_half_there(seed: int) -> None:
             todo = turns(chance)
             life = await live(platter, life, todo, chance.randrange(3 * len(todo) + 10), chance)
             platter = platter.crash(chance)
-        await live(platter, life, [], None, chance)
+        last = await live(platter, life, [], None, chance)
+        assert last.contents[0] in life.contents[life.durable :]
 
     asyncio.run(scenario())
