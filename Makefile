@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EPIDEMIC := examples/epidemic/epidemic.pln --runtime 0.15
 
-.PHONY: demo test test-long browser schedulers lint types arrows unit bench clean
+.PHONY: demo test test-long browser schedulers lint types arrows unit mutants bench clean
 
 $(VENV)/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +66,13 @@ unit: $(VENV)/.made
 # real schedulers, which a neighbour would slow down.
 test-long: schedulers $(VENV)/.made
 	$(BIN)/python -m pytest -m long --timeout 3600
+
+# A random sample of changed code, which the tests must notice: 440 mutants, about half an hour.
+# Interrupted, it goes on where it was; docs/concepts/fault-simulation.md lists what survives.
+MUTANTS := --count 440 --seed 1
+mutants: $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --editable '.[dev,mutants]'
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # Ratios against a bare posix_spawn loop, and against known bounds; minutes.
 bench: $(VENV)/.made

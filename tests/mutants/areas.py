@@ -1,0 +1,70 @@
+"""Parts of the code that mutation testing looks at, and the tests that should notice."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """
+    A part of the code.
+
+    Attributes
+    ----------
+    files
+        Patterns of the files that are mutated.
+    tests
+        Files and folders of tests; of these, each mutant meets those that reach its line.
+    share
+        Mutants in the full sample.
+    """
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+    share: int
+
+
+AREAS = {
+    "market": Area(
+        ("src/bursar/market/**/*.py",),
+        ("tests/market", "tests/service/desk", "tests/runs/test_payments.py"),
+        110,
+    ),
+    "broker": Area(
+        ("src/bursar/broker/**/*.py",),
+        ("tests/broker", "tests/api/test_brokering.py", "tests/runs/test_brokerage.py"),
+        130,
+    ),
+    "queue": Area(
+        ("src/bursar/dispatch/queue.py", "src/bursar/dispatch/prefetch.py"),
+        (
+            "tests/dispatch",
+            "tests/service/engine",
+            "tests/runs",
+        ),
+        60,
+    ),
+    "journal": Area(
+        ("src/bursar/service/journal/*.py", "src/bursar/dispatch/journal.py"),
+        (
+            "tests/service/journal",
+            "tests/service/test_real_disk.py",
+            "tests/dispatch/test_server.py",
+            "tests/report/test_results.py",
+            "tests/runs/test_running.py",
+        ),
+        60,
+    ),
+    "settlement": Area(
+        ("src/bursar/runs/settlement.py", "src/bursar/sites/job_settlement.py"),
+        ("tests/runs", "tests/sites/test_job_settlement.py", "tests/sites/test_batch.py"),
+        40,
+    ),
+    "validation": Area(
+        ("src/bursar/planning/validation.py",),
+        ("tests/planning/test_validation.py",),
+        40,
+    ),
+}
+
+FULL = sum(area.share for area in AREAS.values())
+"""Mutants of the full sample."""
