@@ -450,6 +450,10 @@ class Interleavings(RuleBasedStateMachine):
         ]
         misfits = self.queue.misfits(self.now, list(self.workers))
         assert misfits.tasks == fits.count(False)
+        unfit = [t for t, fit in zip(ready, fits, strict=True) if not fit]
+        assert misfits.processors == max((t.processors for t in unfit), default=0)
+        longest = max((self.expect(t.estimate) for t in unfit), default=0.0)
+        assert misfits.longest == pytest.approx(longest)
 
     @invariant()
     def states_agree(self) -> None:
@@ -465,6 +469,15 @@ class Interleavings(RuleBasedStateMachine):
         assert counts.skipped == states.count(State.SKIPPED)
         assert counts.cancelled == states.count(State.CANCELLED)
         assert counts.refused == states.count(State.REFUSED)
+        assert self.queue.ready == states.count(State.READY)
+        to_come = {State.READY, State.DELAYED} if not self.draining else set()
+        assert self.queue.idle == (not {State.CLAIMED, *to_come} & set(states))
+        for i, state in enumerate(states):
+            assert self.queue.is_at_end(i) == (state in ENDS)
+        for site in SITES:
+            assert self.queue.left(site) == sum(
+                t.site == site and t.state not in ENDS for t in self.twin
+            )
 
     @invariant()
     def holdings_agree(self) -> None:

@@ -159,6 +159,9 @@ def _report(drawn: list[Mutant], results: _Results, least: float) -> int:
     for mutant, verdict in verdicts.items():
         if verdict in ("survived", "unreached", "broken"):
             print(f"{verdict}: {mutant.name}")
+    left = sum(v is None for v in verdicts.values())
+    if left:
+        print(f"{left} not tried yet: the same command goes on")
     counted = [v for v in verdicts.values() if v not in (None, "invalid")]
     killed = sum(v in ("killed", "timeout") for v in counted)
     if not counted:
@@ -168,9 +171,6 @@ def _report(drawn: list[Mutant], results: _Results, least: float) -> int:
         f"{killed} of {len(counted)} killed: {killed / len(counted):.1%}"
         f" (95 % interval {part.low:.1%} to {part.high:.1%})"
     )
-    left = sum(v is None for v in verdicts.values())
-    if left:
-        print(f"{left} not tried yet: the same command goes on")
     return 0 if not left and killed >= least * len(counted) else 1
 
 

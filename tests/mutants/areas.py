@@ -37,7 +37,10 @@ AREAS = {
     "queue": Area(
         ("src/bursar/dispatch/queue.py", "src/bursar/dispatch/prefetch.py"),
         (
-            "tests/dispatch",
+            "tests/dispatch/test_queue.py",
+            "tests/dispatch/test_queue_stateful.py",
+            "tests/dispatch/test_server.py",
+            "tests/dispatch/test_walltime.py",
             "tests/service/engine",
             "tests/runs",
         ),

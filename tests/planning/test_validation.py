@@ -13,6 +13,7 @@ from tests.planning.valid_plans import Instance, instances, plan_of, slot, total
 from bursar.model.link import Link
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
 from bursar.model.task import File, Task
 from bursar.model.workflow import Workflow
 from bursar.planning.validation import violations
@@ -138,6 +139,19 @@ BROKEN: dict[str, tuple[Plan, list[str]]] = {
     "no such task": (
         replace(VALID, placements=(*VALID.placements, Placement(99, "a", 50, 60, (1,)))),
         ["task number 99, there are 8"],
+    ),
+    "the task after the last": (
+        replace(VALID, placements=(*VALID.placements, Placement(8, "a", 50, 60, (1,)))),
+        ["task number 8, there are 8"],
+    ),
+    "a task before the campaign": (
+        totalled(
+            replace(
+                VALID, placements=(*PLACEMENTS[1:], replace(PLACEMENTS[0], start=-2e-9, finish=40))
+            ),
+            WORKFLOW,
+        ),
+        ['"first" starts at -2e-09 s, before', "outside its time"],
     ),
     "a negative task": (
         replace(VALID, placements=(*VALID.placements, Placement(-1, "b", 130, 140, (1,)))),
@@ -307,6 +321,58 @@ def test_a_broken_rule_is_told_and_no_other(how: str) -> None:
     expect(found(plan), patterns)
 
 
+def test_many_processors_are_told_by_the_first_four() -> None:
+    """Both where they are held twice and where they were never bought."""
+    missing = found(changed(ACROSS, processors=(0, 2, 3, 4, 6, 7, 8, 9, 10, 11)))
+    assert any("holds processors 6, 7, 8, 9 and 2 more of site" in s for s in missing)
+    four = found(changed(ACROSS, processors=(0, 6, 7, 8, 9)))
+    assert any("holds processors 6, 7, 8, 9 of site" in s for s in four)
+
+
+def test_each_parent_is_looked_at_though_another_is_not_placed() -> None:
+    """The first parent is missing, the second ends too late."""
+    workflow = Workflow(
+        (Task(id="gone", runtime=5.0), Task(id="late", runtime=5.0),
+         Task(id="child", runtime=5.0, after=("gone", "late")))
+    )  # fmt: skip
+    whole = slot("a", 0, 10, 2)
+    plan = plan_of(
+        [Purchase(slot=whole)],
+        [Placement(1, "a", 0, 5, (0,)), Placement(2, "a", 4, 9, (1,))],
+        workflow,
+    )
+    expect(
+        violations(plan, workflow, [SiteFacts(name="a", processors=2, slots=(whole,))]),
+        ['"gone" is not placed', '"child" starts .* at 4 s, .* "late", .* is there at 5 s'],
+    )
+
+
+def test_times_that_floats_blur_are_the_same() -> None:
+    """A billionth of a second below one second, a billionth of the time above."""
+    workflow = Workflow((Task(id="t", runtime=5.0),))
+    for start, off, wrong in (
+        (0.0, 1e-9, 0),
+        (0.0, 1.1e-9, 1),
+        (0.5, -0.9e-9, 0),
+        (1e6, 0.9e-3, 0),
+        (1e6, 1.1e-3, 1),
+        (1e6, -0.9e-3, 0),
+        (1e6, -1.1e-3, 1),
+    ):
+        whole = slot("a", start, 10, 1, extensible=True)
+        later = replace(whole, start=start + off, duration=10 - off)
+        plan = plan_of(
+            [Purchase(slot=later)], [Placement(0, "a", start + 2, start + 7, (0,))], workflow
+        )
+        sites = [SiteFacts(name="a", processors=1, slots=(whole,))]
+
+        told = violations(plan, workflow, sites)
+
+        assert len(told) == wrong, (start, off, told)
+        twice = violations(replace(plan, purchases=plan.purchases * 2), workflow, sites)
+        assert sum("more often" in s for s in twice) == 1 - wrong, (start, off, twice)
+
+
 def test_wider_than_the_slot_is_told() -> None:
     """A divisible slot has no more processors than it has."""
     narrow = replace(PART, processors=2)
@@ -448,6 +514,31 @@ def test_a_plan_with_an_unknown_runtime_names_only_what_could_be_bought() -> Non
         (replace(plan, currency="EUR"), "counts in EUR"),
     ):
         expect(violations(wrong, workflow, sites), [pattern])
+
+
+def test_each_purchase_of_an_outline_is_looked_at() -> None:
+    """One of no site keeps none from being told; of slots that start together the widest counts."""
+    workflow = Workflow((Task(id="u"),))
+    offers = (slot("a", 0, 10, 2), slot("a", 0, 10, 4), slot("a", 0, 10, 3, unit_price=1.0))
+    sites = [SiteFacts(name="a", processors=9, slots=offers)]
+
+    def told(*slots: Slot) -> list[str]:
+        plan = Plan(
+            purchases=tuple(Purchase(slot=each) for each in slots),
+            placements=(),
+            makespan=None,
+            cost=None,
+            currency="SU",
+            utilisation=None,
+            algorithm="none",
+        )
+        return violations(plan, workflow, sites)
+
+    assert told(*offers) == []
+    expect(told(slot("z", 0, 10, 1), slot("a", 0, 10, 5)), ['site "z"', "has 5 .*, the slot has 4"])
+    # At three processors either price may be paid, at four only that of the widest.
+    assert told(slot("a", 0, 10, 3, unit_price=1.0)) == []
+    expect(told(slot("a", 0, 10, 4, unit_price=1.0)), ["costs 1 per processor-second"])
 
 
 @given(instances())

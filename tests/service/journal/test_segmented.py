@@ -9,6 +9,7 @@ from tests.service.journal.platter import FakeDisk, Platter
 
 from bursar.model.errors import BursarError, InputError
 from bursar.service.journal import SegmentedJournal, segmented
+from bursar.service.journal.records import BATCH_HEAD, RECORD_HEAD, SEGMENT_HEAD, position_of
 from bursar.service.parties import ServiceError
 
 
@@ -316,5 +317,123 @@ def test_everything_dead_leaves_next_to_nothing() -> None:
         await again.open()
         assert fresh.contents == []
         await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_room_is_what_neither_others_nor_waiting_batches_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits to be written counts as written, in each look: to the byte."""
+    monkeypatch.setattr(segmented, "ASK_AGAIN", 0.0)
+
+    async def scenario() -> None:
+        platter = Platter()
+        platter.capacity = 20_000
+        journal, keeper = journal_on(platter, segment_size=1 << 20, least_free=2_000)
+        await journal.open()
+        heads = SEGMENT_HEAD + BATCH_HEAD
+        with pytest.raises(ServiceError, match="full"):
+            journal.append(KIND, bytes(18_001 - heads), essential=False)
+        while journal.problem:
+            await asyncio.sleep(0)
+        keeper.add(journal, bytes(10_000), essential=True)
+        room = 18_000 - heads - RECORD_HEAD - 10_000
+        for _ in range(2):  # as it was reckoned with, and as it is seen when it is looked at
+            with pytest.raises(ServiceError, match="full"):
+                keeper.add(journal, bytes(room + RECORD_HEAD + 1))
+            while journal.problem:
+                await asyncio.sleep(0)
+        keeper.add(journal, bytes(room))
+        await journal.durable()
+        await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_kinds_are_registered_once_and_within_bounds() -> None:
+    """Those of the journal itself are nobody's."""
+    journal = SegmentedJournal(FakeDisk(Platter()))
+    journal.register([1, 254], Keeper())
+    for kind in (0, 255, 1, 254, -1, 256):
+        with pytest.raises(ValueError, match=f"kind {kind} is taken"):
+            journal.register([kind], Keeper())
+
+
+def test_a_record_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmented, "LARGEST", 100)
+
+    async def scenario() -> None:
+        journal, keeper = journal_on(Platter())
+        await journal.open()
+        keeper.add(journal, bytes(100))
+        with pytest.raises(ValueError, match="a record is 101 bytes, expected at most 100"):
+            keeper.add(journal, bytes(101))
+        await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_records_are_read_while_they_live() -> None:
+    """From the batch that is open, from the file, and never after their death."""
+
+    async def scenario() -> None:
+        journal, _ = journal_on(Platter(), segment_size=200)
+        await journal.open()
+        positions = [journal.append(KIND, b"%050d" % i, essential=False) for i in range(12)]
+        for i, position in enumerate(positions):
+            assert await journal.read(position) == b"%050d" % i
+        await journal.durable()
+        assert len(journal.segments) > 1
+        for i, position in enumerate(positions):
+            assert await journal.read(position) == b"%050d" % i
+        for wrong in (positions[3] + 1, positions[3] - 1, position_of(99, 0)):
+            with pytest.raises(KeyError):
+                await journal.read(wrong)
+            journal.kill(wrong)
+        journal.kill(positions[3])
+        journal.kill(positions[3])
+        with pytest.raises(KeyError):
+            await journal.read(positions[3])
+        assert await journal.read(positions[4]) == b"%050d" % 4
+        await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_long_batch_is_written_though_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory does not fill up with what nobody asks to be durable; shorter ones wait."""
+    monkeypatch.setattr(segmented, "_PENDING", 1_000)
+
+    async def scenario() -> None:
+        platter = Platter()
+        journal, keeper = journal_on(platter)
+        await journal.open()
+        keeper.add(journal, bytes(1_000 - SEGMENT_HEAD - BATCH_HEAD - RECORD_HEAD))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert platter.files == {}
+        keeper.add(journal, b"")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert [synced for _, synced in platter.files.values()] == [1_000 + RECORD_HEAD]
+        await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_size_is_that_of_all_segments() -> None:
+    async def scenario() -> None:
+        platter = Platter()
+        journal, keeper = journal_on(platter, segment_size=300)
+        await journal.open()
+        for i in range(10):
+            keeper.add(journal, bytes(100 + i))
+            await journal.durable()
+            written = sum(len(data) for data, _ in platter.files.values())
+            # The open batch has its head, and that of a segment where it begins one.
+            assert journal.size - written in {BATCH_HEAD, SEGMENT_HEAD + BATCH_HEAD}
+        assert len(platter.files) == 5  # two records fill one
+        await journal.close()
 
     asyncio.run(scenario())

@@ -1,0 +1,503 @@
+"""The queue's answers one by one: earlier lives, places, orders, delays, times that end."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from bursar.dispatch.queue import GUESS, Claim, Counts, Misfits, State, TaskQueue, Verdict
+from bursar.model.admission import Refusal
+from bursar.model.campaign import Retry
+from bursar.model.demand import Demand
+from bursar.model.outcome import Outcome, Status
+from bursar.model.task import Task
+
+
+def tasks(*runtimes: float | None, processors: int = 1) -> list[Task]:
+    return [Task(id=f"t{i}", runtime=r, processors=processors) for i, r in enumerate(runtimes)]
+
+
+def queue_of(
+    listed: Sequence[Task],
+    parents: Sequence[Sequence[int]] | None = None,
+    *,
+    attempts: int = 1,
+    backoff: float = 0.0,
+    again_at: str | None = None,
+    placed: Sequence[str] | None = None,
+) -> TaskQueue:
+    queue = TaskQueue(Retry(attempts=attempts, backoff=backoff), again_at)
+    queue.extend(listed, parents, placed=placed)
+    return queue
+
+
+def take(queue: TaskQueue, worker: str, room: int, now: float = 0.0) -> list[int]:
+    """Numbers of the tasks that a worker claims."""
+    return [claim.task for claim in queue.claim(worker, room, now, float)]
+
+
+def end(
+    queue: TaskQueue,
+    worker: str,
+    task: int,
+    status: Status = Status.SUCCEEDED,
+    *,
+    attempt: int = 1,
+    took: float = 1.0,
+    now: float = 0.0,
+) -> Verdict | None:
+    outcome = Outcome(task=task, attempt=attempt, status=status, start=5.0, end=5.0 + took)
+    return queue.finish(worker, outcome, now)
+
+
+def states(queue: TaskQueue) -> list[State]:
+    return [queue.state(task) for task in range(queue.counts.total)]
+
+
+# An earlier life.
+
+
+def told(task: int, attempt: int, status: Status) -> Outcome:
+    return Outcome(task=task, attempt=attempt, status=status)
+
+
+def test_an_earlier_lifes_attempts_are_taken_in() -> None:
+    """
+    Successes count whatever failed before; cancelled attempts are no failures; numbers of
+    attempts go on from the largest, in whatever order they are told.
+    """
+    queue = queue_of(tasks(*[1.0] * 6), [[], [], [], [], [0], [1]], attempts=2)
+
+    queue.restore(
+        [
+            told(0, 3, Status.SUCCEEDED),
+            told(0, 1, Status.FAILED),
+            told(0, 2, Status.FAILED),
+            told(1, 1, Status.FAILED),
+            told(1, 2, Status.LOST),
+            told(2, 2, Status.CANCELLED),
+            told(2, 1, Status.CANCELLED),
+            told(3, 1, Status.FAILED),
+        ]
+    )
+
+    assert states(queue) == [
+        State.SUCCEEDED,
+        State.FAILED,
+        State.READY,
+        State.READY,
+        State.READY,
+        State.SKIPPED,
+    ]
+    queue.join("w", "", 3)
+    assert queue.claim("w", 3, 0.0, float) == [Claim(2, 3, 2.0), Claim(3, 2, 3.0), Claim(4, 1, 4.0)]
+    # One failure was told, so that the second is the last.
+    assert end(queue, "w", 3, Status.FAILED, attempt=2) == Verdict(final=True)
+    assert end(queue, "w", 2, Status.FAILED, attempt=3) == Verdict(final=False)
+
+
+def test_failures_of_an_earlier_life_can_be_forgotten() -> None:
+    queue = queue_of(tasks(1.0, 1.0))
+
+    queue.restore(
+        [told(0, 1, Status.FAILED), told(1, 1, Status.SUCCEEDED), told(1, 4, Status.CANCELLED)],
+        retry_failed=True,
+    )
+
+    assert states(queue) == [State.READY, State.SUCCEEDED]
+    queue.join("w", "", 2)
+    assert queue.claim("w", 2, 0.0, float) == [Claim(0, 2, 0.0)]
+
+
+def test_what_an_earlier_life_ended_hides_nothing_that_is_ready() -> None:
+    """Keys of ended tasks lie before, between and behind the others, in one order."""
+    queue = TaskQueue(Retry())
+    queue.extend(tasks(*[1.0] * 8), order=[3, 7, 1, 5, 0, 6, 2, 4])
+    queue.restore([told(task, 1, Status.SUCCEEDED) for task in (4, 6, 1)])
+    queue.join("w", "", 8)
+
+    assert take(queue, "w", 8) == [2, 0, 7, 3, 5]
+
+
+# Parents.
+
+
+def test_parents_are_told_with_the_first_tasks_only() -> None:
+    queue = TaskQueue(Retry())
+    assert queue.extend([], []) == range(0)
+    assert queue.extend(tasks(1.0, 1.0), [[], [0]]) == range(2)
+    with pytest.raises(ValueError, match="first tasks only"):
+        queue.extend(tasks(1.0), [[]])
+    assert queue.extend(tasks(1.0)) == range(2, 3)
+    assert states(queue) == [State.READY, State.WAITING, State.READY]
+
+
+def test_more_retries_than_can_be_counted_are_as_many_as_can() -> None:
+    queue = queue_of([Task(id="t", retries=2**40), Task(id="u", retries=1)])
+    queue.join("w", "", 1)
+    for attempt in (1, 2, 3):
+        assert take(queue, "w", 1) == [0]
+        assert end(queue, "w", 0, Status.FAILED, attempt=attempt) == Verdict(final=False)
+
+
+def test_a_failure_skips_what_follows_from_it_through_all_generations() -> None:
+    """And leaves alone what was cancelled before, with what follows from that."""
+    queue = queue_of(tasks(*[1.0] * 6), [[], [0], [1], [2], [], [0, 4]])
+    queue.join("w", "", 2)
+    assert queue.cancel(2) is None
+    assert take(queue, "w", 1) == [0]
+    assert end(queue, "w", 0, Status.FAILED) == Verdict(final=True)
+    assert states(queue) == [
+        State.FAILED,
+        State.SKIPPED,
+        State.CANCELLED,
+        State.SKIPPED,
+        State.READY,
+        State.SKIPPED,
+    ]
+    assert queue.counts == Counts(
+        total=6, waiting=1, running=0, succeeded=0, failed=1, skipped=3, cancelled=1, refused=0
+    )
+    assert queue.cancel(2) is None
+    assert queue.counts.cancelled == 1
+
+
+def test_what_follows_waits_for_the_latest_of_its_data() -> None:
+    """Files of two parents arrive 3 s after 10 s and 1 s after 11 s; a third sends none."""
+    queue = queue_of(tasks(*[1.0] * 5), [[], [], [], [0, 1, 2], [0]])
+    queue.join("w", "", 3)
+    assert take(queue, "w", 3) == [0, 1, 2]
+    for task in (0, 1, 2):
+        outcome = Outcome(task=task, attempt=1, status=Status.SUCCEEDED)
+        assert queue.finish("w", outcome, 9.0, hold=True) == Verdict(final=True)
+    assert queue.next_wake() is None
+    queue.release(0, 10.0, {3: 3.0, 4: 0.0}.__getitem__)
+    assert queue.state(4) is State.READY
+    queue.release(1, 11.0, {3: 1.0}.__getitem__)
+    assert queue.state(3) is State.WAITING
+    queue.release(2, 11.5, {3: 0.0}.__getitem__)
+    assert queue.state(3) is State.DELAYED
+    assert queue.next_wake() == 13.0
+    assert queue.wake(12.99) == 0
+    assert queue.wake(13.0) == 1
+    assert queue.state(3) is State.READY
+    assert queue.next_wake() is None
+
+
+def test_data_that_has_arrived_by_the_last_end_delays_nothing() -> None:
+    queue = queue_of(tasks(*[1.0] * 3), [[], [], [0, 1]])
+    queue.join("w", "", 2)
+    assert take(queue, "w", 2) == [0, 1]
+    for task in (0, 1):
+        queue.finish("w", Outcome(task=task, attempt=1, status=Status.SUCCEEDED), 1.0, hold=True)
+    queue.release(0, 1.0, {2: 4.0}.__getitem__)
+    queue.release(1, 5.0)
+    assert queue.state(2) is State.READY
+
+
+def test_a_wait_of_a_task_that_was_cancelled_wakes_nobody() -> None:
+    queue = queue_of(tasks(1.0, 1.0), attempts=2, backoff=4.0)
+    queue.join("w", "", 2)
+    assert take(queue, "w", 2) == [0, 1]
+    assert end(queue, "w", 0, Status.FAILED, now=2.0) == Verdict(final=False, retry_at=6.0)
+    assert end(queue, "w", 1, Status.FAILED, now=3.0) == Verdict(final=False, retry_at=7.0)
+    queue.cancel(0)
+    assert queue.wake(100.0) == 1
+    assert states(queue) == [State.CANCELLED, State.READY]
+
+
+# Places.
+
+
+def test_tasks_of_a_lease_run_on_its_workers_alone() -> None:
+    queue = queue_of(tasks(*[1.0] * 3), placed=["near", "", "far"])
+    for name in ("near", "far"):
+        queue.join(f"at {name}", name, 4)
+    with pytest.raises(ValueError, match="at near is there already"):
+        queue.join("at near", "far", 1)
+    assert [queue.left(lease) for lease in ("near", "far", "never heard of")] == [1, 1, 0]
+    assert take(queue, "at far", 4) == [1, 2]
+    assert take(queue, "at near", 4) == [0]
+    with pytest.raises(ValueError, match="at near still has tasks"):
+        queue.leave("at near")
+    assert queue.lose("at near") == [(0, 1)]
+    assert end(queue, "at near", 0) == Verdict(final=True)
+    queue.leave("at near")
+    assert list(queue.workers) == ["at far"]
+    assert queue.left("near") == 0
+
+
+def test_tasks_are_bound_anew_with_another_order() -> None:
+    """Claimed and ended ones stay as they are; what was ready is found at its new place."""
+    queue = queue_of(tasks(*[1.0] * 5), [[], [], [], [], [3]], placed=["near"] * 5)
+    queue.join("near", "near", 4)
+    queue.join("far", "far", 4)
+    assert take(queue, "near", 1) == [0]
+    queue.assign(dict.fromkeys(range(5), "far"), {0: 9, 1: 3, 2: 2, 3: 1, 4: 0})
+    assert (queue.left("near"), queue.left("far")) == (1, 4)
+    assert take(queue, "near", 4) == []
+    assert take(queue, "far", 4) == [3, 2, 1]
+    assert end(queue, "far", 3) == Verdict(final=True)
+    assert take(queue, "far", 4) == [4]
+
+
+def test_what_runs_again_goes_where_there_is_room() -> None:
+    """After a failure and after a worker that was cancelled; not what a worker gives back."""
+    queue = queue_of(tasks(*[1.0] * 3, processors=2), attempts=3, again_at="", placed=["near"] * 3)
+    queue.join("near", "near", 6)
+    queue.join("far", "far", 6)
+    assert take(queue, "near", 6) == [0, 1, 2]
+    assert end(queue, "near", 0, Status.FAILED) == Verdict(final=False)
+    assert end(queue, "near", 1, Status.CANCELLED) == Verdict(final=False)
+    assert queue.give_back("near", 2, 1)
+    assert queue.left("near") == 1
+    assert queue.demand() == Demand(
+        tasks=2, processors=4, widest=2, work=4.0, longest=1.0, running=0, later=0
+    )
+    assert take(queue, "far", 6) == [0, 1]
+    assert take(queue, "near", 6) == [2]
+
+
+# In order.
+
+
+def in_order(*listed: Task, order: Sequence[int]) -> TaskQueue:
+    queue = queue_of(listed, attempts=3)
+    queue.join("w", "lease", 4)
+    numbers = range(len(listed))
+    queue.assign(dict.fromkeys(numbers, "lease"), dict(enumerate(order)), ["lease"])
+    return queue
+
+
+def test_a_lease_in_order_starts_nothing_before_its_turn() -> None:
+    """A narrow task waits behind a wide one that does not fit, though it would."""
+    wide = Task(id="wide", processors=3)
+    queue = in_order(Task(id="a", processors=2), wide, Task(id="b"), order=[1, 2, 3])
+    assert take(queue, "w", 4) == [0]
+    assert take(queue, "w", 2) == []
+    assert end(queue, "w", 0) == Verdict(final=True)
+    assert take(queue, "w", 4) == [1, 2]
+
+
+def test_a_turn_is_by_order_and_not_by_number() -> None:
+    queue = in_order(*(Task(id=i) for i in "abcd"), order=[4, 2, 3, 1])
+    assert take(queue, "w", 3) == [3, 1, 2]
+    assert take(queue, "w", 3) == [0]
+
+
+def test_what_waits_for_a_parent_holds_up_its_lease() -> None:
+    """And what was cancelled or refused for good does not; refused for now, everybody waits."""
+    queue = queue_of(tasks(*[1.0] * 5), [[], [0], [], [], []])
+    queue.join("w", "lease", 4)
+    queue.join("v", "", 4)
+    assert take(queue, "v", 1) == [0]
+    queue.cancel(2)
+    queue.assign(
+        {2: "lease", 3: "lease", 1: "lease", 4: "lease"}, {2: 0, 3: 1, 1: 2, 4: 3}, ["lease"]
+    )
+
+    def admit(task: int) -> float | Refusal:
+        return Refusal("no", final) if task == 3 else 9.0
+
+    final = False
+    assert queue.claim("w", 4, 0.0, admit) == []
+    assert queue.state(3) is State.READY
+    final = True
+    assert queue.claim("w", 4, 0.0, admit) == []
+    assert queue.state(3) is State.REFUSED
+    assert end(queue, "v", 0) == Verdict(final=True)
+    assert queue.claim("w", 4, 0.0, admit) == [Claim(1, 1, 9.0), Claim(4, 1, 9.0)]
+
+
+def test_what_had_its_turn_and_comes_back_is_first_again() -> None:
+    """Failed or given back; what was never claimed keeps its place."""
+    queue = in_order(*(Task(id=i) for i in "abcd"), order=[0, 1, 2, 3])
+    assert take(queue, "w", 2) == [0, 1]
+    assert end(queue, "w", 1, Status.FAILED) == Verdict(final=False)
+    assert take(queue, "w", 1) == [1]
+    assert queue.give_back("w", 1, 2)
+    assert queue.give_back("w", 0, 1)
+    assert take(queue, "w", 4) == [0, 1, 2, 3]
+
+
+# The end of a lease's time.
+
+
+def test_a_task_that_would_not_end_in_time_is_left_to_others() -> None:
+    """At twice the speed 10 s are 20 s of work; a task bound to the lease runs all the same."""
+    queue = queue_of(tasks(24.0, 20.0, 3.0, 24.0), placed=["", "", "", "short"])
+    queue.join("w", "short", 4)
+    queue.join("v", "long", 4)
+    queue.ends("short", 110.0, 2.0)
+    queue.ends("long", None)
+    assert queue.misfits(100.0, ["w"]) == Misfits(tasks=1, processors=1, longest=24.0)
+    assert queue.misfits(100.0, ["w", "v"]) == Misfits()
+    assert take(queue, "w", 4, 100.0) == [1, 2, 3]
+    assert take(queue, "v", 4, 100.0) == [0]
+
+
+def test_tasks_that_take_longer_than_estimated_are_expected_to_go_on_so() -> None:
+    """Estimated 10 s, took 5 s at speed 4: half as long; without estimate as the mean, 20 s."""
+    queue = queue_of(tasks(10.0, 30.0, 42.0, None))
+    queue.join("w", "fast", 1)
+    queue.ends("fast", 1000.0, 4.0)
+    assert queue.demand().work == 10.0 + 30.0 + 42.0 + GUESS
+    assert queue.demand().longest == GUESS
+    assert take(queue, "w", 1) == [0]
+    assert end(queue, "w", 0, took=5.0) == Verdict(final=True)
+    # 5 s were taken where 10 / 4 s were guessed: twice as long.
+    assert queue.demand() == Demand(
+        tasks=3, processors=3, widest=1, work=60.0 + 84.0 + 20.0, longest=84.0, running=0, later=0
+    )
+    queue.join("v", "slow", 4)
+    queue.ends("slow", 50.0, 1.0)
+    assert queue.misfits(0.0, ["v"]) == Misfits(tasks=2, processors=1, longest=84.0)
+    assert queue.misfits(30.5, ["v"]) == Misfits(tasks=3, processors=1, longest=84.0)
+    assert take(queue, "v", 4, 29.9) == [3]
+
+
+def test_what_waits_behind_others_must_end_in_time_too() -> None:
+    """Two processors have 12 s of work and 2 of unknown length before them: 10 s, then its own."""
+    queue = queue_of(tasks(4.0, 6.0, None, 5.0), attempts=2)
+    queue.join("w", "short", 2)
+    queue.ends("short", 100.0)
+    assert take(queue, "w", 1) == [0]
+    assert end(queue, "w", 0, took=4.0) == Verdict(final=True)  # mean 4 s, no stretch
+    assert take(queue, "w", 2) == [1, 2]
+    worker = queue.workers["w"]
+    assert (worker.used, worker.work, worker.unknown) == (2, 6.0, 1)
+    # (6 + 4) / 2 before it begins, and 5 s: 10 s.
+    assert take(queue, "w", 1, 90.5) == []
+    assert take(queue, "w", 1, 90.0) == [3]
+    assert (worker.used, worker.work, worker.unknown) == (3, 11.0, 1)
+    assert end(queue, "w", 2, Status.FAILED) == Verdict(final=False)
+    assert (worker.used, worker.work, worker.unknown) == (2, 11.0, 0)
+    assert queue.give_back("w", 1, 1)
+    assert (worker.used, worker.work) == (1, 5.0)
+    assert queue.give_back("w", 3, 1)
+    assert (worker.used, worker.work, worker.claimed) == (0, 0.0, {})
+
+
+def test_many_tasks_too_long_for_a_worker_hide_none_that_fits() -> None:
+    """All are about as long, so that they lie in one lane; only so many are looked at."""
+    queue = queue_of(tasks(*[8.9] * 15, 8.0, *[8.9] * 20, 8.1))
+    queue.join("w", "short", 4)
+    queue.ends("short", 8.5)
+    assert take(queue, "w", 4) == [15]
+    assert take(queue, "w", 4) == []
+    assert queue.demand().tasks == 36
+    queue.ends("short", None)
+    assert take(queue, "w", 3) == [0, 1, 2]
+
+
+# Backfilling.
+
+
+def test_what_cannot_delay_a_wide_task_overtakes_it() -> None:
+    """Four processors: two free, two until 10 s. Three wait; one of 10 s fits before, 11 s not."""
+    queue = TaskQueue(Retry())
+    widths = [(2, 10.0), (3, 5.0), (1, 11.0), (1, 10.0), (1, 11.0), (1, 99.0)]
+    queue.extend([Task(id=f"t{i}", processors=p, runtime=r) for i, (p, r) in enumerate(widths)])
+    queue.join("w", "", 4)
+    assert take(queue, "w", 2) == [0]
+    # At 10 s all four are free, three are kept: one that lasts longer has the spare one.
+    assert take(queue, "w", 2) == [2, 3]
+    assert take(queue, "w", 0) == []
+
+
+def test_nothing_overtakes_where_no_end_is_known() -> None:
+    queue = TaskQueue(Retry())
+    widths = [(2, None), (3, 5.0), (1, 1.0)]
+    queue.extend([Task(id=f"t{i}", processors=p, runtime=r) for i, (p, r) in enumerate(widths)])
+    queue.join("w", "", 3)
+    assert take(queue, "w", 3) == [0]
+    assert take(queue, "w", 1) == []
+
+
+def test_an_end_that_is_overdue_is_now() -> None:
+    """The first task should have ended at 10 s, now it is 50 s: what takes no time overtakes."""
+    queue = TaskQueue(Retry())
+    widths = [(2, 10.0), (3, 5.0), (1, 0.0), (1, 1.0)]
+    queue.extend([Task(id=f"t{i}", processors=p, runtime=r) for i, (p, r) in enumerate(widths)])
+    queue.join("w", "", 3)
+    assert take(queue, "w", 2) == [0]
+    assert take(queue, "w", 1, 50.0) == [2]
+
+
+def test_an_answer_for_now_keeps_all_behind_it() -> None:
+    """The queue is as before, in the same order, whatever was looked at."""
+    queue = TaskQueue(Retry())
+    queue.extend(tasks(1.0, 1.0, 1.0))
+    queue.join("w", "", 3)
+    asked: list[int] = []
+
+    def admit(task: int) -> float | Refusal:
+        asked.append(task)
+        return 7.0 if task != 1 else Refusal("wait", False)
+
+    assert queue.claim("w", 3, 0.0, admit) == [Claim(0, 1, 7.0)]
+    assert asked == [0, 1]
+    assert take(queue, "w", 3) == [1, 2]
+
+
+def test_draining_claims_nothing_and_waits_for_nothing() -> None:
+    queue = queue_of(tasks(1.0, 1.0), attempts=2, backoff=5.0)
+    queue.join("w", "", 2)
+    assert take(queue, "w", 1) == [0]
+    queue.drain()
+    assert take(queue, "w", 1) == []
+    assert queue.demand() == Demand(running=1)
+    assert queue.misfits(0.0, []) == Misfits()
+    assert not queue.idle
+    assert end(queue, "w", 0) == Verdict(final=True)
+    assert queue.idle
+
+
+def test_a_cancelled_task_in_a_workers_hands_ends_there() -> None:
+    """Failed or given back, it is not tried again; a success counts."""
+    queue = queue_of(tasks(*[1.0] * 4), [[], [], [], [1]], attempts=3)
+    queue.join("w", "", 3)
+    assert take(queue, "w", 3) == [0, 1, 2]
+    assert [queue.cancel(task) for task in range(3)] == ["w", "w", "w"]
+    assert end(queue, "w", 0, Status.FAILED) == Verdict(final=True)
+    assert queue.give_back("w", 1, 1)
+    assert end(queue, "w", 2) == Verdict(final=True)
+    assert states(queue) == [State.CANCELLED, State.CANCELLED, State.SUCCEEDED, State.SKIPPED]
+    assert not queue.give_back("w", 1, 1)
+    assert not queue.give_back("nobody", 1, 1)
+
+
+def test_ends_of_another_attempt_change_nothing() -> None:
+    queue = queue_of(tasks(1.0), attempts=5)
+    queue.join("w", "", 1)
+    assert take(queue, "w", 1) == [0]
+    for attempt in (0, 2):
+        assert end(queue, "w", 0, attempt=attempt) is None
+    assert end(queue, "w", 0, Status.FAILED) == Verdict(final=False)
+    assert take(queue, "w", 1) == [0]
+    assert end(queue, "w", 0, attempt=1) is None
+    assert queue.state(0) is State.CLAIMED
+    assert end(queue, "w", 0, attempt=2) == Verdict(final=True)
+
+
+def test_running_processors_are_those_that_there_are() -> None:
+    """A worker with more in hand than it has processors runs on those that it has."""
+    queue = queue_of(tasks(*[1.0] * 5))
+    queue.join("w", "", 2)
+    assert take(queue, "w", 4) == [0, 1, 2, 3]
+    assert queue.demand() == Demand(
+        tasks=1, processors=1, widest=1, work=1.0, longest=1.0, running=2, later=0
+    )
+
+
+def test_infinite_sums_leave_no_trace() -> None:
+    """Tasks without an estimate count by the mean alone."""
+    queue = queue_of(tasks(None, None, 2.0))
+    queue.join("w", "", 3)
+    assert take(queue, "w", 3) == [0, 1, 2]
+    assert end(queue, "w", 0, took=3.0) == Verdict(final=True)
+    assert queue.give_back("w", 1, 1)
+    assert queue.give_back("w", 2, 1)
+    demand = queue.demand()
+    assert (demand.work, demand.longest) == (5.0, 3.0)
+    assert math.isfinite(queue.workers["w"].work)
