@@ -59,7 +59,12 @@ AREAS = {
     ),
     "settlement": Area(
         ("src/bursar/runs/settlement.py", "src/bursar/sites/job_settlement.py"),
-        ("tests/runs", "tests/sites/test_job_settlement.py", "tests/sites/test_batch.py"),
+        (
+            "tests/runs",
+            "tests/sites/test_job_settlement.py",
+            "tests/sites/test_settlement_rules.py",
+            "tests/sites/test_batch.py",
+        ),
         40,
     ),
     "validation": Area(

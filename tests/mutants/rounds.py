@@ -224,6 +224,9 @@ def _forked(copy: Path, run: Any, log: Path, limit: float) -> int | None:
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
             os.environ["PYTHONPATH"] = str(copy / "src")
             os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+            # What other runs leave in the usual place, and tidy up there, is no concern of ours.
+            (copy / "temporary").mkdir(exist_ok=True)
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = str(copy / "temporary")
             # A failure is enough: looking for the smallest one takes minutes.
             settings.register_profile(
                 "mutants", phases=[Phase.explicit, Phase.generate], database=None
