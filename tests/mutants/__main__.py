@@ -100,7 +100,7 @@ def _one(job: tuple[Mutant, rounds.Seen, float]) -> tuple[str | None, int, float
     tests = reaching(source, mutant.path, mutant.line, seen, LONGEST)
     if not tests:
         return "unreached", 0, 0.0
-    limit = 15.0 + 5.0 * sum(seen.seconds[name] for name in tests)
+    limit = 10.0 + 4.0 * sum(seen.seconds[name] for name in tests)
     log = _copy / f"{mutant.path.replace('/', '.')}.{mutant.number}.log"
     verdict = rounds.judge(_copy, mutant.path, code, tests, limit, log)
     return verdict, len(tests), time.monotonic() - begin

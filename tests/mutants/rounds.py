@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,6 +234,8 @@ def _forked(copy: Path, run: Any, log: Path, limit: float) -> int | None:
             )
             settings.load_profile("mutants")
             status = run()
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

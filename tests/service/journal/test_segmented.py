@@ -437,3 +437,33 @@ def test_the_size_is_that_of_all_segments() -> None:
         await journal.close()
 
     asyncio.run(scenario())
+
+
+def test_what_is_kept_back_is_kept_back_as_soon_as_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside what must stay free, to the byte; new work is taken from the next one on."""
+    monkeypatch.setattr(segmented, "ASK_AGAIN", 0.0)
+
+    async def scenario() -> None:
+        platter = Platter()
+        platter.capacity = 1_000
+        journal, _ = journal_on(platter, reserve=5_000, least_free=2_000)
+        await journal.open()
+        heads = SEGMENT_HEAD + BATCH_HEAD  # of the batch that waits for its first record
+        for capacity, reserved, is_full in (
+            (6_999, 0, True),
+            (7_000, 5_000, True),
+            (7_000 + heads - 1, 5_000, True),
+            (7_000 + heads, 5_000, False),
+            (7_000 + heads - 1, 5_000, False),  # nobody looks while all seems well
+        ):
+            platter.capacity = capacity
+            for _ in range(20):
+                assert journal.problem or not is_full
+                await asyncio.sleep(0)
+            assert platter.reserved == reserved
+            assert bool(journal.problem) == is_full
+        await journal.close()
+
+    asyncio.run(scenario())
