@@ -1,21 +1,13 @@
-"""
-What the economy does in fixed worlds, step by step, is what it did when these were recorded.
+"""What the economy does in fixed worlds, step by step, is what was recorded."""
 
-The other tests say what must hold whatever is decided; these notice when anything is decided
-otherwise. A change that is meant is recorded anew, and read before it is committed::
-
-    BURSAR_WRITE_TRACES=1 python -m pytest tests/broker/test_traces.py
-"""
-
-import os
 import random
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.worlds import World
+from tests.recording import assert_recorded, pick
 
 from bursar.broker.economy import Economy
 from bursar.broker.pilots import Pilot
@@ -38,8 +30,6 @@ STRATEGIES: tuple[Named, ...] = (
 )
 WORLDS = 8
 """Of each strategy, with seeds from 0 on."""
-
-DIGITS = re.compile(r"-?\d+\.\d+(e-?\d+)?")
 
 
 class Traced(World):
@@ -79,11 +69,6 @@ class Traced(World):
 
     def _check_places(self) -> None:
         pass
-
-
-def pick(chance: random.Random, *of: Any) -> Any:
-    """One of some values, by the oldest and most lasting of the generator's methods."""
-    return of[int(chance.random() * len(of))]
 
 
 def made(strategy: Named, seed: int) -> tuple[Traced, random.Random]:
@@ -172,17 +157,10 @@ def trace(strategy: Named, seed: int) -> list[str]:
         world.run_out()
     ended = {task: str(status) for task, status in sorted(world.finished.items())}
     world.log.append(f"{world.now}: spent {world.spent}, {ended}")
-    return [DIGITS.sub(lambda found: f"{float(found[0]):.9g}", line) for line in world.log]
+    return world.log
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_decisions_are_those_that_were_recorded(strategy: Named) -> None:
     found = [line for seed in range(WORLDS) for line in (f"world {seed}", *trace(strategy, seed))]
-    file = FOLDER / f"{strategy}.txt"
-    if os.environ.get("BURSAR_WRITE_TRACES"):
-        FOLDER.mkdir(exist_ok=True)
-        file.write_text("\n".join(found) + "\n")
-    recorded = file.read_text().splitlines()
-    first = next((i for i, (a, b) in enumerate(zip(found, recorded, strict=False)) if a != b), None)
-    assert first is None, f"{file}:{first + 1}: {found[first]}"
-    assert len(found) == len(recorded)
+    assert_recorded(FOLDER / f"{strategy}.txt", found)

@@ -467,3 +467,52 @@ def test_what_is_kept_back_is_kept_back_as_soon_as_there_is_room(
         await journal.close()
 
     asyncio.run(scenario())
+
+
+def test_room_is_looked_at_again_after_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted over all batches: what others took meanwhile is noticed."""
+    monkeypatch.setattr(segmented, "_LOOK_EVERY", 1_000)
+
+    async def scenario() -> None:
+        platter = Platter()
+        platter.capacity = 50_000
+        journal, keeper = journal_on(platter, segment_size=1 << 20, least_free=2_000)
+        await journal.open()
+        platter.capacity = 3_000
+        body = 1_000 - SEGMENT_HEAD - 3 * (BATCH_HEAD + RECORD_HEAD)
+        for size in (body - 501, 500):
+            keeper.add(journal, bytes(size))
+            await journal.durable()
+            assert journal.problem == ""
+        keeper.add(journal, b".")
+        await journal.durable()
+        assert journal.problem
+        with pytest.raises(ServiceError, match="full"):
+            keeper.add(journal, b"more")
+        await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_without_settings_room_is_kept_for_others_and_for_what_is_essential() -> None:
+    """64 MiB each; segments of 32 MiB."""
+
+    async def scenario() -> None:
+        for lacking in (0, 1):
+            platter = Platter()
+            platter.capacity = 128 * 2**20 + SEGMENT_HEAD + BATCH_HEAD - lacking
+            journal = SegmentedJournal(FakeDisk(platter))
+            journal.register([KIND], keeper := Keeper())
+            await journal.open()
+            assert platter.reserved == 64 * 2**20
+            assert bool(journal._problem) == bool(lacking)
+            keeper.add(journal, bytes(32 * 2**20 - SEGMENT_HEAD - BATCH_HEAD - RECORD_HEAD - 1),
+                       essential=True)  # fmt: skip
+            await journal.durable()
+            assert len(journal.segments) == 1
+            keeper.add(journal, b"", essential=True)
+            await journal.durable()
+            assert len(journal.segments) == 2
+            await journal.close()
+
+    asyncio.run(scenario())
