@@ -10,21 +10,17 @@ charges is read from its file of ended jobs, without any of our code.
 
 import argparse
 import contextlib
-import json
-import os
 import random
-import re
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from job_records import slurm_jobs
+from run_lives import RunLives
 
 from bursar.runs.folder import RunFolder
 from bursar.testgrid.configuration import completions
@@ -103,16 +99,16 @@ class Held:
     unsettled: int
 
 
-class Scene:
+class Scene(RunLives):
     """
-    A run in a folder of its own, on a cluster.
+    A run on a Slurm cluster, in a folder of its own.
 
     Parameters
     ----------
     folder
         Made if it is not there.
     cluster
-        That runs.
+        A cluster that runs.
     policy
         Acquisition policy of its pool.
     budget
@@ -131,10 +127,8 @@ class Scene:
         count: int = 40,
         seconds: float = 1.5,
     ) -> None:
-        self.folder = folder
+        super().__init__(folder, budget=budget)
         self.cluster = cluster
-        self.budget = budget
-        folder.mkdir(parents=True, exist_ok=True)
         text = CAMPAIGN.format(count=count, seconds=seconds)
         (folder / "c.toml").write_text(text)
         (folder / "s.toml").write_text(
@@ -144,55 +138,10 @@ class Scene:
                 processors=cluster.processors,
             )
         )
-        self.said = ""
-        self.statuses: list[int] = []
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        """The run begins, or goes on if there is one."""
-        made = self.folder / "runs" / "r"
-        resumed = (made / "run.json").exists()
-        if not resumed:  # killed while its folder was made: there is no run yet
-            shutil.rmtree(made, ignore_errors=True)
-        words = ["--resume", "r"] if resumed else ["c.toml", "--sites", "s.toml", "--name", "r"]
-        if self.budget is not None and not resumed:
-            words += ["--budget", f"{self.budget} SU", "--anyway"]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bursar", "run", *words],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def finish(self, patience: float = 300.0) -> int:
-        """Waits for the end of the run; its exit status."""
-        assert self._process is not None
-        said, _ = self._process.communicate(timeout=patience)
-        self.said += said
-        self.statuses.append(self._process.returncode)
-        if "Traceback" in said:
-            raise AssertionError(said)
-        return self._process.returncode
-
-    def kill(self) -> bool:
-        """Kills the run, whatever it is doing; False when it had ended before."""
-        assert self._process is not None
-        was_there = self._process.poll() is None
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGKILL)
-        said, _ = self._process.communicate()
-        self.said += said
-        if not was_there:
-            self.statuses.append(self._process.returncode)
-        return was_there
 
     def close(self) -> None:
-        """Ends what still runs."""
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.communicate()
+        """End what still runs, and the run's jobs."""
+        super().close()
         if self.cluster.is_up and (left := self.jobs()):
             self.cluster.run("scancel", *left)
 
@@ -200,8 +149,7 @@ class Scene:
         """Waits until something is so; the run must be there."""
         give_up = time.monotonic() + patience
         while not what():
-            assert self._process is not None
-            if self._process.poll() is not None:
+            if not self.is_alive:
                 raise AssertionError("the run has ended")
             if time.monotonic() > give_up:
                 raise AssertionError("it did not happen in time")
@@ -220,7 +168,7 @@ class Scene:
 
     def wait_for_tasks(self, seconds: float = 1.5) -> None:
         """Until tasks run, and a while more."""
-        work = self.folder / "runs" / "r" / "work"
+        work = self.made / "work"
         self.until(lambda: work.exists() and any(work.iterdir()))
         time.sleep(seconds)
 
@@ -232,22 +180,10 @@ class Scene:
                 raise AssertionError(f"jobs {self.jobs()} do not end")
             time.sleep(0.2)
 
-    def bill(self) -> dict[str, Any]:
-        """As ``bursar bill --json`` prints it."""
-        done = subprocess.run(
-            [sys.executable, "-m", "bursar", "bill", "r", "--json"],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
-
     def held(self) -> Held:
         """The bill beside Slurm's record, once every job has ended."""
         self.wait_for_jobs_to_end()
-        rows = recorded(self.cluster, self.name)
+        rows = slurm_jobs(completions(self.cluster.folder), self.name)
         bill = self.bill()
         seconds = sum(processors * length for processors, length in rows)
         figures = [one for one in bill["sites"] if one["site"] == "c"]
@@ -262,22 +198,6 @@ class Scene:
             attempts=max((task["attempts"] for task in bill["tasks"]), default=0),
             unsettled=len(bill["unsettled"]),
         )
-
-
-def recorded(cluster: Cluster, name: str) -> list[tuple[int, float]]:
-    """Processors and seconds of each ended job whose name begins so, by Slurm's own file."""
-    path = completions(cluster.folder)
-    found = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        fields = dict(re.findall(r"(\w+)=(\S+)", line))
-        if not fields.get("Name", "").startswith(name):
-            continue
-        if fields.get("NodeCnt") == "0" or "Unknown" in (fields["StartTime"], fields["EndTime"]):
-            continue
-        start = datetime.fromisoformat(fields["StartTime"])
-        end = datetime.fromisoformat(fields["EndTime"])
-        found.append((int(fields["ProcCnt"]), (end - start).total_seconds()))
-    return found
 
 
 # What happens to runs.
@@ -311,7 +231,7 @@ def killed_for_long(scene: Scene) -> None:
 def killed_while_handing_in(scene: Scene) -> None:
     """`kill -9` between `sbatch` and the record of the job"""
     scene.start()
-    asked = scene.folder / "runs" / "r" / "pilots" / "c.jobs"
+    asked = scene.made / "pilots" / "c.jobs"
     scene.until(lambda: asked.exists() and b'"asked"' in asked.read_bytes())
     scene.kill()
     time.sleep(2.0)

@@ -164,6 +164,53 @@ def workers_of(pid: int) -> list[int]:
     ]
 
 
+WRITERS = """\
+[campaign]
+name = "writers"
+[tasks.cut]
+command = "echo half > {outputs}; while [ ! -e $GO ]; do sleep 0.02; done; echo whole > {outputs}"
+outputs = ["cut.txt"]
+[tasks.fails]
+command = "echo seen > left; false"
+outputs = ["never.txt"]
+[retry]
+attempts = 4
+backoff = 0
+"""
+
+
+@pytest.mark.parametrize("victim", ["runner", "worker"])
+def test_nothing_is_left_of_an_attempt_that_was_cut_off(folder: Any, victim: str) -> None:
+    """What a killed attempt had half written goes; what a failed one left stays to be seen."""
+    go = folder.path / "go"
+    folder.write("c.toml", WRITERS.replace("$GO", str(go)))
+    folder.write("s.toml", SITES)
+    process = folder.start("run", "c.toml", "--sites", "s.toml")
+    half = "runs/*/work/0-cut/cut.txt"
+    folder.until(lambda: any(p.read_text() for p in folder.path.glob(half)), process)
+    journal = folder.run / "journal.sqlite"
+    folder.until(lambda: len(read_journal(journal).records) == 4, process)  # all failures
+
+    if victim == "runner":
+        process.kill()
+        process.communicate()
+        go.touch()
+        folder.bursar("run", "--resume", folder.run.name, status=1)
+    else:
+        for pid in workers_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        folder.until(lambda: any(folder.path.glob("runs/*/work/0-cut.[2-4]/cut.txt")), process)
+        go.touch()
+        process.communicate()
+        assert process.returncode == 1
+
+    assert (folder.run / "files" / "cut.txt").read_text() == "whole\n"
+    assert {path.name for path in (folder.run / "work").iterdir()} == {
+        "1-fails",
+        *(f"1-fails.{attempt}" for attempt in (2, 3, 4)),
+    }
+
+
 def test_ctrl_c_leaves_a_run_that_goes_on(folder: Any) -> None:
     """Status 130 within the grace, the money settled; resuming does the rest."""
     text = SWEEP.replace("seconds = 0.02", "seconds = 0.1").replace("echo {x} >> $RAN; ", "")

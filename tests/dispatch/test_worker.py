@@ -3,6 +3,8 @@
 import os
 import pickle
 import shlex
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -496,3 +498,13 @@ def test_quoting_survives(room: Any) -> None:
     outcome = one(room, Exec(("printf", "%s|", *odd)), Shell("printf %s " + shlex.quote("'$x'")))
 
     assert outcome.stdout.decode() == "".join(f"{word}|" for word in odd) + "'$x'"
+
+
+@pytest.mark.parametrize("told", [b"", b'{"address": "127.0.0.1:1", "tok'])
+def test_a_worker_whose_starter_was_killed_before_it_said_what_to_do_leaves(told: bytes) -> None:
+    """No traceback gets into the output of a run that goes on."""
+    command = [sys.executable, "-P", "-m", "bursar.dispatch.worker"]
+
+    done = subprocess.run(command, input=told, capture_output=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

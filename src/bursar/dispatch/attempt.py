@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.dispatch.callee import Callees
 from bursar.dispatch.capture import Capture, Captures
-from bursar.dispatch.folders import remove_tree
+from bursar.dispatch.folders import attempt_folder, remove_tree
 from bursar.dispatch.home import Homes, log_name, when_changed
 from bursar.dispatch.orphans import RUN, TASK, WORKER
 from bursar.dispatch.spawning import Spawner, Usage
@@ -322,10 +322,7 @@ class Attempt:
             home.files.make_room(self._folder, name)
 
     def _own_folder(self) -> str:
-        name = self.job.folder
-        if self.job.attempt > 1:
-            name = f"{name}.{self.job.attempt}"
-        return os.path.join(self.home.work, name)
+        return os.path.join(self.home.work, attempt_folder(self.job.folder, self.job.attempt))
 
     def _given_folder(self) -> str:
         name = self.job.directory

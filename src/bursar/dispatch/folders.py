@@ -18,6 +18,11 @@ def folder_name(task: int, task_id: str) -> str:
     return f"{task}-{_UNSAFE.sub('_', task_id)[:60]}"
 
 
+def attempt_folder(name: str, attempt: int) -> str:
+    """Return the working directory of one attempt, by that of its task; the first has no number."""
+    return name if attempt == 1 else f"{name}.{attempt}"
+
+
 def remove_tree(path: str, *, dir_fd: int | None = None) -> None:
     """
     Removes a folder and all in it, or a file, whatever its owner did to hinder that.

@@ -613,7 +613,10 @@ def main() -> None:
 
     One that has secrets from its account's tasks is started by root and becomes the account here.
     """
-    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
+    told = sys.stdin.buffer.read()
+    if not told.endswith(b"}"):
+        return  # whoever started it was killed before all of them were written
+    settings = msgspec.json.decode(told, type=Settings)
     # Ctrl-C in a terminal reaches the whole group; the dispatcher decides what it means.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

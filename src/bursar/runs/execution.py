@@ -1,7 +1,9 @@
 """A run being carried out: the journal, the money, the dispatcher and the sites together."""
 
 import asyncio
+import contextlib
 import math
+import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +15,7 @@ import msgspec
 
 from bursar.broker.pilots import Pilot, pilots_of
 from bursar.broker.supply import Ended, Past, Supply
+from bursar.dispatch.folders import attempt_folder, folder_name, remove_tree
 from bursar.dispatch.journal import Event, Journal, JournalState, cut_off
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.queue import Counts
@@ -215,6 +218,8 @@ class Execution:
         self._last_beat = 0.0
         self._stretch = 1.0
         self._ended: list[Ended] = []
+        self._failed: set[str] = set()
+        self._succeeded = bytearray(len(self._tasks))
         self.past: list[Outcome] = []
         self._first = 0.0
         self._bookings: dict[str, str] = {}
@@ -232,6 +237,8 @@ class Execution:
             if cut:  # before anything else happens, so that a second kill finds them
                 self._journal.commit(cut)
                 journal = self._journal.load()
+            for outcome in journal.attempts:
+                self._see_folder(outcome)
             self.past = [
                 outcome
                 for outcome in journal.outcomes
@@ -698,10 +705,34 @@ class Execution:
         await self.settlements.wait()
         self.unsettled = await self.settlements.close()
         self._note(END, "", self.guard.transfers())
+        await asyncio.to_thread(self._clear_work)
+
+    def _clear_work(self) -> None:
+        """
+        Remove what attempts that were cut off have left of tasks that have succeeded since.
+
+        The working directory of an attempt that failed stays for whoever looks into it, and so
+        does every one of a task without success.
+        """
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder.work) as entries:
+            for entry in entries:
+                task = entry.name.partition("-")[0]
+                unfinished = task.isdigit() and not self._succeeded[int(task)]
+                if not unfinished and entry.name not in self._failed:
+                    remove_tree(entry.path)
 
     # What happens in between.
 
+    def _see_folder(self, outcome: Outcome) -> None:
+        """Note what :meth:`_clear_work` has to know of an attempt."""
+        if outcome.status is Status.SUCCEEDED:
+            self._succeeded[outcome.task] = True
+        elif outcome.status in (Status.FAILED, Status.TIMED_OUT):
+            name = folder_name(outcome.task, self._tasks[outcome.task].id)
+            self._failed.add(attempt_folder(name, outcome.attempt))
+
     def _took_in(self, outcome: Outcome, final: bool) -> None:
+        self._see_folder(outcome)
         ran_on = self._of_task.get(outcome.task)
         if not final and outcome.status is Status.CANCELLED:
             done = (outcome.end - outcome.start) * self._speed_at(ran_on or "")
