@@ -15,7 +15,9 @@ from benchmarks.run_lives import RunLives, Start, start_command
 from tests.soak.leftovers import describe, kill_all, left_over, processes_of
 from tests.soak.rounds import Findings
 
+from bursar.dispatch.folders import attempt_folder, folder_name
 from bursar.dispatch.journal import read_journal
+from bursar.model.outcome import Status
 
 WORKERS = ("bursar.dispatch.worker", "bursar.provisioning.pilot")
 """Modules that a worker's process runs."""
@@ -220,7 +222,15 @@ def check_folder(soaked: Soaked, found: Findings, *more: str) -> None:
     """The run's folder holds what a run without faults leaves there, and nothing else."""
     made = soaked.run.made
     own = {str(path.relative_to(made)) for path in made.rglob("*") if path.is_file()}
-    odd = {name for name in own - ALWAYS - set(more) if not name.startswith("files/")}
+    # What a failed attempt has left stays, for whoever looks into it: a node's death makes some.
+    ids = [*(f"piece-{i}" for i in range(soaked.pieces)), "sum"]
+    failed = [
+        attempt_folder(folder_name(o.task, ids[o.task]), o.attempt)
+        for o in read_journal(made / "journal.sqlite").attempts
+        if o.status is Status.FAILED
+    ]
+    may_be = tuple(f"work/{name}/" for name in failed)
+    odd = {name for name in own - ALWAYS - set(more) if not name.startswith(("files/", *may_be))}
     found.need(not odd, f"left in the run's folder: {sorted(odd)[:8]}")
     found.need(own >= ALWAYS, f"not in the run's folder: {sorted(ALWAYS - own)}")
     state = json.loads((made / "run.json").read_text())["state"]

@@ -277,8 +277,10 @@ def check_record(bill: dict[str, Any], rows: Sequence[tuple[int, float]], found:
     by_bound = sum(lease["processors"] * lease["seconds"] for lease in bounds)
     found.bound = len(bounds)
     by_record = found.billed - by_bound
-    # A job that is paid by a bound may still be in the record, if only in its file.
-    nearest = min(max(found.recorded, by_record), found.billed)
+    # A job that is paid by a bound may still be in the record, if only in its file; and a
+    # controller that is killed forgets jobs whose time it had told before.
+    least = 0.0 if found.kills["controller"] else by_record
+    nearest = min(max(found.recorded, least), found.billed)
     found.need(
         agree(nearest, found.recorded, sum(processors for processors, _ in rows)),
         f"{by_record:g} s billed by records and {by_bound:g} s by bounds, recorded: {rows}",

@@ -225,6 +225,22 @@ def test_a_node_crashes_with_its_jobs_only(cluster: Cluster) -> None:
         cluster.stop_node("n3")
 
 
+def test_nothing_of_a_stopped_node_starts_anything_more(cluster: Cluster) -> None:
+    """
+    Processes that keep starting their successors end, too: one look would miss some of them.
+    """
+    relay = "relay() { sleep 0.01; relay & }; for n in 1 2; do relay & done; sleep 1000"
+    job = submit(cluster, relay, "-w", "n1")
+    until(runs(cluster, job))
+
+    cluster.stop_node("n1", at_once=True)
+
+    time.sleep(0.1)
+    found = cluster.processes()
+    assert [pid for pid, what in found.items() if what == "job"] == []
+    cluster.start_node("n1")
+
+
 def test_down_after_daemons_were_killed(cluster: Cluster) -> None:
     """
     Without key daemon and controller nobody answers; all goes nevertheless.

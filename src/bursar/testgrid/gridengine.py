@@ -218,7 +218,7 @@ class GridEngine:
         processes.end(self._all("sge_execd"), signal.SIGKILL)
         # Those that start jobs first, so that they cannot report their ends.
         processes.end(self._all("sge_shepherd"), signal.SIGKILL)
-        processes.end(self._all("job"), signal.SIGKILL)
+        processes.end_whatever(lambda: self._all("job"))
 
     def start_node(self, patience: float = 30.0) -> None:
         """Starts the node again, and returns when it takes jobs."""

@@ -120,6 +120,31 @@ def end(pids: Iterable[int], how: signal.Signals) -> None:
             os.kill(pid, how)
 
 
+def end_whatever(look: Callable[[], Collection[int]], seconds: float = 10.0) -> bool:
+    """
+    Kill processes until none is found any more; return whether that came about in time.
+
+    One look is not enough: a process may start another one between the look and its end.
+
+    Parameters
+    ----------
+    look
+        Returns the processes that are there.
+    seconds
+        Time after which it is given up.
+    """
+    clear_looks = 0
+
+    def none_left() -> bool:
+        nonlocal clear_looks
+        left = look()
+        end(left, signal.SIGKILL)
+        clear_looks = 0 if left else clear_looks + 1
+        return clear_looks == 3
+
+    return wait_until(none_left, seconds)
+
+
 def wait_until(what: Callable[[], bool], seconds: float, step: float = 0.02) -> bool:
     """Asks until the answer is yes; False when it is not within that many seconds."""
     limit = time.monotonic() + seconds

@@ -236,7 +236,7 @@ class Cluster:
         found = self.processes()
         managers = [pid for pid in processes.of_place(found, place, word) if found[pid] != "job"]
         processes.end(managers, signal.SIGSTOP)
-        processes.end(processes.of_place(self.processes(), place, word), signal.SIGKILL)
+        processes.end_whatever(lambda: processes.of_place(self.processes(), place, word))
         self._pid_file(f"slurmd-{node}").unlink(missing_ok=True)
         if at_once:
             self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=crashed")
@@ -336,24 +336,18 @@ class Cluster:
             processes.end(jobs, signal.SIGTERM)
             processes.wait_until(lambda: not self._all("job"), grace)
         processes.end(self._all("slurmstepd"), signal.SIGSTOP)  # no more steps either
-        looks = 0
 
-        def none_left() -> bool:
-            nonlocal looks
+        def left() -> set[int]:
             still = processes.births(known).items() & known.items()
-            left = {*self._all(), *(pid for pid, _ in still)}
-            processes.end(left, signal.SIGKILL)
-            # One look may miss a daemon that forks meanwhile.
-            looks = 0 if left else looks + 1
-            return looks == 3
+            return {*self._all(), *(pid for pid, _ in still)}
 
-        ended = processes.wait_until(none_left, 20.0)
+        ended = processes.end_whatever(left, 20.0)
         for _, process in self._started:
             process.poll()
         self._started.clear()
         if not ended:
-            left = ", ".join(f"{name} ({pid})" for pid, name in self.processes().items())
-            raise SiteError(f"of cluster {self.name} in {self.folder} still run: {left}")
+            names = ", ".join(f"{name} ({pid})" for pid, name in self.processes().items())
+            raise SiteError(f"of cluster {self.name} in {self.folder} still run: {names}")
 
     def processes(self) -> dict[int, str]:
         """Its processes, with what each is: a daemon's name, or ``"job"``."""
