@@ -35,6 +35,10 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         a batch scheduler the record is a lower bound, what the results themselves say.
     bound
         Leases that were billed by an upper bound, since the scheduler had forgotten their jobs.
+    overlapped
+        Attempts that came to their end although another attempt of their task had begun. On a
+        cluster a pilot's orphans run on until the scheduler ends their job: only the outputs of
+        the later attempt count. Elsewhere this is a broken promise.
     seconds
         How long the round took.
     broken
@@ -51,6 +55,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     recorded: float
     seconds: float
     bound: int = 0
+    overlapped: int = 0
     broken: list[str] = []
 
 
@@ -69,6 +74,7 @@ class Findings:
     billed: float = 0.0
     recorded: float = 0.0
     bound: int = 0
+    overlapped: int = 0
     broken: list[str] = field(default_factory=list)
 
     def need(self, holds: object, what: str) -> None:
@@ -130,6 +136,7 @@ def run_rounds(target: Target, folder: Path, *, seed: int, numbers: list[int],
                 billed=round(found.billed, 3),
                 recorded=round(found.recorded, 3),
                 bound=found.bound,
+                overlapped=found.overlapped,
                 seconds=round(time.monotonic() - began, 2),
                 broken=found.broken,
             )

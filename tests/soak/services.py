@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.run_lives import Start, Started, start_command
-from tests.soak.campaigns import PATIENCE, check_attempts
+from tests.soak.campaigns import PATIENCE, count_overlaps
 from tests.soak.leftovers import describe, kill_all, left_over, processes_of
 from tests.soak.rounds import Findings
 
@@ -261,8 +261,8 @@ class Services:
         strike: int,
     ) -> Sequence[int]:
         """Kill something while more tasks are handed in; return the numbers these were given."""
-        more = tasks.more(rng.randint(1, 30))
         begun = rng.randint(1, max(1, tasks.count // 2))
+        more = tasks.more(rng.randint(1, 30))
         submitting = Submitting(client, handle, more, f"soak-{strike}-{rng.getrandbits(32)}")
         give_up = time.monotonic() + PATIENCE
         before = rng.random() < 0.5
@@ -341,4 +341,5 @@ def check_results(results: Sequence[Result], tasks: Tallied, found: Findings) ->
         pair = (result.label, result.stdout.strip())
         found.need(pair in ended, f"the result of {pair} is of an attempt that did not end")
     found.repeated = sum(result.attempt - 1 for result in results)
-    check_attempts(tasks.lines, found)
+    count_overlaps(tasks.lines, found)
+    found.need(not found.overlapped, f"{found.overlapped} attempts went on beside the next one")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.soak.__main__ import done_before, main
-from tests.soak.campaigns import LocalRuns, check_attempts
+from tests.soak.campaigns import LocalRuns, count_overlaps
 from tests.soak.clusters import ClusterRuns, GridEngineDaemons, SlurmDaemons, check_record
 from tests.soak.forked import forked_commands
 from tests.soak.rounds import Findings, Target, run_rounds
@@ -114,7 +114,7 @@ def test_rounds_that_a_file_holds_are_not_run_again(
 
 
 @pytest.mark.parametrize(
-    ("lines", "broken"),
+    ("lines", "overlapped"),
     [
         ("begin 1 10/end 1 10/begin 1 11/end 1 11", 0),
         ("begin 1 10/begin 1 11/end 1 11", 0),  # the first was killed
@@ -122,11 +122,11 @@ def test_rounds_that_a_file_holds_are_not_run_again(
         ("begin 1 10/begin 2 11/end 1 10/end 2 11", 0),
     ],
 )
-def test_attempts_that_go_on_beside_their_successors_are_found(lines: str, broken: int) -> None:
+def test_attempts_that_go_on_beside_their_successors_are_found(lines: str, overlapped: int) -> None:
     """By the order of what the attempts themselves have written."""
     found = Findings()
-    check_attempts([line.split() for line in lines.split("/")], found)
-    assert len(found.broken) == broken
+    count_overlaps([line.split() for line in lines.split("/")], found)
+    assert found.overlapped == overlapped
 
 
 @pytest.mark.parametrize(
