@@ -85,6 +85,25 @@ def test_a_task_without_a_limit_may_run_until_the_money_ends() -> None:
     assert [type(effect) for effect in guard.tick(14.6)] == [Stop]
 
 
+def test_a_task_without_a_limit_may_run_for_ever_where_time_is_free() -> None:
+    """Under a budget, too: only the fixed charge is held."""
+    guard = _guard(30, {1: 20.0})
+    assert guard.open(_lease(price=0.0)) is None
+
+    assert guard.admit(0, "lease-1", 1.0) == math.inf
+    assert guard.admit(1, "lease-1", 1.0) == 20.0
+    assert guard.tick(1e6) == []
+    assert guard.held == round(0.5 * UNIT)
+
+
+def test_a_task_on_a_lease_that_is_about_to_begin_has_the_money_from_then_on() -> None:
+    """30 SU are 15 s of two processors, counted from second 5; LEAD is kept for the stop."""
+    guard = _guard(30.5)
+    assert guard.open(_lease(start=5.0), 1.0) is None
+
+    assert guard.admit(0, "lease-1", 1.0) == pytest.approx(5.0 + 15.0 - LEAD - 1.0)
+
+
 def test_closing_pays_what_was_held_for_and_frees_the_rest() -> None:
     guard = _guard(100, {0: 20.0})
     guard.open(_lease())

@@ -330,7 +330,8 @@ class BudgetGuard:
             self._note(task, entry, now)
             return math.inf if limit is None else limit
         if limit is None:
-            limit = self.out_of_money(now) - LEAD - now
+            # A lease that is about to begin costs nothing yet.
+            limit = self.out_of_money(max(now, entry.lease.start)) - LEAD - now
             if limit <= 0:
                 return self._too_little(now, "the budget is used up")
         refusal = self._cover({entry.lease.id: now + limit}, now)

@@ -87,7 +87,9 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         if not self.is_priced:
             return 0
-        return to_micros((self.unit_price or 0.0) * processor_seconds) + self.fixed
+        if not self.unit_price:  # free for ever is free, and 0 times infinity no number
+            return self.fixed
+        return to_micros(self.unit_price * processor_seconds) + self.fixed
 
     def share(self, processor_seconds: float) -> Micros:
         """
