@@ -10,17 +10,22 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from bursar.dispatch.descriptors import affordable
+from bursar.dispatch.handshakes import Handshakes
 from bursar.dispatch.keepalive import keep_alive
 from bursar.dispatch.neighbours import neighbourhood
-from bursar.dispatch.tls import spare_memory
 from bursar.model.errors import SiteError
 
 HANDSHAKE = 10.0
-"""Seconds in which a connection must have become one over TLS."""
+"""Seconds in which a connection must have begun to become one over TLS."""
 
-MOST_STRANGERS = 256
-"""Connections at a time of which nobody knows yet whose they are."""
+MOST_STRANGERS = 1024
+"""
+Connections at a time of which nobody knows yet whose they are; fewer where the process may not
+open four times as many files.
+"""
 
 SILENT = 3.0
 """Seconds after which a stranger goes when there is no room for the next one."""
@@ -48,11 +53,15 @@ class _Stranger:
     connection: socket.socket
     source: str
     came: float  # on the loop's clock
+    is_made: bool = False  # over TLS
     is_going: bool = False
+    task: asyncio.Task[None] | None = None
 
     def hang_up(self) -> None:
         """Whoever waits for it learns that it has ended."""
         self.is_going = True
+        if self.task is not None and not self.is_made:
+            self.task.cancel()
         with contextlib.suppress(OSError):  # it has gone by itself
             self.connection.shutdown(socket.SHUT_RDWR)
 
@@ -61,7 +70,8 @@ class Entrance:
     """
     Listens, and lets connections be made.
 
-    There is room for :data:`MOST_STRANGERS`. When it is full, the address with the most of them
+    There is room for :data:`MOST_STRANGERS` connections whose owner is not known yet, or for as
+    many as the limit on open files allows. When it is full, the address with the most of them
     makes room for others: its oldest goes. For one more of its own it goes only when it has been
     there for :data:`SILENT` seconds; until then the new one waits, so that a crowd that comes at
     once from one machine gets in, one after the other.
@@ -77,9 +87,11 @@ class Entrance:
     def __init__(self, protocol: Callable[[], Visit], silence: float) -> None:
         self._protocol = protocol
         self._silence = silence
+        self._most = affordable(MOST_STRANGERS)
+        self._handshakes: Handshakes | None = None  # shared by all addresses
         self._listening: dict[str, socket.socket] = {}  # by address
         self._accepting: list[asyncio.Task[None]] = []
-        self._strangers: dict[_Stranger, asyncio.Task[None]] = {}  # the oldest first
+        self._strangers: dict[_Stranger, None] = {}  # the oldest first
         self._left = asyncio.Event()
         self._closed = False
 
@@ -105,7 +117,8 @@ class Entrance:
         if self._closed:
             raise SiteError("the run is ending", transient=True)
         if address not in self._listening:
-            spare_memory()
+            if self._handshakes is None:
+                self._handshakes = Handshakes(context(), HANDSHAKE, shutdown_seconds=_GOODBYE)
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             listening = socket.socket(family, socket.SOCK_STREAM)
             try:
@@ -118,7 +131,8 @@ class Entrance:
                 listening.close()
                 raise SiteError(f"cannot listen on {address}: {error.strerror}") from None
             self._listening[address] = listening
-            self._accepting.append(asyncio.create_task(self._accept(listening, context())))
+            accepting = self._accept(listening, self._handshakes)
+            self._accepting.append(asyncio.create_task(accepting))
         bound: int = self._listening[address].getsockname()[1]
         return address, bound
 
@@ -130,15 +144,15 @@ class Entrance:
         await asyncio.gather(*self._accepting, return_exceptions=True)
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
-        strangers = list(self._strangers.values())
-        for task in strangers:
+        coming = [stranger.task for stranger in self._strangers if stranger.task is not None]
+        for task in coming:
             task.cancel()
-        await asyncio.gather(*strangers, return_exceptions=True)
+        await asyncio.gather(*coming, return_exceptions=True)
         for listening in self._listening.values():
             listening.close()
         self._listening.clear()
 
-    async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+    async def _accept(self, listening: socket.socket, handshakes: Handshakes) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -153,12 +167,13 @@ class Entrance:
                 connection.close()
                 raise
             stranger = _Stranger(connection, source, loop.time())
-            task = asyncio.create_task(self._shake_hands(stranger, context))
-            self._strangers[stranger] = task
+            self._strangers[stranger] = None
+            stranger.task = asyncio.create_task(self._welcome(stranger, handshakes))
+            stranger.task.add_done_callback(partial(self._forget, stranger))
 
     async def _make_room(self, source: str) -> None:
         """Returns when there is room for one more stranger from there."""
-        while len(self._strangers) >= MOST_STRANGERS:
+        while len(self._strangers) >= self._most:
             self._left.clear()
             seconds = self._hang_up_on_one(source)
             with contextlib.suppress(TimeoutError):
@@ -186,30 +201,24 @@ class Entrance:
         oldest.hang_up()
         return None
 
-    async def _shake_hands(self, stranger: _Stranger, context: ssl.SSLContext) -> None:
-        loop = asyncio.get_running_loop()
+    async def _welcome(self, stranger: _Stranger, handshakes: Handshakes) -> None:
         connection = stranger.connection
         try:
-            try:
-                connection.setblocking(False)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                keep_alive(connection, self._silence)
-            except OSError:  # it has gone again
-                connection.close()
-                return
-            _, visit = await loop.connect_accepted_socket(
-                self._protocol,
-                connection,
-                ssl=context,
-                ssl_handshake_timeout=HANDSHAKE,
-                ssl_shutdown_timeout=_GOODBYE,
-            )
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(connection, self._silence)
+        except OSError:  # it has gone again
+            return
+        visit = await handshakes.shake(connection, stranger.source, self._protocol)
+        if visit is not None:
+            stranger.is_made = True
             await visit.settled.wait()
-        except OSError:  # as time-outs are, and all that TLS refuses
-            pass
-        finally:
-            del self._strangers[stranger]
-            self._left.set()
+
+    def _forget(self, stranger: _Stranger, task: "asyncio.Task[None]") -> None:
+        """Make room: a stranger is known or gone, or its task was cancelled before it began."""
+        if not stranger.is_made:
+            stranger.connection.close()
+        del self._strangers[stranger]
+        self._left.set()
 
 
 def _interface(host: str) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -44,12 +43,6 @@ ADMIN_TOKEN = "admin.token"
 """Name of the file with the first administrator's token, in the service's folder."""
 
 _BACKLOG = 1_024
-
-_COLLECTIONS = (10_000, 20, 50)
-"""
-Thresholds of the garbage collector: a burst of tasks makes many objects that stay for a moment,
-and hardly any cycles; with Python's own, a tenth of the time goes into looking at them.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +166,6 @@ class Premises:
                 log.warning("whoever is on this machine can run programs as root by this service")
             log.info("listening", extra={"fields": {"url": url, "security": config.security}})
             on_start(Started(url=url, admin_token=token, repaired=tuple(repaired)))
-            gc.freeze()
-            gc.set_threshold(*_COLLECTIONS)
             self._supervisor.ready(f"listening on {url}")
             await self._serve(house)
             self._supervisor.stopping()

@@ -17,7 +17,6 @@ from tests.service.hub.floor import Wire, ended, running
 
 from bursar.dispatch.attempt import MOST_PRINTED, MOST_RETURNED
 from bursar.dispatch.credential import PilotTerms, decode_credential
-from bursar.dispatch.entrance import MOST_STRANGERS
 from bursar.dispatch.line import SecureLine
 from bursar.dispatch.orphans import RUN, WORKER
 from bursar.dispatch.server import SPILL
@@ -44,6 +43,7 @@ from bursar.service.engine.homes import Homes
 from bursar.service.hub import bounds
 from bursar.service.hub import connection as connection_module
 from bursar.service.hub.bounds import LARGEST_VALUE, WORKER_FRAME
+from bursar.service.hub.hub import MOST_STRANGERS
 from bursar.service.hub.seal_key import SealKeyFile
 
 

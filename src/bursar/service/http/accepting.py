@@ -7,12 +7,14 @@ file descriptor by some thousand of them.
 """
 
 import asyncio
-import resource
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
+from bursar.dispatch.descriptors import affordable
+from bursar.dispatch.handshakes import Handshakes
 from bursar.dispatch.neighbours import neighbourhood
 from bursar.service.http.limits import HttpLimits
 from bursar.service.http.room import Room
@@ -21,8 +23,6 @@ _BACKLOG = 1024
 _EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more
 _AT_ONCE = 64  # connections accepted between two turns of the loop
 _ROUNDS = 3  # of the loop, more than it takes until one that was accepted can be cancelled
-_FILES = 4
-"""File descriptors for each connection: itself, and what its request may open."""
 
 SILENT = 3.0
 """Seconds after which a connection without a request goes when there is no room for another."""
@@ -47,6 +47,8 @@ class Place:
         self._connection = connection
         self.source = source
         self.since = 0.0  # when it last asked nothing, on the loop's clock
+        self.coming: asyncio.Task[None] | None = None  # makes its transport, over TLS or in clear
+        self.is_made = False
         self._is_left = False
 
     def busy(self) -> None:
@@ -67,6 +69,8 @@ class Place:
     def hang_up(self) -> None:
         """Whoever waits for it learns that it has ended."""
         self.leave()
+        if self.coming is not None and not self.is_made:
+            self.coming.cancel()
         with suppress(OSError):  # it has gone by itself
             self._connection.shutdown(socket.SHUT_RDWR)
 
@@ -158,12 +162,8 @@ class Entrance:
         limits: HttpLimits,
     ) -> None:
         self._protocol = protocol
-        self._tls = tls
-        self._seconds = limits.header_seconds
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = limits.connections
-        if descriptors != resource.RLIM_INFINITY:
-            most = max(1, min(most, descriptors // _FILES))
+        self._handshakes = None if tls is None else Handshakes(tls, limits.header_seconds)
+        most = affordable(limits.connections)
         # Where there can be fewer, no address has a larger part of them than it should have.
         of_one = max(1, limits.connections_per_address * most // limits.connections)
         self._places = _Places(most, of_one)
@@ -240,24 +240,29 @@ class Entrance:
             if place is None:
                 connection.close()
                 continue
-            task = asyncio.create_task(self._welcome(connection, place))
-            self._coming.add(task)
-            task.add_done_callback(self._coming.discard)
+            place.coming = asyncio.create_task(self._welcome(connection, place))
+            self._coming.add(place.coming)
+            place.coming.add_done_callback(partial(self._settle, connection, place))
 
     def _accept_again(self, listening: socket.socket) -> None:
         if not self._is_closed:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     async def _welcome(self, connection: socket.socket, place: Place) -> None:
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol(place),
-                connection,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else self._seconds,
-            )
-        except OSError:  # as time-outs are, and all that TLS refuses
+        protocol = partial(self._protocol, place)
+        if self._handshakes is not None:
+            made = await self._handshakes.shake(connection, place.source, protocol)
+            place.is_made = made is not None
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(protocol, connection)
+            place.is_made = True
+
+    def _settle(
+        self, connection: socket.socket, place: Place, coming: "asyncio.Task[None]"
+    ) -> None:
+        """Let go of a connection that was not made, even when its task never began."""
+        self._coming.discard(coming)
+        if not place.is_made:
             place.leave()
-        except BaseException:
-            place.leave()
-            raise
+            connection.close()

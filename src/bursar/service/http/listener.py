@@ -9,7 +9,6 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from bursar.dispatch.tls import spare_memory
 from bursar.model.errors import InputError
 from bursar.service.http.accepting import Entrance
 from bursar.service.http.connection import Connection
@@ -101,8 +100,6 @@ async def serve(
         date_header=False,
     )
     config.load()
-    if tls is not None:
-        spare_memory()
     state = ServerState()
     entrance = Entrance(lambda place: Connection(config, state, limits, place), tls, limits)
     where = f"{host}:{port}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bursar.dispatch.credential import SILENCE, Credential, PilotTerms
-from bursar.dispatch.entrance import MOST_STRANGERS, Entrance
+from bursar.dispatch.entrance import Entrance
 from bursar.dispatch.server import SPILL, LeaseLoad
 from bursar.dispatch.tls import server_context
 from bursar.dispatch.wire import (
@@ -41,6 +41,9 @@ from bursar.service.parties import Clock
 
 OUTLIVES = 600.0
 """Seconds for which workers go on without the service, and look for it."""
+
+MOST_STRANGERS = 256
+"""Connections at a time, over TLS or on this machine, of which nobody knows whose they are."""
 
 ABSENCE = 30.0
 """Seconds for which a worker may be without connection before what it had runs elsewhere."""

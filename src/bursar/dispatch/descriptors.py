@@ -1,0 +1,14 @@
+"""How many connections the limit on open files leaves room for."""
+
+import resource
+
+_FILES = 4
+"""File descriptors for each connection: itself, and what is opened on its behalf."""
+
+
+def affordable(connections: int) -> int:
+    """Return this number of connections, or the smaller one that the process may have open."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return connections
+    return max(1, min(connections, descriptors // _FILES))
