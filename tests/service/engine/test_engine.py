@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -14,6 +15,7 @@ from bursar.model.step import Exec, Step
 from bursar.remote import messages as api
 from bursar.service.engine.dispatching import GRACE
 from bursar.service.engine.limits import EngineLimits
+from bursar.service.engine.records import Created
 from bursar.service.parties import ServiceError
 
 
@@ -136,6 +138,71 @@ def test_the_same_key_adds_nothing_before_and_after_a_restart(world: World) -> N
     assert world.submit(handle, 3, key="s").repeated
     assert world.info(handle).counts.total == 3
     assert world.submit(handle, 1).first == 3
+
+
+def test_a_key_with_other_content_is_refused_before_and_after_a_restart(world: World) -> None:
+    """
+    Nothing is dropped in silence: both digests are told, and the first content still answers.
+    """
+    tasks = [api.TaskSpec(command=("true",), environment={"A": "1", "B": "2"})] * 3
+    handle = world.create(key="k", label="mine")
+    world.submit(handle, tasks, key="s")
+    others: list[list[api.TaskSpec]] = [
+        tasks[:2],
+        [*tasks, tasks[0]],
+        [*tasks[:2], api.TaskSpec(command=("false",))],
+        [*tasks[:2], msgspec.structs.replace(tasks[2], label="last")],
+        [*tasks[:2], msgspec.structs.replace(tasks[2], hints=api.Hints(runtime=1.0))],
+    ]
+    told = set()
+    for _ in range(2):
+        for other in others:
+            with pytest.raises(ServiceError, match="the key came with other content") as refused:
+                world.submit(handle, other, key="s")
+            error = refused.value
+            assert (error.kind, error.status, error.where) == (
+                "key-reused",
+                422,
+                "Idempotency-Key",
+            )
+            before, now = re.findall("[0-9a-f]{64}", error.detail)
+            assert before != now
+            told.add(before)
+        with pytest.raises(ServiceError, match="the key came with other content"):
+            world.create(key="k", label="another")
+        same = [msgspec.structs.replace(t, environment={"B": "2", "A": "1"}) for t in tasks]
+        assert world.submit(handle, same, key="s").repeated
+        assert world.create(key="k", label="mine") == handle
+        assert world.info(handle).counts.total == 3
+        world.restart()
+    assert len(told) == 1
+
+
+def test_a_key_from_before_digests_were_kept_answers_as_it_did(world: World) -> None:
+    """
+    Journals of earlier versions are read; what nobody knows is not compared.
+    """
+    handle = world.create(key="k")
+    world.submit(handle, 2, key="s")
+    instance = world.engine._books.mine("ann", handle)
+    instance.digest = instance.submissions[0].digest = b""
+    assert world.submit(handle, 1, key="s").count == 2
+    assert world.create(key="k", label="another") == handle
+    encoded = msgspec.msgpack.encode([1, handle, "ann", "", "", 1.0, 0.0, "k", "home"])
+    assert msgspec.msgpack.decode(encoded, type=Created).digest == b""
+
+
+def test_sealed_tasks_are_told_apart_by_what_is_not_sealed(world: World) -> None:
+    """
+    Whoever seals a task again makes another envelope, and must get the answer of the first time.
+    """
+    handle = world.create()
+    sealed = [api.TaskSpec(sealed="c2VjcmV0"), api.TaskSpec(sealed="c2VjcmV0")]
+    again = [api.TaskSpec(sealed="b3RoZXI="), api.TaskSpec(sealed="b3RoZXI=")]
+    world.submit(handle, sealed, key="s")
+    assert world.submit(handle, again, key="s").repeated
+    with pytest.raises(ServiceError, match="other content"):
+        world.submit(handle, again[:1], key="s")
 
 
 def test_nobody_elses_instance_is_there(world: World) -> None:
@@ -496,7 +563,8 @@ def test_a_submission_shrinks_as_its_tasks_end(world: World) -> None:
     The few that are left of many do not keep the bodies of all others on disk.
     """
     handle = world.create()
-    world.submit(handle, [api.TaskSpec(command=("x" * 1000,))] * 100, key="k")
+    tasks = [api.TaskSpec(command=("x" * 1000,))] * 100
+    world.submit(handle, tasks, key="k")
     world.join("w", 100)
     for number in list(world.bench.jobs["w"])[:90]:
         world.end("w", number)
@@ -504,7 +572,9 @@ def test_a_submission_shrinks_as_its_tasks_end(world: World) -> None:
     assert world.journal.size < 40_000
     world.restart()
     world.settle()
-    assert world.submit(handle, 100, key="k").repeated
+    assert world.submit(handle, tasks, key="k").repeated
+    with pytest.raises(ServiceError, match="other content"):
+        world.submit(handle, 100, key="k")
     assert world.info(handle).counts == api.Counts(total=100, waiting=10, succeeded=90)
 
 
@@ -525,6 +595,8 @@ def test_compaction_keeps_the_state(world: World) -> None:
     assert (after.label, after.results) == (before.label, before.results)
     assert after.counts == api.Counts(total=5, waiting=4, succeeded=1)
     assert world.submit(handle, 5, key="k").repeated
+    with pytest.raises(ServiceError, match="other content"):
+        world.submit(handle, 4, key="k")
 
 
 def test_old_results_are_read_from_the_journal() -> None:

@@ -41,6 +41,7 @@ class Machine(RuleBasedStateMachine):
         self.users: dict[str, str] = {}  # of living instances
         self.acknowledged: dict[str, int] = {}
         self.keys: dict[tuple[str, str], int] = {}
+        self.contents: dict[tuple[str, str], list[api.TaskSpec]] = {}
         self.ended: dict[tuple[str, int], dict[str, Any]] = {}
         self.forgotten: dict[str, int] = {}
         self.cancelled: set[tuple[str, int]] = set()
@@ -82,14 +83,19 @@ class Machine(RuleBasedStateMachine):
             )
             for n in widths
         ]
-        submitted = self.world.submit(handle, specs, key, self.users[handle])
         known = self.keys.get((handle, key)) if key else None
+        if known is not None and self.contents[handle, key] != specs:
+            with pytest.raises(ServiceError, match="other content"):
+                self.world.submit(handle, specs, key, self.users[handle])
+            specs = self.contents[handle, key]
+        submitted = self.world.submit(handle, specs, key, self.users[handle])
         assert submitted.repeated == (known is not None)
         assert submitted.first == (self.acknowledged[handle] if known is None else known)
         if known is None:
             self.acknowledged[handle] += len(specs)
             if key:
                 self.keys[handle, key] = submitted.first
+                self.contents[handle, key] = specs
 
     @rule(handle=instances, which=st.none() | st.sets(st.integers(0, 10)))
     def cancel(self, handle: str, which: set[int] | None) -> None:

@@ -31,6 +31,7 @@ from bursar.remote.printed import STREAMS
 from bursar.service.engine.background import Background
 from bursar.service.engine.books import Books
 from bursar.service.engine.cancelling import Cancelling
+from bursar.service.engine.content import check_content, digest_of_instance
 from bursar.service.engine.counters import Counters
 from bursar.service.engine.delivery import Delivery
 from bursar.service.engine.dispatching import Dispatching, Port
@@ -302,11 +303,26 @@ class ServiceEngine:
     # Instances.
 
     async def create(self, user: str, new: api.NewInstance, key: str) -> api.InstanceInfo:
-        """A new instance; the same key again gives the same one. Empty key: none."""
+        """
+        Make an instance, or return the one that was made with the same key.
+
+        Parameters
+        ----------
+        key
+            Idempotency key; empty: none.
+
+        Raises
+        ------
+        ServiceError
+            422, when the key came with other content before; what
+            :meth:`bursar.service.engine.lifecycle.Lifecycle.make` raises.
+        """
         instance = self._books.asked.get((user, key)) if key else None
         if instance is None:
             self._check_open()
             instance = self._lifecycle.make(user, new, key)
+        elif key:
+            check_content(instance.digest, digest_of_instance(new))
         await self._lifecycle.wait_for_home(instance)
         await self._journal.durable()
         return self._info(instance)
@@ -351,10 +367,26 @@ class ServiceEngine:
     async def submit(
         self, user: str, handle: str, tasks: Sequence[api.TaskSpec], key: str
     ) -> api.Submitted:
-        """Adds tasks; the same key again adds nothing."""
+        """
+        Add tasks, or return what was added with the same key.
+
+        Parameters
+        ----------
+        key
+            Idempotency key; empty: none.
+
+        Raises
+        ------
+        ServiceError
+            422, when the key came with other content before, or a task makes no sense; 404, when
+            the instance is not the user's; what
+            :meth:`bursar.service.engine.submitting.Submitting.submit` raises.
+        """
+        digest = await self._submitting.digest(tasks) if key else b""
         instance = self._books.mine(user, handle)
         submission = instance.keys.get(key) if key else None
         if submission is not None:
+            check_content(submission.digest, digest)
             await self._journal.durable()
             return api.Submitted(first=submission.first, count=submission.count, repeated=True)
         self._check_open()
@@ -363,7 +395,7 @@ class ServiceEngine:
         if key and key in instance.keys:  # or somebody else was faster
             return await self.submit(user, handle, tasks, key)
         self._check_open()
-        submission = await self._submitting.submit(instance, tasks, bodies, key)
+        submission = await self._submitting.submit(instance, tasks, bodies, key, digest)
         return api.Submitted(first=submission.first, count=submission.count)
 
     def tasks(self, user: str, handle: str, after: int, limit: int) -> api.TaskPage:

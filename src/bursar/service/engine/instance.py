@@ -40,6 +40,8 @@ class Submission:
         Of the record; None: there is none any more.
     written, left
         Tasks that are in the record, and of these without a recorded result.
+    digest
+        See :class:`bursar.service.engine.records.Added`.
     """
 
     first: int
@@ -49,6 +51,7 @@ class Submission:
     location: Location | None
     written: int
     left: int
+    digest: bytes = b""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +67,8 @@ class Instance:
         See :class:`bursar.remote.messages.InstanceInfo`.
     folder
         Name of its home.
-    key
-        By which it was asked for; empty: none.
+    key, digest
+        See :class:`bursar.service.engine.records.Created`.
     location
         Of its record.
     pool
@@ -100,6 +103,7 @@ class Instance:
     folder: str
     key: str
     location: Location
+    digest: bytes = b""
     pool: str = ""
     tasks: Tasks = field(default_factory=Tasks)
     results: ResultLog = field(default_factory=ResultLog)
@@ -131,6 +135,7 @@ class Instance:
             keep=created.keep,
             folder=created.folder,
             key=created.key,
+            digest=created.digest,
             location=location,
         )
 

@@ -11,6 +11,7 @@ from bursar.model.admission import Refusal
 from bursar.remote import messages as api
 from bursar.service.engine.background import Background
 from bursar.service.engine.books import Books
+from bursar.service.engine.content import digest_of_instance
 from bursar.service.engine.dispatching import Dispatching
 from bursar.service.engine.homes import Homes
 from bursar.service.engine.instance import Instance
@@ -135,6 +136,7 @@ class Lifecycle:
             created=self._clock(),
             key=key,
             folder=self._entropy(8).hex(),
+            digest=digest_of_instance(new) if key else b"",
         )
         location = self._locations.append(CREATED, _encode(created), essential=False)
         self._books.next_number += 1

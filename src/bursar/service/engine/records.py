@@ -37,6 +37,9 @@ class Created(msgspec.Struct, frozen=True, array_like=True):
         By which it was asked for; empty: none.
     folder
         Name of its home.
+    digest
+        SHA-256 digest of what was asked for with the key; empty: there is no key, or an earlier
+        version of the service made it.
     """
 
     number: int
@@ -48,6 +51,7 @@ class Created(msgspec.Struct, frozen=True, array_like=True):
     created: float
     key: str
     folder: str
+    digest: bytes = b""
 
 
 class Added(msgspec.Struct, frozen=True, array_like=True):
@@ -70,6 +74,8 @@ class Added(msgspec.Struct, frozen=True, array_like=True):
         See :mod:`bursar.service.engine.bodies`.
     labels
         Of those that have one, by task.
+    digest
+        SHA-256 digest of all that was submitted with the key; empty as in :class:`Created`.
     """
 
     number: int
@@ -84,6 +90,7 @@ class Added(msgspec.Struct, frozen=True, array_like=True):
     runtimes: bytes
     bodies: list[bytes]
     labels: dict[int, str]
+    digest: bytes = b""
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True):

@@ -160,7 +160,14 @@ class Restoring:
             left = len(tasks.place(added))
             tasks.grow(added.first + added.count)
             submission = Submission(
-                added.first, added.count, added.key, added.at, location, len(added.bodies), left
+                added.first,
+                added.count,
+                added.key,
+                added.at,
+                location,
+                len(added.bodies),
+                left,
+                added.digest,
             )
             instance.submissions.append(submission)
             if added.key:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from hashlib import sha256
 
 import msgspec
 
@@ -9,6 +10,7 @@ from bursar.remote import messages as api
 from bursar.service.engine.background import Background
 from bursar.service.engine.bodies import make_body
 from bursar.service.engine.books import Books
+from bursar.service.engine.content import hash_tasks
 from bursar.service.engine.counters import Counters
 from bursar.service.engine.dispatching import Dispatching
 from bursar.service.engine.instance import Instance, Submission
@@ -91,11 +93,32 @@ class Submitting:
                 detail = f"holds {width} processors, and the {whose} has {most}"
                 raise ServiceError("bad-value", 422, detail, where=where)
 
+    async def digest(self, specs: Sequence[api.TaskSpec]) -> bytes:
+        """
+        Return the SHA-256 digest of tasks; of many, some at a time, so that nobody waits for long.
+        """
+        hashed = sha256()
+        for at in range(0, len(specs), _CHUNK):
+            if at:
+                await asyncio.sleep(0)
+            hash_tasks(specs[at : at + _CHUNK], hashed)
+        return hashed.digest()
+
     async def submit(
-        self, instance: Instance, specs: Sequence[api.TaskSpec], bodies: list[bytes], key: str
+        self,
+        instance: Instance,
+        specs: Sequence[api.TaskSpec],
+        bodies: list[bytes],
+        key: str,
+        digest: bytes,
     ) -> Submission:
         """
         Adds tasks to an instance; they are durable on return.
+
+        Parameters
+        ----------
+        key, digest
+            Idempotency key and the digest of what it stands for; both empty: there is no key.
 
         Raises
         ------
@@ -103,20 +126,25 @@ class Submitting:
             403, 413 or 429, when the user has too much; 507, when the disk is full.
         """
         self._books.check_tasks(instance, len(specs), sum(map(len, bodies)))
-        submission, new = self._add(instance, specs, bodies, key)
+        submission, new = self._add(instance, specs, bodies, key, digest)
         # Whoever asked may go away meanwhile; what was journalled is given out all the same.
         await asyncio.shield(self._background.spawn(self._start(instance, new)))
         return submission
 
     def _add(
-        self, instance: Instance, specs: Sequence[api.TaskSpec], bodies: list[bytes], key: str
+        self,
+        instance: Instance,
+        specs: Sequence[api.TaskSpec],
+        bodies: list[bytes],
+        key: str,
+        digest: bytes,
     ) -> tuple[Submission, Sequence[int]]:
         first, now = instance.promised, self._clock()
-        added = columns_of(instance.number, first, key, now, specs, bodies)
+        added = columns_of(instance.number, first, key, now, specs, bodies, digest)
         location = self._locations.append(ADDED, _encode(added), essential=False)
         instance.promised += len(specs)
         count = len(specs)
-        submission = Submission(first, count, key, now, location, count, count)
+        submission = Submission(first, count, key, now, location, count, count, digest)
         instance.submissions.append(submission)
         if key:
             instance.keys[key] = submission

@@ -198,7 +198,9 @@ class Tasks:
             self.labels.pop(task, None)
         return freed
 
-    def what_is_left(self, number: int, first: int, count: int, key: str, at: float) -> Added:
+    def what_is_left(
+        self, number: int, first: int, count: int, key: str, at: float, digest: bytes
+    ) -> Added:
         """A submission as it is to be kept: without the tasks whose results are recorded."""
         states = self.states
         left = [t for t in range(first, first + count) if ABSENT < states[t] < SUCCEEDED]
@@ -215,6 +217,7 @@ class Tasks:
             array("f", [self.runtimes[t] for t in left]).tobytes(),
             [self.bodies[t] for t in left],
             {t: self.labels[t] for t in left if t in self.labels} if self.labels else {},
+            digest,
         )
 
     def fix(self, first: int, count: int, state: int) -> None:
@@ -285,7 +288,13 @@ class Tasks:
 
 
 def columns_of(
-    number: int, first: int, key: str, at: float, specs: Sequence[TaskSpec], bodies: list[bytes]
+    number: int,
+    first: int,
+    key: str,
+    at: float,
+    specs: Sequence[TaskSpec],
+    bodies: list[bytes],
+    digest: bytes = b"",
 ) -> Added:
     """Tasks as they were submitted, in columns."""
     limits = array("d", [NO_TIME if s.limit is None else s.limit for s in specs])
@@ -303,6 +312,7 @@ def columns_of(
         runtimes.tobytes(),
         bodies,
         {first + i: s.label for i, s in enumerate(specs) if s.label},
+        digest,
     )
 
 

@@ -66,7 +66,12 @@ class Upkeep:
         submission.written = submission.left
         return _encode(
             instance.tasks.what_is_left(
-                instance.number, submission.first, submission.count, submission.key, submission.at
+                instance.number,
+                submission.first,
+                submission.count,
+                submission.key,
+                submission.at,
+                submission.digest,
             )
         )
 
@@ -80,7 +85,7 @@ class Upkeep:
     def forget_key(self, instance: Instance, key: str) -> None:
         """The key of a submission is not remembered any more."""
         submission = instance.keys.pop(key)
-        submission.key = ""
+        submission.key, submission.digest = "", b""
         if not submission.left:
             self.drop(instance, submission)
 

@@ -150,6 +150,11 @@ def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
         responses["206"] = good
     if route.name == "ready":
         responses["503"] = good
+    if "Idempotency-Key" in route.headers:
+        responses["422"] = {
+            "description": "A value makes no sense, or the key came with other content before",
+            "content": {PROBLEM: problem},
+        }
     responses["default"] = {
         "description": "What went wrong (RFC 9457)",
         "content": {PROBLEM: problem},

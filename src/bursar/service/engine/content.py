@@ -1,0 +1,65 @@
+"""Digests of what clients submit, by which a key that is used for something else is noticed."""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Protocol
+
+import msgspec
+
+from bursar.remote import messages as api
+from bursar.service.parties import ServiceError
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class Hash(Protocol):
+    """A hash that is fed piece by piece."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take some more bytes."""
+
+    def digest(self) -> bytes:
+        """Return the digest of all bytes so far."""
+
+
+def hash_tasks(tasks: Iterable[api.TaskSpec], into: Hash) -> None:
+    """
+    Feed tasks to a hash, so that equal tasks in equal order give equal digests.
+
+    How the client wrote them (spaces, order of fields, one document or one a line) changes
+    nothing. Envelopes of sealed tasks count by their presence only: the same task sealed once
+    more is another envelope.
+    """
+    for task in tasks:
+        if task.sealed:
+            task = msgspec.structs.replace(task, sealed="sealed")
+        into.update(_encode(task))
+
+
+def digest_of_instance(new: api.NewInstance) -> bytes:
+    """Return the SHA-256 digest of what a client asks of a new instance."""
+    return sha256(_encode(new)).digest()
+
+
+def check_content(before: bytes, now: bytes) -> None:
+    """
+    Compare the digest of a request with that of the first one that had its key.
+
+    Parameters
+    ----------
+    before
+        Empty for what an earlier version of the service took, which kept no digest: then any
+        content passes.
+
+    Raises
+    ------
+    ServiceError
+        422, when the content is another.
+    """
+    if before and before != now:
+        raise ServiceError(
+            "key-reused",
+            422,
+            f"the key came with other content before: SHA-256 {before.hex()} then, {now.hex()} now",
+            where="Idempotency-Key",
+        )
