@@ -103,6 +103,9 @@ class Handshakes:
         try:
             is_meant = await self._client_hello(connection, ends)
             has_turn = is_meant and await self._turns.take(source, ends)
+            if has_turn and _is_gone(connection):  # while it waited
+                self._turns.leave(source)
+                has_turn = False
         except BaseException:
             connection.close()
             raise
@@ -110,9 +113,6 @@ class Handshakes:
             connection.close()
             return None
         try:
-            if _is_gone(connection):  # while it waited
-                connection.close()
-                return None
             return await self._complete(connection, protocol)
         finally:
             self._turns.leave(source)
@@ -126,26 +126,39 @@ class Handshakes:
         bool
             False when something else came, the other side has ended or the time is over.
         """
-        wanted = 1
+        wanted = lowest = 1
         try:
-            while await _is_readable(connection, ends):
-                size = connection.recv_into(self._peeked, 0, socket.MSG_PEEK)
-                if size < wanted:
-                    if _is_gone(connection):
-                        return False
+            # A client's hello is often there as soon as its connection is.
+            size = self._peek(connection)
+            while True:
+                if size >= wanted:
+                    wanted = _wanted(self._peeked[:size])
+                    if size >= wanted:
+                        break
+                elif size >= 0 and _is_gone(connection):
+                    return False
+                elif size >= 0:
                     await asyncio.sleep(_PAUSE)
-                    continue
-                wanted = _wanted(self._peeked[:size])
-                is_whole = size >= wanted
-                # The kernel wakes nobody for less, so that a client cannot keep the loop busy by
-                # sending byte after byte.
-                lowest = 1 if is_whole else wanted
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
-                if is_whole:
-                    return wanted > 0
+                if wanted != lowest:
+                    # The kernel wakes nobody for less, so that a client cannot keep the loop busy
+                    # by sending byte after byte.
+                    lowest = wanted
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
+                if not await _is_readable(connection, ends):
+                    return False
+                size = self._peek(connection)
+            if lowest > 1:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         except OSError:  # reset
-            pass
-        return False
+            return False
+        return wanted > 0
+
+    def _peek(self, connection: socket.socket) -> int:
+        """Return how many bytes lie in the kernel's buffer, as far as they matter; -1: none yet."""
+        try:
+            return connection.recv_into(self._peeked, 0, socket.MSG_PEEK)
+        except BlockingIOError:
+            return -1
 
     async def _complete(self, connection: socket.socket, protocol: Callable[[], P]) -> P | None:
         try:
