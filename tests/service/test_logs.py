@@ -1,5 +1,6 @@
 """Logs: one line of JSON for each thing that happens, and no secret in any."""
 
+import asyncio
 import io
 import json
 import logging
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.service.logs import HIDDEN, LOGGER, LOGGERS, redacted, start_logging
+from bursar.service.logs import HIDDEN, LOGGER, LOGGERS, SparingLog, redacted, start_logging
 
 
 @pytest.fixture
@@ -53,6 +54,34 @@ def test_an_error_says_where_and_not_with_what(stream: io.StringIO) -> None:
     assert (told["error"], told["message"]) == ("ValueError", "incident 7")
     assert "test_logs.py" in told["where"][0]
     assert "rm secret" not in stream.getvalue()
+
+
+def test_many_lines_of_one_kind_are_summed_up(stream: io.StringIO) -> None:
+    """The first few are written, then how many were left out; the same in the next span."""
+
+    def messages() -> list[str]:
+        return [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+
+    async def main() -> None:
+        sparing = SparingLog(logging.getLogger(f"{LOGGER}.hub"), most=2, seconds=0.05)
+        sparing.warning("frame %d is bad", 0)
+        sparing.close()  # nothing was left out
+        sparing.close()
+        for number in range(1, 6):
+            sparing.warning("frame %d is bad", number)
+        while len(messages()) < 4:  # the span ends by itself
+            await asyncio.sleep(0.01)
+        sparing.warning("frame %d is bad", 6)
+        sparing.close()
+
+    asyncio.run(main())
+    assert messages() == [
+        "frame 0 is bad",
+        "frame 1 is bad",
+        "frame 2 is bad",
+        "3 more lines of this kind within 0.05 s, the last: frame 5 is bad",
+        "frame 6 is bad",
+    ]
 
 
 @given(st.binary(min_size=16, max_size=32))

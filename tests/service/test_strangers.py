@@ -36,6 +36,7 @@ class Listening:
     pid: int
     port: int
     ask: Callable[[], None]
+    log: Path
 
     @property
     def resident(self) -> float:
@@ -69,18 +70,22 @@ def service() -> Iterator[Listening]:
 
         port = urlsplit(served.access.url).port
         assert port is not None
-        yield Listening(served.pid, port, ask)
+        yield Listening(served.pid, port, ask, served.folder / "log")
 
 
 @contextmanager
 def door(kind: str, folder: Path) -> Iterator[Listening]:
     """A port for workers from elsewhere."""
     command = [sys.executable, "-m", "tests.dispatch.doors", kind, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    log = folder.with_suffix(".log")
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
         assert process.stdout is not None
         try:
             told = decode_credential(process.stdout.readline(), kind)
-            yield Listening(process.pid, told.port, lambda: join(told))
+            yield Listening(process.pid, told.port, lambda: join(told), log)
         finally:
             process.kill()
 
@@ -134,7 +139,7 @@ def test_memory_does_not_grow_with_connections_that_never_become_tls(
     with LISTENERS[kind](tmp_path) as listening:
         come_and_go(listening.port, 10 * len(SAYINGS), 10, listening.ask)
         listening.settle()
-        before = listening.resident
+        before, logged = listening.resident, listening.log.stat().st_size
         come_and_go(listening.port, connections, HELD, listening.ask)
         listening.settle()
         listening.ask()
@@ -142,3 +147,4 @@ def test_memory_does_not_grow_with_connections_that_never_become_tls(
         grown = listening.resident - before
         print(f"{kind}: {connections:,} connections, {before:.0f} MB + {grown:.1f} MB")
         assert grown < MOST
+        assert listening.log.stat().st_size == logged

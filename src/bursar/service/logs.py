@@ -6,6 +6,7 @@ through for what may be a secret: tokens and handles are long random words, and 
 written.
 """
 
+import asyncio
 import logging
 import re
 import sys
@@ -58,6 +59,55 @@ class JsonLines(logging.Formatter):
             line["error"] = record.exc_info[0].__name__
             line["where"] = _places(record)
         return msgspec.json.encode(line).decode()
+
+
+class SparingLog:
+    """
+    Writes warnings of one kind: the first few in some time, and then how many were left out.
+
+    To be used from one asyncio loop, whose clock counts.
+
+    Parameters
+    ----------
+    logger
+        Writes the lines.
+    most
+        Lines written in each span of time.
+    seconds
+        Length of the span, which begins with its first line.
+    """
+
+    def __init__(self, logger: logging.Logger, most: int = 10, seconds: float = 60.0) -> None:
+        self._logger = logger
+        self._most = most
+        self._seconds = seconds
+        self._count = 0
+        self._last = ""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def warning(self, message: str, *values: object) -> None:
+        """Write a line, unless there were enough; see :meth:`logging.Logger.warning`."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self.close)
+        self._count += 1
+        if self._count <= self._most:
+            self._logger.warning(message, *values)
+        else:
+            self._last = message % values
+
+    def close(self) -> None:
+        """End the span of time, and say what was left out in it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        left_out, self._count = self._count - self._most, 0
+        if left_out > 0:
+            self._logger.warning(
+                "%d more lines of this kind within %g s, the last: %s",
+                left_out,
+                self._seconds,
+                self._last,
+            )
 
 
 def start_logging(level: str, stream: TextIO | None = None) -> None:

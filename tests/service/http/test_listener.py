@@ -83,7 +83,9 @@ def test_a_client_asks_again_and_again_over_one_connection(world: World) -> None
         ((b"G",), 408),
         ((HEAD, *[b"X-More: 1\r\n"] * 3), 408),
         ((HEAD + b"X: " + b"a" * 3000,), 431),
-        ((HEAD + b"X: " + b"a" * 3000 + b"\r\n\r\n",), 400),
+        ((HEAD + b"X: " + b"a" * 3000 + b"\r\n\r\n",), 431),
+        ((HEAD + b"X:\r\n" * 600 + b"\r\n",), 431),  # little in each, but many
+        ((HEAD.replace(b"account", b"a" * 3000) + b"\r\n",), 431),
         ((HEAD + b"Content-Length: 1000\r\nContent-Type: application/json\r\n\r\n{",), 200),
         (
             (
@@ -108,6 +110,19 @@ def test_a_client_asks_again_and_again_over_one_connection(world: World) -> None
         ((HEAD + b"Content-Length: -5\r\n\r\n",), 400),
         ((HEAD + b"Bad Header: 1\r\n\r\n",), 400),
         ((HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",), 400),
+        ((HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",), 501),
+        ((HEAD + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",), 501),
+        ((HEAD + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",), 400),
+        ((HEAD + b"Transfer-Encoding: gzip\r\n\r\n",), 400),  # nobody knows where it ends
+        ((HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",), 400),
+        (
+            (
+                HEAD.replace(b"1.1", b"1.0")
+                + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n",
+            ),
+            400,
+        ),
+        ((HEAD + b"Connection: close\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n",), 200),
         ((b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",), 400),
         ((HEAD + b"Connection: close\r\n\r\n",), 200),
     ],
@@ -149,16 +164,93 @@ def test_a_connection_that_says_nothing_ends(world: World) -> None:
     asyncio.run(main())
 
 
-def test_requests_that_do_not_wait_for_their_answer_end_the_connection(world: World) -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.01])
+def test_requests_that_do_not_wait_for_their_answer_end_the_connection(
+    world: World, pause: float
+) -> None:
     """
-    One at a time: a thousand in one packet would be a thousand under way.
+    One at a time: a thousand in one packet would be a thousand under way. The first is answered,
+    and its answer says that no other one will be (RFC 9112, section 9.3.2).
+    """
+
+    async def main() -> None:
+        held = world.engine.make("ann", "mine")
+        held.tasks = [None]  # type: ignore[list-item]
+        waiting = HEAD.replace(b"account", b"instances/mine/results?wait=60") + b"\r\n"
+        making = (
+            b"POST /v1/instances HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer all\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+        )
+        async with listening(world) as (found, port), asyncio.timeout(30):
+            before = set(world.engine.held)
+            saying = asyncio.create_task(
+                talk(port, waiting, *[making] * 3, HEAD + b"\r\n", b"\x00nonsense", pause=pause)
+                if pause
+                else talk(port, waiting + making * 3 + HEAD + b"\r\n" + b"\x00nonsense")
+            )
+            while not found._state.tasks:
+                await asyncio.sleep(0.001)
+            asyncio.get_running_loop().call_later(0.1, world.engine.finish, "mine", 0)
+            answer = await saying
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in head.lower()
+            assert b'"cursor":1' in body
+            assert answer.count(b"HTTP/1.1") == 1
+            assert set(world.engine.held) == before
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        (b"http://localhost/v1/account", 200),
+        (b"HTTP://LOCALHOST:8000/v1/account", 200),
+        (b"http://evil.example/v1/account", 421),
+        (b"http://evil.example", 421),
+        (b"http://localhost@evil.example/v1/account", 421),
+        (b"http://evil.example?/v1/account", 421),
+        (b"https://localhost/v1/account", 421),  # to a port in clear
+        (b"ftp://localhost/v1/account", 421),
+        (b"//evil.example/v1/account", 404),  # a path
+    ],
+    ids=str,
+)
+def test_an_address_with_a_host_counts_and_not_the_host_header(
+    world: World, target: bytes, status: int
+) -> None:
+    """
+    RFC 9112, section 3.2.2: else what lies between and the service would disagree on who is meant.
+    """
+    said = HEAD.replace(b"/v1/account", target) + b"Connection: close\r\n\r\n"
+
+    async def main() -> None:
+        async with listening(world) as (_, port), asyncio.timeout(30):
+            assert (await talk(port, said)).startswith(b"HTTP/1.1 %d " % status)
+            other = said.replace(b"Host: localhost", b"Host: evil.example")
+            expected = status if b"://" in target else 421
+            assert (await talk(port, other)).startswith(b"HTTP/1.1 %d " % expected)
+
+    asyncio.run(main())
+
+
+def test_as_many_bytes_of_headers_as_are_documented(world: World) -> None:
+    """
+    32 KiB are taken; 33,000 bytes are 431, in one piece or in many, with an end or without.
     """
 
     async def main() -> None:
         async with listening(world) as (_, port), asyncio.timeout(30):
-            answer = await talk(port, (HEAD + b"\r\n") * 50)
-            assert answer.count(b"HTTP/1.1 200") <= 1
-            assert b"HTTP/1.1 400" in answer
+            closing = HEAD + b"Connection: close\r\n"
+            rest = HttpLimits().header_bytes - len(closing) - len(b"X: \r\n\r\n")
+            fits = closing + b"X: " + b"a" * rest + b"\r\n\r\n"
+            assert (await talk(port, fits)).startswith(b"HTTP/1.1 200 ")
+            large = closing + b"".join(b"X-%04d: %s\r\n" % (n, b"a" * 90) for n in range(330))
+            for said in (large, large + b"\r\n"):
+                assert (await talk(port, said)).startswith(b"HTTP/1.1 431 ")
+                pieces = [said[at : at + 5000] for at in range(0, len(said), 5000)]
+                assert (await talk(port, *pieces)).startswith(b"HTTP/1.1 431 ")
 
     asyncio.run(main())
 

@@ -21,7 +21,7 @@ from bursar.dispatch.line import SecureLine
 from bursar.dispatch.orphans import RUN, WORKER
 from bursar.dispatch.server import SPILL
 from bursar.dispatch.settings import Settings
-from bursar.dispatch.tls import make_certificate
+from bursar.dispatch.tls import client_context, make_certificate
 from bursar.dispatch.wire import (
     BATCH_SIZE,
     LONGEST_REASON,
@@ -186,6 +186,36 @@ def test_a_worker_that_says_more_than_ours_do_is_hung_up_on(
     asyncio.run(rave())
     (said,) = (record.getMessage() for record in caplog.records if "worker" in record.getMessage())
     assert said.startswith(f"the worker 'here-l-0' on 'node' says what no worker says ({complaint}")
+
+
+@pytest.mark.parametrize("over_tls", [False, True])
+def test_a_worker_that_babbles_again_and_again_does_not_fill_the_log(
+    journal: FakeJournal, caplog: pytest.LogCaptureFixture, over_tls: bool
+) -> None:
+    """
+    At whichever port: some lines, then how many more there were.
+    """
+    certificate, key = make_certificate()
+
+    async def rave() -> None:
+        async with running(journal) as floor:
+            address, context = floor.address, None
+            if over_tls:
+                address = ("127.0.0.1", floor.hub.open_door("127.0.0.1", 0, certificate, key))
+                context = client_context(certificate)
+            hello = Hello(floor.expect("l"), "here-l-0", "here", 1, "l")
+            for _ in range(30):
+                worker = Wire(*await asyncio.open_connection(*address, ssl=context))
+                worker.say(hello)
+                await worker.welcome()
+                worker.say(hello)
+                assert await worker.hear() is None
+                await worker.close()
+
+    asyncio.run(rave())
+    said = [r.getMessage() for r in caplog.records if "what no worker says" in r.getMessage()]
+    assert len(said) == 11
+    assert said[-1].startswith("20 more lines of this kind within 60 s, the last: the worker")
 
 
 def test_streams_and_reasons_are_no_longer_than_ours(journal: FakeJournal) -> None:

@@ -5,6 +5,7 @@ Who connects must say what it wants in good time, go on saying it, and take the 
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -19,12 +20,16 @@ from bursar.service.http.limits import HttpLimits
 from bursar.service.http.problems import reply_of
 from bursar.service.parties import ServiceError
 
+_AROUND = 4  # bytes around name and value of a header, as it is usually written
+_END_OF_AUTHORITY = re.compile(rb"[/?#]")
+
 
 class Connection(HttpToolsProtocol):
     """
     A connection.
 
-    One request at a time: what a client sends before it has its answer ends the connection.
+    One request at a time: when a client sends another one before it has its answer, the answer
+    ends the connection, and says so; the other request is not looked at.
 
     Parameters
     ----------
@@ -47,6 +52,7 @@ class Connection(HttpToolsProtocol):
         self._tls: dict[object, object] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.TimerHandle | None = None
+        self._is_deaf = False  # nothing that comes is looked at any more
         self._in_head = False
         self._in_body = False
         self._head_bytes = 0  # of this request, those parsed
@@ -77,14 +83,19 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Something of a request."""
         self._unset_keepalive_if_required()
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_deaf:
             return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self.cycle.keep_alive = False  # answered as if it had not asked for that
-        except httptools.HttpParserError:
-            self._refuse(ServiceError("bad-request", 400, "this is no HTTP request"))
+        except httptools.HttpParserError as error:
+            if not self._is_deaf:
+                # What a callback of this class has raised.
+                cause = error.__context__
+                if not isinstance(cause, ServiceError):
+                    cause = ServiceError("bad-request", 400, "this is no HTTP request")
+                self._refuse(cause)
             return
         if self._in_head:
             self._check_head(len(data))
@@ -109,6 +120,10 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         if self._is_busy:
+            # What comes is still read, or closing would reset the connection, and the client
+            # might lose the answer (RFC 9112, section 9.6).
+            self._is_deaf = True
+            self.cycle.keep_alive = False
             raise ValueError("one request at a time")
         self._in_head = True
         self._head_bytes = self._unended_bytes = 0
@@ -119,19 +134,19 @@ class Connection(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """A piece of the address."""
-        self._head_bytes += len(url)
+        self._count_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; one after the body says nothing to anybody."""
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > self._limits.header_bytes:
-            raise ValueError("too many headers")
+        self._count_head(len(name) + len(value) + _AROUND)
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """What is asked is known; its body comes, if there is one."""
+        self._check_coding()
+        self._take_host()
         self._in_head, self._in_body = False, True
         self._place.busy()
         self._body_bytes = 0
@@ -182,14 +197,75 @@ class Connection(HttpToolsProtocol):
         self._body_bytes = 0
         self._within(self._limits.body_seconds, self._look_at_rate)
 
+    def _check_coding(self) -> None:
+        """
+        Refuse a body in a coding that would be taken for the body itself.
+
+        Raises
+        ------
+        ServiceError
+            501 or 400; RFC 9112, section 6.1.
+        """
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if not codings:
+            return
+        found = [coding.strip().lower() for value in codings for coding in value.split(b",")]
+        is_old = self.parser.get_http_version() == "1.0"
+        if is_old or found[-1] != b"chunked" or found.count(b"chunked") > 1:
+            detail = "expected HTTP/1.1 and chunks, once and as the last coding"
+            raise ServiceError("bad-request", 400, detail, where="Transfer-Encoding")
+        if found != [b"chunked"]:
+            detail = "expected no other transfer coding than chunked"
+            raise ServiceError("bad-coding", 501, detail, where="Transfer-Encoding")
+
+    def _take_host(self) -> None:
+        """
+        Let the host of an address in absolute form take the place of the Host header.
+
+        The application refuses hosts that the service is not called by. Without this, a proxy
+        that goes by the address and the service would take one request for two different ones.
+
+        Raises
+        ------
+        ServiceError
+            421, when the address is of another scheme; RFC 9112, section 3.2.2, and RFC 9110,
+            section 7.4.
+        """
+        scheme, found, rest = self.url.partition(b"://")
+        if not found or self.url.startswith((b"/", b"*")):
+            return
+        host = _END_OF_AUTHORITY.split(rest, 1)[0]
+        if not rest.startswith(b"/", len(host)):  # an empty path is that of the root
+            self.url = b"%b://%b/%b" % (scheme, host, rest[len(host) :])
+        if scheme.decode().lower() != self.scheme or not host:
+            raise ServiceError("wrong-host", 421, "this service has no such name", where="Host")
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) < 2:  # else it is refused for that
+            self.headers[:] = [(name, value) for name, value in self.headers if name != b"host"]
+            self.headers.append((b"host", host))
+
+    def _count_head(self, size: int) -> None:
+        """
+        Count bytes of a request's line and headers that were parsed.
+
+        Raises
+        ------
+        ServiceError
+            431, when there are too many.
+        """
+        self._head_bytes += size
+        if self._head_bytes > self._limits.header_bytes:
+            raise self._too_large()
+
     def _check_head(self, size: int) -> None:
         """So many more bytes, of which a part may be a header that has no end yet."""
         self._unended_bytes += size
+        if self._unended_bytes > self._limits.header_bytes:
+            self._refuse(self._too_large())
+
+    def _too_large(self) -> ServiceError:
         most = self._limits.header_bytes
-        if self._unended_bytes > most:
-            self._refuse(
-                ServiceError("too-large", 431, f"expected at most {most} bytes of headers")
-            )
+        return ServiceError("too-large", 431, f"expected at most {most} bytes of headers")
 
     def _late(self) -> None:
         self._refuse(ServiceError("too-slow", 408, "the request came too slowly"))

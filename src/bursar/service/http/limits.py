@@ -33,7 +33,7 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Of all answers with results that wait in memory to be taken, together; of one user's, half
         of it, or a single one.
     header_bytes
-        Of a request's line and headers.
+        Bytes of a request's line and headers.
     header_seconds
         In which these must have come.
     body_rate

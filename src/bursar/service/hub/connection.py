@@ -1,7 +1,6 @@
 """A worker's end of the wire; a stranger's until it has shown a token."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -20,9 +19,6 @@ from bursar.dispatch.wire import (
 )
 from bursar.service.hub.bounds import WORKER_FRAME
 from bursar.service.hub.seal_key import Version
-from bursar.service.logs import LOGGER
-
-_log = logging.getLogger(f"{LOGGER}.hub")
 
 STRANGER_FRAME = 1 << 19
 """Bytes that nobody unknown may make us buffer more of; what a worker holds fits."""
@@ -46,6 +42,9 @@ class Listener(Protocol):
 
     def heard(self, connection: "Connection", message: FromWorker) -> None:
         """A worker has said something."""
+
+    def misspoke(self, connection: "Connection", error: Exception) -> None:
+        """A worker has sent what no worker sends; its connection ends."""
 
     def left(self, connection: "Connection") -> None:
         """It is gone, worker or stranger."""
@@ -150,12 +149,7 @@ class Connection(Visit):
                     raise ProtocolError("the token is wrong")
         except NONSENSE as error:
             if self._is_known:
-                _log.warning(
-                    "the worker %a on %a says what no worker says (%s); its connection ends",
-                    self.worker,
-                    self.host,
-                    error,
-                )
+                self._listener.misspoke(self, error)
             self.abort()
         except Exception as error:
             self._listener.failed(error)

@@ -7,6 +7,7 @@ each outcome until that is durable, and says it again on its next connection.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -37,7 +38,10 @@ from bursar.service.hub.bounds import LARGEST_VALUE, bounded
 from bursar.service.hub.connection import Connection
 from bursar.service.hub.leases import LeaseEntry, shows, token_of
 from bursar.service.hub.seal_key import SealKeyFile
+from bursar.service.logs import LOGGER, SparingLog
 from bursar.service.parties import Clock
+
+_log = logging.getLogger(f"{LOGGER}.hub")
 
 OUTLIVES = 600.0
 """Seconds for which workers go on without the service, and look for it."""
@@ -108,6 +112,7 @@ class Hub:
         self._connections: dict[str, Connection] = {}
         self._strangers: dict[Connection, None] = {}
         self._absent: dict[str, asyncio.TimerHandle] = {}
+        self._complaints = SparingLog(_log)
         self._entrance: Entrance | None = None
         self._port = 0
         self._certificate = ""
@@ -154,6 +159,7 @@ class Hub:
     async def close(self) -> None:
         """Ends all connections; the workers go on, and look for the next life."""
         self._closed = True
+        self._complaints.close()
         for timer in self._absent.values():
             timer.cancel()
         self._absent.clear()
@@ -355,6 +361,15 @@ class Hub:
                 raise ProtocolError("a second hello")
         if self._is_done(connection):
             self.on_change()
+
+    def misspoke(self, connection: Connection, error: Exception) -> None:
+        """Log that a worker has sent what no worker sends; its connection ends."""
+        self._complaints.warning(
+            "the worker %a on %a says what no worker says (%s); its connection ends",
+            connection.worker,
+            connection.host,
+            error,
+        )
 
     def left(self, connection: Connection) -> None:
         """It is gone, worker or stranger."""
