@@ -283,7 +283,8 @@ def test_who_waits_for_a_turn_waits_no_longer_than_it_may() -> None:
             connection = await connect(listener.port)
             await asyncio.get_running_loop().sock_sendall(connection, HELLO)
             await hung_up(connection)
-            await listener.until(lambda: not listener.handshakes._turns._waiting)
+            await listener.until(lambda: listener.ended == 1)
+            assert not listener.handshakes._turns._waiting
 
     run(main)
 
