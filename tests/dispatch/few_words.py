@@ -41,6 +41,10 @@ class Server:
         Outcomes as they came, repetitions and all.
     results
         The first of each task.
+    returned
+        Jobs of each answer to being asked for jobs back, or of one sent unasked.
+    gives_again
+        Whether what was returned is given again as soon as a job has ended.
     """
 
     def __init__(self, folder: Path, outlives: float = 20.0) -> None:
@@ -53,6 +57,10 @@ class Server:
         self.heard: list[Outcome] = []
         self.results: dict[int, Outcome] = {}
         self.goodbyes: list[Goodbye] = []
+        self.returned: list[list[tuple[int, int]]] = []
+        self.gives_again = True
+        self._given: dict[tuple[int, int], Job] = {}
+        self._again: list[Job] = []
         self.cut_after: Callable[[], int] | None = None  # frames
         self.on_hello: Callable[[Hello], None] = lambda hello: None
         self.on_results: Callable[[], None] = lambda: None
@@ -86,6 +94,7 @@ class Server:
 
     def give(self, *jobs: Job) -> None:
         """Work to do."""
+        self._given |= {(job.task, job.attempt): job for job in jobs}
         self.say(Work([msgspec.Raw(msgspec.msgpack.encode(job)) for job in jobs]))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,11 +132,16 @@ class Server:
                     self.results.setdefault(outcome.task, outcome)
                 if self.records:
                     writer.write(frame(Recorded(len(outcomes))))
+                if self._again:
+                    self.give(*self._again)
+                    self._again.clear()
                 self.on_results()
             case Goodbye():
                 self.goodbyes.append(message)
-            case Returned():
-                pass
+            case Returned(jobs):
+                self.returned.append(jobs)
+                if self.gives_again:  # in the order they had
+                    self._again[:0] = [self._given[which] for which in reversed(jobs)]
 
 
 def job(task: int, line: str = "true", **more: Any) -> Job:

@@ -1,4 +1,4 @@
-"""How much work a worker keeps waiting beside what it runs."""
+"""How much work a worker keeps waiting beside what it runs, and when that is taken back."""
 
 from collections.abc import Sequence
 
@@ -15,28 +15,56 @@ _FASTEST = 2e-6  # seconds; below this the clock says nothing
 
 class Prefetch:
     """
-    Learns how long tasks take and keeps a moment's worth of them waiting.
+    Learns how long a worker's tasks take and keeps a moment's worth of them waiting there.
 
-    Long tasks are not prefetched at all: one that waits behind another could
-    have run elsewhere.
+    A long task is not prefetched: while it waited behind another it could have run elsewhere.
+    How long a task takes is not known before, so what was prefetched comes back in two ways.
+    A worker that has begun nothing for :data:`HORIZON` seconds returns all that waits there,
+    unasked. A worker is asked for a half of it as soon as another worker is idle.
+
+    A worker that has returned less than it was asked for, or something unasked, has nothing more
+    to return that could be had: until one of its tasks has ended it gets no task ahead of time
+    and is not asked again.
     """
 
-    __slots__ = ("_mean",)
+    __slots__ = ("_asked", "_is_stuck", "_mean")
 
     def __init__(self) -> None:
         self._mean: float | None = None
+        self._asked = 0
+        self._is_stuck = False
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
-        """These have ended on the worker."""
+        """Takes in attempts that have ended on the worker."""
         if not outcomes:
             return
+        self._is_stuck = False
         mean = sum(o.end - o.start for o in outcomes) / len(outcomes)
         mean = max(mean, _FASTEST)
         weight = min(0.5, len(outcomes) / 16)
         self._mean = mean if self._mean is None else self._mean + weight * (mean - self._mean)
 
     def depth(self, processors: int) -> int:
-        """Tasks of one processor that may wait."""
-        if self._mean is None:
+        """Return how many tasks of one processor may wait."""
+        if self._mean is None or self._is_stuck:
             return 0
         return min(MOST, int(HORIZON * processors / self._mean))
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether it makes sense to ask for tasks back."""
+        return not (self._asked or self._is_stuck)
+
+    def asked(self, count: int) -> None:
+        """Notes that the worker was asked for so many tasks back; it answers in any case."""
+        self._asked = count
+
+    def returned(self, count: int) -> None:
+        """Notes that the worker has returned so many tasks, asked or not."""
+        self._is_stuck |= count < self._asked or not self._asked
+        self._asked = 0
+
+    def reconnected(self) -> None:
+        """Forgets what the worker was asked for: the answer was lost with the connection."""
+        self._asked = 0
+        self._is_stuck = False

@@ -12,6 +12,7 @@ some dozens of bytes in arrays, no object.
 """
 
 import heapq
+import itertools
 import math
 from array import array
 from collections import deque
@@ -599,6 +600,72 @@ class TaskQueue:
         else:
             who.work += estimate * processors
         return Claim(task, self._attempts[task], seconds)
+
+    def to_ask_back(
+        self, now: float, takers: Iterable[str], donors: Iterable[str]
+    ) -> list[tuple[str, int]]:
+        """
+        Choose workers that are to return tasks which wait there and could begin elsewhere at once.
+
+        Only tasks of one processor wait at workers, since only these are claimed ahead of time.
+
+        Parameters
+        ----------
+        now
+            On the clock of :meth:`claim`.
+        takers
+            Workers that may get tasks; those without a free processor are passed over.
+        donors
+            Workers that may be asked.
+
+        Returns
+        -------
+        list of (str, int)
+            Workers, and how many tasks each is to return, the last claimed first: half of those
+            that wait, and as many as it takes to reach one that a taker could begin. As many
+            workers as are needed to occupy the takers, those with most waiting tasks first.
+        """
+        idle: dict[int, Worker] = {}  # one of each place: the others there are as good
+        wanted = 0
+        for name in takers:
+            who = self._workers[name]
+            if who.used < who.processors:
+                idle[who.place] = who
+                wanted += who.processors - who.used
+        if not idle or self.draining:
+            return []
+        waiting = [
+            (self._workers[name].used - self._workers[name].processors, name) for name in donors
+        ]
+        chosen: list[tuple[str, int]] = []
+        for count, name in sorted(waiting, reverse=True):
+            if count <= 0 or wanted <= 0:
+                break
+            reach = self._reach(self._workers[name], count, idle, now)
+            if reach:
+                asked = max(reach, (count + 1) // 2)
+                chosen.append((name, asked))
+                wanted -= asked
+        return chosen
+
+    def _reach(self, donor: Worker, waiting: int, idle: Mapping[int, Worker], now: float) -> int:
+        """
+        Count a worker's waiting tasks, the last first, up to one that an idle worker may run.
+
+        0 when there is none.
+        """
+        for reach, task in enumerate(itertools.islice(reversed(donor.claimed), waiting), 1):
+            place = self._lanes[self._lane[task]].place
+            if place != _ANYWHERE:
+                if place in idle:
+                    return reach
+            elif any(
+                who.place not in self._sequences
+                and self._is_in_time(who, task, self._time_left(who, now))
+                for who in idle.values()
+            ):
+                return reach
+        return 0
 
     def give_back(self, worker: str, task: int, attempt: int) -> bool:
         """

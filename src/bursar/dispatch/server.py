@@ -743,6 +743,7 @@ class Dispatcher:
                 connection.prefetch.learn(outcomes)
                 self._take_outcomes(connection, outcomes)
             case Returned(jobs):
+                connection.prefetch.returned(len(jobs))
                 for task, attempt in jobs:
                     if self._queue.give_back(connection.worker, task, attempt):
                         self._guard.withdraw(task, self.now())
@@ -806,8 +807,7 @@ class Dispatcher:
         try:
             if self._queue.ready and not self._queue.draining:
                 self._fill_workers(now)
-            else:
-                self._take_back(now)
+            self._take_back(now)
         except Exception as error:
             self._break(error)
         self._set_waker(now)
@@ -859,16 +859,20 @@ class Dispatcher:
         return min(connection.prefetch.depth(connection.processors), fair)
 
     def _take_back(self, now: float) -> None:
-        """At the end, a worker without work gets what waits at another."""
-        if self._rigid or self._queue.draining or len(self._connections) < 2:
+        """Asks for tasks that wait at one worker while another worker could begin them."""
+        workers = self._queue.workers
+        takers = [
+            name
+            for name, connection in self._connections.items()
+            if workers[name].used < connection.processors and self._is_open(connection)
+        ]
+        # Where money is refused for now, what comes back would stand still.
+        if not takers or len(self._connections) < 2 or self._refused_for_now:
             return
-        if not any(not c.claimed and self._is_open(c) for c in self._connections.values()):
-            return
-        for connection in self._connections.values():
-            waiting = len(connection.claimed) - connection.processors
-            if waiting > 0 and now - connection.asked_back > 0.01:
-                connection.asked_back = now
-                self._send(connection, GiveBack((waiting + 1) // 2))
+        donors = [name for name, c in self._connections.items() if c.prefetch.may_ask]
+        for name, count in self._queue.to_ask_back(now, takers, donors):
+            self._connections[name].prefetch.asked(count)
+            self._send(self._connections[name], GiveBack(count))
 
     def _admit(self, task: int, lease: str, now: float) -> float | Refusal:
         answer = self._guard.admit(task, lease, now)
@@ -1056,7 +1060,6 @@ class _Connection(Visit):
         self.idle_since = 0.0
         self.leaving = False
         self.took_leave = False
-        self.asked_back = -math.inf
         self.withheld = 0
 
     def introduce(self, hello: Hello) -> None:

@@ -70,7 +70,16 @@ class Results(msgspec.Struct, frozen=True, tag=1, array_like=True):
 
 
 class Returned(msgspec.Struct, frozen=True, tag=2, array_like=True):
-    """Jobs that were asked back and had not started: task and attempt of each."""
+    """
+    The worker returns jobs that it has not started, and will not.
+
+    It answers each :class:`GiveBack` with one, and sends one unasked when what it runs takes long.
+
+    Parameters
+    ----------
+    jobs
+        Task and attempt of each, the last to start first; none where all have started.
+    """
 
     jobs: list[tuple[int, int]]
 
@@ -174,7 +183,7 @@ class Work(msgspec.Struct, frozen=True, tag=11, array_like=True):
 
 
 class GiveBack(msgspec.Struct, frozen=True, tag=12, array_like=True):
-    """Return up to so many jobs that have not started, the last ones first."""
+    """Return up to so many jobs that have not started, the last ones first, by a Returned."""
 
     count: int
 

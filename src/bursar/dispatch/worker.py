@@ -34,6 +34,7 @@ from bursar.dispatch.holding import Holding
 from bursar.dispatch.kernel import SIGINFO, adopt_orphans, children, signal_descriptor
 from bursar.dispatch.line import Line
 from bursar.dispatch.orphans import kill_descendants, task_of
+from bursar.dispatch.prefetch import HORIZON
 from bursar.dispatch.settings import Settings, hello_of, make_line
 from bursar.dispatch.spawning import Reaper, Usage
 from bursar.dispatch.wire import (
@@ -129,7 +130,7 @@ class Worker:
         self._next_look = 0.0
         self._blocked = False
         self._reported = 0.0
-        self._idle_since = time.monotonic()
+        self._began = self._idle_since = time.monotonic()  # a job; the last of them
         self._asked_to_leave = False
         self._must_end = math.inf  # when it has taken its leave, or ends without
         self._outlives = 0.0
@@ -202,6 +203,8 @@ class Worker:
         if self._timers:
             self._ring()
         self._start()
+        if self._waits_behind_others:
+            self._return_what_waits()
         if self._in_touch and self._holding.unsaid and self._is_time_to_report():
             self._report()
         if self._settings.idle is not None:
@@ -219,6 +222,9 @@ class Worker:
             patience = REPORT if patience is None else min(patience, REPORT)
         if self._young or self._older:
             patience = YOUTH if patience is None else min(patience, YOUTH)
+        if self._in_touch and self._waits_behind_others:
+            left = max(0.0, self._began + HORIZON - time.monotonic())
+            patience = left if patience is None else min(patience, left)
         if self._may_part:
             left = self._seconds_to_parting()
             patience = left if patience is None else min(patience, left)
@@ -344,11 +350,25 @@ class Worker:
 
     def _give_back(self, count: int) -> None:
         jobs = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
-        if jobs:
-            self._report()  # what ended before goes first
-            for job in jobs:
-                self._holding.returned(job.task, job.attempt)
-            self._send(frame(Returned([(job.task, job.attempt) for job in jobs])))
+        self._report()  # what ended before goes first
+        for job in jobs:
+            self._holding.returned(job.task, job.attempt)
+        self._send(frame(Returned([(job.task, job.attempt) for job in jobs])))
+
+    @property
+    def _waits_behind_others(self) -> bool:
+        """Whether a job waits for a processor, rather than for the dispatcher's disk."""
+        return bool(self._queue) and self._queue[0].processors > self._free
+
+    def _return_what_waits(self) -> None:
+        """
+        Returns all jobs when none has begun for some time: they could run elsewhere.
+
+        The dispatcher cannot know this as soon as the worker does, nor as precisely: it hears of
+        ends only, and later.
+        """
+        if self._in_touch and time.monotonic() - self._began >= HORIZON:
+            self._give_back(len(self._queue))
 
     def _cancel(self, tasks: list[int], grace: float, reason: str) -> None:
         assert self._place is not None
@@ -369,6 +389,7 @@ class Worker:
 
     def _start(self) -> None:
         queue, place = self._queue, self._place
+        before = len(queue)
         while queue and queue[0].processors <= self._free:
             if self._outlives and (self._holding.is_full or queue[0].task in self._tasks):
                 break  # until something is durable; until the task's attempt before has ended
@@ -384,6 +405,8 @@ class Worker:
             self._watch(attempt)
             if job.limit:
                 self._at(job.limit, signal.SIGTERM, attempt)
+        if len(queue) < before:
+            self._began = time.monotonic()
 
     def _watch(self, attempt: Attempt) -> None:
         self._running[attempt.pid] = attempt

@@ -7,6 +7,7 @@ import msgspec
 
 from bursar.dispatch.clock import epoch_of
 from bursar.dispatch.launch import Endpoint
+from bursar.dispatch.prefetch import HORIZON
 from bursar.dispatch.wire import (
     Cancel,
     Frames,
@@ -57,6 +58,8 @@ class SimulatedWorker(asyncio.Protocol):
         self._running: dict[int, tuple[Job, float, asyncio.TimerHandle]] = {}
         self._done: list[Outcome] = []
         self._transport: asyncio.Transport | None = None
+        self._began = self._loop.time()  # a job; the last of them
+        self._look: asyncio.TimerHandle | None = None
 
     @property
     def is_there(self) -> bool:
@@ -68,6 +71,8 @@ class SimulatedWorker(asyncio.Protocol):
         for _, _, timer in self._running.values():
             timer.cancel()
         self._running.clear()
+        if self._look is not None:
+            self._look.cancel()
         if self._transport is not None:
             self._transport.close()
 
@@ -93,9 +98,7 @@ class SimulatedWorker(asyncio.Protocol):
                 self._queue.extend(self._decode_job(job) for job in jobs)
                 self._fill()
             case GiveBack(count):
-                returned = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
-                if returned:
-                    self._say(Returned([(job.task, job.attempt) for job in returned]))
+                self._give_back(count)
             case Cancel(tasks, _, reason):
                 self._cancel(set(tasks) or None, reason)
             case Leave():
@@ -103,7 +106,25 @@ class SimulatedWorker(asyncio.Protocol):
             case Welcome():
                 pass
 
+    def _give_back(self, count: int) -> None:
+        returned = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
+        if self._done:
+            self._flush()  # what ended before goes first
+        self._say(Returned([(job.task, job.attempt) for job in returned]))
+
+    def _look_at_waiting(self) -> None:
+        """Return all jobs that wait when none has begun for as long as a real worker waits."""
+        self._look = None
+        if not self._queue:
+            return
+        due = self._began + HORIZON
+        if self._loop.time() < due:
+            self._look = self._loop.call_at(due, self._look_at_waiting)
+        else:
+            self._give_back(len(self._queue))
+
     def _fill(self) -> None:
+        before = len(self._queue)
         while self._queue and self._queue[0].processors <= self._free:
             job = self._queue.popleft()
             self._free -= job.processors
@@ -117,6 +138,10 @@ class SimulatedWorker(asyncio.Protocol):
                 start + seconds - self._epoch, self._finish, job, start, start + seconds, status
             )
             self._running[job.task] = (job, start, timer)
+        if len(self._queue) < before:
+            self._began = self._loop.time()
+        if self._queue and self._look is None:
+            self._look_at_waiting()
 
     def _finish(self, job: Job, start: float, end: float, status: Status) -> None:
         del self._running[job.task]
@@ -160,7 +185,8 @@ class SimulatedWorker(asyncio.Protocol):
 
     def _flush(self) -> None:
         outcomes, self._done = self._done, []
-        self._say(Results(outcomes))
+        if outcomes:
+            self._say(Results(outcomes))
 
     def _say(self, message: Results | Returned) -> None:
         if self._transport is not None:

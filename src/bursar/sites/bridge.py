@@ -127,6 +127,10 @@ class Bridge(asyncio.Protocol):
         if piece:
             self._say(Results(piece))
 
+    def hand_back(self, jobs: Sequence[Job]) -> None:
+        """Return jobs to the dispatcher that have not gone on and will not, the last first."""
+        self._say(Returned([(job.task, job.attempt) for job in jobs]))
+
     def must_leave(self) -> None:
         """The processors are going: it takes nothing more, and leaves once it has nothing."""
         self._say(Goodbye(must=True))
@@ -166,9 +170,7 @@ class Bridge(asyncio.Protocol):
             case Leave():
                 self.close()
             case GiveBack(count):
-                back = [(job.task, job.attempt) for job in self._carrier.give_back(count)]
-                if back:
-                    self._say(Returned(back))
+                self.hand_back(self._carrier.give_back(count))
             case Recorded():
                 pass  # without the dispatcher it has no purpose
 

@@ -247,10 +247,56 @@ def test_short_tasks_are_given_ahead_and_asked_back() -> None:
     assert len(yard.fill()) <= 99 // 2
     yard.scheduler.drop(instance)
     yard.seat("v", 1)
-    ((asked, count),) = yard.scheduler.to_take_back("shared", 1.0, 0.01)
+    ((asked, count),) = yard.scheduler.to_take_back("shared")
     assert asked is seat
-    assert 0 < count <= len(seat.claims) // 2 + 1
-    assert yard.scheduler.to_take_back("shared", 1.0, 0.01) == []
+    assert count == len(seat.claims) // 2
+    assert yard.scheduler.to_take_back("shared") == []  # it has not answered yet
+    seat.prefetch.returned(count)
+    assert yard.scheduler.to_take_back("shared") == [(seat, count)]
+    seat.prefetch.returned(0)  # all have begun that were waiting
+    assert yard.scheduler.to_take_back("shared") == []
+
+
+def test_tasks_are_asked_back_for_an_idle_worker_although_others_are_ready() -> None:
+    """
+    A task that is too wide for all workers is ready all the time, and changes nothing.
+    """
+    yard = Yard()
+    yard.add(yard.instance("ann"), 9)
+    busy = yard.seat("busy", 1)
+    busy.prefetch.learn([Outcome(task=0, attempt=1, status=Status.SUCCEEDED, start=0.0, end=0.01)])
+    yard.fill()
+    waiting = len(busy.claims) - 1
+    assert waiting > 1
+    yard.add(yard.instance("bob"), 1, processors=8)
+    idle = yard.seat("idle", 1)
+    while yard.fill():
+        assert yard.scheduler.to_take_back("shared") == []
+        for claim in list(idle.claims.values()):
+            yard.end(claim, 0.01)
+    assert yard.scheduler.is_waiting("shared")
+    assert yard.scheduler.to_take_back("shared") == [(busy, (waiting + 1) // 2)]
+
+
+def test_nothing_is_asked_back_that_could_not_be_given_out_again() -> None:
+    """
+    Tasks of a user who may not run any more stay where they are; so do those of a worker that
+    cannot be reached.
+    """
+    yard = Yard()
+    yard.add(yard.instance("ann"), 20)
+    busy = yard.seat("busy", 1)
+    busy.prefetch.learn([Outcome(task=0, attempt=1, status=Status.SUCCEEDED, start=0.0, end=0.01)])
+    yard.fill()
+    yard.seat("idle", 1)
+    assert yard.fill(refused="ann") == []
+    assert yard.scheduler.to_take_back("shared") == []
+
+    yard.scheduler.pools["shared"].refused.clear()
+    busy.open = False
+    assert yard.scheduler.to_take_back("shared") == []
+    busy.open = True
+    assert [seat for seat, _ in yard.scheduler.to_take_back("shared")] == [busy]
 
 
 @given(

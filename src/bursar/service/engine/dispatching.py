@@ -37,9 +37,6 @@ from bursar.service.engine.tasks import (
 )
 from bursar.service.parties import Clock, Desk, is_shared
 
-CALM = 0.01
-"""Seconds between two times that a worker is asked for tasks back."""
-
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL of a task that is not wanted."""
 
@@ -176,6 +173,7 @@ class Dispatching:
             seat = Seat(name, pool, lease, processors)
             self._scheduler.join(seat)
         seat.host, seat.open, seat.idle_since = host, True, self._clock()
+        seat.prefetch.reconnected()
         unwanted = [n for n, serial in holds if not self._goes_on(seat, n, serial)]
         self.hurry(pool)
         return unwanted
@@ -332,10 +330,13 @@ class Dispatching:
         return Ending(instance, task, state, attempt, cost, claim.seat.host, outcome)
 
     def returned(self, name: str, jobs: Iterable[tuple[int, int]]) -> None:
-        """Jobs came back that had not started, the last ones first."""
+        """Takes in jobs that a worker returned, not started, the last ones first; maybe none."""
         seat = self._scheduler.seats.get(name)
         now = self._clock()
         endings = []
+        jobs = list(jobs)
+        if seat is not None:
+            seat.prefetch.returned(len(jobs))
         for number, serial in jobs:
             claim = self._scheduler.claims.get(number)
             if claim is None or claim.seat is not seat or claim.serial != serial:
@@ -388,15 +389,13 @@ class Dispatching:
         for seat, claims in given:
             self._counters.started += len(claims)
             port.give(seat.name, [_job(claim) for claim in claims])
-        if self._scheduler.is_waiting(pool):
-            if pool not in self._waiting:
-                self._waiting.add(pool)
-                self.on_waiting()
-            return
-        self._waiting.discard(pool)
-        if not given:
-            for seat, count in self._scheduler.to_take_back(pool, now, CALM):
-                port.take_back(seat.name, count)
+        for seat, count in self._scheduler.to_take_back(pool):
+            port.take_back(seat.name, count)
+        if not self._scheduler.is_waiting(pool):
+            self._waiting.discard(pool)
+        elif pool not in self._waiting:
+            self._waiting.add(pool)
+            self.on_waiting()
 
     def stop(
         self, instance: Instance, chosen: Iterable[int], reason: str, grace: float = GRACE

@@ -67,8 +67,6 @@ class Seat:
         Its tasks by number on the wire, in the order in which they were given.
     idle_since
         Seconds since the epoch; says nothing while it has tasks.
-    asked_back
-        When tasks were last asked back.
     """
 
     name: str
@@ -81,7 +79,6 @@ class Seat:
     claims: "dict[int, Claim]" = field(default_factory=dict)
     prefetch: Prefetch = field(default_factory=Prefetch)
     idle_since: float = 0.0
-    asked_back: float = -math.inf
 
     @property
     def free(self) -> int:
@@ -533,27 +530,50 @@ class Scheduler:
         pool = self.pools.get(name)
         return pool is not None and len(pool.users) > 0
 
-    def to_take_back(self, name: str, now: float, calm: float) -> list[tuple[Seat, int]]:
+    def to_take_back(self, name: str) -> list[tuple[Seat, int]]:
         """
-        Tasks that wait at a worker of a pool while another one has nothing: how many to ask back.
+        Choose workers of a pool that are to return tasks which could begin elsewhere at once.
 
-        Parameters
-        ----------
-        calm
-            Seconds between two times that a worker is asked.
+        To be called after :meth:`fill`. Only tasks of one processor wait at workers, since only
+        these are given ahead of time.
+
+        Returns
+        -------
+        list of (Seat, int)
+            Workers, and how many tasks each is to return: half of those that wait. As many
+            workers as are needed to occupy those that are idle, the ones with most waiting
+            tasks first.
         """
         pool = self.pools.get(name)
-        if pool is None or pool.members or len(pool.seats) < 2:
+        if pool is None or len(pool.seats) < 2:
             return []
-        if all(seat.claims or not seat.open for seat in pool.seats.values()):
+        kept = None if pool.reserved is None else pool.reserved.seat  # for a wide task
+        idle = [seat for seat in pool.seats.values() if seat.open and seat is not kept]
+        wanted = sum(max(0, seat.free) for seat in idle)
+        if not wanted:
             return []
-        asked: list[tuple[Seat, int]] = []
-        for seat in pool.seats.values():
-            waiting = len(seat.claims) - seat.processors
-            if waiting > 0 and seat.used == len(seat.claims) and now - seat.asked_back > calm:
-                seat.asked_back = now
-                asked.append((seat, (waiting + 1) // 2))
-        return asked
+        donors = [
+            (-seat.free, i, seat)
+            for i, seat in enumerate(pool.seats.values())
+            if seat.free < 0
+            and seat.open  # else it is out of reach, or returns all it can in order to leave
+            and seat.prefetch.may_ask
+            and not self._would_wait(pool, seat)
+        ]
+        chosen: list[tuple[Seat, int]] = []
+        for waiting, _, seat in sorted(donors, reverse=True):
+            if wanted <= 0:
+                break
+            count = (waiting + 1) // 2
+            seat.prefetch.asked(count)
+            chosen.append((seat, count))
+            wanted -= count
+        return chosen
+
+    def _would_wait(self, pool: Pool, seat: Seat) -> bool:
+        """Whether the last task of a worker would not be given out again: its user may not run."""
+        last = next(reversed(seat.claims.values()))
+        return last.instance.user in pool.refused
 
     # Inside.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from bursar.dispatch.holding import Holding
+from bursar.dispatch.prefetch import HORIZON
 from bursar.dispatch.wire import (
     Cancel,
     Frames,
@@ -123,6 +124,8 @@ class ServiceWorker:
         self._queue: deque[Job] = deque()
         self._attempts: dict[int, _Attempt] = {}
         self._free = post.processors
+        self._began = self._loop.time()  # a job; the last of them
+        self._looks = False  # a look at what waits is due
         self._link: _Link | None = None
         self._in_touch = False
         self._welcomed = math.inf
@@ -209,6 +212,8 @@ class ServiceWorker:
                 self._in_touch = True
                 self._welcomed = self._loop.time()
                 self._report()
+                if not self._looks:
+                    self._look_at_waiting()
             case Work(jobs):
                 for job in map(_JOBS.decode, jobs):
                     if self._holding.took(job.task, job.attempt):
@@ -227,11 +232,22 @@ class ServiceWorker:
 
     def _give_back(self, count: int) -> None:
         jobs = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
-        if jobs:
-            self._report()
-            for job in jobs:
-                self._holding.returned(job.task, job.attempt)
-            self._say(Returned([(job.task, job.attempt) for job in jobs]))
+        self._report()
+        for job in jobs:
+            self._holding.returned(job.task, job.attempt)
+        self._say(Returned([(job.task, job.attempt) for job in jobs]))
+
+    def _look_at_waiting(self) -> None:
+        """Return all jobs that wait when none has begun for as long as a real worker waits."""
+        self._looks = False
+        if not self._in_touch or not self._queue or self._queue[0].processors <= self._free:
+            return
+        due = self._began + HORIZON
+        if self._loop.time() >= due:
+            self._give_back(len(self._queue))
+        else:
+            self._looks = True
+            self._loop.call_at(due, self._look_at_waiting)
 
     def _cancel(self, which: set[int] | None, reason: str) -> None:
         kept: deque[Job] = deque()
@@ -259,6 +275,9 @@ class ServiceWorker:
             if queue[0].task in self._attempts:
                 break
             self._begin(queue.popleft())
+            self._began = self._loop.time()
+        if not self._looks:
+            self._look_at_waiting()
 
     def _begin(self, job: Job) -> None:
         piece = _piece_of(job)

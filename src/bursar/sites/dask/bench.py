@@ -180,7 +180,8 @@ class Bench:
             while self._left:
                 tells = bool(done or returned or len(self._left) > 1)
                 enough = tells and (size > _FULL or time.monotonic() >= until)
-                if (enough and len(self._left) == 1) or (done and len(self._left) <= half):
+                alone = len(self._left) == 1 and (enough or bool(returned))
+                if alone or (done and len(self._left) <= half):
                     break
                 if enough and not asked:
                     self._send(GiveBack(len(self._left)))

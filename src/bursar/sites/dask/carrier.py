@@ -81,6 +81,8 @@ class DaskCarrier:
         Of it that are ours.
     report
         Told of outcomes.
+    hand_back
+        Told of jobs that it returns unasked, the last first: they wait behind one that takes long.
     on_broken
         Told, once, why nothing more can be had of the worker; what it had is lost then.
     """
@@ -93,6 +95,7 @@ class DaskCarrier:
         processors: int,
         *,
         report: Callable[[Sequence[Outcome]], None],
+        hand_back: Callable[[Sequence[Job]], None],
         on_broken: Callable[[str], None],
     ) -> None:
         self._client = client
@@ -100,6 +103,7 @@ class DaskCarrier:
         self._run = run
         self._processors = processors
         self._tell = report
+        self._hand_back = hand_back
         self._on_broken = on_broken
         self._welcome: Welcome | None = None
         self._root = Root("", "")
@@ -279,16 +283,19 @@ class DaskCarrier:
             folders = self._welcome.files, self._welcome.logs
             done = await asyncio.to_thread(lambda: [_delivered(one, *folders) for one in done])
         self._ended([one.outcome for one in done])
-        for which in reversed(answer.returned):
+        stuck: list[Job] = []
+        for which in answer.returned:
             job = self._sent.pop((which[0], which[1]), None)
             if job is None:
                 continue
             reason = self._unwanted.pop(_which(job), None)
             if reason is None:
-                self._waiting.appendleft(job)
+                stuck.append(job)
             else:
                 self._report([without_start(job, Status.CANCELLED, reason)])
-        self._hurry()
+        if stuck and not self._is_over:
+            # Another Dask worker may run them sooner; what waits here came after them.
+            self._hand_back([*self.give_back(len(self._waiting)), *stuck])
 
     # Ends.
 

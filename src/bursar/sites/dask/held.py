@@ -137,6 +137,7 @@ class HeldThreads:
             self._run,
             threads,
             report=lambda outcomes: bridge.report(outcomes),
+            hand_back=lambda jobs: bridge.hand_back(jobs),
             on_broken=lambda why: self._broke(share, why),
         )
         bridge = Bridge(
