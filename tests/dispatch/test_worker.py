@@ -230,6 +230,56 @@ def test_a_missing_output_fails_the_task_by_name(room: Any) -> None:
     assert (outcome.status, outcome.reason) == (Status.FAILED, 'output "made.dat" was not made')
 
 
+_SOCKET = "import socket; socket.socket(socket.AF_UNIX).bind('out')"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("mkfifo out", 'output "out" is a named pipe, neither a plain file nor a folder'),
+        (
+            "mkfifo p; ln -s p out",
+            'output "out" is a named pipe, neither a plain file nor a folder',
+        ),
+        (f'python3 -c "{_SOCKET}"', 'output "out" is a socket, neither a plain file nor a folder'),
+        ("ln -s /dev/zero out", 'output "out" is a device, neither a plain file nor a folder'),
+        ("mkdir -p out/a; mkfifo out/a/p", 'output "out" holds "a/p", which is a named pipe'),
+        (
+            """mkdir out; mkfifo "out/$(printf 'a\\tb')\"""",
+            'output "out" holds "a\\tb", which is a named pipe',
+        ),
+    ],
+)
+def test_an_output_that_is_no_file_fails_the_task_by_name(
+    room: Any, line: str, reason: str
+) -> None:
+    """
+    A pipe would keep for ever whoever opens it to read the output; nothing is published.
+    """
+    outcome = one(room, Shell(line), outputs=(File("out"),))
+
+    assert (outcome.status, outcome.reason) == (Status.FAILED, reason)
+    assert not os.path.lexists(room.folders.files / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("p", 'p" is a named pipe, neither a plain file nor a folder'),
+        ("d", 'd" holds "p", which is a named pipe'),
+    ],
+)
+def test_a_step_copies_no_pipe(room: Any, name: str, reason: str) -> None:
+    """
+    Neither one by name nor one in a folder.
+    """
+    outcome = one(room, Shell("mkfifo p; mkdir d; mkfifo d/p"), Copy(name, "x", False, True))
+
+    assert outcome.status is Status.FAILED
+    assert outcome.reason.endswith(reason)
+    assert not os.path.lexists(room.folders.files / "x")
+
+
 def test_a_missing_input_fails_the_task_by_name(room: Any) -> None:
     """
     Before anything is started.

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from bursar.dispatch.staging import StagingError
+from bursar.dispatch.staging import StagingError, kind_of, shown
 
 DEEPEST = 100
 """Folders in folders of an output."""
@@ -39,7 +39,7 @@ def parts_of(name: str) -> list[str]:
     """
     parts = _steps_of(name)
     if not parts:
-        raise StagingError(f'"{_shown(name)}" is no name of a file')
+        raise StagingError(f'"{shown(name)}" is no name of a file')
     return parts
 
 
@@ -99,9 +99,9 @@ class InstanceFiles:
         """Path to read ``name`` from; links that stay inside are followed."""
         path = os.path.realpath(os.path.join(self.folder, *parts_of(name)))
         if not _is_below(path, self.folder):
-            raise StagingError(f'"{_shown(name)}" leads out of the instance\'s files')
+            raise StagingError(f'"{shown(name)}" leads out of the instance\'s files')
         if not os.path.lexists(path):
-            raise StagingError(f'"{_shown(name)}" is not among the instance\'s files')
+            raise StagingError(f'"{shown(name)}" is not among the instance\'s files')
         return path
 
     def target(self, name: str) -> str:
@@ -110,7 +110,7 @@ class InstanceFiles:
         os.close(open_folder(self.folder, parts[:-1]))
         path = os.path.join(self.folder, *parts)
         if os.path.islink(path):
-            raise StagingError(f'"{_shown(name)}" is a link')
+            raise StagingError(f'"{shown(name)}" is a link')
         return path
 
     def directory(self, name: str) -> str:
@@ -133,7 +133,7 @@ class InstanceFiles:
             elif stat.S_ISDIR(found.st_mode):
                 _put_link(source, found, parts[-1], parent)
             else:
-                raise StagingError(f'"{_shown(name)}" is neither a plain file nor a folder')
+                raise _of_no_use(name, found)
         except OSError as error:
             raise _refused(name, error) from None
         finally:
@@ -159,9 +159,9 @@ class InstanceFiles:
         path = os.path.join(folder, *parts)
         source = os.path.realpath(path)
         if not os.path.lexists(source):
-            raise StagingError(f'output "{_shown(name)}" was not made')
+            raise StagingError(f'output "{shown(name)}" was not made')
         if not (_is_below(source, folder) or _is_below(source, self.folder)):
-            raise StagingError(f'output "{_shown(name)}" leads out of the task\'s folder')
+            raise StagingError(f'output "{shown(name)}" leads out of the task\'s folder')
         base = folder if _is_below(source, folder) else self.folder
         steps = os.path.relpath(source, os.path.realpath(base)).split("/")
         at, into = _descend(base, steps[:-1]), -1
@@ -179,7 +179,7 @@ class InstanceFiles:
 def _steps_of(name: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
-        raise StagingError(f'"{_shown(name)}" is not below the folder it should be in')
+        raise StagingError(f'"{shown(name)}" is not below the folder it should be in')
     return parts
 
 
@@ -242,7 +242,7 @@ def _publish(at: int, name: str, into: int, goal: str, stays: bool, depth: int) 
         with _in_one_step(into, goal) as fresh:
             os.symlink(os.readlink(name, dir_fd=at), fresh, dir_fd=into)
     else:
-        raise StagingError(f'"{_shown(name)}" is neither a plain file nor a folder')
+        raise _of_no_use(name, found)
 
 
 def _publish_folder(at: int, name: str, into: int, goal: str, stays: bool, depth: int) -> None:
@@ -293,9 +293,14 @@ def _is_at(found: os.stat_result, name: str, parent: int) -> bool:
     return False
 
 
+def _of_no_use(name: str, found: os.stat_result) -> StagingError:
+    kind = kind_of(found.st_mode)
+    return StagingError(f'"{shown(name)}" is {kind}, neither a plain file nor a folder')
+
+
 def _refused(name: str, error: OSError) -> StagingError:
     reason = _REASONS.get(error.errno or 0, error.strerror)
-    return StagingError(f'"{_shown(name)}" {reason}')
+    return StagingError(f'"{shown(name)}" {reason}')
 
 
 _REASONS = {
@@ -304,9 +309,3 @@ _REASONS = {
     errno.ENOTDIR: "leads through a link, or through what is no folder",
     errno.EISDIR: "is a folder",
 }
-
-
-def _shown(name: str) -> str:
-    """In a message of one line."""
-    name = name[:200]
-    return name if name.isprintable() else ascii(name)[1:-1]

@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -111,6 +112,7 @@ class Root(NamedTuple):
         source = os.path.join(folder, name)
         if not os.path.exists(source):
             raise StagingError(f'output "{name}" was not made')
+        check_kind(source, f'output "{shown(name)}"')
         if stays:
             copy(source, self.target(name))
         else:
@@ -142,6 +144,7 @@ def copy(source: str, target: str) -> None:
     StagingError
         When it cannot.
     """
+    check_kind(source, f'"{shown(source)}"')
     if os.path.isdir(target) and not os.path.isdir(source):
         target = os.path.join(target, os.path.basename(source))
     parent = os.path.dirname(target)
@@ -154,6 +157,63 @@ def copy(source: str, target: str) -> None:
             _in_one_step(source, target, _copy_file)
     except (OSError, shutil.Error) as error:
         raise StagingError(f"cannot copy {source} to {target}: {error}") from None
+
+
+def check_kind(path: str, what: str) -> None:
+    """
+    Checks that something is a plain file, or a folder of plain files, folders and links.
+
+    Whoever opened a named pipe to read the file would wait for ever, and a device may have no end.
+
+    Parameters
+    ----------
+    path
+        A link is followed; links within a folder are not, for they are copied as links.
+    what
+        What the error calls it.
+
+    Raises
+    ------
+    StagingError
+        When it is something else, or holds something else.
+    """
+    mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG  # missing: told later
+    if stat.S_ISREG(mode):
+        return
+    if not stat.S_ISDIR(mode):
+        raise StagingError(f"{what} is {kind_of(mode)}, neither a plain file nor a folder")
+    folders = [path]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not (entry.is_symlink() or entry.is_file(follow_symlinks=False)):
+                    inner = shown(os.path.relpath(entry.path, path))
+                    kind = kind_of(entry.stat(follow_symlinks=False).st_mode)
+                    raise StagingError(f'{what} holds "{inner}", which is {kind}')
+
+
+def shown(name: str) -> str:
+    """Return a name as it may stand in a message of one line."""
+    name = name[:200]
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
+def kind_of(mode: int) -> str:
+    """Return what kind of thing a file's mode says it is, for a message."""
+    return _KINDS.get(stat.S_IFMT(mode), "of an unknown kind")
+
+
+_KINDS = {
+    stat.S_IFREG: "a plain file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def copy_whole(source: str, target: str) -> None:
