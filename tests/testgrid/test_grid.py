@@ -100,3 +100,22 @@ def test_a_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="is another user's"):
             use(folder)
     assert [path.name for path in folder.iterdir()] == [grids.MARK]
+
+
+def test_a_link_in_the_place_of_the_usual_folder_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its name is foreseen easily; what the link leads to may be ours, and is left alone.
+    """
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    link = tmp_path / "usual"
+    link.symlink_to(ours)
+    monkeypatch.setattr(grids, "default_folder", lambda: link)
+    for use in (Grid.at, Grid.clear):
+        with pytest.raises(InputError):
+            use()
+    with pytest.raises(InputError):
+        Grid.up(clusters=1, nodes=1)
+    assert list(ours.iterdir()) == []

@@ -105,9 +105,9 @@ def show_status(folder: Folder = None, as_json: AsJson = False) -> int:
 def end_grid(folder: Folder = None, as_json: AsJson = False) -> None:
     """End the clusters and whatever runs on them, and remove their folder."""
     from bursar.cli.output import print_json, say
-    from bursar.testgrid.grid import Grid, default_folder
+    from bursar.testgrid.grid import Grid, place_of
 
-    path = (folder or default_folder()).resolve()
+    path = place_of(folder)
     ended = Grid.clear(folder)
     if as_json:
         print_json({"folder": str(path), "ended": ended})

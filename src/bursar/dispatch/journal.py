@@ -8,7 +8,6 @@ any number may read meanwhile.
 """
 
 import contextlib
-import fcntl
 import os
 import secrets
 import sqlite3
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bursar.locking import HeldElsewhere, is_locked, take_lock
 from bursar.model.errors import BursarError, InputError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.transfer import Transfer
@@ -358,19 +358,9 @@ def read_attempts(path: Path, task: int) -> list[Record]:
         return list(_records(db.execute(query, (task,)))) if db else []
 
 
-def writer_of(path: Path) -> int | None:
-    """Process that writes a journal now; None when nobody does."""
-    try:
-        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return _pid_in(lock)
-    finally:
-        os.close(lock)
-    return None
+def is_written(path: Path) -> bool:
+    """Return whether a process writes a journal now."""
+    return is_locked(_lock_path(path))
 
 
 def _load(db: sqlite3.Connection) -> JournalState:
@@ -445,25 +435,12 @@ def _lock_path(path: Path) -> str:
 
 def _take_lock(path: Path) -> int:
     try:
-        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return take_lock(_lock_path(path))
+    except HeldElsewhere as error:
+        held = f"is being carried out by {error.holder}"
+        raise InputError(held, where=str(path.parent)) from None
     except OSError as error:
         raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = _pid_in(lock)
-        os.close(lock)
-        raise InputError(
-            f"is being carried out by process {holder}", where=str(path.parent)
-        ) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
-    return lock
-
-
-def _pid_in(lock: int) -> int | None:
-    text = os.pread(lock, 20, 0)
-    return int(text) if text.isdigit() else None
 
 
 @contextlib.contextmanager

@@ -11,17 +11,16 @@ as it is told to, and is then refused. Any number may read meanwhile.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from bursar.locking import HeldElsewhere, take_lock
 from bursar.market.accounts import Account, Accounts, Per, Quota, Row
 from bursar.market.usage import UsageRecord
 from bursar.model.admission import Refusal
@@ -382,25 +381,12 @@ def _where(path: Path, row: Row) -> str:
 
 
 def _take_lock(path: Path, wait: float) -> int:
-    name = f"{path}.lock"
     try:
-        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return take_lock(f"{path}.lock", wait=wait)
+    except HeldElsewhere as error:
+        raise InputError(f"is being written by {error.holder}", where=str(path)) from None
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
-    give_up = time.monotonic() + wait
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError:
-            if time.monotonic() >= give_up:
-                holder = os.pread(lock, 20, 0).decode("ascii", "replace")
-                os.close(lock)
-                raise InputError(f"is being written by process {holder}", where=str(path)) from None
-            time.sleep(0.02)
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
-    return lock
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from bursar.dispatch.journal import Event, read_journal, writer_of
+from bursar.dispatch.journal import Event, is_written, read_journal
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
 from bursar.runs.folder import RunFolder, append_durably, state_budget
@@ -102,7 +102,7 @@ def ask(
         expected_finish=finish,
         expected_cost=cost,
     )
-    if writer_of(folder.journal_file) is None:
+    if not is_written(folder.journal_file):
         campaign = folder.read_campaign()
         changed = amendment.of(campaign.goal)
         folder.write_campaign(replace(campaign, goal=changed))

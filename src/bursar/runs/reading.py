@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bursar.dispatch.journal import JournalState, Record, count_statuses, read_journal, writer_of
+from bursar.dispatch.journal import JournalState, Record, count_statuses, is_written, read_journal
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
@@ -170,7 +170,7 @@ def read_run(folder: RunFolder) -> RunRecord:
 def true_info(folder: RunFolder) -> RunInfo:
     """``run.json``, where a run that was killed before it could say so is ``interrupted``."""
     info = folder.read_info()
-    if info.state in ("new", "running") and writer_of(folder.journal_file) is None:
+    if info.state in ("new", "running") and not is_written(folder.journal_file):
         info.state = "interrupted"
     return info
 

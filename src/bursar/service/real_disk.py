@@ -8,7 +8,6 @@ asked; what the page cache holds is read at once.
 import asyncio
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from bursar.locking import HeldElsewhere, take_lock
 from bursar.model.errors import InputError
 from bursar.service.disk import DiskBroken, DiskFull
 from bursar.service.logs import LOGGER
@@ -286,16 +286,10 @@ def _write_all(fd: int, data: bytes, offset: int = 0) -> None:
 
 
 def _take_lock(folder: Path) -> int:
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.pread(lock, 20, 0).decode("ascii", "replace")
-        os.close(lock)
-        raise InputError(f"is in use by process {holder}", where=str(folder)) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
-    return lock
+        return take_lock(folder / _LOCK)
+    except HeldElsewhere as error:
+        raise InputError(f"is in use by {error.holder}", where=str(folder)) from None
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ def held(folder: Path) -> Iterator[None]:
         When another process brings it up or down just now, or it is another user's.
     """
     try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
         raise InputError(f"cannot be used: {error.strerror}", where=str(folder)) from None
     try:
@@ -63,8 +63,10 @@ def need_own(folder: Path) -> None:
     Raises
     ------
     InputError
-        When a folder that is there is another user's.
+        When a folder that is there is another user's, or a link stands in its place.
     """
+    if folder.is_symlink():
+        raise InputError("is a link, where a folder was expected", where=str(folder))
     if folder.exists() and folder.stat().st_uid != os.geteuid():
         raise _not_ours(folder)
 

@@ -29,6 +29,14 @@ def default_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"bursar-testgrid-{pwd.getpwuid(os.geteuid()).pw_name}"
 
 
+def place_of(folder: Path | None) -> Path:
+    """Return the folder of a grid; where none is named, a link in its place is not followed."""
+    if folder is not None:
+        return folder.resolve()
+    default = default_folder()
+    return default.parent.resolve() / default.name
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """
@@ -121,7 +129,7 @@ class Grid:
         SiteError
             When Slurm is missing, or does not start; then nothing is left behind.
         """
-        path = (folder or default_folder()).resolve()
+        path = place_of(folder)
         if not 1 <= clusters <= MOST_CLUSTERS:
             raise InputError(f"clusters must be 1 to {MOST_CLUSTERS}, got {clusters}")
         wanted = {
@@ -166,7 +174,7 @@ class Grid:
         InputError
             When there is none, or it is another user's.
         """
-        path = (folder or default_folder()).resolve()
+        path = place_of(folder)
         folders.need_own(path)
         if not folders.is_marked(path, MARK):
             raise InputError(
@@ -229,7 +237,7 @@ class Grid:
         SiteError
             When a process is left.
         """
-        path = (folder or default_folder()).resolve()
+        path = place_of(folder)
         if not path.exists():
             return []
         if not folders.is_marked(path, MARK) and folders.is_unused(path):

@@ -147,6 +147,29 @@ def endless() -> bytes:
     return with_checksum(data)
 
 
+def pax(**fields: str) -> bytes:
+    """A member with an extended header before it."""
+    info = tarfile.TarInfo("a")
+    info.pax_headers = fields
+    return info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+
+
+def negative_header(kind: bytes) -> bytes:
+    """A description of negative length before a member."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type = kind
+    data = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
+    data[124:136] = b"\xff" + (256**11 - 512).to_bytes(11, "big")
+    return with_checksum(data) + tar(("a", b"1"))
+
+
+def of_size(size: int) -> bytes:
+    """A member that is said to have so many bytes."""
+    data = bytearray(tar(("a", b"")))
+    data[124:136] = b"\x80" + size.to_bytes(11, "big")
+    return with_checksum(data)
+
+
 def long_header() -> bytes:
     """A member's description of 64 MiB, which packs well."""
     info = tarfile.TarInfo("././@LongLink")
@@ -182,8 +205,27 @@ def with_checksum(data: bytearray) -> bytes:
         (TAR, lambda: tar(("a", b"1"), x=tarfile.LNKTYPE)),
         (TAR, lambda: tar(("a", b"1"), x=tarfile.CHRTYPE)),
         (TAR, lambda: tar(("a", b"1"), x=tarfile.FIFOTYPE)),
+        (TAR, lambda: tar(("a", b"1"), x=tarfile.BLKTYPE)),
+        (TAR, lambda: tar(("a", b"1"), x=tarfile.CONTTYPE)),
+        *((TAR, lambda kind=kind: tar(("a", b"1"), x=kind)) for kind in (b"8", b"M", b"V", b"Z")),
+        (TAR, lambda: tar(("a\\b", b"1"))),
+        (TAR, lambda: tar(("a\\b/c", b"1"))),
+        (TAR, lambda: tar(("a", b"1"), **{"b\\c": tarfile.DIRTYPE})),
+        *(
+            (kind, lambda made=made, mark=mark: made((f"exe.{mark}txt", b"1")))
+            for kind, made in ((TAR, tar), (ZIP, zipped))
+            for mark in "\u202e\u2066\u200f\u061c\u2028\u2029\x85\x9b\x7f\t\n"
+        ),
+        (TAR, lambda: tar(("a", b"1"), **{"b\u202ec": tarfile.DIRTYPE})),
         (TAR, sparse),
         (TAR, endless),
+        (TAR, lambda: pax(size="-512")),
+        (TAR, lambda: pax(size="-1")),
+        (TAR, lambda: pax(path="b\\c")),
+        (TAR, lambda: pax(path="b\u202ec")),
+        (TAR, lambda: negative_header(tarfile.GNUTYPE_LONGNAME)),
+        (TAR, lambda: negative_header(tarfile.XHDTYPE)),
+        (TAR, lambda: negative_header(tarfile.XGLTYPE)),
         (TAR, lambda: headers_for_headers(5000, 100)),
         (GZIP, lambda: gzip.compress(headers_for_headers(100, 900_000), 1)),
         (TAR, lambda: b"no archive"),
@@ -209,6 +251,7 @@ def test_an_archive_that_means_harm_leaves_nothing(
         put(root, make(), kind)
 
     assert caught.value.status in (400, 422)
+    assert str(caught.value).isprintable()
     assert os.listdir(root) == []
 
 
@@ -216,6 +259,8 @@ def test_an_archive_that_means_harm_leaves_nothing(
     ("kind", "data", "bounds"),
     [
         (TAR, tar(("a", bytes(2 * MiB))), BOUNDS),
+        (TAR, of_size(256**10), BOUNDS),
+        (TAR, pax(size=str(10**40)), BOUNDS),
         (GZIP, gzip.compress(tar(("a", bytes(2 * MiB)))), BOUNDS),
         (ZIP, zipped(("a", bytes(2 * MiB))), BOUNDS),
         (ZIP, zipped(*((f"f{i}", bytes(100_000)) for i in range(11))), BOUNDS),
@@ -224,7 +269,17 @@ def test_an_archive_that_means_harm_leaves_nothing(
         # A thousandfold: more than small archives may, and than large ones may for their size.
         (ZIP, zipped(("a", bytes(65 * MiB))), Bounds(total=1 << 40, members=9, ratio=100, spare=0)),
     ],
-    ids=["tar", "gzip", "zip", "zip-many", "tar-members", "zip-members", "ratio"],
+    ids=[
+        "tar",
+        "tar-huge",
+        "tar-huge-pax",
+        "gzip",
+        "zip",
+        "zip-many",
+        "tar-members",
+        "zip-members",
+        "ratio",
+    ],
 )
 def test_an_archive_that_comes_to_too_much_leaves_nothing(
     root: Path, kind: str, data: bytes, bounds: Bounds

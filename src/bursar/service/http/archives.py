@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import IO, NoReturn, cast
 
 from bursar.dispatch.folders import remove_tree
+from bursar.dispatch.staging import shown
 from bursar.remote.messages import FileInfo
 from bursar.service.http.folders import answering, folder, give, in_the_way
 from bursar.service.http.instance_files import READ, upload
@@ -141,7 +142,7 @@ def _unpack(
                 continue
             if member.size > most - total:
                 raise _too_much(f"comes to more than {most:,} bytes")
-            parts = parse_name(member.name, "archive")
+            parts = _parts_of(member.name)
             with upload(stage, parts, executable=member.executable, spare=bounds.spare) as file:
                 while piece := member.content.read(_PIECE):
                     total += len(piece)
@@ -206,22 +207,29 @@ def _members(archive: IO[bytes], kind: str, most: int) -> Iterator[_Member | Non
         yield from _tarred(archive, most)
 
 
+def _parts_of(name: str) -> tuple[str, ...]:
+    """The parts of a member's name; a backslash divides names for some who pack archives."""
+    if "\\" in name:
+        _refuse("a name in it holds a backslash")
+    return parse_name(name, "archive")
+
+
 def _zipped(archive: IO[bytes]) -> Iterator[_Member | None]:
     with zipfile.ZipFile(cast(IO[bytes], _Wary(archive, _LARGEST_INDEX))) as opened:
         for entry in opened.infolist():
             mode = entry.external_attr >> 16
-            if "\\" in entry.orig_filename or "\0" in entry.orig_filename:
-                _refuse("a name in it holds a backslash or a NUL")
+            if "\0" in entry.orig_filename:
+                _refuse("a name in it holds a NUL")  # which the library cuts off
             if entry.is_dir():
-                parse_name(entry.filename.rstrip("/"), "archive")
+                _parts_of(entry.filename.rstrip("/"))
                 yield None
                 continue
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-                _refuse(f'"{entry.filename}" is neither a file nor a folder')
+                _refuse(f'"{shown(entry.filename)}" is neither a file nor a folder')
             if entry.flag_bits & 1:
-                _refuse(f'"{entry.filename}" is encrypted')
+                _refuse(f'"{shown(entry.filename)}" is encrypted')
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                _refuse(f'"{entry.filename}" is packed in a way that is not known here')
+                _refuse(f'"{shown(entry.filename)}" is packed in a way that is not known here')
             with opened.open(entry) as content:
                 yield _Member(entry.filename, entry.file_size, bool(mode & 0o100), content)
 
@@ -232,14 +240,19 @@ def _tarred(archive: IO[bytes], most: int) -> Iterator[_Member | None]:
         while (entry := opened.next()) is not None:
             opened.members.clear()  # type: ignore[attr-defined] # it would keep them all
             name = entry.name.removeprefix("./")
+            if entry.size < 0:
+                _refuse(f'"{shown(entry.name)}" is said to have {entry.size} bytes')
             if entry.isdir():
                 if name not in ("", "."):
-                    parse_name(name, "archive")
+                    _parts_of(name)
                 yield None
                 continue
-            content = opened.extractfile(entry) if entry.isreg() else None
-            if content is None or entry.issparse():
-                _refuse(f'"{entry.name}" is neither a plain file nor a folder')
+            # Not what the library counts as plain: a contiguous file is one for it, and a type
+            # that it does not know is read as one.
+            plain = entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
+            content = opened.extractfile(entry) if plain else None
+            if content is None:
+                _refuse(f'"{shown(entry.name)}" is neither a plain file nor a folder')
             with content:
                 yield _Member(name, entry.size, bool(entry.mode & 0o100), content)
 
@@ -281,6 +294,8 @@ class _Wary:
     def read(self, size: int = -1) -> bytes:
         if size > self._largest:
             raise ValueError("a part of its index is too large")
+        if size < 0 and self._onwards_to is not None:
+            raise ValueError("a header in it has a negative length")
         if self._onwards_to is not None and self._archive.tell() > self._onwards_to:
             raise ValueError("its headers are too much")
         piece = self._archive.read(size if size >= 0 else self._largest + 1)

@@ -1,5 +1,7 @@
 """Names of files as users say them."""
 
+import unicodedata
+
 from bursar.service.parties import ServiceError
 
 LONGEST = 4096
@@ -13,6 +15,13 @@ DEEPEST = 64
 
 UNFINISHED = ".bursar-upload-"
 """How the names of files begin that are not whole yet; nobody else's may."""
+
+
+_MISLEADING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of text: a name that holds one reads as another name."""
+
+_CONTROL = frozenset({"Cc", "Zl", "Zp"})
+"""Unicode's categories of control characters, and of those that end a line or a paragraph."""
 
 
 def parse_name(text: str, where: str = "name") -> tuple[str, ...]:
@@ -36,8 +45,11 @@ def parse_name(text: str, where: str = "name") -> tuple[str, ...]:
         raise bad("expected the name of a file")
     if size > LONGEST:
         raise bad(f"is longer than {LONGEST} bytes")
-    if any(ord(character) < 32 or ord(character) == 127 for character in text):
-        raise bad("holds a control character")
+    if not text.isascii() or not text.isprintable():
+        if any(unicodedata.category(character) in _CONTROL for character in text):
+            raise bad("holds a control character")
+        if not _MISLEADING.isdisjoint(text):
+            raise bad("holds a character that changes the direction of text")
     parts = tuple(text.split("/"))
     if len(parts) > DEEPEST:
         raise bad(f"is more than {DEEPEST} folders deep")
