@@ -402,6 +402,7 @@ class Execution:
     def submit(self, task: Task) -> int:
         """Adds a task without parents; its number."""
         self._tasks.append(replace(task, steps=()))  # for its limits; a call may be large
+        self._succeeded.append(False)
         return self.dispatcher.submit(task)
 
     def say(self, message: str) -> None:
