@@ -137,7 +137,7 @@ class BareLoops:
 
 @asynccontextmanager
 async def dispatching(
-    tasks: Sequence[Task] = (), on_outcome: Callable[[Outcome, bool], None] | None = None
+    tasks: Sequence[Task] = (), on_outcome: Callable[[Record], None] | None = None
 ) -> AsyncIterator[tuple[Dispatcher, LocalWorkers]]:
     """One with its journal and workers, all of them there."""
     with tempfile.TemporaryDirectory(prefix="bursar-benchmark-") as name:
@@ -223,9 +223,9 @@ async def measure_echo(commands: int, rounds: int) -> list[Figure]:
     loops = BareLoops()
     printed = 0
 
-    def count(outcome: Outcome, final: bool) -> None:
+    def count(record: Record) -> None:
         nonlocal printed
-        printed += len(outcome.stdout)
+        printed += len(record.outcome.stdout)
 
     async with dispatching(on_outcome=count) as (dispatcher, _):
         loops.carry_out(200)

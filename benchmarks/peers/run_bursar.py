@@ -7,11 +7,10 @@ from pathlib import Path
 from job import WORKERS, arguments, measure
 
 from bursar.dispatch.guard import Unlimited
-from bursar.dispatch.journal import Journal
+from bursar.dispatch.journal import Journal, Record
 from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.dispatch.server import Dispatcher, Folders
 from bursar.model.campaign import Retry
-from bursar.model.outcome import Outcome
 from bursar.model.step import Exec
 from bursar.model.task import Task
 
@@ -23,8 +22,8 @@ def main() -> None:
     given = arguments()
     printed: list[str] = []
 
-    def keep(outcome: Outcome, final: bool) -> None:
-        printed.append(outcome.stdout.decode())
+    def keep(record: Record) -> None:
+        printed.append(record.outcome.stdout.decode())
 
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         room = Path(folder)

@@ -28,8 +28,8 @@ import pytest
 
 import bursar
 from bursar.api.executor import Executor, TaskFailed
-from bursar.dispatch.callee import RemoteError, RemoteTraceback
 from bursar.dispatch.journal import read_journal
+from bursar.dispatch.raised import RemoteError, RemoteTraceback
 from bursar.market.ledger import Ledger
 from bursar.model.outcome import Status
 from bursar.model.site import SiteFacts

@@ -22,6 +22,7 @@ def test_a_local_site_says_how_it_is_and_others_are_not_asked(folder: Any) -> No
     here, far = folder.json("sites", "--sites", "sites.toml")["sites"]
     shown = folder.bursar("sites", "--sites", "sites.toml").stdout
 
+    assert (here["trust"], far["trust"]) == (None, None)
     asked = ("free_processors", "traversal_time_s", "free_memory")
     assert [here[key] for key in asked[:2]] == [3, 0.0]
     assert here["free_memory"] in (None, 10**6)  # at most what the site may take
@@ -29,3 +30,11 @@ def test_a_local_site_says_how_it_is_and_others_are_not_asked(folder: Any) -> No
     first, second = shown.splitlines()[1:]
     assert first.split()[:6] == ["here", "local", "3", "3", "0", "s"]
     assert second.split()[:5] == ["far", "advertised", "8", "unknown", "unknown"]
+
+
+def test_what_another_bursar_is_trusted_with_is_told(folder: Any) -> None:
+    table = '[site.{0}]\nkind = "remote"\nurl = "http://127.0.0.1:1"\nprocessors = 1\n'
+    text = table.format("one") + table.format("two") + 'trust = "pickle"\n'
+    folder.write("sites.toml", text)
+    sites = folder.json("sites", "--sites", "sites.toml")["sites"]
+    assert [site["trust"] for site in sites] == ["data", "pickle"]

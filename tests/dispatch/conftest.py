@@ -59,7 +59,7 @@ class Room:
             folders=self.folders,
             run=self.run,
             past=past,
-            on_outcome=lambda outcome, final: self.told.append((outcome, final)),
+            on_outcome=lambda record: self.told.append((record.outcome, record.final)),
             on_event=self.events.append,
             silence=silence,
         )

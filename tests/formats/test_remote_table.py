@@ -48,6 +48,7 @@ def test_all_is_read(folder: Path) -> None:
         SITE
         + 'url = "https://[::1]:7480/"\ntoken_file = "token"\nca = "ca.pem"\nseal = "message"\n'
         + 'certificate = "own.pem"\nkey = "own.key"\npatience = "1 min"\n'
+        + 'trust = "pickle"\n'
         + f'fingerprint = "{"ab" * 32}"\n'
     )
     assert not list(SCHEMA.iter_errors(tomllib.loads(text)))
@@ -60,6 +61,7 @@ def test_all_is_read(folder: Path) -> None:
         fingerprint="ab" * 32,
         seal="message",
         patience=60.0,
+        trust="pickle",
     )
 
 
@@ -88,6 +90,8 @@ def test_seals(folder: Path, said: str, level: str | None) -> None:
         (URL + "seal = true\n", "seal", 'needs "ca" and "certificate"'),
         (URL + 'seal = "much"\n', "seal", "expected"),
         (URL + 'patience = "soon"\n', "patience", "expected a time"),
+        (URL + 'trust = "signed"\n', "trust", 'expected "data" or "pickle", got "signed"'),
+        (URL + "trust = true\n", "trust", "expected"),
         ('url = "http://127.0.0.1:1"\nca = "ca.pem"\n', "ca", "https:// address only"),
         (URL + 'queue = "q"\n', "queue", "batch scheduler"),
         (URL + 'scheduler = "tcp://x:1"\n', "scheduler", "Dask"),
@@ -97,6 +101,33 @@ def test_what_is_wrong_is_named(folder: Path, text: str, where: str, what: str) 
     with pytest.raises(InputError, match=re.escape(what)) as refused:
         read(folder, SITE + text)
     assert f"site.x.{where}" in refused.value.where
+
+
+@pytest.mark.parametrize(("said", "trust"), [("", "data"), ("data", "data"), ("pickle", "pickle")])
+def test_pickles_are_trusted_only_where_the_file_says_so(
+    folder: Path, said: str, trust: str
+) -> None:
+    site = read(folder, SITE + URL + (f'trust = "{said}"\n' if said else ""))
+    assert site.remote is not None
+    assert site.remote.trust == trust
+    assert site.sends_pickles == (trust == "pickle")
+    assert SiteFacts(name="here").sends_pickles
+    assert not SiteFacts(name="there", kind="slurm", batch=None).sends_pickles
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        ('"local"', 'set kind = "remote"'),
+        ('"slurm"', 'set kind = "remote"'),
+        ('"dask"\nscheduler = "tcp://x:1"', "loads pickles whatever is said here"),
+    ],
+)
+def test_trust_goes_with_another_bursar_only(folder: Path, kind: str, hint: str) -> None:
+    with pytest.raises(InputError, match="goes with another Bursar only") as refused:
+        read(folder, f'[site.x]\nprocessors = 1\nkind = {kind}\ntrust = "data"\n')
+    assert refused.value.where.endswith("site.x.trust")
+    assert hint in refused.value.hint
 
 
 def test_it_goes_with_another_bursar_only(folder: Path) -> None:

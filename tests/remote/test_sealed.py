@@ -101,6 +101,15 @@ def test_a_success_without_an_envelope_is_not_believed() -> None:
     assert seals.open(lost).label == "mine"
 
 
+def test_a_value_without_an_envelope_is_not_taken() -> None:
+    """A pickle from a worker may be loaded, where the user says so; one of the service's not."""
+    label = "0" * 32 + "mine"
+    for state in ("failed", "timed-out", "cancelled"):
+        made_up = Result(cursor=1, task=0, state=state, label=label, value="bWluZQ==")
+        opened = seals_of(World()).open(made_up)
+        assert (opened.state, opened.value) == (state, "")
+
+
 @pytest.mark.parametrize("envelope", ["", "!", base64.b64encode(b"\x01junk").decode()])
 def test_an_envelope_that_is_none_is_told(envelope: str) -> None:
     """In one line that names the task."""

@@ -1,5 +1,6 @@
 """A run folder keeps what a resumed run needs, and refuses what it cannot read."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
+from bursar.model.remote import Remote
 from bursar.model.site import SiteFacts
 from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Substitute
 from bursar.model.task import File, Task
@@ -25,7 +27,7 @@ def campaign(root: Path) -> Campaign:
         Redirect("stdout", "out", append=True),
         OnError(ignore=True),
         Substitute("t", "u", {"x": "1"}),
-        Call(b"\x00\xff"),
+        Call(b"\x00\xff", as_data=True),
     )
     tasks = (
         Task(id="a", steps=every_step, outputs=(File("f", 3),), parameters={"x": 1, "y": 0.5}),
@@ -59,6 +61,21 @@ def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
     assert run.read_info().sites == list(SITES)
     assert run.read_campaign() == campaign(tmp_path)
     assert [r.name for r in RunFolder.all(tmp_path)] == ["first"]
+
+
+def test_what_a_site_is_trusted_with_survives_and_is_not_guessed(tmp_path: Path) -> None:
+    """A run that an earlier version began trusts no site that it does not say it of."""
+    remote = Remote(url="https://x", trust="pickle")
+    sites = (SiteFacts(name="there", kind="remote", remote=remote),)
+    with RunFolder.create(tmp_path, campaign(tmp_path), sites, argv=["bursar"], name="r") as run:
+        pass
+    assert run.read_info().sites == list(sites)
+    document = json.loads(run.info_file.read_text())
+    assert document["sites"][0]["remote"].pop("trust") == "pickle"
+    run.info_file.write_text(json.dumps(document))
+    (older,) = run.read_info().sites
+    assert older.remote == Remote(url="https://x", trust="data")
+    assert not older.sends_pickles
 
 
 def test_an_unknown_run_gets_a_hint(tmp_path: Path) -> None:

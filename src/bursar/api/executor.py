@@ -20,6 +20,9 @@ import cloudpickle
 
 from bursar.api.sites import Sites, resolve_sites
 from bursar.dispatch.callee import encode_call
+from bursar.dispatch.described import ValueRefusedError, result_of_data
+from bursar.dispatch.journal import Record
+from bursar.dispatch.raised import RemoteError
 from bursar.formats.units import parse_amount
 from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.outcome import Outcome, Status
@@ -48,9 +51,11 @@ class Executor(concurrent.futures.Executor):
     gives the processors back.
 
     Functions are pickled by value where need be, so lambdas and functions of a
-    notebook will do. A call that raises is not repeated; nor is one whose
-    worker died, unless ``retries`` says so. What a call prints is not shown,
-    but kept in the journal.
+    notebook will do. Results of this machine's own workers may be anything that can be pickled;
+    from another Bursar they come back as data (:mod:`bursar.dispatch.plain_data`), which runs no
+    code here, unless its site says ``trust = "pickle"``. A call that raises is not repeated; nor
+    is one whose worker died, unless ``retries`` says so. What a call prints is not shown, but
+    kept in the journal.
 
     Parameters
     ----------
@@ -200,6 +205,7 @@ class _Desk:
         budget: float | None,
         folder: Path | None,
     ) -> None:
+        self._sites = {site.name: site for site in sites}
         self._temporary = tempfile.mkdtemp(prefix="bursar-") if folder is None else None
         try:
             self._service = Service(
@@ -340,14 +346,15 @@ class _Desk:
                 del self._calls[task]
                 self._service.cancel(task)
 
-    def _settle(self, outcome: Outcome, final: bool) -> None:
-        if not final and not outcome.value:
+    def _settle(self, record: Record) -> None:
+        outcome = record.outcome
+        if not record.final and not outcome.value:
             return
         call = self._calls.pop(outcome.task, None)
-        if not final:  # an exception is an answer, and asking again is for other failures
+        if not record.final:  # an exception is an answer, and asking again is for other failures
             self._service.cancel(outcome.task)
         if call is not None:
-            call.settle(outcome)
+            call.settle(outcome, self._sites[record.site])
         if self._closing and not self._calls:
             self._wake.set()
 
@@ -403,8 +410,15 @@ class _Call(Future[Any]):
             self._begun = self.set_running_or_notify_cancel()
         return self._begun
 
-    def settle(self, outcome: Outcome) -> None:
-        """Takes the result, or the reason why there is none."""
+    def settle(self, outcome: Outcome, site: SiteFacts) -> None:
+        """
+        Takes the result, or the reason why there is none.
+
+        Parameters
+        ----------
+        site
+            Where the outcome is from, which says whether a pickle from there may be loaded.
+        """
         if not self.begin():
             return
         if outcome.status is Status.CANCELLED:
@@ -416,7 +430,7 @@ class _Call(Future[Any]):
             self.set_exception(failed)
         else:
             try:
-                value = pickle.loads(outcome.value)
+                value = _loaded(outcome, site)
             except BaseException as error:  # the result's class cannot be rebuilt here
                 self.set_exception(error)
                 return
@@ -424,6 +438,34 @@ class _Call(Future[Any]):
                 self.set_result(value)
             else:
                 self.set_exception(value)
+
+
+def _loaded(outcome: Outcome, site: SiteFacts) -> Any:
+    """
+    Return the value of a call, or its exception.
+
+    Raises
+    ------
+    TaskFailed
+        When the site sends data, and this is none.
+    """
+    if site.sends_pickles:
+        return pickle.loads(outcome.value)
+    succeeded = outcome.status is Status.SUCCEEDED
+    try:
+        found = result_of_data(outcome.value, succeeded=succeeded)
+    except ValueRefusedError as refused:
+        raise TaskFailed(
+            f'the result cannot come back from site "{site.name}" as data: {refused}; return '
+            "numbers, texts, bytes, NumPy arrays, or lists, tuples, dicts and sets of them, or "
+            'let that site run code here by trust = "pickle" in the sites file'
+        ) from None
+    if isinstance(found, RemoteError) and not succeeded:
+        found.add_note(
+            f'The site "{site.name}" sends data only, so the exception is not rebuilt; '
+            'trust = "pickle" in the sites file changes that.'
+        )
+    return found
 
 
 def _amount(budget: str | float | None, sites: Sequence[SiteFacts]) -> float | None:

@@ -132,4 +132,5 @@ def _as_dict(site: SiteFacts) -> dict[str, Any]:
         "fixed_price": site.fixed_price,
         "currency": site.currency,
         "memory": site.memory,
+        "trust": None if site.remote is None else site.remote.trust,
     }

@@ -346,8 +346,8 @@ class Attempt:
                 self._doing = "the command"
                 self._spawn("/bin/sh", ("/bin/sh", "-c", line))
                 return True
-            case Call(payload):
-                self._call(payload)
+            case Call():
+                self._call(step)
                 return True
             case Copy(source, target, source_at_root, target_at_root):
                 self._copy(source, target, source_at_root, target_at_root)
@@ -403,7 +403,7 @@ class Attempt:
         values = (b"%d" % job.task, b"%d" % job.processors)
         self.pid = self.place.spawner.spawn(path, argv, values, job.environment, out, err)
 
-    def _call(self, payload: bytes) -> None:
+    def _call(self, call: Call) -> None:
         job = self.job
         environment = {
             **self.place.environment,
@@ -414,11 +414,11 @@ class Attempt:
         streams = self._stream(0), self._stream(1)
         callee = self.place.callees.take(job.home)
         try:
-            callee.begin(payload, self._folder, environment, *streams)
+            callee.begin(call, self._folder, environment, *streams)
         except ConnectionError:  # it died while it waited
             callee.close()
             callee = self.place.callees.make(job.home)
-            callee.begin(payload, self._folder, environment, *streams)
+            callee.begin(call, self._folder, environment, *streams)
         self._callee = callee
         self.pid = callee.pid
 

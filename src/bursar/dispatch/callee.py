@@ -13,11 +13,17 @@ import signal
 import socket
 import struct
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
+from bursar.dispatch.raised import pickled, pickled_error
 from bursar.dispatch.spawning import Usage
 
-_HEADER = struct.Struct("<QQ")  # bytes of the call's surroundings, bytes of the payload
+if TYPE_CHECKING:
+    from bursar.model.step import Call
+
+_HEADER = struct.Struct("<QQ?")
+"""Bytes of the call's surroundings, bytes of the payload, whether its value returns as data."""
+
 _ANSWER = struct.Struct("<?ddQQ")  # succeeded, user and system seconds, max rss, bytes of the value
 _CHANNEL = 3
 _PROGRAM = "from bursar.dispatch.callee import serve; serve()"
@@ -57,12 +63,14 @@ class Callee:
         self._usage = Usage(0.0, 0.0, 0)
 
     def begin(
-        self, payload: bytes, folder: str, environment: dict[str, str], stdout: int, stderr: int
+        self, call: "Call", folder: str, environment: dict[str, str], stdout: int, stderr: int
     ) -> None:
         """Tells it a call; the answer comes on :attr:`socket`."""
+        payload = call.payload
         around = pickle.dumps((folder, environment))
+        header = _HEADER.pack(len(around), len(payload), call.as_data)
         self.socket.setblocking(True)
-        socket.send_fds(self.socket, [_HEADER.pack(len(around), len(payload))], [stdout, stderr])
+        socket.send_fds(self.socket, [header], [stdout, stderr])
         self.socket.sendall(around)
         self.socket.sendall(payload)
         self.socket.setblocking(False)
@@ -74,7 +82,7 @@ class Callee:
         Returns
         -------
         tuple or None
-            Whether the call succeeded, and its pickled value or exception; None
+            Whether the call succeeded, and its value or exception, pickled or as data; None
             while the answer is not whole, or when the process is gone.
         """
         while True:
@@ -177,7 +185,7 @@ def serve() -> None:
         if not head:
             return
         head += _exactly(channel, _HEADER.size - len(head))
-        around_size, payload_size = _HEADER.unpack(head)
+        around_size, payload_size, as_data = _HEADER.unpack(head)
         folder, environment = pickle.loads(_exactly(channel, around_size))
         payload = _exactly(channel, payload_size)
         for fd, number in zip(fds, (1, 2), strict=True):
@@ -189,7 +197,7 @@ def serve() -> None:
             os.environ.update(environment)
             base = environment
         before = resource.getrusage(resource.RUSAGE_SELF)
-        succeeded, value = _carry_out(payload)
+        succeeded, value = _carry_out(payload, as_data=as_data)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the call may have closed or replaced it
                 stream.flush()
@@ -206,21 +214,6 @@ def serve() -> None:
         channel.sendall(value)
 
 
-class RemoteTraceback(Exception):
-    """Where a call raised: the traceback in its own process, as text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
-
-
-class RemoteError(Exception):
-    """Stands for an exception of a call that cannot be sent, or not be rebuilt."""
-
-
 def encode_call(call: bytes) -> bytes:
     """
     A pickled ``(function, args, kwargs)`` as a :class:`bursar.model.step.Call` carries it.
@@ -232,72 +225,24 @@ def encode_call(call: bytes) -> bytes:
     return pickle.dumps(([os.path.abspath(p) for p in sys.path if isinstance(p, str)], call))
 
 
-def rebuild(error: bytes, line: str, trace: str) -> BaseException:
-    """
-    The exception of a call, on the caller's side.
-
-    Parameters
-    ----------
-    error
-        Pickled; empty when that could not be done.
-    line
-        What it says, should it not come to life here.
-    trace
-        The traceback in the call's process.
-
-    Returns
-    -------
-    BaseException
-        With a :class:`RemoteTraceback` as its cause.
-    """
-    rebuilt: BaseException = RemoteError(line)
-    if error:
-        with contextlib.suppress(BaseException):  # its class may ask for what is not there
-            loaded = pickle.loads(error)
-            if isinstance(loaded, BaseException):
-                rebuilt = loaded
-    rebuilt.__cause__ = RemoteTraceback(trace)
-    return rebuilt
-
-
-class _Raised:
-    """An exception on its way: unpickled, it is the exception again."""
-
-    def __init__(self, error: BaseException) -> None:
-        import traceback
-
-        trace = error.__traceback__
-        # From the call on; what leads there is ours.
-        shown = trace.tb_next if trace is not None and trace.tb_next is not None else trace
-        self._trace = "".join(traceback.format_exception(type(error), error, shown))
-        self._line = traceback.format_exception_only(error)[-1].rstrip("\n")
-        try:
-            self._error = _pickled(error)
-        except BaseException:
-            self._error = b""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (self._error, self._line, self._trace)
-
-
-def _carry_out(payload: bytes) -> tuple[bool, bytes]:
+def _carry_out(payload: bytes, *, as_data: bool) -> tuple[bool, bytes]:
     try:
         path, call = pickle.loads(payload)
         if sys.path[: len(path)] != path:
             sys.path[:] = path + [p for p in sys.path if p not in path]
         function, args, kwargs = pickle.loads(call)
-        return True, _pickled(function(*args, **kwargs))
+        value = function(*args, **kwargs)
+        if not as_data:
+            return True, pickled(value)
     except BaseException as error:  # whatever it is, it is the caller's to see
-        return False, pickle.dumps(_Raised(error))
+        if not as_data:
+            return False, pickled_error(error)
+        from bursar.dispatch.described import described_error
 
+        return False, described_error(error)
+    from bursar.dispatch.described import value_as_data  # what it takes, pickles do not need
 
-def _pickled(value: Any) -> bytes:
-    try:
-        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception:
-        import cloudpickle
-
-        return bytes(cloudpickle.dumps(value))
+    return value_as_data(value)
 
 
 def _exactly(channel: socket.socket, size: int) -> bytes:

@@ -210,7 +210,7 @@ class Dispatcher:
     retry_failed
         Whether what failed for good in an earlier life is tried again.
     on_outcome
-        Told of each outcome once it is durable, and whether it is final.
+        Told of each outcome once it is durable: whether it is final, and where it is from.
     on_start
         Told of tasks that are handed to a worker.
     on_event
@@ -240,7 +240,7 @@ class Dispatcher:
         prefetch: bool = True,
         past: Sequence[Outcome] = (),
         retry_failed: bool = False,
-        on_outcome: Callable[[Outcome, bool], None] | None = None,
+        on_outcome: Callable[[Record], None] | None = None,
         on_start: Callable[[Sequence[int]], None] | None = None,
         on_event: Callable[[str], None] | None = None,
         silence: float = SILENCE,
@@ -1013,7 +1013,7 @@ class Dispatcher:
         if self._on_outcome is not None:
             try:
                 for record in pending.records:
-                    self._on_outcome(record.outcome, record.final)
+                    self._on_outcome(record)
             except Exception as failure:
                 self._break(failure)
         self._changed.set()

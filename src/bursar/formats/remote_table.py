@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bursar.formats.sites_toml import SiteTable
 
 _FILES = ("token_file", "ca", "certificate", "key")
-_OWN = ("url", "token_file", "fingerprint", "seal", "patience")
+_OWN = ("url", "token_file", "fingerprint", "seal", "patience", "trust")
 _TLS = ("ca", "certificate", "key", "fingerprint", "seal")
 
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?")
@@ -38,7 +38,11 @@ def remote_of(table: "SiteTable", place: str, folder: Path) -> Remote | None:
                 raise InputError(
                     "goes with another Bursar only",
                     where=joined(place, key),
-                    hint='set kind = "remote"',
+                    hint=(
+                        "Dask's own protocol loads pickles whatever is said here"
+                        if key == "trust" and table.kind == "dask"
+                        else 'set kind = "remote"'
+                    ),
                 )
         return None
     if table.url is None or not _URL.fullmatch(table.url):
@@ -63,6 +67,7 @@ def remote_of(table: "SiteTable", place: str, folder: Path) -> Remote | None:
         fingerprint=table.fingerprint or "",
         seal=seal,
         patience=_patience(table, place),
+        trust=table.trust or "data",
         **paths,
     )
 

@@ -34,7 +34,7 @@ from bursar.model.link import Link
 from bursar.model.money import CURRENCY, check_currency
 from bursar.model.overlap import most_offered, overcrowded
 from bursar.model.pricing import Pricing
-from bursar.model.remote import SealLevel
+from bursar.model.remote import SealLevel, Trust
 from bursar.model.site import Background, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import Fact
@@ -232,6 +232,13 @@ class SiteTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="How long another Bursar may be out of reach before its processors count "
             "as lost; 30 s."
+        ),
+    ] = None
+    trust: Annotated[
+        Trust | None,
+        Meta(
+            description='Results of Python calls come back from another Bursar as "data", which '
+            'can run no code here, or as "pickle", by which it can; data.'
         ),
     ] = None
     pool: Annotated[

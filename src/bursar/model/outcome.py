@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     reason
         One line for people when it did not succeed.
     value
-        Pickled result of a call; empty otherwise.
+        Result of a call, as data or as a pickle, as the call asks; empty otherwise.
     sealed
         Of a sealed task: an envelope with its exit code, streams, reason and value, which are
         not told otherwise.

@@ -9,6 +9,12 @@ Whether one agreement on keys seals many tasks, or each task and result has its 
 conversation* and *secure message* in table 2 of the DRP paper.
 """
 
+Trust = Literal["data", "pickle"]
+"""
+Whether results of Python calls come back as data, which can run no code here, or as pickles, by
+which whoever makes them runs code as the user who reads them.
+"""
+
 PATIENCE = 30.0
 """Seconds for which a service that does not answer is waited for."""
 
@@ -32,6 +38,8 @@ class Remote:
         How tasks are sealed, so that the service cannot read them; None: they are in clear.
     patience
         Seconds for which it may be out of reach before its processors count as lost.
+    trust
+        In what form results of Python calls come back from it.
     """
 
     url: str
@@ -42,3 +50,4 @@ class Remote:
     fingerprint: str = ""
     seal: SealLevel | None = None
     patience: float = PATIENCE
+    trust: Trust = "data"

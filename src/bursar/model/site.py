@@ -144,6 +144,18 @@ class SiteFacts:
         return has_jobs or self.batch is not None or self.remote is not None
 
     @property
+    def sends_pickles(self) -> bool:
+        """
+        Whether results of Python calls come back from there as pickles, and are loaded.
+
+        So it is where workers are processes of the user's own on this machine, where the sites
+        file says so, and with Dask, whose own protocol loads pickles whatever we do.
+        """
+        if self.remote is not None:
+            return self.remote.trust == "pickle"
+        return self.kind == "local" or self.dask is not None
+
+    @property
     def unwatched(self) -> float:
         """
         Seconds for which processors may be held, and charged, once a killed run watches them no

@@ -63,15 +63,24 @@ class Substitute(msgspec.Struct, frozen=True, tag="substitute"):
     values: dict[str, str]
 
 
-class Call(msgspec.Struct, frozen=True, tag="call"):
+class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     """
-    Calls a pickled Python function and returns its pickled result.
+    Calls a pickled Python function and returns its result.
 
     Only :class:`bursar.Executor` makes these: the payload is this process's
     own, never read from a campaign file.
+
+    Parameters
+    ----------
+    payload
+        The function and its arguments, pickled.
+    as_data
+        Whether the result returns as data (:mod:`bursar.dispatch.plain_data`), which can run no
+        code where it is read, or as a pickle, which can.
     """
 
     payload: bytes
+    as_data: bool = False
 
 
 Step = Exec | Shell | Copy | Redirect | OnError | Substitute | Call

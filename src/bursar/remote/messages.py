@@ -210,7 +210,7 @@ class Result(Answer, frozen=True, omit_defaults=True, gc=False):
         Of one that failed without an exit code: whether its worker was lost, as often as it was
         tried, so that nothing is said against the task; None: not said.
     value
-        Base64 of a call's pickled value.
+        Base64 of a call's value: as data or as a pickle, as the call asked for.
     sealed
         Base64 of an envelope that only the client can open; the rest then says no more than the
         service knows.

@@ -85,14 +85,17 @@ class Seals:
 
     def open(self, result: Result) -> Result:
         """
-        A result as its task made it; one without an envelope says only how the task ended.
+        Return a result as its task made it.
+
+        One without an envelope is the service's word: it says only how the task ended, and has no
+        value of a call, which no service can make.
 
         Raises
         ------
         SiteError
             When the envelope was not made by a worker, for this task.
         """
-        plain = structs.replace(result, label=result.label[_MARK:])
+        plain = structs.replace(result, label=result.label[_MARK:], value="")
         if not result.sealed:
             if result.state == "succeeded":
                 raise SiteError(f"task {result.task}: its result is not sealed")

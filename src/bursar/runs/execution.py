@@ -16,7 +16,7 @@ import msgspec
 from bursar.broker.pilots import Pilot, pilots_of
 from bursar.broker.supply import Ended, Past, Supply
 from bursar.dispatch.folders import attempt_folder, folder_name, remove_tree
-from bursar.dispatch.journal import Event, Journal, JournalState, cut_off
+from bursar.dispatch.journal import Event, Journal, JournalState, Record, cut_off
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.queue import Counts
 from bursar.dispatch.server import DataAt, Dispatcher, Folders
@@ -135,7 +135,7 @@ class Execution:
     durable
         Whether what is journalled survives a power cut.
     on_outcome
-        Told of each outcome once it is durable, and whether it is final.
+        Told of each outcome once it is durable: whether it is final, and where it is from.
     on_start
         Told of tasks that were handed to a worker.
     on_event
@@ -182,7 +182,7 @@ class Execution:
         look: float = TICK,
         durable: bool = True,
         retry_failed: bool = False,
-        on_outcome: Callable[[Outcome, bool], None] | None = None,
+        on_outcome: Callable[[Record], None] | None = None,
         on_start: Callable[[Sequence[int]], None] | None = None,
         on_event: Callable[[str], None] | None = None,
     ) -> None:
@@ -732,7 +732,8 @@ class Execution:
             name = folder_name(outcome.task, self._tasks[outcome.task].id)
             self._failed.add(attempt_folder(name, outcome.attempt))
 
-    def _took_in(self, outcome: Outcome, final: bool) -> None:
+    def _took_in(self, record: Record) -> None:
+        outcome, final = record.outcome, record.final
         self._see_folder(outcome)
         ran_on = self._of_task.get(outcome.task)
         if not final and outcome.status is Status.CANCELLED:
@@ -746,7 +747,7 @@ class Execution:
             succeeded = outcome.status is Status.SUCCEEDED
             self.provision.finished(ran_on if succeeded else None)
         if self._on_outcome is not None:
-            self._on_outcome(outcome, final)
+            self._on_outcome(record)
 
     def _follow_up(self, supply: Supply) -> None:
         """What follows attempts that ended at one moment, all of them together."""

@@ -23,14 +23,14 @@ from bursar.broker.economy import Economy
 from bursar.broker.forecast import Forecast
 from bursar.broker.supply import Supply
 from bursar.broker.trading import Trading
-from bursar.dispatch.journal import read_journal
+from bursar.dispatch.journal import Record, read_journal
 from bursar.dispatch.server import DataAt
 from bursar.market.ledger import Ledger, paid_to
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
-from bursar.model.outcome import Outcome, Status
+from bursar.model.outcome import Status
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.report.progress import Progress, ProgressSnapshot, SiteProgress
@@ -199,9 +199,10 @@ async def _carry_out(
         if payments is not None:
             shown.say(payments.message)
 
-        def took_in(outcome: Outcome, final: bool) -> None:
-            forecast.learn(outcome, final)
-            if final and outcome.status is not Status.SUCCEEDED:
+        def took_in(record: Record) -> None:
+            outcome = record.outcome
+            forecast.learn(outcome, record.final)
+            if record.final and outcome.status is not Status.SUCCEEDED:
                 task = workflow.tasks[outcome.task]
                 shown.say(f"{task.id} {outcome.status}: {outcome.reason}")
 

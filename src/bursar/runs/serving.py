@@ -12,12 +12,11 @@ from types import TracebackType
 import msgspec
 
 from bursar.dispatch.atomic_file import write_atomically
-from bursar.dispatch.journal import read_journal
+from bursar.dispatch.journal import Record, read_journal
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Retry
 from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.goal import Goal
-from bursar.model.outcome import Outcome
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
@@ -50,7 +49,7 @@ class Service:
     keep_bill
         Whether to leave ``bill.json`` in the folder.
     on_outcome
-        Told of each outcome once it is durable, and whether it is final.
+        Told of each outcome once it is durable: whether it is final, and where it is from.
     on_start
         Told of tasks that are handed to a worker.
 
@@ -69,7 +68,7 @@ class Service:
         processors: int | None,
         budget: float | None,
         keep_bill: bool,
-        on_outcome: Callable[[Outcome, bool], None],
+        on_outcome: Callable[[Record], None],
         on_start: Callable[[Sequence[int]], None],
     ) -> None:
         for site in sites:

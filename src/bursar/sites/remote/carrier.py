@@ -11,6 +11,7 @@ from bursar.dispatch.staging import Root, StagingError
 from bursar.dispatch.wire import Job, Welcome
 from bursar.model.errors import InputError, SiteError
 from bursar.model.outcome import Outcome, Status
+from bursar.model.remote import Trust
 from bursar.remote.async_client import FORGET_AFTER
 from bursar.remote.messages import Result
 from bursar.remote.problems import RemoteProblem
@@ -56,6 +57,8 @@ class RemoteCarrier:
         Told of outcomes.
     on_lost
         Told once, in one line, when nothing more can be carried.
+    trust
+        In what form calls are to send their results.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class RemoteCarrier:
         *,
         report: Callable[[Sequence[Outcome]], None],
         on_lost: Callable[[str], None],
+        trust: Trust = "data",
     ) -> None:
         self._session = session
+        self._trust = trust
         self._siblings = siblings
         self._report = report
         self._on_lost = on_lost
@@ -174,7 +179,9 @@ class RemoteCarrier:
         if not going:
             return
         try:
-            numbers = await self._session.submit([spec_of(carried.job) for carried in going])
+            numbers = await self._session.submit(
+                [spec_of(carried.job, self._trust) for carried in going]
+            )
         except (RemoteProblem, InputError) as error:
             if isinstance(error, RemoteProblem) and error.status not in _FAULTS:
                 raise

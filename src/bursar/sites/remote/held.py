@@ -9,6 +9,7 @@ from bursar.broker.pilots import Pilot
 from bursar.dispatch.launch import Endpoint
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome
+from bursar.model.remote import Trust
 from bursar.provisioning.view import Loss
 from bursar.remote.problems import RemoteProblem
 from bursar.remote.session import AsyncSession
@@ -39,6 +40,8 @@ class HeldInstance:
         Whether its processors are still ours.
     release
         Ends the instance, and what was bought for it.
+    trust
+        In what form calls are to send their results.
 
     Attributes
     ----------
@@ -60,6 +63,7 @@ class HeldInstance:
         siblings: Siblings,
         look: Look,
         release: Callable[["HeldInstance"], Awaitable[None]],
+        trust: Trust,
     ) -> None:
         self.pilot = pilot
         self.session = session
@@ -74,6 +78,7 @@ class HeldInstance:
             siblings,
             report=self._report,
             on_lost=lambda why: self._lose("lost", why),
+            trust=trust,
         )
         self._bridge: Bridge | None = None
         self._lost: asyncio.Future[tuple[Loss, str]] = asyncio.get_running_loop().create_future()

@@ -173,7 +173,12 @@ class Leases:
             seconds, early = (None, 0.0) if bought is None else await self._ready(bought)
             session = await self._session(handle, info)
             held = HeldInstance(
-                pilot, session, self._siblings, self._looks_at(handle, bought), self._back
+                pilot,
+                session,
+                self._siblings,
+                self._looks_at(handle, bought),
+                self._back,
+                self._remote.trust,
             )
             held.early = early
             begin(None, _shorter(seconds, pilot))

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from bursar.dispatch.wire import Job
 from bursar.model.outcome import Outcome, Status
-from bursar.model.step import Copy, Step
+from bursar.model.remote import Trust
+from bursar.model.step import Call, Copy, Step
 from bursar.remote.messages import Result, TaskSpec
 from bursar.remote.printed import printed
 from bursar.remote.programs import encode_steps
@@ -43,15 +44,20 @@ def copied(job: Job) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pairs))
 
 
-def spec_of(job: Job) -> TaskSpec:
+def spec_of(job: Job, trust: Trust = "data") -> TaskSpec:
     """
-    A job as it is submitted.
+    Return a job as it is submitted.
 
     What it copies to the root is kept apart from what others copy there: who comes last there is
     decided here, when it is brought.
+
+    Parameters
+    ----------
+    trust
+        In what form its calls are to send their results.
     """
     return TaskSpec(
-        steps=encode_steps([_apart(step, job) for step in job.steps]),
+        steps=encode_steps([_translated(step, job, trust) for step in job.steps]),
         environment=job.environment,
         inputs=job.inputs,
         outputs=job.outputs,
@@ -61,7 +67,9 @@ def spec_of(job: Job) -> TaskSpec:
     )
 
 
-def _apart(step: Step, job: Job) -> Step:
+def _translated(step: Step, job: Job, trust: Trust) -> Step:
+    if isinstance(step, Call):
+        return replace(step, as_data=trust == "data")
     if isinstance(step, Copy) and step.target_at_root:
         return replace(step, target=os.path.normpath(f"{made_folder(job)}/{step.target}"))
     return step
