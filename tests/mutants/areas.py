@@ -66,6 +66,7 @@ AREAS = {
             "tests/service/journal",
             "tests/service/test_real_disk.py",
             "tests/dispatch/test_server.py",
+            "tests/dispatch/test_journal.py",
             "tests/report/test_results.py",
         ),
         60,
@@ -73,7 +74,7 @@ AREAS = {
     "settlement": Area(
         ("src/bursar/runs/settlement.py", "src/bursar/sites/job_settlement.py"),
         (
-            "tests/runs",
+            "tests/runs/test_settlements.py",
             "tests/sites/test_job_settlement.py",
             "tests/sites/test_settlement_rules.py",
             "tests/sites/test_batch.py",

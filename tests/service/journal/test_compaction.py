@@ -350,31 +350,44 @@ def test_lists_of_the_dead_go_on_as_long_as_those_they_name() -> None:
 
 
 def test_the_file_is_closed_only_when_nobody_reads_it() -> None:
+    """Two read it: the first to end leaves it to the other."""
+
     async def main() -> None:
         books = Books()
         segment = books.add(1, TEN, dead=range(10))
-        file, gate = books.files[1], asyncio.Event()
+        file, gates = books.files[1], [asyncio.Event(), asyncio.Event()]
         real = file.read
 
         async def slow(offset: int, size: int) -> bytes:
-            await gate.wait()
+            await gates[offset].wait()
             return await real(offset, size)
 
         file.read = slow  # type: ignore[method-assign]
-        reading = [asyncio.create_task(segment.read(0, n)) for n in (1, 2)]
+        reading = [asyncio.create_task(segment.read(n, 5)) for n in (0, 1)]
         await asyncio.sleep(0)
         work = Emptied(books)
         work.compaction.start()
-        await work.idle()
-        assert books.dropped == [1]
-        assert not file.closed
-        gate.set()
-        assert [len(data) for data in await asyncio.gather(*reading)] == [1, 2]
+        for gate in gates:
+            await work.idle()
+            assert books.dropped == [1]
+            assert not file.closed
+            gate.set()
+        assert [len(data) for data in await asyncio.gather(*reading)] == [5, 5]
         await work.idle()
         assert file.closed
         await work.compaction.stop()
 
     run(main())
+
+
+def test_a_record_dies_once() -> None:
+    """Where none begins, none dies."""
+    segment = Books().add(1, TEN)
+    live, at = segment.live, segment.offsets[3]
+    assert [segment.kill(at), segment.kill(at), segment.kill(at + 1)] == [True, False, False]
+    assert live - segment.live == segment.size_of(3)
+    assert [segment.is_alive(i) for i in (2, 3, 4)] == [True, False, True]
+    assert [segment.next_alive(i) for i in (2, 3, 10)] == [2, 4, -1]
 
 
 def test_a_disk_that_fails_while_it_removes_ends_it() -> None:

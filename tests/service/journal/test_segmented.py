@@ -9,7 +9,15 @@ from tests.service.journal.platter import FakeDisk, Platter
 
 from bursar.model.errors import BursarError, InputError
 from bursar.service.journal import SegmentedJournal, segmented
-from bursar.service.journal.records import BATCH_HEAD, RECORD_HEAD, SEGMENT_HEAD, position_of
+from bursar.service.journal.records import (
+    BATCH_HEAD,
+    RECORD_HEAD,
+    SEGMENT_HEAD,
+    encode_dead,
+    position_of,
+    record_head,
+    records_in,
+)
 from bursar.service.parties import ServiceError
 
 
@@ -516,3 +524,122 @@ def test_without_settings_room_is_kept_for_others_and_for_what_is_essential() ->
             await journal.close()
 
     asyncio.run(scenario())
+
+
+def test_what_is_appended_while_it_is_restored_is_not_restored() -> None:
+    """A participant may add to the segment that is being read."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        journal, keeper = journal_on(platter)
+        await journal.open()
+        for number in range(3):
+            keeper.add(journal, b"%d" % number)
+        await journal.close()
+
+        again = SegmentedJournal(FakeDisk(platter), segment_size=4_000, reserve=0, least_free=0)
+        restored: list[bytes] = []
+
+        class Adding(Keeper):
+            def restore(self, kind: int, position: int, payload: bytes) -> None:
+                restored.append(payload)
+                again.append(KIND, b"of " + payload, essential=True)
+
+        again.register([KIND], Adding())
+        await again.open()
+        assert restored == [b"0", b"1", b"2"]
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_list_of_the_dead_that_comes_to_its_own_segment_dies_there() -> None:
+    """It goes with the segment; elsewhere it lives as long as the segment that it is about."""
+
+    async def scenario() -> None:
+        journal, keeper = journal_on(Platter(), segment_size=200)
+        await journal.open()
+        for number in range(6):
+            keeper.add(journal, b"%050d" % number)
+            await journal.durable()
+        current, old = journal.current, journal.segments[1]
+        assert current is not old
+        position = next(iter(sorted(keeper.living)))
+        for target, listed in ((current, 0), (old, 1)):
+            journal.move_list(position, encode_dead(target.number, [1]), target)
+            index = len(current.offsets) - 1
+            assert current.is_alive(index) == bool(listed)
+            assert len(target.lists) == listed
+            assert not old.is_alive(0)
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_written_where_there_is_nothing_to_write() -> None:
+    async def scenario() -> None:
+        platter = Platter()
+        journal, _ = journal_on(platter)
+        await journal.open()
+        assert await journal._commit_soon() is None
+        assert platter.files == {}
+        await journal.close()
+        assert len(platter.files) == 1  # but for the mark of a clean end
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_is_looked_at_once_in_a_while() -> None:
+    """However often somebody asks."""
+
+    async def scenario() -> None:
+        platter = Platter()
+        platter.capacity = 1_000
+        journal, _ = journal_on(platter, least_free=2_000)
+        looks = 0
+        real = journal._disk.free
+
+        async def counted() -> int:
+            nonlocal looks
+            looks += 1
+            return await real()
+
+        journal._disk.free = counted  # type: ignore[method-assign]
+        await journal.open()
+        assert looks == 1
+        for _ in range(30):
+            assert journal.problem
+            await asyncio.sleep(0)
+        assert looks == 2
+        await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_all_that_was_kept_back_is_given_up_for_what_is_essential() -> None:
+    async def scenario() -> None:
+        platter = Platter()
+        platter.capacity = 3_000
+        journal, keeper = journal_on(platter, reserve=2_000)
+        await journal.open()
+        assert platter.reserved == 2_000
+        keeper.add(journal, bytes(1_500), essential=True)
+        await journal.durable()
+        assert platter.reserved == 0
+        await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_records_fill_their_batch() -> None:
+    """Also by one without a payload; a rest that is too short for a head is told."""
+    position = position_of(1, 5)
+    data = record_head(position, KIND, b"ab") + b"ab" + record_head(position, KIND, b"")
+    view = memoryview(b"....." + data + b"rest")
+    end = 5 + len(data)
+    second = 5 + RECORD_HEAD + 2
+    found = [(5, RECORD_HEAD + 2, KIND), (second, RECORD_HEAD, KIND)]
+    assert list(records_in(view, 5, end)) == found
+    with pytest.raises(InputError, match=f"records end at {end}, their batch at {end + 4}"):
+        list(records_in(view, 5, end + 4))
+    with pytest.raises(InputError, match=f"records end at {second}, their batch at {end - 1}"):
+        list(records_in(view, 5, end - 1))
