@@ -44,7 +44,9 @@ def main() -> int:
     asked.add_argument("--seed", type=int, default=1, help="which sample is drawn")
     asked.add_argument("--area", choices=[*AREAS], action="append", help="only these areas")
     asked.add_argument("--minutes", type=float, default=1e9, help="when to stop for now")
-    asked.add_argument("--again", action="store_true", help="try survivors once more")
+    asked.add_argument(
+        "--again", action="store_true", help="try survivors and what did not end once more"
+    )
     asked.add_argument("--least", type=float, default=0.95, help="part that must be killed")
     asked.add_argument("--processes", type=int, default=2)
     given = asked.parse_args()
@@ -100,7 +102,7 @@ def _one(job: tuple[Mutant, rounds.Seen, float]) -> tuple[str | None, int, float
     tests = reaching(source, mutant.path, mutant.line, seen, LONGEST)
     if not tests:
         return "unreached", 0, 0.0
-    limit = 10.0 + 4.0 * sum(seen.seconds[name] for name in tests)
+    limit = 10.0 + 3.0 * sum(seen.seconds[name] for name in tests)
     log = _copy / f"{mutant.path.replace('/', '.')}.{mutant.number}.log"
     verdict = rounds.judge(_copy, mutant.path, code, tests, limit, log)
     return verdict, len(tests), time.monotonic() - begin
@@ -130,7 +132,7 @@ class _Results:
         lines = path.read_text().splitlines() if path.exists() else []
         self._known = {entry[0]: entry for entry in map(json.loads, lines)}
         if forget_survivors:
-            bad = ("survived", "unreached", "broken")
+            bad = ("survived", "unreached", "broken", "timeout")
             self._known = {k: e for k, e in self._known.items() if e[1] not in bad}
 
     def of(self, mutant: Mutant) -> str | None:

@@ -8,7 +8,9 @@ milliseconds and imports the code as the copy has it. Two copies let two runs go
 import contextlib
 import importlib
 import json
+import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -35,6 +37,8 @@ OPTIONS = [
     "--hypothesis-seed=0",  # the same examples for every mutant
     "-p",
     "no:cacheprovider",
+    "-p",
+    "no:faulthandler",  # its watchdog does not outlive a fork
     # Named here, and none loads itself: such plugins refuse to be imported before the fork.
     "-p",
     "pytest_timeout",
@@ -179,7 +183,8 @@ def judge(copy: Path, path: str, code: str, tests: list[str], limit: float, log:
     tests
         Names of the tests, in the order in which they run.
     limit
-        Seconds until a run counts as one that does not end.
+        Seconds of processor time after which a run counts as one that does not end; on the
+        clock, six times as many, since others may need the processors, too.
     log
         Where its output goes.
     """
@@ -198,7 +203,7 @@ def judge(copy: Path, path: str, code: str, tests: list[str], limit: float, log:
     finally:
         file.write_text(before)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    if status is None:
+    if status in (None, -signal.SIGXCPU):
         return "timeout"
     if status == 0:
         return "survived"
@@ -215,6 +220,8 @@ def _forked(copy: Path, run: Any, log: Path, limit: float) -> int | None:
         status = 70
         try:
             os.setsid()
+            most = math.ceil(limit)
+            resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
             output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(output, 1)
@@ -240,7 +247,7 @@ def _forked(copy: Path, run: Any, log: Path, limit: float) -> int | None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
-    end = time.monotonic() + limit
+    end = time.monotonic() + 6.0 * limit
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
