@@ -407,6 +407,19 @@ def test_jobs_that_requests_became_are_adopted(tmp_path: Path, known: bool) -> N
     run(main())
 
 
+def test_jobs_of_several_requests_are_adopted(tmp_path: Path) -> None:
+    async def main() -> None:
+        scene = Scene(tmp_path)
+        for name, job in (("r", "1"), ("empty", ""), ("s", "2")):
+            scene.record.asks(name, [f"pilot of {name}"], BEGIN)
+            scene.manager.names[name] = [job] if job else []
+        found = await scene.settlement.adopt(scene.record.read())
+        assert found == {"1": "pilot of r", "2": "pilot of s"}
+        assert list(scene.record.read().requests) == ["empty"]
+
+    run(main())
+
+
 def test_jobs_of_an_earlier_run_of_that_name_are_not_meant(tmp_path: Path) -> None:
     """Those that ended more than a minute, the clocks' difference, before the request."""
 

@@ -18,6 +18,7 @@ SITE = site("a", 4, attributes={"OpSys": "LINUX"})
         ('other.OpSys == "Solaris"', False),
         ("other.FreeCPUs > 2", True),  # nobody can know yet
         ('other.FreeCPUs > 2 && other.OpSys == "Solaris"', False),
+        ('other.OpSys == "linux" && other.FreeCPUs > 2 && other.TotalCPUs > 4', False),
         ('other.GlueCEStateStatus == "Production" && other.TotalCPUs >= 4', True),
         ("other.Score > 2", False),  # it does not publish one
         ("other.OpSys > 2", False),  # an error
