@@ -35,6 +35,7 @@ AREAS = {
             "tests/broker/directory",
             "tests/broker/matchmaking",
             "tests/broker/test_adaptive.py",
+            "tests/broker/test_advice_traces.py",
             "tests/broker/test_brokered.py",
             "tests/broker/test_economy.py",
             "tests/broker/test_estimates.py",

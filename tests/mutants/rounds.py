@@ -6,6 +6,7 @@ milliseconds and imports the code as the copy has it. Two copies let two runs go
 """
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import math
@@ -37,8 +38,8 @@ OPTIONS = [
     "--hypothesis-seed=0",  # the same examples for every mutant
     "-p",
     "no:cacheprovider",
-    "-p",
-    "no:faulthandler",  # its watchdog does not outlive a fork
+    "-W",
+    "ignore:invalid value encountered:RuntimeWarning",  # of kernels that are not compiled
     # Named here, and none loads itself: such plugins refuse to be imported before the fork.
     "-p",
     "pytest_timeout",
@@ -232,6 +233,8 @@ def _forked(copy: Path, run: Any, log: Path, limit: float) -> int | None:
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
             os.environ["PYTHONPATH"] = str(copy / "src")
             os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+            # A watchdog of the process that was forked is not there, and waited for for ever.
+            faulthandler.cancel_dump_traceback_later = lambda: None
             # What other runs leave in the usual place, and tidy up there, is no concern of ours.
             (copy / "temporary").mkdir(exist_ok=True)
             os.environ["PYTEST_DEBUG_TEMPROOT"] = str(copy / "temporary")
