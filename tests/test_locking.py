@@ -78,6 +78,7 @@ def test_a_lock_is_never_refused_by_those_who_look(tmp_path: Path) -> None:
         for looker in lookers:
             looker.kill()
             looker.wait()
+    assert not is_locked(path)
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

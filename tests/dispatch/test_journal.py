@@ -1,12 +1,7 @@
 """A run's journal tells what ran when its process was killed, and who writes it."""
 
-import os
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
-
-import pytest
 
 from bursar.dispatch.journal import (
     Journal,
@@ -17,9 +12,7 @@ from bursar.dispatch.journal import (
     cut_off,
     read_attempts,
     read_journal,
-    writer_of,
 )
-from bursar.model.errors import InputError
 from bursar.model.outcome import Outcome, Status
 
 
@@ -107,22 +100,3 @@ def test_the_last_sign_is_the_latest_of_all_that_was_written(tmp_path: Path) -> 
         assert journal.load().last_seen == 7.0
         journal.commit([record(2, end=6.0)])
         assert journal.load().last_seen == 7.0
-
-
-def test_who_writes_a_journal_is_known_to_others(tmp_path: Path) -> None:
-    """One process at a time; the second is told which, and nobody once it is closed."""
-    path = tmp_path / "journal.sqlite"
-    assert writer_of(path) is None
-    with closing(Journal(path)):
-        assert writer_of(path) == os.getpid()
-        with pytest.raises(InputError, match=f"is being carried out by process {os.getpid()}"):
-            Journal(path)
-        asked = "import sys; from pathlib import Path; from bursar.dispatch.journal import *;"
-        asked += "print(writer_of(Path(sys.argv[1])))"
-        told = subprocess.run(
-            [sys.executable, "-c", asked, str(path)], capture_output=True, text=True, check=True
-        )
-        assert told.stdout == f"{os.getpid()}\n"
-    assert writer_of(path) is None
-    with closing(Journal(path)):
-        assert writer_of(path) == os.getpid()
