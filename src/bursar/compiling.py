@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
+from bursar.memory import check_address_space
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -44,6 +46,7 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _compiled(function: Callable[P, R], options: dict[str, Any]) -> Callable[P, R]:
+    check_address_space()
     try:
         from numba import njit
     except ImportError:

@@ -8,6 +8,7 @@ import math
 import socket
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -458,3 +459,29 @@ def test_who_connects_while_it_closes_is_not_left_open(room: Any, rounds: int) -
     with guest, contextlib.suppress(ConnectionError):
         assert guest.recv(1) == b""
     gc.collect()  # would warn of a socket that was left open
+
+
+def test_where_no_thread_is_to_be_had_the_run_ends(room: Any, monkeypatch: Any) -> None:
+    """
+    Nothing can be journalled then, and nobody would come back to it.
+    """
+    submit = ThreadPoolExecutor.submit
+
+    def refuse(self: ThreadPoolExecutor, *given: Any, **more: Any) -> Any:
+        if self._thread_name_prefix == "bursar-journal":
+            raise RuntimeError("can't start new thread")
+        return submit(self, *given, **more)
+
+    async def carry_out() -> None:
+        dispatcher = room.dispatcher([])
+        await dispatcher.start()
+        with monkeypatch.context() as patched:
+            patched.setattr(ThreadPoolExecutor, "submit", refuse)
+            dispatcher.note("begin", "")
+            with pytest.raises(BursarError, match=r"the dispatcher stopped: .*start new thread"):
+                await asyncio.wait_for(dispatcher.written(), 20)
+            with pytest.raises(BursarError, match="start new thread"):
+                await asyncio.wait_for(dispatcher.wait(), 20)
+        await dispatcher.close()
+
+    asyncio.run(carry_out())

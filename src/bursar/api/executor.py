@@ -237,7 +237,13 @@ class _Desk:
     def open(self) -> None:
         """Returns when the processors are leased."""
         _OPEN.add(self)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no thread is to be had, so that none would clear up
+            _OPEN.discard(self)
+            self._loop.close()
+            self._remove_folder()
+            raise
         try:
             self._ready.result()
         except BaseException:

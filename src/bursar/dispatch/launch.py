@@ -13,6 +13,7 @@ import msgspec
 from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
 from bursar.dispatch.settings import Settings
+from bursar.memory import is_shortage
 from bursar.model.errors import SiteError
 
 MOST_SPAWNERS = 16
@@ -288,6 +289,10 @@ class LocalWorkers:
             process = await self._starter.start(settings, marks, self._processors)
         except OSError as error:
             raise SiteError(f"{self._site}: cannot start a worker: {error.strerror}") from None
+        except RuntimeError as error:  # asyncio waits for a process in a thread
+            if not is_shortage(error):
+                raise
+            raise SiteError(f"{self._site}: cannot start a worker: {error}") from None
         self._processes[name] = process
 
     async def _watch(self, name: str, share: int, endpoint: Endpoint) -> None:

@@ -973,14 +973,19 @@ class Dispatcher:
 
     def _commit(self) -> None:
         pending, self._pending = self._pending, _Pending()
-        done = self._loop.run_in_executor(
-            self._writer,
-            self._journal.commit,
-            pending.records,
-            pending.transfers,
-            pending.events,
-            pending.starts,
-        )
+        commit = self._journal.commit
+        try:
+            done = self._loop.run_in_executor(
+                self._writer,
+                commit,
+                pending.records,
+                pending.transfers,
+                pending.events,
+                pending.starts,
+            )
+        except RuntimeError as error:  # no thread is to be had: without an end nobody would hear
+            done = self._loop.create_future()
+            done.set_exception(error)
         if done.done():  # at once, on a loop whose time is not real: before anything is given out
             self._committed(pending, done)
         else:
