@@ -129,7 +129,7 @@ def carry_out(
             folders=Folders(root=folder, files=folder, work=folder, logs=folder),
             run="virtual",
             placed=None if placed is None else placed[:first],
-            on_outcome=lambda outcome, final: told.__setitem__(outcome.task, outcome),
+            on_outcome=lambda record: told.__setitem__(record.outcome.task, record.outcome),
         )
         await dispatcher.start()
         endpoint = Endpoint(address=dispatcher.address, token=dispatcher.token, run="virtual")
