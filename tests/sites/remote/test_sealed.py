@@ -53,6 +53,9 @@ def test_a_sealed_campaign(tmp_path: Path) -> None:
         assert one.stderr_size == 200_000
         assert (one.stderr or log.read_bytes()) == b"x" * 200_000
         assert two.exit_code == 3
+        with bursar.Executor(sites=tmp_path / "sites.toml") as executor:
+            assert executor.submit(divmod, 7, 2).result(60) == (3, 1)
+            assert type(executor.submit(divmod, 7, 0).exception(60)) is ZeroDivisionError
         assert service.end() == 0
     kept = b"".join(
         Path(folder, name).read_bytes()
