@@ -9,16 +9,15 @@ requirement or the rank evaluated for a job and a site. Both must say the same.
     python benchmarks/classad.py [--quick] [--json FILE]
 """
 
-import argparse
-import json
+import importlib.util
 import math
 import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
+
+from figures import Benchmark, Figure, at_most
 
 from bursar.classad import Ad, Expression, Table, compiled, parse, parse_ad
 
@@ -33,29 +32,6 @@ Kind = tuple[Expression, Expression, Ad]
 """Of a job: requirements, rank, its own attributes."""
 
 RANK = "-other.EstimatedTraversalTime + 10 * other.FreeCPUs"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """
-    One measured number, and what it should be.
-
-    Parameters
-    ----------
-    met
-        Whether it is; None where there is no aim.
-    """
-
-    name: str
-    value: float
-    unit: str
-    aim: str = ""
-    met: bool | None = None
-
-
-def at_most(name: str, value: float, aim: float, unit: str) -> Figure:
-    """A figure that should not be larger."""
-    return Figure(name, value, unit, f"<= {aim:g}", value <= aim)
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -185,20 +161,18 @@ def check(theirs: list[Any], mine: list[Any], classad2: Any) -> None:
 
 
 def main() -> None:
-    """Measures, prints, and writes what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the sites")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
-    sites = made_sites(SITES // 10 if options.quick else SITES)
-    kinds = kinds_of_job(KINDS // 10 if options.quick else KINDS)
-    turns = 3 if options.quick else 9
-    figures = ours(sites, kinds, turns) + beside_htcondor(sites, 3)
-    for figure in figures:
-        verdict = {None: "", True: "met", False: "MISSED"}[figure.met]
-        print(f"{figure.name:58} {figure.value:10.3f} {figure.unit:3} {figure.aim:8} {verdict}")
-    if options.json:
-        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2))
+    """Measure, print, and write what was found."""
+    bench = Benchmark(__file__, __doc__)
+    sites = made_sites(bench.of(SITES, SITES // 10, 20))
+    kinds = kinds_of_job(bench.of(KINDS, KINDS // 10, 3))
+    turns = bench.of(9, 3, 1)
+    title = f"{len(sites):,} sites, {len(kinds)} kinds of job"
+    bench.figures(title, ours(sites, kinds, turns))
+    if importlib.util.find_spec("classad2") is None:
+        bench.skip("HTCondor's library is not installed (pip install htcondor)")
+    else:
+        bench.figures(f"{title}, beside HTCondor's library", beside_htcondor(sites, min(turns, 3)))
+    bench.write()
 
 
 if __name__ == "__main__":

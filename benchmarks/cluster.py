@@ -20,7 +20,7 @@ slots
 
 Use::
 
-    python benchmarks/cluster.py [--data FOLDER] [--peer]
+    python benchmarks/cluster.py [--data FOLDER] [--peer] [--quick | --smallest] [--json FILE]
 
 The folder of reference data may also be named by ``BURSAR_DATA``.
 """
@@ -39,6 +39,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from figures import Benchmark, at_most
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.simulation import simulate
@@ -65,40 +66,39 @@ def least(call: Callable[[], object], times: int = 3) -> float:
     return min(found)
 
 
-def show_policies(trace: Trace) -> None:
+def show_policies(bench: Benchmark, trace: Trace, times: int) -> None:
     """Each policy on the log and on ten times the log."""
-    ten = repeated(trace, 10)
-    print(f"{trace.name}: {len(trace):,} jobs, {CTC_PROCESSORS} processors, kernels warm")
-    print(f"{'':14}{'seconds':>9}{'aim':>7}{'jobs/s':>12}{'x 10':>9}{'ratio':>8}   aim 15")
+    ten = repeated(trace, times)
+    table = bench.table(
+        f"{trace.name}: {len(trace):,} jobs, {CTC_PROCESSORS} processors, kernels warm",
+        *("policy", "s", "aim, s", "jobs/s", f"s, {times} times the log", "ratio", "met"),
+    )
     for policy in POLICIES:
         run = partial(simulate, processors=CTC_PROCESSORS, policy=policy)
         run(trace)
         once, tenfold = least(partial(run, trace)), least(partial(run, ten), 1)
-        verdict = "met" if once <= AIMS[policy] and tenfold <= 15 * once else "MISSED"
-        print(
-            f"{policy:14}{once:9.3f}{AIMS[policy]:7.1f}{len(trace) / once:12,.0f}"
-            f"{tenfold:9.2f}{tenfold / once:8.1f}   {verdict}"
-        )
+        met = once <= AIMS[policy] and tenfold <= 1.5 * times * once
+        table.add(policy, once, AIMS[policy], len(trace) / once, tenfold, tenfold / once, met)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"most memory held, with ten times the log: {most:.0f} MB (aim 300)")
+    bench.figures("memory", [at_most("most memory held", most, 300, "MB")])
 
 
-def show_command(log: Path) -> None:
+def show_command(bench: Benchmark, log: Path, times: int) -> None:
     """The whole command, for each policy."""
-    print("\nbursar trace simulate --csv, as a process")
+    table = bench.table("bursar trace simulate --csv, as a process", "policy", "s", "aim, s", "met")
     with tempfile.TemporaryDirectory() as folder:
         for policy in POLICIES:
             argv = [sys.executable, "-m", "bursar", "trace", "simulate", str(log)]
             argv += ["--policy", policy, "--csv", f"{folder}/jobs.csv"]
             seconds = least(
-                lambda argv=argv: subprocess.run(argv, check=True, capture_output=True), 2
+                lambda argv=argv: subprocess.run(argv, check=True, capture_output=True), times
             )
-            print(f"{policy:14}{seconds:9.2f} s (aim 2)")
+            table.add(policy, seconds, 2.0, seconds <= 2.0)
 
 
-def plain_seconds(data: Path) -> dict[str, float]:
+def plain_seconds(data: Path, jobs: int) -> dict[str, float]:
     """Seconds of each policy on the first jobs of a log, as this process runs them."""
-    trace = first_jobs(read_swf(data / KTH), PLAIN_JOBS)
+    trace = first_jobs(read_swf(data / KTH), jobs)
     return {
         policy: least(lambda p=policy: simulate(trace, processors=KTH_PROCESSORS, policy=p))
         for policy in POLICIES
@@ -113,21 +113,24 @@ def first_jobs(trace: Trace, count: int) -> Trace:
     return replace(trace, **{name: getattr(trace, name)[:count] for name in columns})
 
 
-def show_plain(data: Path) -> None:
+def show_plain(bench: Benchmark, data: Path, jobs: int) -> None:
     """Compiled against the same code as plain Python."""
-    argv = [sys.executable, __file__, "--data", str(data), "--part", "plain"]
+    argv = [sys.executable, __file__, "--part", str(data), str(jobs)]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     plain = json.loads(
         subprocess.run(argv, env=environment, check=True, capture_output=True, text=True).stdout
     )
-    compiled = plain_seconds(data)
-    print(f"\nthe first {PLAIN_JOBS:,} jobs of the KTH log, compiled and as plain Python")
+    compiled = plain_seconds(data, jobs)
+    table = bench.table(
+        f"the first {jobs:,} jobs of the KTH log",
+        *("policy", "compiled, s", "plain Python, s", "times"),
+    )
     for policy in POLICIES:
         ratio = plain[policy] / compiled[policy]
-        print(f"{policy:14}{compiled[policy]:9.4f} s{plain[policy]:9.2f} s{ratio:8.0f} times")
+        table.add(policy, compiled[policy], plain[policy], ratio)
 
 
-def show_peer(data: Path) -> None:
+def show_peer(bench: Benchmark, data: Path) -> None:
     """AccaSim's own FCFS and EASY on the KTH log, beside ours."""
     from compare_dispatch import interpreter
 
@@ -141,18 +144,24 @@ def show_peer(data: Path) -> None:
         argv = [str(python), str(HERE / "peers" / "run_accasim.py"), str(log), str(KTH_PROCESSORS)]
         done = subprocess.run(argv, capture_output=True, text=True, cwd=folder, check=False)
     if done.returncode:
-        print(f"\nAccaSim failed:\n{done.stderr[-800:]}")
+        bench.skip(f"AccaSim failed: {done.stderr[-800:]}")
         return
     theirs = json.loads(done.stdout.splitlines()[-1])
-    print(f"\nthe KTH log, {len(trace):,} jobs, {KTH_PROCESSORS} processors, beside AccaSim")
+    table = bench.table(
+        f"the KTH log, {len(trace):,} jobs, {KTH_PROCESSORS} processors",
+        *("policy", "ours, s", "AccaSim, s", "times"),
+    )
     for policy, seconds in theirs.items():
         ours = least(lambda p=policy: simulate(trace, processors=KTH_PROCESSORS, policy=p))
-        print(f"{policy:14}{ours:9.3f} s{seconds:9.1f} s{seconds / ours:8.0f} times")
+        table.add(policy, ours, seconds, seconds / ours)
 
 
-def show_slots() -> None:
+def show_slots(bench: Benchmark, looks: int) -> None:
     """Submit, advance, slots: on a machine with a long queue."""
-    print("\nfree slots after each submission, 430 processors")
+    table = bench.table(
+        "free slots after each submission, 430 processors",
+        *("policy", "ms, median", "aim, ms", "slots", "jobs that run", "jobs that wait", "met"),
+    )
     for policy in POLICIES:
         machine = Machine(430, policy)
         rng = np.random.default_rng(1)
@@ -163,7 +172,7 @@ def show_slots() -> None:
             machine.advance(at)
         machine.free_slots()
         seconds = []
-        for _ in range(200):
+        for _ in range(looks):
             at += 1.0
             machine.submit(int(rng.integers(1, 60)), np.ceil(rng.exponential(4000.0)), at=at)
             machine.advance(at)
@@ -171,30 +180,35 @@ def show_slots() -> None:
             slots = machine.free_slots()
             seconds.append(time.perf_counter() - began)
         middle = 1e3 * statistics.median(seconds)
-        print(
-            f"{policy:14}{middle:8.2f} ms (aim 1), {len(slots)} slots, "
-            f"{len(machine.running)} run, {len(machine.waiting)} wait"
-        )
+        run, wait = len(machine.running), len(machine.waiting)
+        table.add(policy, middle, 1.0, len(slots), run, wait, middle <= 1.0)
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("BURSAR_DATA", DATA)))
+    parser.add_argument("--peer", action="store_true", help="AccaSim too; installs it")
 
 
 def main() -> None:
-    """Reads the command line and prints the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().split("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("BURSAR_DATA", DATA)))
-    parser.add_argument("--peer", action="store_true", help="AccaSim too; installs it")
-    parser.add_argument("--part", choices=["plain"], help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if not given.data.is_dir():
-        sys.exit(f"no reference data at {given.data}")
-    if given.part == "plain":
-        print(json.dumps(plain_seconds(given.data)))
+    """Read the command line and measure."""
+    if "--part" in sys.argv:
+        folder, jobs = sys.argv[-2:]
+        print(json.dumps(plain_seconds(Path(folder), int(jobs))))
         return
-    show_policies(read_swf(given.data / CTC))
-    show_command(given.data / CTC)
-    show_plain(given.data)
-    show_slots()
-    if given.peer:
-        show_peer(given.data)
+    bench = Benchmark(__file__, __doc__, _options)
+    data = bench.given.data
+    show_slots(bench, bench.of(200, 50, 3))
+    if data.is_dir():
+        jobs, times = bench.of((10**9, 10), (10**9, 10), (300, 2))
+        show_policies(bench, first_jobs(read_swf(data / CTC), jobs), times)
+        if bench.size != "smallest":
+            show_command(bench, data / CTC, bench.of(2, 1, 1))
+        show_plain(bench, data, bench.of(PLAIN_JOBS, PLAIN_JOBS // 10, 20))
+        if bench.given.peer:
+            show_peer(bench, data)
+    else:
+        bench.skip(f"tables on real logs: no reference data at {data}")
+    bench.write()
 
 
 if __name__ == "__main__":

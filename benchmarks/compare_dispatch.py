@@ -8,7 +8,7 @@ with one command for each task and once with 20. ``bare`` is a
 
 Use::
 
-    python benchmarks/compare_dispatch.py [--quick] [--json FILE]
+    python benchmarks/compare_dispatch.py [--quick | --smallest] [--json FILE]
 
 Each peer gets a virtual environment of its own below ``benchmarks/.peers``,
 made on first use with the versions in ``benchmarks/peers/*.txt``. Rounds are
@@ -36,13 +36,14 @@ What this does not compare fairly
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import venv
 from dataclasses import dataclass
 from pathlib import Path
+
+from figures import Benchmark
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
@@ -86,6 +87,14 @@ CONTENDERS = (
 )
 
 
+def is_installed(environment: str | None, cache: Path) -> bool:
+    """Return whether a peer's environment is there, with the versions that are asked for."""
+    if environment is None:
+        return True
+    made = cache / environment / "made-from.txt"
+    return made.exists() and made.read_text() == (PEERS / f"{environment}.txt").read_text()
+
+
 def interpreter(environment: str | None, cache: Path) -> Path:
     """
     The Python that has a peer installed; its environment is made on first use.
@@ -96,7 +105,7 @@ def interpreter(environment: str | None, cache: Path) -> Path:
     folder = cache / environment
     python = folder / "bin" / "python"
     made = folder / "made-from.txt"
-    if not made.exists() or made.read_text() != requirements.read_text():
+    if not is_installed(environment, cache):
         print(f"installing {environment} in {folder}", file=sys.stderr)
         venv.create(folder, with_pip=True, clear=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)]
@@ -147,51 +156,40 @@ def race(contenders: list[Contender], commands: int, rounds: int, cache: Path) -
     return rates
 
 
-def table(contenders: list[Contender], rates: list[list[float]]) -> list[dict[str, object]]:
-    """One row for each contender: median and range of its rates, and its share of bare."""
-    names = [contender.name for contender in contenders]
-    bare = rates[names.index("bare")] if "bare" in names else None
-    rows: list[dict[str, object]] = []
-    for name, found in zip(names, rates, strict=True):
-        row: dict[str, object] = {
-            "name": name,
-            "median": statistics.median(found),
-            "least": min(found),
-            "most": max(found),
-            "rounds": found,
-        }
-        if bare is not None:
-            row["of_bare"] = statistics.median(r / b for r, b in zip(found, bare, strict=True))
-        rows.append(row)
-    return rows
-
-
-def main() -> None:
-    """Reads the command line, runs the rounds, prints the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="2,000 commands, 3 rounds")
+def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--commands", type=int, help=f"default {COMMANDS}")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}")
     parser.add_argument("--only", nargs="+", choices=[c.name for c in CONTENDERS], metavar="NAME")
     parser.add_argument("--cache", type=Path, default=HERE / ".peers", help="environments go here")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
-    given = parser.parse_args()
 
-    commands = given.commands or (QUICK_COMMANDS if given.quick else COMMANDS)
-    rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
-    chosen = [c for c in CONTENDERS if given.only is None or c.name in given.only]
-    rates = race(chosen, commands, rounds, given.cache.resolve())
-    rows = table(chosen, rates)
-    print(f"{commands:,} x /bin/echo, 2 workers, {os.cpu_count()} processors, {rounds} rounds")
-    print(f"{'':<12}{'median/s':>10}{'least':>9}{'most':>9}{'of bare':>9}")
-    for row in rows:
-        share = f"{row['of_bare']:9.0%}" if "of_bare" in row else ""
-        name, median, least, most = (row[key] for key in ("name", "median", "least", "most"))
-        print(f"{name:<12}{median:10,.0f}{least:9,.0f}{most:9,.0f}{share}")
-    if given.json is not None:
-        machine = {"processors": os.cpu_count(), "machine": platform.machine()}
-        found = {"commands": commands, "machine": machine, "contenders": rows}
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+
+def main() -> None:
+    """Read the command line, run the rounds, write the table."""
+    bench = Benchmark(__file__, __doc__, _options)
+    given = bench.given
+    commands = given.commands or bench.of(COMMANDS, QUICK_COMMANDS, 40)
+    rounds = given.rounds or bench.of(ROUNDS, QUICK_ROUNDS, 1)
+    cache = given.cache.resolve()
+    chosen = []
+    for contender in CONTENDERS:
+        if given.only is not None and contender.name not in given.only:
+            continue
+        if bench.size == "smallest" and not is_installed(contender.environment, cache):
+            bench.skip(f"{contender.name}: not installed in {cache.name}/{contender.environment}")
+            continue
+        chosen.append(contender)
+    rates = race(chosen, commands, rounds, cache)
+    bare = rates[0] if chosen[0].name == "bare" else None
+    table = bench.table(
+        f"{commands:,} x /bin/echo, 2 workers, {rounds} rounds",
+        *("contender", "commands/s, median", "least", "most", "of bare, median"),
+    )
+    for contender, found in zip(chosen, rates, strict=True):
+        share = None
+        if bare is not None:
+            share = statistics.median(r / b for r, b in zip(found, bare, strict=True))
+        table.add(contender.name, statistics.median(found), min(found), max(found), share)
+    bench.write()
 
 
 if __name__ == "__main__":

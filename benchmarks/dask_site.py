@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import distributed
+from figures import Benchmark
 
 from bursar.broker.pilots import Pilot
 from bursar.dispatch.guard import Unlimited
@@ -174,10 +175,10 @@ async def race(
     return rates
 
 
-async def round_trips(contenders: dict[str, Carry]) -> dict[str, float]:
+async def round_trips(contenders: dict[str, Carry], times: int) -> dict[str, float]:
     """Median milliseconds of one command, by contender."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(ONE_BY_ONE):
+    for _ in range(times):
         for name, carry in contenders.items():
             began = time.perf_counter()
             await carry(1, ECHO)
@@ -185,7 +186,7 @@ async def round_trips(contenders: dict[str, Carry]) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in found.items()}
 
 
-async def measure(folder: Path, address: str, tasks: int, rounds: int) -> None:
+async def measure(bench: Benchmark, folder: Path, address: str, tasks: int, rounds: int) -> None:
     """Runs the rounds and prints the table."""
     here = SiteFacts(name="here", processors=PROCESSORS)
     there = SiteFacts(name="dask", kind="dask", processors=PROCESSORS, dask=Dask(scheduler=address))
@@ -204,14 +205,19 @@ async def measure(folder: Path, address: str, tasks: int, rounds: int) -> None:
             contenders = {"our workers": ours, "dask site": on_dask, "bare futures": bare(client)}
             echo = await race(contenders, tasks, rounds, ECHO)
             no_op = await race(contenders, tasks, rounds, ())
-            trips = await round_trips(contenders)
-    print(f"{tasks:,} tasks, {PROCESSORS} processors, medians of {rounds} rounds")
-    print(f"{'':<14}{'echo/s':>9}{'of ours':>9}{'no-op/s':>10}{'of ours':>9}{'one echo':>11}")
+            trips = await round_trips(contenders, bench.of(ONE_BY_ONE, ONE_BY_ONE, 3))
+    table = bench.table(
+        f"{tasks:,} tasks, {PROCESSORS} processors, medians of {rounds} rounds",
+        *("contender", "echo/s", "of ours", "no-op/s", "of ours", "one echo, ms"),
+    )
     for name in contenders:
-        print(
-            f"{name:<14}{statistics.median(echo[name]):9,.0f}{share(echo, name):9.0%}"
-            f"{statistics.median(no_op[name]):10,.0f}{share(no_op, name):9.0%}"
-            f"{trips[name]:8.1f} ms"
+        table.add(
+            name,
+            statistics.median(echo[name]),
+            share(echo, name),
+            statistics.median(no_op[name]),
+            share(no_op, name),
+            trips[name],
         )
 
 
@@ -221,20 +227,22 @@ def share(rates: dict[str, list[float]], name: str) -> float:
     return statistics.median(one / ours for one, ours in pairs)
 
 
-def main() -> None:
-    """Reads the command line, brings the cluster up and measures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="1,000 tasks, 3 rounds")
+def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=int, help=f"in each round; default {COMMANDS:,}")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}")
-    given = parser.parse_args()
+
+
+def main() -> None:
+    """Read the command line, bring the cluster up and measure."""
+    bench = Benchmark(__file__, __doc__, _options)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    tasks = given.tasks or (QUICK_COMMANDS if given.quick else COMMANDS)
-    rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
+    tasks = bench.given.tasks or bench.of(COMMANDS, QUICK_COMMANDS, 20)
+    rounds = bench.given.rounds or bench.of(ROUNDS, QUICK_ROUNDS, 1)
     with tempfile.TemporaryDirectory(prefix="bursar-benchmark-") as name:
         folder = Path(name)
         with dask_cluster(folder) as address:
-            asyncio.run(measure(folder, address, tasks, rounds))
+            asyncio.run(measure(bench, folder, address, tasks, rounds))
+    bench.write()
 
 
 if __name__ == "__main__":

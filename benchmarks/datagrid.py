@@ -18,11 +18,11 @@ The folder of reference data may also be named by ``BURSAR_DATA``.
 
 import argparse
 import os
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
+from figures import Benchmark
 
 from bursar.broker.directory.hierarchy import Level
 from bursar.model.site import SiteFacts
@@ -94,39 +94,46 @@ def run(load: Load, peaks: dict[int, int], choice: str, *, share: float) -> tupl
     return outcome, clock
 
 
-def main() -> None:
-    """Reads the command line, simulates, prints the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("BURSAR_DATA", DATA)))
     parser.add_argument("--choice", nargs="+", default=["completion", "best", "stochastic"])
     parser.add_argument("--scarce", action="store_true", help="a quarter of the processors")
     parser.add_argument("--jobs", type=int, help="only so many, the first")
-    given = parser.parse_args()
+
+
+def main() -> None:
+    """Read the command line, simulate, write the table."""
+    bench = Benchmark(__file__, __doc__, _options)
+    given = bench.given
     path = given.data / LOG
     if not path.is_file():
-        sys.exit(f"no reference data at {path}")
-    load, peaks = read(path, given.jobs)
+        bench.skip(f"the log of the grid: no reference data at {path}")
+        bench.write()
+        return
+    load, peaks = read(path, given.jobs or bench.of(None, 20_000, 300))
     share = 0.25 if given.scarce else 1.0
-    print(
-        f"{len(load)} jobs, {len(peaks)} sites, "
-        f"{sum(max(1, round(p * share)) for p in peaks.values())} processors"
-    )
-    print(
-        f"{'choice':12}{'seconds':>9}{'us/job':>8}{'last/first':>12}{'mean wait':>12}"
-        f"{'95 % wait':>12}{'events':>10}"
+    processors = sum(max(1, round(p * share)) for p in peaks.values())
+    table = bench.table(
+        f"{len(load):,} jobs, {len(peaks)} sites, {processors:,} processors",
+        *("choice", "s", "us a job", "last/first tenth", "mean wait, s", "95 % wait, s", "events"),
+        "met",
     )
     for choice in given.choice:
         outcome, clock = run(load, peaks, choice, share=share)
         took = time.perf_counter() - clock.marks[0]
         tenths = np.diff(clock.marks)
-        drift = tenths[-1] / tenths[0]
-        met = took < SECONDS and drift < DRIFT
-        print(
-            f"{choice:12}{took:9.1f}{took / len(load) * 1e6:8.0f}{drift:12.2f}"
-            f"{outcome.waits.mean():10.0f} s{np.quantile(outcome.waits, 0.95):10.0f} s"
-            f"{outcome.events:10}  {'met' if met else 'MISSED'}",
-            flush=True,
+        drift = float(tenths[-1] / tenths[0])
+        table.add(
+            choice,
+            took,
+            took / len(load) * 1e6,
+            drift,
+            float(outcome.waits.mean()),
+            float(np.quantile(outcome.waits, 0.95)),
+            int(outcome.events),
+            took < SECONDS and drift < DRIFT,
         )
+    bench.write()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ Use::
     python benchmarks/directory.py [--quick]
 """
 
-import argparse
 import gc
 import heapq
 import itertools
@@ -28,6 +27,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
+from figures import Benchmark, Figure, Table
 
 from bursar.broker.directory.directory import Directory
 from bursar.broker.directory.hierarchy import Level, hierarchy
@@ -61,11 +61,13 @@ def rate(work: Callable[[], int]) -> float:
     return pieces / (time.perf_counter() - began)
 
 
-def show(what: str, ours: Callable[[], int], limit: Callable[[], int], rounds: int = 3) -> None:
-    """The best of some turns of both."""
+def show(
+    table: Table, what: str, ours: Callable[[], int], limit: Callable[[], int], rounds: int = 3
+) -> None:
+    """Add the best of some turns of both to a table."""
     found = [(rate(limit), rate(ours)) for _ in range(rounds)]
     bare, our = max(b for b, _ in found), max(o for _, o in found)
-    print(f"{what:44}{1e6 / our:12.2f} us{1e6 / bare:12.2f} us{bare / our:9.2g} times", flush=True)
+    table.add(what, 1e6 / our, 1e6 / bare, bare / our)
 
 
 def repeat(call: Callable[[], object], times: int) -> int:
@@ -75,7 +77,7 @@ def repeat(call: Callable[[], object], times: int) -> int:
     return times
 
 
-def show_reading(times: int) -> None:
+def show_reading(table: Table, times: int) -> None:
     """Of an index of many sites."""
     clock = Clock()
     directory = Directory(clock=clock)
@@ -84,11 +86,13 @@ def show_reading(times: int) -> None:
     statuses = dict(directory.read().statuses)
     clock.now = 5.0
     show(
+        table,
         f"read, {SITES:,} sites, one of them; a dict",
         lambda: repeat(lambda: directory.read()["site-77"], times),
         lambda: repeat(lambda: statuses["site-77"], times),
     )
     show(
+        table,
         "ages of all; a dict of them",
         lambda: repeat(lambda: directory.read().ages, times // 100),
         lambda: repeat(lambda: {s.site: 5.0 - s.at for s in statuses.values()}, times // 100),
@@ -101,7 +105,12 @@ def show_reading(times: int) -> None:
             directory.read()
         return times // 100
 
-    show("a message, then a look; a copy", changing, lambda: repeat(lambda: dict(statuses), 1000))
+    show(
+        table,
+        "a message, then a look; a copy",
+        changing,
+        lambda: repeat(lambda: dict(statuses), 1000),
+    )
 
 
 def messages(count: int) -> Iterator[SiteStatus]:
@@ -109,7 +118,7 @@ def messages(count: int) -> Iterator[SiteStatus]:
     return (said(i % FEW, float(i)) for i in range(count))
 
 
-def show_publishing(times: int) -> None:
+def show_publishing(table: Table, times: int) -> None:
     """By few sites, often."""
     clock = Clock()
 
@@ -126,7 +135,7 @@ def show_publishing(times: int) -> None:
             known[status.site] = status
         return times
 
-    show(f"publish, {FEW} sites; a dict", publish, store)
+    show(table, f"publish, {FEW} sites; a dict", publish, store)
 
     def rounds(levels: int) -> int:
         sources = {f"site-{i}": lambda i=i: said(i, clock.now) for i in range(FEW)}
@@ -145,11 +154,11 @@ def show_publishing(times: int) -> None:
             known[i % FEW] = said(i % FEW, float(i))
         return times
 
-    show("asked in rounds; asked and stored", lambda: rounds(1), ask)
-    show("over three levels; asked and stored", lambda: rounds(3), ask)
+    show(table, "asked in rounds; asked and stored", lambda: rounds(1), ask)
+    show(table, "over three levels; asked and stored", lambda: rounds(3), ask)
 
 
-def show_element(jobs: int) -> None:
+def show_element(bench: Benchmark, table: Table, jobs: int) -> None:
     """Jobs as they come and go, the queue never empty."""
     rng = np.random.default_rng(1)
     seconds = rng.exponential(1000.0, jobs).tolist()
@@ -179,23 +188,25 @@ def show_element(jobs: int) -> None:
         return count
 
     show(
+        table,
         "a job through an element, asked; anew",
         partial(through, "kept", jobs, anew=False),
         partial(through, "anew", jobs // 20, anew=True),
     )
     first, *_, last = spent["kept"]
-    print(f"the last tenth of {jobs:,} jobs took {last / first:.2f} times the first")
+    growth = Figure(f"last tenth of {jobs:,} jobs / first", last / first, "")
+    bench.figures("growth of the computing element", [growth])
 
 
 def main() -> None:
-    """Reads the command line and prints the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    times = 20_000 if parser.parse_args().quick else 200_000
-    print(f"{'':44}{'ours':>15}{'limit':>15}{'ratio':>15}")
-    show_reading(times)
-    show_publishing(times * 5)
-    show_element(times)
+    """Read the command line and measure."""
+    bench = Benchmark(__file__, __doc__)
+    times = bench.of(200_000, 20_000, 10_000)
+    table = bench.table("a single operation", "what; its limit", "ours, us", "limit, us", "times")
+    show_reading(table, times)
+    show_publishing(table, times * 5 if bench.size != "smallest" else times)
+    show_element(bench, table, times)
+    bench.write()
 
 
 if __name__ == "__main__":

@@ -6,13 +6,11 @@ workers, each starting ``/bin/echo`` and reading its pipe, and nothing else. It
 and the dispatcher take turns, so that whatever else the machine does meets
 both alike; the ratio is the figure to trust, the rates are this machine's.
 
-    python benchmarks/dispatch.py [--quick] [--json FILE]
+    python benchmarks/dispatch.py [--quick | --smallest] [--json FILE]
 """
 
-import argparse
 import asyncio
 import gc
-import json
 import os
 import statistics
 import subprocess
@@ -21,11 +19,13 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from figures import Benchmark, Figure, at_least, at_most
+
+from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.guard import Unlimited
 from bursar.dispatch.journal import Journal, Record
 from bursar.dispatch.launch import Endpoint, LocalWorkers
@@ -39,34 +39,6 @@ WORKERS = 2
 RUN = f"benchmark-{os.getpid()}"
 ECHO: tuple[Step, ...] = (Exec(("/bin/echo", "hello")),)
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Figure:
-    """
-    One measured number, and what it should be.
-
-    Parameters
-    ----------
-    met
-        Whether it is; None where there is no aim.
-    """
-
-    name: str
-    value: float
-    unit: str
-    aim: str = ""
-    met: bool | None = None
-
-
-def at_least(name: str, value: float, aim: float, unit: str = "") -> Figure:
-    """A figure that should not be smaller."""
-    return Figure(name, value, unit, f">= {aim:g}", value >= aim)
-
-
-def at_most(name: str, value: float, aim: float, unit: str = "") -> Figure:
-    """A figure that should not be larger."""
-    return Figure(name, value, unit, f"<= {aim:g}", value <= aim)
 
 
 # The bare loop.
@@ -184,7 +156,9 @@ async def dispatching_to_pilots(tasks: Sequence[Task]) -> AsyncIterator[Dispatch
                 path.touch(0o600)
                 path.write_bytes(
                     await dispatcher.door.credential(
-                        lease=f"lease-{number}", site="far", host="127.0.0.1", processors=1
+                        PilotTerms(
+                            lease=f"lease-{number}", site="far", host="127.0.0.1", processors=1
+                        )
                     )
                 )
                 command = [sys.executable, "-P", "-m", "bursar.provisioning.pilot", str(path)]
@@ -306,7 +280,7 @@ def processor_seconds(pid: int) -> float:
 
 def measure_memory(tasks: int) -> list[Figure]:
     """Resident memory of a dispatcher beyond the tasks it was given, in a fresh process."""
-    command = [sys.executable, __file__, "--part", "memory", "--tasks", str(tasks)]
+    command = [sys.executable, __file__, "--part", str(tasks)]
     grown = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return [at_most("memory of a queued task", grown / tasks, 500, "bytes")]
 
@@ -377,42 +351,28 @@ async def measure_resuming(tasks: int) -> list[Figure]:
     return [at_most(f"resuming a run of {tasks} tasks", seconds, 5.0, "s")]
 
 
-def show(figures: Sequence[Figure]) -> None:
-    """The table."""
-    for figure in figures:
-        verdict = {None: "", True: "met", False: "MISSED"}[figure.met]
-        print(
-            f"{figure.name:34} {figure.value:12,.4g} {figure.unit:6} {figure.aim:>12} {verdict}",
-            flush=True,
-        )
-
-
 def main() -> None:
-    """Measures one thing after the other."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--part", choices=["memory"], help=argparse.SUPPRESS)
-    parser.add_argument("--tasks", type=int, default=100_000, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.part == "memory":
-        print(grow(given.tasks))
+    """Measure one thing after the other."""
+    if "--part" in sys.argv:
+        print(grow(int(sys.argv[-1])))
         return
-    few = 10 if given.quick else 1
-    figures: list[Figure] = []
-    for part in (
-        lambda: asyncio.run(measure_echo(20_000 // few, 10)),
-        lambda: asyncio.run(measure_nothing(100_000, 5 if few == 1 else 2)),
-        lambda: asyncio.run(measure_round_trip(500 // few)),
-        lambda: asyncio.run(measure_idle(10.0 / few + 1)),
-        lambda: measure_memory(100_000),
-        lambda: asyncio.run(measure_resuming(100_000)),
-    ):
-        found = part()
-        show(found)
-        figures += found
-    if given.json is not None:
-        given.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    bench = Benchmark(__file__, __doc__)
+    echoes, turns = bench.of((20_000, 10), (2_000, 10), (40, 2))
+    tasks = bench.of(100_000, 100_000, 1_000)
+    rounds = bench.of(5, 2, 1)
+    trips = bench.of(500, 50, 5)
+    idle = bench.of(11.0, 2.0, 0.2)
+    for title, part in (
+        (f"{echoes:,} /bin/echo, {WORKERS} workers, output captured",
+         lambda: asyncio.run(measure_echo(echoes, turns))),
+        (f"{tasks:,} tasks without a program", lambda: asyncio.run(measure_nothing(tasks, rounds))),
+        (f"{trips:,} round trips", lambda: asyncio.run(measure_round_trip(trips))),
+        ("nothing to do", lambda: asyncio.run(measure_idle(idle))),
+        (f"{tasks:,} queued tasks", lambda: measure_memory(tasks)),
+        ("resuming", lambda: asyncio.run(measure_resuming(tasks))),
+    ):  # fmt: skip
+        bench.figures(title, part())
+    bench.write()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ import random
 import time
 from collections.abc import Callable
 
+from figures import Benchmark
+
 from bursar.model.topology import Topology
 from bursar.model.wire import Wire
 from bursar.simulation.clock import VirtualLoop
@@ -133,9 +135,11 @@ def seconds(call: Callable[[], float]) -> tuple[float, float]:
     return time.perf_counter() - began, found
 
 
-def show_networks() -> None:
+def show_networks(bench: Benchmark, share: int) -> None:
     """Transfers a second by sites and flows at once."""
-    print("sites   at once   transfers/s    aim 1,667")
+    table = bench.table(
+        "transfers over shared networks", "sites", "at once", "transfers/s", "aim, /s", "met"
+    )
     for sites, at_once, transfers in (
         (16, 10, 50_000),
         (16, 100, 50_000),
@@ -146,15 +150,18 @@ def show_networks() -> None:
         (170, 5000, 10_000),
     ):
         topology = backbone(sites)
+        transfers = max(100, transfers // share)
         work = draws(topology, transfers)
         took, _ = seconds(lambda t=topology, w=work, n=at_once: ours(t, w, n))  # type: ignore[misc]
         speed = transfers / took
-        print(f"{sites:5}{at_once:10,}{speed:14,.0f}    {'met' if speed >= AIM else 'MISSED'}")
+        table.add(f"{sites}", at_once, speed, AIM, speed >= AIM)
 
 
-def show_plain() -> None:
+def show_plain(bench: Benchmark, share: int) -> None:
     """Against plain Python."""
-    print("\nsites   at once   plain, transfers/s   ours over it")
+    table = bench.table(
+        "against plain Python", "sites", "at once", "plain, transfers/s", "ours over it"
+    )
     for sites, at_once, transfers in (
         (16, 10, 1000),
         (16, 100, 1000),
@@ -162,19 +169,23 @@ def show_plain() -> None:
         (170, 1000, 1100),
     ):
         topology = backbone(sites)
+        transfers = max(100, transfers // share)
         work = draws(topology, transfers)
         slow, expected = seconds(lambda t=topology, w=work, n=at_once: plain(t, w, n))  # type: ignore[misc]
         fast, found = seconds(lambda t=topology, w=work, n=at_once: ours(t, w, n))  # type: ignore[misc]
         if not math.isclose(found, expected, rel_tol=1e-6):
             raise SystemExit(f"they differ: {found} and {expected} s of simulated time")
-        print(f"{sites:5}{at_once:10,}{transfers / slow:21,.0f}{slow / fast:15.0f}")
+        table.add(f"{sites}", at_once, transfers / slow, slow / fast)
 
 
 def main() -> None:
-    """Both tables."""
+    """Measure both tables."""
+    bench = Benchmark(__file__, __doc__)
     ours(backbone(4), draws(backbone(4), 10), 2)  # compiles
-    show_networks()
-    show_plain()
+    share = bench.of(1, 10, 1_000)
+    show_networks(bench, share)
+    show_plain(bench, share)
+    bench.write()
 
 
 if __name__ == "__main__":

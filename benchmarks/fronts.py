@@ -22,12 +22,13 @@ peer
 
 Use::
 
-    python benchmarks/fronts.py [searches] [exact] [hpdc07] [speed] [peer] [--quick]
+    python benchmarks/fronts.py [searches] [exact] [hpdc07] [speed] [peer] [--quick | --smallest]
 
 Without names, all but ``exact`` and ``peer``. Every instance is made from its seed, which is
 its number.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -38,6 +39,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from figures import Benchmark, Figure, Table
 
 from bursar.model.goal import Goal
 from bursar.model.link import Link
@@ -64,23 +66,23 @@ HERE = Path(__file__).parent
 SITES = {"a": 10, "b": 20, "c": 30, "d": 40}
 
 
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
+
+
 def main() -> None:
-    """The tables named."""
-    tables = {
-        "searches": searches,
-        "exact": exact,
-        "hpdc07": hpdc07,
-        "speed": speed,
-        "peer": peer,
-    }
-    named = [word for word in sys.argv[1:] if word != "--quick"]
-    unknown = [word for word in named if word not in tables]
-    if unknown:
-        sys.exit(f"expected {', '.join(tables)} or --quick, got {' '.join(unknown)}")
-    quick = "--quick" in sys.argv
-    for name in named or ["searches", "hpdc07", "speed"]:
-        tables[name](quick)
-        print()
+    """Measure the tables named."""
+    if "plain-heft" in sys.argv:
+        _plain_heft(int(sys.argv[-1]))
+        return
+    bench = Benchmark(__file__, __doc__, _options)
+    named = bench.given.tables or ["searches", "hpdc07", "speed"]
+    for name in named:
+        if name not in TABLES:
+            sys.exit(f"expected {', '.join(TABLES)}, got {name}")
+    for name in named:
+        TABLES[name](bench)
+    bench.write()
 
 
 def instance(seed: int) -> Problem:
@@ -132,14 +134,16 @@ def _one_after_the_other(
     return slots
 
 
-def searches(quick: bool) -> None:
+def searches(bench: Benchmark) -> None:
     """Hypervolume, scaled to the box of all fronts found."""
-    schedules, instances = 5000, 6 if quick else 30
-    size = 50
+    schedules, instances, size = bench.of((5000, 30, 50), (5000, 6, 50), (40, 1, 10))
     methods: dict[str, tuple[Callable[[Search], None], Limits]] = {
         "moga": (moga, Limits(population=size, generations=schedules // size - 1)),
         "nsga2": (nsga2, Limits(population=size, generations=schedules // size - 1)),
-        "ga": (lambda s: genetic(s, Goal()), Limits(population=size, generations=99)),
+        "ga": (
+            lambda s: genetic(s, Goal()),
+            Limits(population=size, generations=schedules // size - 1),
+        ),
         "auto": (elitist, Limits(evaluations=schedules)),
     }
     volumes: dict[str, list[float]] = {name: [] for name in methods}
@@ -155,23 +159,27 @@ def searches(quick: bool) -> None:
         for name, front in points.items():
             box = float(np.prod(worst - least))
             volumes[name].append(hypervolume(front, worst.tolist()) / box)
-    print(f"searches: {instances} instances, {schedules} schedules each")
-    print(f"{'':>8} {'quartile':>9} {'median':>7} {'quartile':>9} {'best in':>8}")
+    table = bench.table(
+        f"searches: {instances} instances, {schedules} schedules each, scaled hypervolume",
+        *("method", "quartile", "median", "quartile", "best in, %"),
+    )
     best = np.argmax([volumes[name] for name in methods], axis=0)
     for k, name in enumerate(methods):
         low, middle, high = np.quantile(volumes[name], (0.25, 0.5, 0.75))
-        print(f"{name:>8} {low:>9.3f} {middle:>7.3f} {high:>9.3f} {(best == k).mean():>8.0%}")
+        table.add(name, float(low), float(middle), float(high), 100 * float((best == k).mean()))
 
 
-def exact(quick: bool) -> None:
+def exact(bench: Benchmark) -> None:
     """Makespan on everything, and cost at 1.1, 1.3 and 1.6 times the fastest makespan."""
     from bursar.planning.exact import polish
 
-    seconds = 20.0 if quick else 60.0
-    print(f"auto against CP-SAT ({seconds:g} s each, two threads, HEFT's schedule as the hint)")
-    print(f"{'seed':>4} {'question':>20} {'auto':>10} {'CP-SAT':>10} {'proven':>10} {'excess':>8}")
+    seconds = bench.of(60.0, 20.0, 1.0)
+    table = bench.table(
+        f"auto against CP-SAT ({seconds:g} s each, two threads, HEFT's schedule as the hint)",
+        *("question", "seed", "auto", "CP-SAT", "proven", "excess, %"),
+    )
     excesses: dict[str, list[float]] = {"makespan": [], "cost": []}
-    for seed in range(2 if quick else 6):
+    for seed in range(bench.of(6, 2, 1)):
         problem = instance(seed)
         search = Search(Evaluator(problem, Policy()), Limits())
         elitist(search)
@@ -179,7 +187,9 @@ def exact(quick: bool) -> None:
         hint = schedule(problem, problem.everything)
         found = polish(problem, minimise="makespan", hint=hint, time_limit=seconds, workers=2)
         assert found is not None
-        _compare(seed, "makespan", points[0, 0], found.makespan, found.bound, excesses["makespan"])
+        _compare(
+            table, seed, "makespan", points[0, 0], found.makespan, found.bound, excesses["makespan"]
+        )
         for factor in (1.1, 1.3, 1.6):
             deadline = float(hint.makespan * factor)
             ours = points[points[:, 0] <= deadline, 1].min()
@@ -193,35 +203,52 @@ def exact(quick: bool) -> None:
             )
             assert found is not None
             what = f"cost in {factor} x HEFT"
-            _compare(seed, what, ours, found.cost, found.bound, excesses["cost"])
-    for what, values in excesses.items():
-        print(f"{what}: median excess {np.median(values):+.1%}, worst {max(values):+.1%}")
+            _compare(table, seed, what, ours, found.cost, found.bound, excesses["cost"])
+    bench.figures(
+        "excess of auto over CP-SAT",
+        [
+            figure
+            for what, values in excesses.items()
+            for figure in (
+                Figure(f"{what}, median", 100 * float(np.median(values)), "%"),
+                Figure(f"{what}, worst", 100 * float(max(values)), "%"),
+            )
+        ],
+    )
 
 
 def _compare(
-    seed: int, what: str, ours: float, theirs: float, bound: float | None, kept: list[float]
+    table: Table,
+    seed: int,
+    what: str,
+    ours: float,
+    theirs: float,
+    bound: float | None,
+    kept: list[float],
 ) -> None:
     kept.append(ours / theirs - 1)
-    proven = "" if bound is None else f"{bound:.0f}"
-    print(f"{seed:>4} {what:>20} {ours:>10.0f} {theirs:>10.0f} {proven:>10} {kept[-1]:>+8.1%}")
+    table.add(what, seed, float(ours), float(theirs), bound, 100 * float(kept[-1]))
 
 
-def hpdc07(quick: bool) -> None:
+def hpdc07(bench: Benchmark) -> None:
     """Section 3: 124 slots, 100 tasks of 100 s on average, transfers as long."""
-    repetitions = 5 if quick else 20
+    repetitions = bench.of(20, 5, 1)
+    population, generations = bench.of((50, 50), (50, 50), (6, 2))
     problems = [slots_and_tasks(seed) for seed in range(repetitions)]
 
     found = []
     for problem in problems:
-        limits = Limits(population=50, generations=50)
+        limits = Limits(population=population, generations=generations)
         search = Search(Evaluator(problem, Policy(), whole=True), limits)
         moga(search)
         found.append((len(search.points), len(search.archive)))
     feasible, front = np.array(found).T
-    print(
-        f"hpdc07, section 3, {repetitions} instances: MOGA 50 x 50 meets {_spread(feasible)} "
-        f"feasible plans, {_spread(front)} Pareto (paper: 1,742 and 40)"
+    table = bench.table(
+        f"HPDC 2007, section 3, {repetitions} instances",
+        *("what", "mean", "standard deviation", "paper"),
     )
+    _spread(table, f"feasible plans, MOGA {population} x {generations}", feasible, 1742)
+    _spread(table, f"Pareto plans, MOGA {population} x {generations}", front, 40)
 
     names: list[Scheduler] = ["heft", "greedy", "minmin", "maxmin"]
     surviving = {name: [] for name in names}  # type: dict[str, list[int]]
@@ -229,7 +256,7 @@ def hpdc07(quick: bool) -> None:
         fronts = {}
         for name in names:
             policy = Policy(scheduler=name)
-            limits = Limits(population=50, generations=20)
+            limits = Limits(population=population, generations=min(20, generations))
             search = Search(Evaluator(problem, policy, whole=True), limits)
             moga(search)
             fronts[name] = search.archive.points
@@ -238,23 +265,24 @@ def hpdc07(quick: bool) -> None:
         kept = owners[nondominated(together)]
         for name in names:
             surviving[name].append(int((kept == name).sum()))
-    print("plans that survive, by scheduler: " + ", ".join(
-        f"{name} {_spread(np.array(counts))}" for name, counts in surviving.items()
-    ))  # fmt: skip
+    for name, counts in surviving.items():
+        _spread(table, f"plans that survive, {name}", np.array(counts), None)
 
-    shapes = {"10 x 100": (10, 100), "32 x 32": (32, 32), "100 x 10": (100, 10)}
+    many = bench.of(((10, 100), (32, 32), (100, 10)), ((10, 100), (32, 32), (100, 10)), ((4, 2),))
+    shapes = {f"{size} x {rounds}": (size, rounds) for size, rounds in many}
     points = {"1 point": 1, "2 points": 2, "3 points": 3}
     for title, choices in (
         ("population x generations", {k: (*v, 2) for k, v in shapes.items()}),
-        ("crossover, 50 x 20", {k: (50, 20, v) for k, v in points.items()}),
+        (
+            f"crossover, {population} x {min(20, generations)}",
+            {k: (population, min(20, generations), v) for k, v in points.items()},
+        ),
     ):
         volumes: dict[str, list[float]] = {name: [] for name in choices}
         for problem in problems:
             fronts = {}
-            for name, (population, generations, cuts) in choices.items():
-                limits = Limits(
-                    population=population, generations=generations, crossover_points=cuts
-                )
+            for name, (size, rounds, cuts) in choices.items():
+                limits = Limits(population=size, generations=rounds, crossover_points=cuts)
                 search = Search(Evaluator(problem, Policy(), whole=True), limits)
                 moga(search)
                 fronts[name] = search.archive.points
@@ -263,72 +291,73 @@ def hpdc07(quick: bool) -> None:
             for name, front_points in fronts.items():
                 box = float(np.prod(worst - least))
                 volumes[name].append(hypervolume(front_points, worst.tolist()) / box)
-        print(f"{title}, hypervolume: " + ", ".join(
-            f"{name} {np.mean(v):.3f} +- {np.std(v):.3f}" for name, v in volumes.items()
-        ))  # fmt: skip
+        for name, values in volumes.items():
+            _spread(table, f"hypervolume, {title}, {name}", np.array(values), None)
 
 
-def _spread(values: np.ndarray) -> str:
-    return f"{values.mean():.0f} +- {values.std():.0f}"
+def _spread(table: Table, what: str, values: np.ndarray, paper: float | None) -> None:
+    table.add(what, float(values.mean()), float(values.std()), paper)
 
 
-def speed(quick: bool) -> None:
+def speed(bench: Benchmark) -> None:
     """Times after the first call; the least of a few."""
     began = time.perf_counter()
     schedule(instance(0), instance(0).everything)
-    print(
-        f"speed; first call, compiling or loading the kernels: {time.perf_counter() - began:.1f} s"
-    )
-    for title, wide in (("CyberShake, 8,039 tasks", 288), ("the same, all serial", 1)):
+    table = bench.table("times after the first call", "what", "ms", "makespan above the bound, %")
+    table.add("first call, compiling or loading", 1000 * (time.perf_counter() - began), None)
+    repeats = bench.of(20, 20, 1)
+    cases = (("CyberShake, 8,039 tasks", 288), ("the same, all serial", 1))
+    for title, wide in cases if bench.size != "smallest" else ():
         rng = np.random.default_rng(1)
         workflow = cybershake(rng, spread=0.4, wide=wide)
         problem = build_problem(workflow, [_busy_cluster(rng, stretch=3 if wide > 1 else 1)])
         made = schedule(problem, problem.everything)
         bound = makespan_bound(problem)
         one = Evaluator(problem, Policy(), threads=1)
-        took = _least(lambda e=one, p=problem: e.evaluate(p.everything[None, :]), 20)
-        print(
-            f"{title}: one HEFT evaluation {1000 * took:.1f} ms, "
-            f"makespan {made.makespan / bound - 1:.2%} above the bound"
-        )
+        took = _least(lambda e=one, p=problem: e.evaluate(p.everything[None, :]), repeats)
+        above = 100 * (made.makespan / bound - 1)
+        table.add(f"{title}: one HEFT evaluation", 1000 * took, float(above))
         for threads in (1, 2):
 
             def run(p: Problem = problem, n: int = threads) -> None:
                 moga(Search(Evaluator(p, Policy(), threads=n), Limits()))
 
-            print(f"  MOGA 10 x 10, {threads} thread(s): {_least(run, 2):.2f} s")
-    workflow = layered(np.random.default_rng(1), tasks=500, depth=22, mean_transfer=100.0)
+            table.add(f"{title}: MOGA 10 x 10, {threads} thread(s)", 1000 * _least(run, 2), None)
+    tasks = bench.of(500, 500, 60)
+    workflow = layered(np.random.default_rng(1), tasks=tasks, depth=22, mean_transfer=100.0)
+    limits = bench.of(Limits(), Limits(), Limits(population=4, generations=2))
     for title, fine in (("coarse slots", False), ("slots of one processor", True)):
         problem = build_problem(workflow, _sites_of_slots(np.random.default_rng(2), fine))
 
         def evolve(p: Problem = problem) -> None:
-            search = Search(Evaluator(p, Policy(scheduler="list"), threads=1), Limits())
+            search = Search(Evaluator(p, Policy(scheduler="list"), threads=1), limits)
             genetic(search, Goal())
 
-        print(
-            f"genetic algorithm 50 x 20, 500 tasks, {problem.n_slots} {title}, one thread: "
-            f"{_least(evolve, 1):.2f} s"
-        )
-    print("growth, one HEFT schedule of serial tasks on 100 levels:")
-    for tasks, slots in ((1000, 100), (10_000, 1000), (100_000, 10_000)):
+        what = f"genetic algorithm, {tasks} tasks, {problem.n_slots} {title}"
+        table.add(what, 1000 * _least(evolve, 1), None)
+    grown = ((1000, 100), (10_000, 1000), (100_000, 10_000))
+    for tasks, slots in bench.of(grown, grown[:2], ((200, 20),)):
         rng = np.random.default_rng(3)
         many = layered(rng, tasks=tasks, depth=100)
         offered = tuple(_one_after_the_other(rng, "s", 400, slots, gap=30.0))
         problem = build_problem(many, [SiteFacts(name="s", processors=400, slots=offered)])
         took = _least(lambda p=problem: schedule(p, p.everything), 2)
-        complete = schedule(problem, problem.everything).complete
-        print(f"  {tasks:>7} tasks, {slots:>6} slots: {1000 * took:9.1f} ms, complete {complete}")
+        assert schedule(problem, problem.everything).complete
+        table.add(f"one HEFT schedule, {tasks:,} serial tasks, {slots:,} slots", 1000 * took, None)
 
 
-def peer(quick: bool) -> None:
+def peer(bench: Benchmark) -> None:
     """One after the other; SAGA and the plain kernels once, ours the least of twenty."""
     from compare_dispatch import interpreter
 
-    tasks = 300 if quick else 1000
+    tasks = bench.of(1000, 300, 30)
     problem = _always_free(tasks)
     ours = _least(lambda: schedule(problem, problem.everything), 20)
     makespan = schedule(problem, problem.everything).makespan
-    print(f"HEFT, {tasks} serial tasks, 100 processors: {1000 * ours:.1f} ms, {makespan:.0f} s")
+    table = bench.table(
+        f"HEFT, {tasks} serial tasks, 100 processors", "who", "s", "of ours", "makespan, s"
+    )
+    table.add("ours", ours, 1.0, float(makespan))
     parents = np.repeat(np.arange(tasks), np.diff(problem.parent_start))
     work = {
         "runtimes": problem.runtimes[:, 0].tolist(),
@@ -345,7 +374,7 @@ def peer(quick: bool) -> None:
     )
     for name, told in (("SAGA 2.0.2", theirs), ("the kernels as plain Python", plain)):
         seconds = told["seconds"]
-        print(f"  {name}: {seconds:.2f} s, {seconds / ours:,.0f} times; {told['makespan']:.0f} s")
+        table.add(name, seconds, seconds / ours, told["makespan"])
 
 
 def _told(argv: list[str], env: dict[str, str] | None = None) -> dict[str, float]:
@@ -417,8 +446,14 @@ def _least(work: Callable[[], object], times: int) -> float:
     return min(took)
 
 
+TABLES: dict[str, Callable[[Benchmark], None]] = {
+    "searches": searches,
+    "exact": exact,
+    "hpdc07": hpdc07,
+    "speed": speed,
+    "peer": peer,
+}
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["plain-heft"]:
-        _plain_heft(int(sys.argv[2]))
-    else:
-        main()
+    main()

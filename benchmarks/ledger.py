@@ -10,45 +10,21 @@ figure to trust, the rates are this machine's.
     python benchmarks/ledger.py [--quick] [--json FILE]
 """
 
-import argparse
 import gc
-import json
 import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
+
+from figures import Benchmark, Figure, at_least
 
 from bursar.market.accounts import Account, Accounts, Quota
 from bursar.market.book import Book, read_book
 
 USERS = 100
 PLENTY = 10**15
-
-
-@dataclass(frozen=True)
-class Figure:
-    """
-    One measured number, and what it should be.
-
-    Parameters
-    ----------
-    met
-        Whether it is; None where there is no aim.
-    """
-
-    name: str
-    value: float
-    unit: str
-    aim: str = ""
-    met: bool | None = None
-
-
-def at_least(name: str, value: float, aim: float, unit: str) -> Figure:
-    """A figure that should not be smaller."""
-    return Figure(name, value, unit, f">= {aim:g}", value >= aim)
 
 
 def rate(work: Callable[[], int]) -> float:
@@ -197,35 +173,17 @@ def measure_opening(count: int) -> list[Figure]:
         ]
 
 
-def show(figures: Sequence[Figure]) -> None:
-    """The table."""
-    for figure in figures:
-        verdict = {None: "", True: "met", False: "MISSED"}[figure.met]
-        print(
-            f"{figure.name:34} {figure.value:12,.4g} {figure.unit:6} {figure.aim:>12} {verdict}",
-            flush=True,
-        )
-
-
 def main() -> None:
-    """Measures one thing after the other."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    given = parser.parse_args()
-    few = 10 if given.quick else 1
-    rounds = 2 if given.quick else 5
-    figures: list[Figure] = []
-    for part in (
-        lambda: measure_memory(300_000 // few, rounds),
-        lambda: measure_disk(100_000 // few, rounds),
-        lambda: measure_opening(200_000 // few),
-    ):
-        found = part()
-        show(found)
-        figures += found
-    if given.json is not None:
-        given.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    """Measure one thing after the other."""
+    bench = Benchmark(__file__, __doc__)
+    memory, disk, opening = bench.of(
+        (300_000, 100_000, 200_000), (30_000, 10_000, 20_000), (1_000, 1_000, 1_000)
+    )
+    rounds = bench.of(5, 2, 1)
+    bench.figures(f"{memory:,} transfers in memory", measure_memory(memory, rounds))
+    bench.figures(f"{disk:,} durable transfers", measure_disk(disk, rounds))
+    bench.figures(f"a book of {opening:,} transfers", measure_opening(opening))
+    bench.write()
 
 
 if __name__ == "__main__":

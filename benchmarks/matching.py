@@ -21,12 +21,12 @@ Use::
 Times are of the processor, the least of some runs: the machine may be doing other things.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
+from figures import Benchmark, Figure, at_most
 
 from bursar.broker.matchmaking.ads import changing_attributes, constant_attributes
 from bursar.broker.matchmaking.broker import Match, ResourceBroker
@@ -98,18 +98,6 @@ class World:
         )
 
 
-def main() -> None:
-    """All tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="a tenth of the jobs")
-    quick = parser.parse_args().quick
-    show_matching()
-    show_choosing(2_000 if quick else 10_000)
-    show_growth(JOBS // 10 if quick else JOBS)
-
-
 def least(call: Callable[[], object], times: int = 5) -> float:
     """Least processor seconds of so many calls."""
     found = []
@@ -125,9 +113,9 @@ def job(number: int, wide: int = 1, choice: str | None = None) -> Job:
     return Job(number=number, matching=asked, runtime=600.0)
 
 
-def show_matching() -> None:
+def show_matching(bench: Benchmark, many: int, kinds_asked: int) -> None:
     """One job, and many kinds, against many sites."""
-    world = World(MANY)
+    world = World(many)
     rng = np.random.default_rng(3)
     ads = [
         Ad(constant_attributes(site) | changing_attributes(status))
@@ -143,7 +131,7 @@ def show_matching() -> None:
             table.values(parse(RANK), my)
 
     def published() -> None:
-        for i in rng.integers(0, MANY, 100):
+        for i in rng.integers(0, many, 100):
             world.index.tell(world.status(int(i), rng))
         world.broker.choose(job(0))
 
@@ -151,25 +139,28 @@ def show_matching() -> None:
     one = least(lambda: world.broker.choose(job(0, next(wide))))
     again = least(lambda: world.broker.choose(job(0)))
     later = least(published)
-    kinds = least(lambda: [world.broker.choose(job(0, next(wide))) for _ in range(KINDS)], 3)
-    bare_one, bare_kinds = least(lambda: bare(1)), least(lambda: bare(KINDS), 3)
-    print(f"matching, {MANY:,} sites                   ms  bare table   aim")
-    _show("one job, new", one, bare_one, ONE_AIM)
-    _show("another like it", again)
-    _show("after 100 sites have published", later)
-    _show(f"{KINDS} kinds", kinds, bare_kinds, KINDS_AIM)
+    kinds = least(lambda: [world.broker.choose(job(0, next(wide))) for _ in range(kinds_asked)], 3)
+    bare_one, bare_kinds = least(lambda: bare(1)), least(lambda: bare(kinds_asked), 3)
+    table = bench.table(
+        f"matching, {many:,} sites", "what", "ms", "bare table, ms", "aim, ms", "met"
+    )
+    for what, seconds, beside, aim in (
+        ("one job, new", one, bare_one, ONE_AIM),
+        ("another like it", again, None, None),
+        ("after 100 sites have published", later, None, None),
+        (f"{kinds_asked} kinds", kinds, bare_kinds, KINDS_AIM),
+    ):
+        if beside is None or aim is None:
+            table.add(what, 1e3 * seconds, None, None, None)
+        else:
+            table.add(what, 1e3 * seconds, 1e3 * beside, 1e3 * aim, seconds <= aim)
 
 
-def _show(what: str, seconds: float, bare: float | None = None, aim: float | None = None) -> None:
-    beside = "" if bare is None or aim is None else f"  {bare * 1e3:10.2f}  {aim * 1e3:4.0f}"
-    print(f"  {what:32} {seconds * 1e3:8.2f}{beside}")
-
-
-def show_choosing(jobs: int) -> None:
+def show_choosing(bench: Benchmark, jobs: int) -> None:
     """One job after the other at a grid of 170 sites."""
-    print(f"\nchoosing, {GRID} sites, {jobs:,} jobs     us a job, in all")
+    table = bench.table(f"choosing, {GRID} sites, {jobs:,} jobs", "rule", "us a job, in all")
     for rule in CHOICES:
-        print(f"  {rule:32} {_live(World(GRID, rule), jobs)[0] * 1e6:8.1f}")
+        table.add(rule, _live(World(GRID, rule), jobs)[0] * 1e6)
     flying = InFlight(World(GRID).sites)
     said = Said(np.zeros(GRID), np.zeros(GRID), np.full(GRID, 2.0), np.zeros(GRID))
     for number in range(60):
@@ -181,15 +172,15 @@ def show_choosing(jobs: int) -> None:
 
     ask()
     seconds = least(ask) / 1000
-    print(
-        f"  own jobs in flight, of 60           {seconds * 1e6:8.1f}   aim {FLYING_AIM * 1e6:.0f}"
-    )
+    aim = at_most("own jobs in flight, of 60", 1e6 * seconds, 1e6 * FLYING_AIM, "us")
+    bench.figures("jobs of our own that sites cannot have counted", [aim])
 
 
-def show_growth(jobs: int) -> None:
+def show_growth(bench: Benchmark, jobs: int) -> None:
     """Whether later jobs cost more."""
     first, last = _live(World(GRID), jobs)[1:]
-    print(f"\ngrowth, {jobs:,} jobs               last tenth over first: {last / first:.2f}")
+    growth = Figure("last tenth of the jobs / first", last / first, "")
+    bench.figures(f"growth, {jobs:,} jobs", [growth])
 
 
 def _live(world: World, jobs: int) -> tuple[float, float, float]:
@@ -220,6 +211,15 @@ def _live(world: World, jobs: int) -> tuple[float, float, float]:
         (marks[1] - marks[0]) / tenth,
         (marks[10] - marks[9]) / tenth,
     )
+
+
+def main() -> None:
+    """Measure all tables."""
+    bench = Benchmark(__file__, __doc__)
+    show_matching(bench, *bench.of((MANY, KINDS), (MANY, KINDS), (200, 3)))
+    show_choosing(bench, bench.of(10_000, 2_000, 20))
+    show_growth(bench, bench.of(JOBS, JOBS // 10, 200))
+    bench.write()
 
 
 if __name__ == "__main__":

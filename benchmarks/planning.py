@@ -25,7 +25,9 @@ only the synthetic workflows are measured. Times are the least of some runs on
 a machine that may be doing other things too.
 """
 
+import argparse
 import csv
+import itertools
 import json
 import lzma
 import os
@@ -38,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figures import Benchmark, Figure
 
 from bursar.formats.dax import read_dax
 from bursar.model.site import SiteFacts
@@ -66,38 +69,35 @@ SEARCH = 400
 RECORDED = ("Montage_1000", "CyberShake_1000", "Epigenomics_997")
 
 
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("BURSAR_DATA", DEFAULT)))
+
+
 def main() -> None:
-    """All three tables."""
-    if sys.argv[1:] == ["--one-schedule"]:
-        print(json.dumps(_time_of_one(_layers(1_000, 40), repeats=3)))
+    """Measure all three tables."""
+    if "--one-schedule" in sys.argv:
+        print(json.dumps(_time_of_one(_layers(int(sys.argv[-1]), 40), repeats=3)))
         return
-    data = _data_folder()
-    _warm_up()
+    bench = Benchmark(__file__, __doc__, _options)
+    data = bench.given.data if bench.given.data.is_dir() else None
+    _warm_up(bench)
     if data is None:
-        print("quality: skipped, no reference data (name its folder by --data or BURSAR_DATA)\n")
+        bench.skip("quality: no reference data (name its folder by --data or BURSAR_DATA)")
     else:
-        _quality(data)
-    _curves(data)
-    _compiled()
+        _quality(bench, data)
+    _curves(bench, data)
+    _compiled(bench)
+    bench.write()
 
 
-def _data_folder() -> Path | None:
-    if "--data" in sys.argv[1:-1]:
-        folder = Path(sys.argv[sys.argv.index("--data") + 1])
-    elif len(sys.argv) > 1:
-        sys.exit(f"expected [--data FOLDER], got {' '.join(sys.argv[1:])}")
-    else:
-        folder = Path(os.environ.get("BURSAR_DATA", DEFAULT))
-    return folder if folder.is_dir() else None
-
-
-def _warm_up() -> None:
+def _warm_up(bench: Benchmark) -> None:
     began = time.perf_counter()
     trade_off(_layers(20, 4), [CLUSTER])
-    print(f"first call, compiling or loading the kernels: {time.perf_counter() - began:.2f} s\n")
+    seconds = time.perf_counter() - began
+    bench.figures("first call", [Figure("compiling or loading the kernels", seconds, "s")])
 
 
-def _quality(data: Path) -> None:
+def _quality(bench: Benchmark, data: Path) -> None:
     folder = data / "optimal" / "stg"
     graphs = {}
     workflows = {}
@@ -112,8 +112,9 @@ def _quality(data: Path) -> None:
                 graphs[member.name] = build_problem(workflows[member.name], [CLUSTER])
     rows: dict[int, list[tuple[float, ...]]] = {}
     out_of_reach = 0
+    most = bench.of(None, 200, 3)
     with (folder / "stg_optimal.csv").open() as file:
-        for row in csv.DictReader(file):
+        for row in itertools.islice(csv.DictReader(file), most):
             problem, processors = graphs[row["graph"]], int(row["processors"])
             optimum, bought = float(row["optimal_makespan"]), np.array([processors])
             bound = float(makespan_bounds(problem, bought[None, :])[0])
@@ -133,20 +134,19 @@ def _quality(data: Path) -> None:
                     float(searched == optimum),
                 )
             )
-    print("quality, standard task graphs: makespan over the published optimum")
-    print(
-        f"{'processors':>10} {'HEFT':>8} {'worst':>7} {'as listed':>10} {'searched':>9} "
-        f"{'worst':>7} "
-        f"{'HEFT/bound':>11} {'HEFT optimal':>13} {'searched optimal':>17}"
+    table = bench.table(
+        "standard task graphs: makespan over the published optimum",
+        *("processors", "HEFT", "worst", "as listed", "searched", "worst", "HEFT/bound"),
+        *("HEFT optimal, %", "searched optimal, %"),
     )
     for processors, values in sorted(rows.items()):
-        heft, listed, searched, gap, hit, found = np.mean(values, axis=0)
-        worst, _, worst_searched, *_ = np.max(values, axis=0)
-        print(
-            f"{processors:>10} {heft:>8.4f} {worst:>7.3f} {listed:>10.4f} {searched:>9.4f} "
-            f"{worst_searched:>7.3f} {gap:>11.4f} {hit:>13.0%} {found:>17.0%}"
-        )
-    print(f"left out: {out_of_reach}, whose published value is below a proven bound\n")
+        heft, listed, searched, gap, hit, found = map(float, np.mean(values, axis=0))
+        worst, _, worst_searched, *_ = map(float, np.max(values, axis=0))
+        ratios = (heft, worst, listed, searched, worst_searched, gap)
+        shown = (f"{ratio:.4f}" for ratio in ratios)
+        table.add(f"{processors}", *shown, 100 * hit, 100 * found)
+    left_out = Figure("optima below a proven bound, left out", out_of_reach, "")
+    bench.figures("standard task graphs", [left_out])
 
 
 def _searched(workflow: Workflow, processors: int) -> float:
@@ -162,45 +162,59 @@ def _searched(workflow: Workflow, processors: int) -> float:
     return float(search.points[:, 0].min())
 
 
-def _curves(data: Path | None) -> None:
+def _curves(bench: Benchmark, data: Path | None) -> None:
     workflows: dict[str, Workflow] = {}
-    if data is not None:
+    if data is not None and bench.size != "smallest":
         for name in RECORDED:
             path = data / "workflows" / "dax" / f"{name}.xml.xz"
             workflows[name] = read_dax(path).workflow
-    workflows["layers 1,000"] = _layers(1_000, 40)
-    workflows["layers 8,000"] = _layers(8_000, 200)
-    workflows["bag 100,000"] = _bag(100_000)
-    print("curves (time after the first call)")
-    print(
-        f"{'workflow':>16} {'sites':>6} {'curve':>9} {'schedule':>10} "
-        f"{'tried':>6} {'points':>7} {'largest gap':>12}"
+    layers, bags = bench.of(
+        (((1_000, 40), (8_000, 200)), (100_000,)), (((1_000, 40),), (10_000,)), (((40, 8),), (50,))
     )
+    for tasks, width in layers:
+        workflows[f"layers {tasks:,}"] = _layers(tasks, width)
+    for tasks in bags:
+        workflows[f"bag {tasks:,}"] = _bag(tasks)
+    table = bench.table(
+        "curves (time after the first call)",
+        *("workflow", "sites", "curve, s", "schedule, ms", "tried", "points", "largest gap, %"),
+    )
+    repeats = bench.of(3, 1, 1)
     for name, workflow in workflows.items():
         for sites in ([CLUSTER], GRID):
-            curve, front = _least(lambda w=workflow, s=sites: trade_off(w, s), repeats=3)
+            curve, front = _least(lambda w=workflow, s=sites: trade_off(w, s), repeats=repeats)
             one = _time_of_one(workflow, sites)
             gap = max(option.gap or 0.0 for option in front.options)
-            print(
-                f"{name:>16} {len(sites):>6} {curve:>7.2f} s {1000 * one:>7.1f} ms "
-                f"{front.evaluations:>6} {len(front.options):>7} {gap:>12.1%}"
+            table.add(
+                name,
+                len(sites),
+                curve,
+                1000 * one,
+                front.evaluations,
+                len(front.options),
+                100.0 * gap,
             )
-    print()
 
 
-def _compiled() -> None:
+def _compiled(bench: Benchmark) -> None:
+    tasks = bench.of(1_000, 1_000, 40)
     found = subprocess.run(
-        [sys.executable, __file__, "--one-schedule"],
+        [sys.executable, __file__, "--one-schedule", str(tasks)],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
         check=True,
         text=True,
     )
     plain = float(json.loads(found.stdout))
-    compiled = _time_of_one(_layers(1_000, 40))
-    print("compiled (one schedule of 1,000 tasks on 64 processors)")
-    print(f"{'plain Python':>16} {1000 * plain:>8.1f} ms")
-    print(f"{'compiled':>16} {1000 * compiled:>8.1f} ms {plain / compiled:>7.0f} times faster")
+    compiled = _time_of_one(_layers(tasks, 40))
+    bench.figures(
+        f"one schedule of {tasks:,} tasks on 64 processors",
+        [
+            Figure("plain Python", 1000 * plain, "ms"),
+            Figure("compiled", 1000 * compiled, "ms"),
+            Figure("plain Python / compiled", plain / compiled, "times"),
+        ],
+    )
 
 
 def _time_of_one(

@@ -19,10 +19,11 @@ Use::
 Times are of the processor: the machine may be doing other things.
 """
 
-import argparse
 import statistics
 import time
 from dataclasses import dataclass, field, replace
+
+from figures import Benchmark, Table
 
 from bursar.model.demand import Demand
 from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition
@@ -39,33 +40,16 @@ DECIDE_AIM = 1e-3
 """Seconds of one decision."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the workers")
-    args = parser.parse_args()
-    rounds = 20 if args.quick else 200
-    print(f"deciding: {HELD} allocations, {SITES} sites, aim {1000 * DECIDE_AIM:g} ms")
-    for acquisition in ACQUISITIONS:
-        print("   ", decide(acquisition, rounds))
-    workers = WORKERS // 10 if args.quick else WORKERS
-    print(f"joining: {workers:,} workers, aim {JOIN_AIM:g} s")
-    for acquisition in ACQUISITIONS:
-        print("   ", join(acquisition, workers))
-
-
 # Deciding.
 
 
-def decide(acquisition: Acquisition, rounds: int) -> str:
-    """A line of the table."""
+def decide(table: Table, acquisition: Acquisition, rounds: int) -> None:
+    """Add a line of the table."""
     idle = [_decided(acquisition, more=0) for _ in range(rounds)]
     asking = [_decided(acquisition, more=50) for _ in range(rounds)]
     made = asking[0][1]
     quiet, busy = (1000 * statistics.median(t for t, _ in all_) for all_ in (idle, asking))
-    verdict = "met" if max(quiet, busy) < 1000 * DECIDE_AIM else "MISSED"
-    return (
-        f"{acquisition:14} {quiet:6.3f} ms, asking ({made:2} decisions) {busy:6.3f} ms  {verdict}"
-    )
+    table.add(acquisition, quiet, made, busy, max(quiet, busy) < 1000 * DECIDE_AIM)
 
 
 def _decided(acquisition: Acquisition, more: int) -> tuple[float, int]:
@@ -149,8 +133,8 @@ class _Site:
         return begun
 
 
-def join(acquisition: Acquisition, workers: int) -> str:
-    """A line of the table."""
+def join(table: Table, acquisition: Acquisition, workers: int) -> None:
+    """Add a line of the table."""
     rules = Acquiring(acquisition=acquisition, most=workers, max_pending=workers)
     told = SiteView(
         name="site",
@@ -191,10 +175,27 @@ def join(acquisition: Acquisition, workers: int) -> str:
                 pool.asked(site.take(decision, now), decision, now)
     took = time.process_time() - began
     held = sum(a.ready for a in site.allocations.values())
-    return (
-        f"{acquisition:14} {held:7,} workers in {len(site.allocations):6,} requests: "
-        f"{took:7.3f} s, slowest decision {1000 * slowest:8.2f} ms"
+    table.add(acquisition, held, len(site.allocations), took, 1000 * slowest, took <= JOIN_AIM)
+
+
+def main() -> None:
+    """Measure both tables."""
+    bench = Benchmark(__file__, __doc__)
+    rounds = bench.of(200, 20, 2)
+    workers = bench.of(WORKERS, WORKERS // 10, 100)
+    table = bench.table(
+        f"deciding: {HELD} allocations, {SITES} sites, aim {1000 * DECIDE_AIM:g} ms",
+        *("policy", "nothing to ask, ms", "decisions", "asking, ms", "met"),
     )
+    for acquisition in ACQUISITIONS:
+        decide(table, acquisition, rounds)
+    table = bench.table(
+        f"joining: {workers:,} workers, aim {JOIN_AIM:g} s",
+        *("policy", "workers", "requests", "s", "slowest decision, ms", "met"),
+    )
+    for acquisition in ACQUISITIONS:
+        join(table, acquisition, workers)
+    bench.write()
 
 
 if __name__ == "__main__":

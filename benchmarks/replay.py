@@ -15,13 +15,14 @@ The folder of reference data may also be named by ``BURSAR_DATA``.
 import argparse
 import os
 import statistics
-import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from figures import Benchmark
+
 import bursar
-from bursar.formats.replay import replay
+from bursar.formats.replay import replay as replayed
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 AIM = 0.10
@@ -50,7 +51,7 @@ def deviation(case: Case, data: Path) -> tuple[float, float]:
     Planned makespan in seconds, and by which share of it the run was longer.
     """
     recorded = bursar.read_campaign(data / case.file)
-    campaign = replay(recorded, scale=case.scale, size_scale=case.size_scale)
+    campaign = replayed(recorded, scale=case.scale, size_scale=case.size_scale)
     with tempfile.TemporaryDirectory(prefix="bursar-replay-") as folder:
         result = bursar.run(campaign, runs=folder)
         if not result.succeeded:
@@ -60,29 +61,41 @@ def deviation(case: Case, data: Path) -> tuple[float, float]:
     return planned, summary["makespan_s"] / planned - 1
 
 
-def main() -> None:
-    """Reads the command line, replays, prints the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("BURSAR_DATA", DATA)))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="the first two, once")
-    given = parser.parse_args()
+    parser.add_argument("--rounds", type=int)
+
+
+def main() -> None:
+    """Read the command line, replay, write the table."""
+    bench = Benchmark(__file__, __doc__, _options)
+    given = bench.given
     if not given.data.is_dir():
-        sys.exit(f"no reference data at {given.data}")
-    cases = CASES[:2] if given.quick else CASES
-    print(f"{'workflow':22}{'runtimes':>10}{'sizes':>8}{'planned':>10}{'longer by':>11}   range")
-    for case in cases:
-        rounds = 1 if given.quick else given.rounds
+        bench.skip(f"recorded workflows: no reference data at {given.data}")
+        bench.write()
+        return
+    smallest = (replace(CASES[0], scale=0.0002, size_scale=0.01),)
+    table = bench.table(
+        "recorded workflows, replayed",
+        *("workflow", "runtimes, times", "sizes, times", "planned, s", "longer by, %, median"),
+        *("least, %", "most, %", "met"),
+    )
+    for case in bench.of(CASES, CASES[:2], smallest):
+        rounds = given.rounds or bench.of(3, 1, 1)
         found = [deviation(case, given.data) for _ in range(rounds)]
-        shares = [share for _, share in found]
+        shares = [100 * share for _, share in found]
         middle = statistics.median(shares)
-        verdict = "met" if abs(middle) <= AIM else "MISSED"
-        print(
-            f"{Path(case.file).name.split('.')[0]:22}{f'x {case.scale:g}':>10}"
-            f"{f'x {case.size_scale:g}':>8}{found[0][0]:8.1f} s{middle:11.1%}"
-            f"   {min(shares):.1%} to {max(shares):.1%}  {verdict}",
-            flush=True,
+        table.add(
+            Path(case.file).name.split(".")[0],
+            case.scale,
+            case.size_scale,
+            found[0][0],
+            middle,
+            min(shares),
+            max(shares),
+            abs(middle) <= 100 * AIM,
         )
+    bench.write()
 
 
 if __name__ == "__main__":

@@ -7,14 +7,13 @@ many processes as there are workers, each starting ``/bin/echo`` and reading its
 else. What is compared takes turns, so that whatever else the machine does meets both alike; the
 ratio is the figure to trust, the rates are this machine's.
 
-    python benchmarks/service.py [--quick] [--only PART ...] [--json FILE]
+    python benchmarks/service.py [--quick | --smallest] [--only PART ...] [--json FILE]
 """
 
-import argparse
 import asyncio
+import importlib.util
 import json
 import os
-import platform
 import socket
 import statistics
 import subprocess
@@ -23,10 +22,12 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bursar.dispatch.credential import decode_credential
+from figures import Benchmark, Figure, at_least, at_most
+
+from bursar.dispatch.credential import PilotTerms, decode_credential
 from bursar.dispatch.orphans import workers_of
 from bursar.dispatch.tls import client_context, make_certificate
 from bursar.dispatch.wire import Hello, frame
@@ -34,7 +35,7 @@ from bursar.papers.drp_phases import ECHO, NOTHING, PIECE, through
 from bursar.papers.drp_serving import Level, Serving, serving
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import TaskSpec
-from dispatch import CLOCK_TICKS, WORKERS, BareLoops, Figure, at_least, at_most, show
+from dispatch import CLOCK_TICKS, WORKERS, BareLoops
 
 FEW = 1_000
 """Programs of one submission: the workers begin with the first one while others come."""
@@ -184,7 +185,7 @@ async def _round_trips(service: Serving, times: int) -> list[float]:
 def measure_crowd(workers: int, seconds: float) -> list[Figure]:
     """What idle workers cost that are connected from elsewhere, each by TLS of its own."""
     with tempfile.TemporaryDirectory(prefix="bursar-benchmark-") as folder:
-        command = [sys.executable, __file__, "--part", "house", "--folder", folder]
+        command = [sys.executable, __file__, "--part", "house", folder]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as house:
             assert house.stdout is not None
             told = decode_credential(house.stdout.readline().encode(), "the house")
@@ -246,7 +247,8 @@ async def keep_house(folder: Path) -> None:
     house.hub.open_door("127.0.0.1", 0, certificate, key)
     lease = "lease-crowd"
     house.hub.expect(lease, pool="shared", site="here", processors=CROWD)
-    told = await house.hub.credential(lease=lease, site="here", host="127.0.0.1", processors=CROWD)
+    terms = PilotTerms(lease=lease, site="here", host="127.0.0.1", processors=CROWD)
+    told = await house.hub.credential(terms)
     print(told.decode(), flush=True)
     await house.failed()
 
@@ -288,7 +290,7 @@ async def _queue_up(service: Serving, share: int) -> list[float]:
 
 def measure_dask(commands: int) -> list[Figure]:
     """Dask distributed, TLS with certificates on both sides, as many workers of one thread."""
-    command = [sys.executable, __file__, "--part", "dask", "--tasks", str(commands)]
+    command = [sys.executable, __file__, "--part", "dask", str(commands)]
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     rates = json.loads(said.splitlines()[-1])
     return [
@@ -338,40 +340,47 @@ def run_dask(commands: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures one thing after the other."""
-    few = 10 if "--quick" in sys.argv else 1
-    parts: dict[str, Callable[[], list[Figure]]] = {
-        "echo": lambda: measure_echo(100_000 // few, 5),
-        "nothing": lambda: measure_nothing(100_000, 5 if few == 1 else 2),
-        "latency": lambda: measure_latency(1_000 if few == 1 else 300),
-        "crowd": lambda: measure_crowd(CROWD, 20.0 if few == 1 else 5.0),
-        "queue": lambda: measure_queue(1_000_000 // few),
-        "dask": lambda: measure_dask(5_000 // few),
+    """Measure one thing after the other."""
+    if "--part" in sys.argv:
+        part, given = sys.argv[sys.argv.index("--part") + 1 :][:2]
+        if part == "house":
+            asyncio.run(keep_house(Path(given)))
+        else:
+            print(json.dumps(run_dask(int(given))))
+        return
+    names = ("echo", "nothing", "latency", "crowd", "queue", "dask")
+    bench = Benchmark(
+        __file__,
+        __doc__,
+        lambda parser: parser.add_argument("--only", nargs="+", choices=names, help="these parts"),
+    )
+    commands, turns = bench.of((100_000, 5), (10_000, 5), (20, 1))
+    tasks, rounds = bench.of((100_000, 5), (100_000, 2), (200, 1))
+    trips = bench.of(1_000, 300, 10)
+    workers, seconds = bench.of((CROWD, 20.0), (CROWD, 5.0), (3, 0.2))
+    queued = bench.of(1_000_000, 100_000, 1_000)
+    futures = bench.of(5_000, 500, 5)
+    parts: dict[str, tuple[str, Callable[[], list[Figure]]]] = {
+        "echo": (
+            f"{commands:,} /bin/echo, {WORKERS} workers",
+            lambda: measure_echo(commands, turns),
+        ),
+        "nothing": (
+            f"{tasks:,} tasks without a program",
+            lambda: measure_nothing(tasks, rounds),
+        ),
+        "latency": (f"one /bin/echo, {trips:,} times", lambda: measure_latency(trips)),
+        "crowd": ("idle workers over TLS", lambda: measure_crowd(workers, seconds)),
+        "queue": ("a long queue", lambda: measure_queue(queued)),
+        "dask": ("Dask distributed over TLS", lambda: measure_dask(futures)),
     }
-    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    parser.add_argument("--only", nargs="+", choices=parts, help="these parts")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--part", choices=["house", "dask"], help=argparse.SUPPRESS)
-    parser.add_argument("--tasks", type=int, default=1_000, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.part == "house":
-        asyncio.run(keep_house(given.folder))
-        return
-    if given.part == "dask":
-        print(json.dumps(run_dask(given.tasks)))
-        return
-    load = os.getloadavg()[0]
-    print(f"{os.cpu_count()} processors, {platform.machine()}, Linux {platform.release()}, "
-          f"CPython {platform.python_version()}, load before {load:.1f}")  # fmt: skip
-    figures: list[Figure] = []
-    for name in given.only or parts:
-        found = parts[name]()
-        show(found)
-        figures += found
-    if given.json is not None:
-        given.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    for name in bench.given.only or names:
+        if name == "dask" and importlib.util.find_spec("distributed") is None:
+            bench.skip("Dask distributed is not installed (pip install 'bursar[dask]')")
+            continue
+        title, measure = parts[name]
+        bench.figures(title, measure())
+    bench.write()
 
 
 if __name__ == "__main__":

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from figures import Benchmark, Table
 from job_records import slurm_jobs
 from run_lives import RunLives
 
 from bursar.runs.folder import RunFolder
 from bursar.testgrid.configuration import completions
-from bursar.testgrid.slurm import Cluster
+from bursar.testgrid.slurm import PACKAGES, Cluster, missing_programs
 
 PRICE = 2.0 / 3600.0
 """Currency units for a processor-second: 2 SU a core-hour."""
@@ -363,25 +364,22 @@ def random_kills(scene: Scene, rng: random.Random, rounds: int) -> int:
     return rounds
 
 
-def row(what: str, scene: Scene, held: Held) -> str:
-    """One line of the table."""
-    budget = "" if held.budget is None else f"{held.budget:g}"
-    return (
-        f"| {what} | {held.jobs} | {held.billed:.0f} | {held.recorded:.0f} | "
-        f"{held.paid:.4f} | {held.worth:.4f} | {budget} | "
-        f"{'yes' if held.agrees else 'NO'} | {scene.statuses[-1]} |"
+HEAD = (
+    *("what happened", "jobs", "billed, CPU s", "Slurm's record, CPU s", "paid, SU"),
+    *("record's worth, SU", "budget, SU", "agrees", "exit status"),
+)
+
+
+def add_row(table: Table, what: str, scene: Scene, held: Held) -> None:
+    """Add one line of the table."""
+    agrees = "yes" if held.agrees else "NO"
+    table.add(
+        *(what, held.jobs, held.billed, held.recorded, held.paid, held.worth, held.budget, agrees),
+        scene.statuses[-1],
     )
 
 
-HEAD = """\
-| what happened | jobs | billed, CPU s | Slurm's record, CPU s | paid, SU | record's worth, SU | \
-budget, SU | agrees | exit status |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
-
-
-def main() -> None:
-    """Prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=0, help="random kills for each policy")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="faults whose functions are named like this")
@@ -389,47 +387,71 @@ def main() -> None:
     parser.add_argument(
         "--budget", type=float, default=2.0, help="SU, of each run with random kills"
     )
-    given = parser.parse_args()
+
+
+def main() -> None:
+    """Write the tables."""
+    bench = Benchmark(__file__, __doc__, _options)
+    if absent := missing_programs():
+        bench.skip(f"runs on Slurm: {', '.join(absent)} not found; install {PACKAGES}")
+        bench.write()
+        return
     with tempfile.TemporaryDirectory(prefix="m") as made:
         folder = Path(made)
         cluster = Cluster.up(folder / "c", name="money", nodes=4, cpus=4)
         try:
-            print(HEAD, flush=True)
-            for number, (fault, how) in enumerate(FAULTS):
-                if any(word in fault.__name__ for word in given.only.split(",")):
-                    scene = Scene(folder / f"{number}", cluster, **how)
-                    try:
-                        fault(scene)
-                        held = scene.held()
-                        print(row(str(fault.__doc__), scene, held), flush=True)
-                        if not held.agrees or held.unsettled:
-                            print(scene.said, file=sys.stderr, flush=True)
-                    except AssertionError as error:
-                        print(f"| {fault.__doc__} | FAILED: {error} |", flush=True)
-                    finally:
-                        scene.close()
-            for policy in given.policies.split(",") if given.rounds else ():
-                rng = random.Random(f"{given.seed} {policy}")
-                left, made_runs = given.rounds, 0
-                while left > 0:
-                    made_runs += 1
-                    scene = Scene(
-                        folder / f"{policy}-{made_runs}",
-                        cluster,
-                        policy=policy,
-                        budget=given.budget,
-                        count=200,
-                        seconds=1.0,
-                    )
-                    try:
-                        done = random_kills(scene, rng, min(left, 6))
-                        words = f"{done} random kills, {policy} (seed {given.seed})"
-                        print(row(words, scene, scene.held()), flush=True)
-                        left -= max(1, done)
-                    finally:
-                        scene.close()
+            try_faults(bench, folder, cluster)
+            try_kills(bench, folder, cluster)
         finally:
             cluster.down()
+    bench.write()
+
+
+def try_faults(bench: Benchmark, folder: Path, cluster: Cluster) -> None:
+    """Let each fault happen to a run of its own."""
+    table = bench.table("faults", *HEAD)
+    smallest = ((nothing, {"count": 2, "seconds": 0.2}),)
+    for number, (fault, how) in enumerate(bench.of(FAULTS, FAULTS[:2], smallest)):
+        if not any(word in fault.__name__ for word in bench.given.only.split(",")):
+            continue
+        scene = Scene(folder / f"{number}", cluster, **how)
+        try:
+            fault(scene)
+            held = scene.held()
+            add_row(table, str(fault.__doc__), scene, held)
+            if not held.agrees or held.unsettled:
+                print(scene.said, file=sys.stderr, flush=True)
+        except AssertionError as error:
+            bench.skip(f"{fault.__doc__}: FAILED: {error}")
+        finally:
+            scene.close()
+
+
+def try_kills(bench: Benchmark, folder: Path, cluster: Cluster) -> None:
+    """Kill runs of each acquisition policy at random moments."""
+    given = bench.given
+    if not given.rounds:
+        return
+    table = bench.table(f"random kills, seed {given.seed}", *HEAD)
+    for policy in given.policies.split(","):
+        rng = random.Random(f"{given.seed} {policy}")
+        left, made_runs = given.rounds, 0
+        while left > 0:
+            made_runs += 1
+            scene = Scene(
+                folder / f"{policy}-{made_runs}",
+                cluster,
+                policy=policy,
+                budget=given.budget,
+                count=200,
+                seconds=1.0,
+            )
+            try:
+                done = random_kills(scene, rng, min(left, 6))
+                add_row(table, f"{done} random kills, {policy}", scene, scene.held())
+                left -= max(1, done)
+            finally:
+                scene.close()
 
 
 if __name__ == "__main__":

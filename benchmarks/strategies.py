@@ -22,7 +22,6 @@ Use::
 Times are of the processor, the least of some runs: the machine may be doing other things.
 """
 
-import argparse
 import heapq
 import math
 import time
@@ -30,6 +29,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from figures import Benchmark
 
 from bursar.broker.adaptive import AdaptiveAdviser
 from bursar.broker.adviser import Adviser, Position, Situation, StatedAdviser
@@ -55,18 +55,6 @@ ADVISERS: dict[str, Adviser] = {name: StatedAdviser(name) for name in STATED} | 
     "adaptive, fastest": AdaptiveAdviser(Goal(trade_off=0.0)),
     "adaptive, between": AdaptiveAdviser(Goal(trade_off=0.5)),
 }
-
-
-def main() -> None:
-    """All tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="up to 100,000 jobs only")
-    quick = parser.parse_args().quick
-    show_decisions()
-    show_growth(GROWTH[:2] if quick else GROWTH)
-    show_events(JOBS // 10 if quick else JOBS)
 
 
 def least(call: Callable[[], object], times: int = 5) -> float:
@@ -120,35 +108,40 @@ def situation(sizes: list[float], *, by_size: bool) -> Situation:
     )
 
 
-def show_decisions() -> None:
+def show_decisions(bench: Benchmark, jobs: int) -> None:
     """Every strategy, for jobs of one size and of many."""
-    print(f"one decision, {JOBS:,} jobs over {SITES} sites of {PROCESSORS} processors, ms")
-    print(f"{'':22}{'one size':>10}{'many sizes':>12}{'aim':>6}")
+    table = bench.table(
+        f"one decision, {jobs:,} jobs over {SITES} sites of {PROCESSORS} processors",
+        *("strategy", "one size, ms", "many sizes, ms", "aim, ms", "met"),
+    )
     for name, adviser in ADVISERS.items():
         taken = []
         for alike in (True, False):
-            at = situation(sizes_of(JOBS, alike=alike), by_size=adviser.by_size)
-            assert sum(map(sum, adviser.advise(at).given)) == JOBS or name == "time"
+            at = situation(sizes_of(jobs, alike=alike), by_size=adviser.by_size)
+            assert sum(map(sum, adviser.advise(at).given)) == jobs or name == "time"
             taken.append(least(lambda adviser=adviser, at=at: adviser.advise(at)))
-        verdict = "met" if max(taken) <= AIM else "MISSED"
-        print(f"{name:22}{1e3 * taken[0]:10.1f}{1e3 * taken[1]:12.1f}{1e3 * AIM:6.0f}   {verdict}")
-    at = situation(sizes_of(JOBS, alike=False), by_size=True)
+        table.add(name, 1e3 * taken[0], 1e3 * taken[1], 1e3 * AIM, max(taken) <= AIM)
+    at = situation(sizes_of(jobs, alike=False), by_size=True)
     poor = replace(at, money_left=at.money_left / 3, time_left=at.time_left / 2)
-    print(f"{'outlook':22}{'':10}{1e3 * least(lambda: look_ahead(at)):12.1f}")
-    print(f"{'outlook, out of reach':22}{'':10}{1e3 * least(lambda: look_ahead(poor)):12.1f}")
+    for name, seen in (("outlook", at), ("outlook, out of reach", poor)):
+        seconds = least(lambda seen=seen: look_ahead(seen))
+        table.add(name, None, 1e3 * seconds, None, None)
 
 
-def show_growth(counts: tuple[int, ...]) -> None:
+def show_growth(bench: Benchmark, counts: tuple[int, ...]) -> None:
     """From a list of sizes to the advice, over a sort of as many numbers."""
-    print("\nfrom sizes to advice, seconds; over a sort of as many numbers, in brackets")
-    print(f"{'jobs':22}" + "".join(f"{n:>19,}" for n in counts))
+    table = bench.table(
+        "from sizes to advice, seconds, and times a sort of as many numbers",
+        "strategy",
+        *(name for n in counts for name in (f"{n:,} jobs, s", "of a sort")),
+    )
     sorting = []
     for n in counts:
         numbers = np.random.default_rng(3).random(n).tolist()
         sorting.append(least(lambda numbers=numbers: sorted(numbers), 3))
-    print(f"{'sort':22}" + "".join(f"{seconds:11.4f}        " for seconds in sorting))
+    table.add("sort", *(cell for seconds in sorting for cell in (seconds, 1.0)))
     for name, adviser in ADVISERS.items():
-        line = f"{name:22}"
+        cells: list[float] = []
         for n, sort in zip(counts, sorting, strict=True):
             sizes = sizes_of(n, alike=False)
             seconds = least(
@@ -157,13 +150,16 @@ def show_growth(counts: tuple[int, ...]) -> None:
                 ),
                 1 if n > JOBS else 3,
             )
-            line += f"{seconds:11.3f} ({seconds / sort:5.1f})"
-        print(line)
+            cells += [seconds, seconds / sort]
+        table.add(name, *cells)
 
 
-def show_events(jobs: int) -> None:
+def show_events(bench: Benchmark, jobs: int) -> None:
     """A whole campaign, decision by decision."""
-    print(f"\na campaign of {jobs:,} jobs on these sites, deciding alone")
+    table = bench.table(
+        f"a campaign of {jobs:,} jobs on these sites, deciding alone",
+        *("strategy", "s", "ms a job", "jobs done"),
+    )
     rng = np.random.default_rng(4)
     sizes = rng.lognormal(4.0, 1.0, jobs).tolist()
     sites = [
@@ -184,7 +180,7 @@ def show_events(jobs: int) -> None:
         began = time.process_time()
         done = carried_out(economy, {site.name: site.speed for site in sites}, sizes, noise)
         took = time.process_time() - began
-        print(f"{name:22}{took:9.2f} s{1e3 * took / jobs:9.3f} ms a job   {done:,} done")
+        table.add(name, took, 1e3 * took / jobs, done)
 
 
 def carried_out(
@@ -217,6 +213,15 @@ def carried_out(
         outcome = Outcome(task=task, attempt=1, status=Status.SUCCEEDED, start=begin, end=now)
         asked = economy.ended([(outcome, True)])
     return done
+
+
+def main() -> None:
+    """Measure all tables."""
+    bench = Benchmark(__file__, __doc__)
+    show_decisions(bench, bench.of(JOBS, JOBS, 200))
+    show_growth(bench, bench.of(GROWTH, GROWTH[:2], (100,)))
+    show_events(bench, bench.of(JOBS, JOBS // 10, 50))
+    bench.write()
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ whatever else the machine does meets both alike; the ratio is the figure to trus
     python benchmarks/transfers.py [--quick] [--json FILE]
 """
 
-import argparse
 import asyncio
 import hashlib
-import json
 import os
 import shutil
 import sqlite3
@@ -21,8 +19,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from figures import Benchmark, Figure
 
 from bursar.model.replica import Replica
 from bursar.replicas.catalogue import Catalogue
@@ -34,15 +33,6 @@ from bursar.replicas.stager import Stager
 from bursar.replicas.storage import Storage
 
 SUM = "sha256:" + "0" * 64
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measured number."""
-
-    name: str
-    value: float
-    unit: str
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -162,25 +152,16 @@ def bare_rows(path: Path, replicas: list[Replica]) -> None:
 
 
 def main() -> None:
-    """Measures one thing after the other."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    given = parser.parse_args()
-    few = 10 if given.quick else 1
-    rounds = 2 if given.quick else 5
-    figures: list[Figure] = []
-    for part in (
-        lambda: measure_copies(300_000_000 // few, rounds),
-        lambda: measure_small(1_000 // few),
-        lambda: measure_catalogue(100_000 // few, rounds),
-    ):
-        found = part()
-        for figure in found:
-            print(f"{figure.name:36} {figure.value:12,.4g} {figure.unit}", flush=True)
-        figures += found
-    if given.json is not None:
-        given.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    """Measure one thing after the other."""
+    bench = Benchmark(__file__, __doc__)
+    size, small, names = bench.of(
+        (300_000_000, 1_000, 100_000), (30_000_000, 100, 10_000), (100_000, 5, 100)
+    )
+    rounds = bench.of(5, 2, 1)
+    bench.figures(f"copies of {size / 1e6:g} MB", measure_copies(size, rounds))
+    bench.figures(f"{small:,} small files", measure_small(small))
+    bench.figures(f"a catalogue of {names:,} names", measure_catalogue(names, rounds))
+    bench.write()
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def main() -> None:
             run=RUN,
             on_outcome=keep,
         )
-        workers = LocalWorkers("local", WORKERS, rigid=False, on_event=print)
+        workers = LocalWorkers("local", "lease-1", WORKERS, rigid=False, on_event=print)
 
         async def start() -> None:
             await dispatcher.start()
@@ -56,7 +56,7 @@ def main() -> None:
 
         async def stop() -> None:
             await dispatcher.close()
-            await workers.stop()
+            await workers.release()
 
         def carry(numbers: list[int]) -> list[str]:
             printed.clear()
