@@ -74,10 +74,29 @@ mutants: $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --editable '.[dev,mutants]'
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-# Ratios against a bare posix_spawn loop, and against known bounds; minutes.
-bench: $(VENV)/.made
-	$(BIN)/python benchmarks/dispatch.py
-	$(BIN)/python benchmarks/planning.py
+# A thousand rounds of kill -9 on runs, services and both test clusters; hours. Stopped, it goes on
+# where it was. One round again: python -m tests.soak TARGET --seed SEED --only NUMBER
+SOAK ?= soak.jsonl
+soak: schedulers $(VENV)/.made
+	$(BIN)/python -m tests.soak local --rounds 500 --json $(SOAK)
+	$(BIN)/python -m tests.soak service --rounds 300 --json $(SOAK)
+	$(BIN)/python -m tests.soak slurm --rounds 150 --json $(SOAK)
+	$(BIN)/python -m tests.soak gridengine --rounds 50 --json $(SOAK)
+
+# Every benchmark, then the tables of benchmarks/README.md. `make bench SIZE=--quick` takes a tenth
+# of the time; BENCHMARKS='dispatch flows' runs these only.
+BENCHMARKS ?= dispatch service compare_dispatch dask_site planning fronts replay cluster directory \
+  ledger strategies classad matching flows transfers datagrid provisioning settlement
+SIZE ?=
+bench: schedulers $(VENV)/.made
+	mkdir -p benchmarks/results
+	@failed=; for name in $(BENCHMARKS); do \
+	  echo "== $$name"; \
+	  $(BIN)/python benchmarks/$$name.py $(SIZE) --json benchmarks/results/$$name.json || \
+	  failed="$$failed $$name"; \
+	done; \
+	$(BIN)/python benchmarks/tables.py; \
+	[ -z "$$failed" ] || { echo "*** FAILED:$$failed ***"; exit 1; }
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-lock $(VENV)-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
