@@ -4,12 +4,30 @@ VENV := .venv
 BIN := $(VENV)/bin
 EPIDEMIC := examples/epidemic/epidemic.pln --runtime 0.15
 
-.PHONY: demo test test-long browser schedulers lint types arrows unit mutants bench clean
+.PHONY: demo test test-long soak browser schedulers lint types arrows unit mutants bench lock audit \
+  clean
 
-$(VENV)/.made: pyproject.toml
+# Only what requirements.lock names, by its hashes; the project itself is built without network.
+$(VENV)/.made: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
+
+# Newest versions within pyproject.toml's bounds, for every Python from 3.11 on, with hashes.
+lock:
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet uv
+	$(VENV)-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	  --generate-hashes --extra dev --no-header --output-file requirements.lock pyproject.toml
+	rm -rf $(VENV)-lock
+
+# Known faults of what is pinned. Without the data this fails with one loud line: it is no pass.
+audit:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet pip-audit
+	$(VENV)-audit/bin/python tools/audit.py
+	rm -rf $(VENV)-audit
 
 # Plans 240 jobs and the one that gathers them, runs them on this machine, bills them.
 demo: $(VENV)/.made
