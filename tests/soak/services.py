@@ -334,8 +334,8 @@ def check_results(results: Sequence[Result], tasks: Tallied, found: Findings) ->
     )
     cursors = [result.cursor for result in results]
     found.need(cursors == list(range(1, len(results) + 1)), f"cursors: {cursors[:10]}")
-    states = Counter(result.state for result in results)
-    found.need(set(states) == {"succeeded"}, f"states of results: {states}")
+    wrong = [result for result in results if result.state != "succeeded"]
+    found.need(not wrong, f"not succeeded: {wrong[:3]}")
     ended = {(words[1], words[2]) for words in tasks.lines if words[0] == "end"}
     for result in results:
         pair = (result.label, result.stdout.strip())

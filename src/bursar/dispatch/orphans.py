@@ -80,12 +80,13 @@ def workers_of(run: str) -> dict[str, int]:
 
     What they started bears the same marks, but is another program.
     """
-    found = {}
-    for pid in _marked([f"{RUN}={run}".encode()]):
-        name = _worker_name(pid)
-        if name:
-            found[name] = pid
-    return found
+    names = {pid: _worker_name(pid) for pid in _marked([f"{RUN}={run}".encode()])}
+    return {
+        name: pid
+        for pid, name in names.items()
+        # A child that has not begun its own program yet looks like the worker that forked it.
+        if name and names.get(_parent(pid)) != name
+    }
 
 
 def traces_of(run: str) -> set[str]:
@@ -101,6 +102,15 @@ def traces_of(run: str) -> set[str]:
 def is_worker(pid: int, run: str, name: str) -> bool:
     """Whether that process is the worker of that name."""
     return _has_marks(str(pid), [f"{RUN}={run}".encode()]) and _worker_name(pid) == name
+
+
+def _parent(pid: int) -> int:
+    """Return the parent of a process; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _worker_name(pid: int) -> str:
