@@ -84,11 +84,21 @@ def test_results_that_are_kept_are_whole() -> None:
 
 
 def figures_quoted(text: str) -> list[tuple[str, str, str]]:
-    """Return program, row and figure of each quotation ``figure<!-- program: row -->``."""
+    """Return program, row and figure of each ``figure<!-- benchmark program: row -->``."""
     return [
         (program, row, figure)
-        for figure, program, row in re.findall(r"(\S+)<!-- (\w+): ([^>]+?) -->", text)
+        for figure, program, row in re.findall(r"(\S+)<!-- benchmark ([a-z_]+): ([^>]+?) -->", text)
     ]
+
+
+def test_a_quoted_figure_is_found_and_compared() -> None:
+    """Known answer; a figure that is not the table's differs from it."""
+    text = "is 0.1<!-- benchmark dispatch: echo, dispatched / bare --> of, 7 <!-- findings: x -->"
+
+    ((program, row, figure),) = figures_quoted(text)
+
+    assert (program, row, figure) == ("dispatch", "echo, dispatched / bare", "0.1")
+    assert figure_of(program, row) != figure
 
 
 def figure_of(program: str, row: str) -> str:
