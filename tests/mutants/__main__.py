@@ -57,7 +57,6 @@ def main() -> int:
     results = _Results(STATE / "results.jsonl", forget_survivors=given.again)
 
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    os.environ["NUMBA_DISABLE_JIT"] = "1"  # mutants of kernels are seen, and not compiled
     os.environ.setdefault("BURSAR_TEST_DATA", str(ROOT.parent / "shared" / "data"))
     for lane in range(given.processes):
         rounds.copy_repository(ROOT, STATE / f"copy{lane}")

@@ -10,7 +10,7 @@ def reaching(source: str, path: str, line: int, seen: Seen, longest: float) -> l
     Return the names of the tests that reach a line, shortest first.
 
     A line that is reached by no test, but by an import (a default, a constant), meets all tests
-    that reach its file.
+    that reach its file. What compiled functions reach is not seen: their mutants meet all tests.
 
     Parameters
     ----------
@@ -30,6 +30,8 @@ def reaching(source: str, path: str, line: int, seen: Seen, longest: float) -> l
     names = {name for at in range(begin, end + 1) for name in lines.get(str(at), ())}
     if not names and any(str(at) in lines for at in range(begin, end + 1)):
         names = {name for told in lines.values() for name in told}
+    if not names and _is_compiled(source, line):
+        names = set(seen.seconds)
     chosen: list[str] = []
     total = 0.0
     for name in sorted(names, key=lambda name: (seen.seconds[name], name)):
@@ -38,6 +40,16 @@ def reaching(source: str, path: str, line: int, seen: Seen, longest: float) -> l
             break
         chosen.append(name)
     return chosen
+
+
+def _is_compiled(source: str, line: int) -> bool:
+    """Whether a line is of a function that Numba compiles."""
+    return any(
+        isinstance(node, ast.FunctionDef)
+        and node.lineno <= line <= (node.end_lineno or 0)
+        and any("compiled" in ast.dump(each) for each in node.decorator_list)
+        for node in ast.walk(ast.parse(source))
+    )
 
 
 def _statement(source: str, line: int) -> tuple[int, int]:

@@ -38,8 +38,6 @@ OPTIONS = [
     "--hypothesis-seed=0",  # the same examples for every mutant
     "-p",
     "no:cacheprovider",
-    "-W",
-    "ignore:invalid value encountered:RuntimeWarning",  # of kernels that are not compiled
     # Named here, and none loads itself: such plugins refuse to be imported before the fork.
     "-p",
     "pytest_timeout",
