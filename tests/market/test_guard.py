@@ -96,6 +96,15 @@ def test_a_task_without_a_limit_may_run_for_ever_where_time_is_free() -> None:
     assert guard.held == round(0.5 * UNIT)
 
 
+def test_a_task_gets_no_time_where_none_is_left() -> None:
+    """To the second: the money ends when the stop before it is due."""
+    guard = _guard(0.5 + 2 * (LEAD + 4.0))
+    guard.open(_lease())
+
+    assert guard.admit(0, "lease-1", 3.0) == pytest.approx(1.0)
+    assert isinstance(guard.admit(1, "lease-1", 4.0), Refusal)
+
+
 def test_a_task_on_a_lease_that_is_about_to_begin_has_the_money_from_then_on() -> None:
     """30 SU are 15 s of two processors, counted from second 5; LEAD is kept for the stop."""
     guard = _guard(30.5)

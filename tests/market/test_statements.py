@@ -159,6 +159,10 @@ def test_an_invoice_lists_price_discount_refund_and_what_was_delivered() -> None
         )
         for job in range(3)
     ]
+    usage += [  # of the periods before and after
+        msgspec.structs.replace(usage[0], job=f"other {end}", start=end - 10, end=end)
+        for end in (period.begin - 1, period.end)
+    ]
     invoice = make_invoice(
         november(), "uni", "ann", period.begin, period.end, usage=usage, list_prices={"a": 360}
     )

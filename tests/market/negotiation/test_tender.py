@@ -7,7 +7,7 @@ from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
 from bursar.market.agreement import Terms
 from bursar.market.exchange import Exchange
-from bursar.market.messages import Bid, InformOutcome, Message, RejectBid
+from bursar.market.messages import Bid, Cancel, InformOutcome, Message, RejectBid
 from bursar.market.negotiation.tender import TenderBuyer
 
 CLOSES = NOW + 60
@@ -119,3 +119,20 @@ def test_an_owner_bids_once_for_a_call() -> None:
 
     assert isinstance(only(buyer.receive(bid(number=2, amount=4), NOW)), RejectBid)
     assert [b.amount for b in buyer.bids] == [5]
+
+
+def test_only_the_winner_can_call_an_agreement_off() -> None:
+    """Before an award, and from others after it, the word is heard and nothing follows."""
+    owners = [server("cheap", base=1.0), server("dear", base=2.0)]
+    exchange = Exchange([ann := manager(), *owners])
+    buyer = TenderBuyer("ann", "d", ("uni", "lab"), WANTED, closes=CLOSES)
+    buyer.open(NOW)
+    assert buyer.receive(Cancel(**HEAD, number=1), NOW) == ()
+    assert buyer.state == "called"
+
+    exchange.carry(ann.call("e", ["cheap", "dear"], WANTED, CLOSES, NOW), NOW)
+    assert ann.states("e") == {"cheap": "agreed", "dear": "agreed"}
+    for name, state in (("dear", "agreed"), ("cheap", "cancelled")):
+        number = max(m.number for m in exchange.delivered if m.sender == name) + 1
+        ann.deliver(Cancel(deal="e", sender=name, to="ann", number=number), NOW)
+        assert set(ann.states("e").values()) == {state}
