@@ -185,6 +185,8 @@ def test_a_run_says_what_it_waits_for_when_that_takes_long() -> None:
     """After three seconds, and no longer than it was told."""
 
     async def main() -> None:
+        unforeseen: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: unforeseen.append(told))
         slow, slower = Counting(None, takes=20.0), Counting(None, takes=1e4)
         scene = Scene(c1=slow, c2=slower)
         scene.settlements.end("lease-1")
@@ -207,6 +209,7 @@ def test_a_run_says_what_it_waits_for_when_that_takes_long() -> None:
             " bursar run --resume settles"
         ]
         assert [name for name, *_ in scene.guard.paid] == ["lease-1"]
+        assert unforeseen == []
 
     run(main())
 

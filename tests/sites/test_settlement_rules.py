@@ -457,6 +457,32 @@ def test_a_request_that_became_no_job_is_waited_for(
     run(main())
 
 
+def test_a_request_is_late_after_its_time_and_not_at_its_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        scene = Scene(tmp_path)
+        scene.record.asks("r", ["lease-1"], BEGIN - LATE, host="elsewhere")
+        assert await scene.meter() == Metering(seconds=None)
+        assert now() > BEGIN  # asked twice
+
+    run(main())
+
+
+def test_known_jobs_are_settled_at_once_though_others_are_looked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        scene = Scene(tmp_path)
+        scene.record.has("q", {"1": "lease-1"})
+        scene.record.asks("r", ["lease-2"], BEGIN, host="elsewhere")
+        scene.manager.names["r"] = ["2"]
+        for id in ("1", "2"):
+            scene.says("ended", id=id, began=BEGIN)
+            scene.manager.used[id] = JobUsage(id=id, processors=2, seconds=6.0, how="completed")
+        found = await asyncio.gather(scene.meter(), scene.meter(name="lease-2"))
+        assert found == [Metering(began=BEGIN, seconds=6.0)] * 2
+        assert (now(), scene.manager.looked) == (BEGIN, [0.0, 0.0])
+
+    run(main())
+
+
 def test_a_request_of_this_life_that_is_under_way_is_not_written_off(tmp_path: Path) -> None:
     """However long its command takes."""
 
@@ -509,4 +535,5 @@ def test_a_fault_of_our_own_ends_all_waits(tmp_path: Path) -> None:
 def test_jobs_are_in_the_order_of_their_numbers() -> None:
     """Elements of an array as they count; ids that hold letters by their digits."""
     jobs = ["12", "3", "3_10", "3_9", "3_x", "7.server", "server"]
+    assert [_number(job) for job in ("server", "s12_3", "4_x")] == [(0, 0), (12, 3), (4, 0)]
     assert sorted(jobs, key=_number) == ["server", "3", "3_x", "3_9", "3_10", "7.server", "12"]
