@@ -125,7 +125,9 @@ def many_files() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", LISTENERS)
 @pytest.mark.parametrize(
-    "connections", [2_000, pytest.param(100_000, marks=[pytest.mark.long])], ids=["few", "many"]
+    "connections",
+    [2_000, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])],
+    ids=["few", "many"],
 )
 @pytest.mark.usefixtures("many_files")
 def test_memory_does_not_grow_with_connections_that_never_become_tls(

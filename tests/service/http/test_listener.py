@@ -35,21 +35,25 @@ async def listening(
 
 async def talk(port: int, *said: bytes, pause: float = 0.0) -> bytes:
     """Says something to the service, piece by piece; all it answers until it hangs up."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    answered = asyncio.create_task(reader.read())
-    try:
-        for piece in said:
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(pause)
-    except ConnectionError:
-        pass
-    try:
+    loop = asyncio.get_running_loop()
+    # No stream: that drops what has come when the service, having closed, is still written to.
+    with socket.socket() as connection:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, ("127.0.0.1", port))
+
+        async def listen() -> bytes:
+            heard = b""
+            with suppress(ConnectionError):
+                while piece := await loop.sock_recv(connection, 1 << 16):
+                    heard += piece
+            return heard
+
+        answered = asyncio.create_task(listen())
+        with suppress(ConnectionError):
+            for piece in said:
+                await loop.sock_sendall(connection, piece)
+                await asyncio.sleep(pause)
         return await answered
-    except ConnectionError:
-        return b""
-    finally:
-        writer.close()
 
 
 def test_a_client_asks_again_and_again_over_one_connection(world: World) -> None:
