@@ -194,7 +194,7 @@ def test_a_newer_or_foreign_file_is_one_line(tmp_path: Path) -> None:
     foreign = tmp_path / "other.sqlite"
     with closing(sqlite3.connect(foreign)) as db:
         db.execute("CREATE TABLE theirs (x)")
-    with pytest.raises(InputError, match="is a database, but no catalogue"):
+    with pytest.raises(InputError, match="is another program's database, no catalogue"):
         Catalogue(foreign)
     with pytest.raises(InputError, match="cannot be opened: No such file"):
         Catalogue(tmp_path / "no" / "folder")
@@ -202,10 +202,10 @@ def test_a_newer_or_foreign_file_is_one_line(tmp_path: Path) -> None:
 
 def test_a_catalogue_that_cannot_be_written_says_so(catalogue: Catalogue, tmp_path: Path) -> None:
     """While another process holds it for too long."""
-    catalogue._db._db.execute("PRAGMA busy_timeout = 50")
+    catalogue._db._db.patience = 0.05
     with closing(sqlite3.connect(tmp_path / "c.sqlite", isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
-        with pytest.raises(BursarError, match="database is locked"):
+        with pytest.raises(BursarError, match="another process has locked it for too long"):
             catalogue.register(replica())
     catalogue.register(replica())
 

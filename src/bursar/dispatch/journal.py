@@ -5,6 +5,10 @@ One SQLite file with a write-ahead log. What :meth:`Journal.commit` returned
 from is on disk (``synchronous=FULL``) and there after any crash, once: an
 attempt is a primary key. One process writes, held by a lock beside the file;
 any number may read meanwhile.
+
+Rows are only ever added, and a chained digest covers them (``journal_chain``),
+sealed by the user's key (``journal_seal``); a small file beside the journal says
+how far it went (``journal_head``). Whoever reads all of it checks that.
 """
 
 import contextlib
@@ -13,33 +17,79 @@ import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from bursar.dispatch.journal_chain import (
+    TABLES,
+    Commit,
+    before_all,
+    check_head,
+    damage,
+    insert_commit,
+    last_commit,
+    next_commit,
+    verify,
+)
+from bursar.dispatch.journal_head import Head, HeadFile, head_path, read_head
+from bursar.dispatch.journal_seal import SealingKey, sealing_key
 from bursar.locking import HeldElsewhere, is_locked, take_lock
 from bursar.model.errors import BursarError, InputError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.transfer import Transfer
+from bursar.sqlite_file import (
+    Layout,
+    Say,
+    complaining,
+    connect,
+    is_empty,
+    keep_write_ahead_log,
+    transaction,
+)
 
-FORMAT = "2"
+FORMAT = "3"
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS attempts (
-    task INTEGER NOT NULL, attempt INTEGER NOT NULL, final INTEGER NOT NULL,
-    status TEXT NOT NULL, site TEXT NOT NULL, lease TEXT NOT NULL,
-    start REAL NOT NULL, "end" REAL NOT NULL, outcome BLOB NOT NULL,
-    PRIMARY KEY (task, attempt)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS transfers (number INTEGER PRIMARY KEY, transfer BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS events (
-    number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS starts (
-    task INTEGER NOT NULL, attempt INTEGER NOT NULL, site TEXT NOT NULL, lease TEXT NOT NULL,
-    worker TEXT NOT NULL, room INTEGER NOT NULL, processors INTEGER NOT NULL, time REAL NOT NULL,
-    PRIMARY KEY (task, attempt)) WITHOUT ROWID;
-INSERT OR IGNORE INTO meta VALUES ('format', '2');
+UNCHAINED = "2"
+"""Format of journals that were made before digests were kept."""
+
+_ATTEMPTS = """CREATE TABLE {name} (
+    number INTEGER NOT NULL, task INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    final INTEGER NOT NULL, status TEXT NOT NULL, site TEXT NOT NULL, lease TEXT NOT NULL,
+    outcome BLOB NOT NULL, PRIMARY KEY (task, attempt)) WITHOUT ROWID"""
+_STARTS = "CREATE TABLE starts (number INTEGER PRIMARY KEY, batch BLOB NOT NULL)"
+_COMMITS = """CREATE TABLE commits (
+    number INTEGER PRIMARY KEY, attempts INTEGER NOT NULL, transfers INTEGER NOT NULL,
+    events INTEGER NOT NULL, starts INTEGER NOT NULL, parts BLOB NOT NULL, digest BLOB NOT NULL,
+    seal BLOB NOT NULL)"""
+_LAYOUT = Layout(
+    what="journal",
+    key="format",
+    format=FORMAT,
+    older=frozenset({UNCHAINED}),
+    statements=(
+        _ATTEMPTS.format(name="attempts"),
+        "CREATE TABLE transfers (number INTEGER PRIMARY KEY, transfer BLOB NOT NULL)",
+        """CREATE TABLE events (
+            number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL,
+            text TEXT NOT NULL)""",
+        _STARTS,
+        _COMMITS,
+    ),
+)
+_INSERT = {
+    table: f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(columns.split(',')))})"
+    for table, columns in TABLES.items()
+}
+
+Seal = Literal["valid", "foreign", "unchained"]
+"""
+Whether a journal is sealed by this user's key, is not (another user's, another machine's, or
+nobody's), or has no digests at all.
 """
 
 
@@ -135,6 +185,8 @@ class JournalState:
         there is none.
     open_starts
         Attempts that were handed out and of which no end is known, in the order of their times.
+    seal
+        Who can have written it.
     """
 
     records: list[Record]
@@ -142,6 +194,7 @@ class JournalState:
     events: list[Event]
     last_seen: float = 0.0
     open_starts: Sequence[Start] = ()
+    seal: Seal = "valid"
 
     @property
     def attempts(self) -> list[Outcome]:
@@ -164,14 +217,19 @@ class Journal:
     """
     Opens a journal to write; makes it where there is none.
 
-    Its methods may be called from any thread, one at a time.
+    Its methods may be called from any thread, one at a time. Each waits while another process
+    locks the file.
 
     Parameters
     ----------
     path
         Of the file.
     durable
-        Whether what was committed survives a power cut, which takes time.
+        Whether what was committed survives a power cut, which takes time, and is sealed by the
+        user's key.
+    say
+        Told, in one line for people, of long waits for a lock, in the thread that waits; None:
+        stderr is.
 
     Attributes
     ----------
@@ -181,34 +239,42 @@ class Journal:
     Raises
     ------
     InputError
-        When another process writes it.
+        When another process writes it, or it is damaged.
     BursarError
         When it cannot be opened, or is of a newer format.
     """
 
-    def __init__(self, path: Path, *, durable: bool = True) -> None:
+    def __init__(self, path: Path, *, durable: bool = True, say: Say | None = None) -> None:
         self._path = path
         self._durable = durable
         self._encoder = msgspec.msgpack.Encoder()
+        self._key = sealing_key(make=True) if durable else None
         self._lock = _take_lock(path)
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, self._lock)
-            with _speaking_of(path):
-                self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            with _complaining(path):
+                head = read_head(path)
+                self._db = connect(path, synchronous="FULL" if durable else "OFF", say=say)
                 opened.callback(self._db.close)
-                self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
-                self._db.execute("PRAGMA wal_autocheckpoint=4000")
-                if not _is_empty(self._db):
-                    _check_format(self._db, path)
-                # One transaction: a reader sees all the tables or none.
-                self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-                self._db.execute(
-                    "INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (secrets.token_hex(8),)
-                )
-                (self.identity,) = self._db.execute(
-                    "SELECT value FROM meta WHERE key = 'identity'"
-                ).fetchone()
+                is_fresh = is_empty(self._db)
+                if is_fresh:
+                    _check_was_empty(path, head)
+                is_fresh = is_fresh or _LAYOUT.check(self._db, path) == UNCHAINED
+                keep_write_ahead_log(self._db)
+                if is_fresh:
+                    with transaction(self._db):  # a reader sees all the tables or none
+                        self._make()
+                        self.identity = _identity(self._db, path)
+                        self._open_head(opened)
+                        # Before the tables are there: a chained journal always has a head.
+                        self._head.begin(Head(0, before_all(self.identity).digest))
+                self.identity = _identity(self._db, path)
+                self._last = last_commit(self._db, self.identity)
+                if is_fresh:
+                    self._head.note(Head(self._last.number, self._last.digest))
+                else:
+                    check_head(path, head, self._last)
+                    self._open_head(opened)
             self._opened = opened.pop_all()
 
     def commit(
@@ -227,49 +293,44 @@ class Journal:
         ------
         BursarError
             When it cannot be written; nothing of it is there then.
+        InputError
+            When another program has written into the journal.
         """
-        encode = self._encoder.encode
-        with _speaking_of(self._path), self._lightly(not (records or transfers or events)):
-            self._db.execute("BEGIN IMMEDIATE")
+        is_light = not (records or transfers or events)
+        encode, last = self._encoder.encode, self._last
+        added: list[list[tuple[Any, ...]]] = [
+            [
+                (
+                    number,
+                    r.outcome.task,
+                    r.outcome.attempt,
+                    int(r.final),
+                    r.outcome.status,
+                    r.site,
+                    r.lease,
+                    encode(r.outcome),
+                )
+                for number, r in enumerate(records, last.attempts + 1)
+            ],
+            [(number, encode(t)) for number, t in enumerate(transfers, last.transfers + 1)],
+            [
+                (number, e.time + 0.0, e.kind, e.text)
+                for number, e in enumerate(events, last.events + 1)
+            ],
+            [(last.starts + 1, encode(starts))] if starts else [],
+        ]
+        commit = next_commit(last, added, self._key)
+        with _complaining(self._path), self._lightly(is_light), transaction(self._db):
             try:
-                if records:
-                    self._db.executemany(
-                        "INSERT INTO attempts VALUES (?,?,?,?,?,?,?,?,?)",
-                        [
-                            (
-                                o.task,
-                                o.attempt,
-                                r.final,
-                                o.status,
-                                r.site,
-                                r.lease,
-                                o.start,
-                                o.end,
-                                encode(o),
-                            )
-                            for r in records
-                            for o in (r.outcome,)
-                        ],
-                    )
-                if transfers:
-                    self._db.executemany(
-                        "INSERT INTO transfers (transfer) VALUES (?)",
-                        [(encode(transfer),) for transfer in transfers],
-                    )
-                if events:
-                    self._db.executemany(
-                        "INSERT INTO events (time, kind, text) VALUES (?,?,?)",
-                        [(event.time, event.kind, event.text) for event in events],
-                    )
-                if starts:
-                    self._db.executemany(
-                        "INSERT OR REPLACE INTO starts VALUES (?,?,?,?,?,?,?,?)", starts
-                    )
-                self._db.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
+                for table, rows in zip(TABLES, added, strict=True):
+                    if rows:
+                        self._db.executemany(_INSERT[table], rows)
+                insert_commit(self._db, commit)
+            except sqlite3.IntegrityError as error:
+                raise damage(self._path, f"another program wrote into it ({error})") from error
+        self._last = commit
+        if not is_light:  # what may be lost in a power cut is not vouched for
+            self._head.note(Head(commit.number, commit.digest))
 
     @contextlib.contextmanager
     def _lightly(self, is_light: bool) -> Iterator[None]:
@@ -285,17 +346,67 @@ class Journal:
 
     def beat(self, time: float) -> None:
         """Leaves a sign of life."""
-        with _speaking_of(self._path):
-            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('alive', ?)", (repr(time),))
+        with _complaining(self._path):
+            self._put("alive", _sign_of_life(self.identity, time, self._key))
 
     def load(self) -> JournalState:
-        """Everything that is there."""
-        with _speaking_of(self._path):
-            return _load(self._db)
+        """
+        Everything that is there.
+
+        Raises
+        ------
+        InputError
+            When it is not what was written.
+        """
+        with _complaining(self._path):
+            head = read_head(self._path)
+            self._db.execute("BEGIN")
+            try:
+                return _load(self._db, self._path, head, self._key, self._last)
+            finally:
+                self._db.execute("ROLLBACK")
 
     def close(self) -> None:
         """Folds the write-ahead log in and lets others write. Doing it again does nothing."""
         self._opened.close()
+
+    def _put(self, key: str, value: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?,?)", (key, value))
+
+    def _open_head(self, opened: contextlib.ExitStack) -> None:
+        self._head = HeadFile(self._path, durable=self._durable)
+        opened.callback(self._head.close)
+
+    def _make(self) -> None:
+        """Makes the tables; those of the format before get their digests, from now on."""
+        db = self._db
+        if is_empty(db):
+            _LAYOUT.make(db)
+            self._put("identity", secrets.token_hex(8))
+            return
+        db.execute(_ATTEMPTS.format(name="numbered"))
+        db.execute(
+            'INSERT INTO numbered SELECT row_number() OVER (ORDER BY "end", task, attempt), '
+            "task, attempt, final, status, site, lease, outcome FROM attempts"
+        )
+        db.execute("DROP TABLE attempts")
+        db.execute("ALTER TABLE numbered RENAME TO attempts")
+        handed = _unchained_starts(db)
+        db.execute("DROP TABLE IF EXISTS starts")
+        db.execute(_STARTS)
+        if handed:
+            batch = self._encoder.encode(handed)
+            db.execute("INSERT INTO starts VALUES (1, ?)", (batch,))
+        db.execute(_COMMITS)
+        self._put("format", FORMAT)
+        alive = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
+        identity = _identity(db, self._path)
+        if alive is not None:
+            self._put("alive", _sign_of_life(identity, float(alive[0]), self._key))
+        added = []
+        for table, columns in TABLES.items():
+            added.append(db.execute(f"SELECT {columns} FROM {table} ORDER BY number").fetchall())
+        insert_commit(db, next_commit(last_commit(db, identity), added, self._key))
 
 
 def cut_off(journal: JournalState) -> list[Record]:
@@ -334,17 +445,19 @@ def read_journal(path: Path) -> JournalState:
 
     Raises
     ------
+    InputError
+        When it is damaged: not what was written.
     BursarError
-        When it cannot be read, is damaged, or of a newer format.
+        When it cannot be read, or is of a newer format.
     """
-    with _reading(path) as db:
-        return _load(db) if db else JournalState([], [], [])
+    with _reading(path) as (db, head):
+        return _load(db, path, head, sealing_key()) if db else JournalState([], [], [])
 
 
 def count_statuses(path: Path) -> dict[str, int]:
     """How many tasks ended for good, by status; without reading the outcomes."""
     last = "SELECT status, final, max(attempt) FROM attempts GROUP BY task"
-    with _reading(path) as db:
+    with _reading(path) as (db, _):
         if db is None:
             return {}
         rows = db.execute(f"SELECT status, count(*) FROM ({last}) WHERE final GROUP BY status")
@@ -354,7 +467,7 @@ def count_statuses(path: Path) -> dict[str, int]:
 def read_attempts(path: Path, task: int) -> list[Record]:
     """The attempts of one task, the first one first."""
     query = "SELECT outcome, final, site, lease FROM attempts WHERE task = ? ORDER BY attempt"
-    with _reading(path) as db:
+    with _reading(path) as (db, _):
         return list(_records(db.execute(query, (task,)))) if db else []
 
 
@@ -363,23 +476,46 @@ def is_written(path: Path) -> bool:
     return is_locked(_lock_path(path))
 
 
-def _load(db: sqlite3.Connection) -> JournalState:
+def _load(
+    db: sqlite3.Connection,
+    path: Path,
+    head: Head | None,
+    key: SealingKey | None,
+    written: Commit | None = None,
+) -> JournalState:
+    """
+    Reads and verifies everything.
+
+    Parameters
+    ----------
+    written
+        Last transaction of the process that asks; None: it writes none.
+    """
+    if _LAYOUT.check(db, path) == UNCHAINED:
+        return _load_unchained(db)
+    identity = _identity(db, path)
+    verified = verify(db, path, identity, head, key)
+    if written is not None and verified.last.digest != written.digest:
+        raise damage(path, "its last transaction is not the one that this process wrote")
+    rows = verified.rows
+    transfer = msgspec.msgpack.Decoder(Transfer).decode
+    starts = msgspec.msgpack.Decoder(list[Start]).decode
+    attempts = sorted(rows["attempts"], key=itemgetter(1, 2))
+    return _state(
+        records=list(_records(map(itemgetter(7, 3, 5, 6), attempts))),
+        transfers=[transfer(blob) for _, blob in rows["transfers"]],
+        events=[Event(*row[1:]) for row in rows["events"]],
+        starts=chain.from_iterable(starts(batch) for _, batch in rows["starts"]),
+        alive=_alive(db, path, identity, key),
+        seal="valid" if verified.is_sealed else "foreign",
+    )
+
+
+def _load_unchained(db: sqlite3.Connection) -> JournalState:
     transfer = msgspec.msgpack.Decoder(Transfer).decode
     query = "SELECT outcome, final, site, lease FROM attempts ORDER BY task, attempt"
     alive = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
-    times = """SELECT max(t) FROM (SELECT max("end") t FROM attempts
-               UNION SELECT max(time) FROM events)"""
-    seen = db.execute(times).fetchone()[0] or 0.0
-    known = "SELECT 1 FROM attempts a WHERE a.task = s.task AND a.attempt >= s.attempt"
-    try:
-        rows = db.execute(f"SELECT * FROM starts s WHERE NOT EXISTS ({known}) ORDER BY time, task")
-        starts = [Start(*row) for row in rows]
-    except sqlite3.OperationalError:  # of a run that was made before starts were kept
-        starts = []
-    seen = max([seen, *(start.time for start in starts)])
-    return JournalState(
-        last_seen=max(seen, float(alive[0])) if alive else seen,
-        open_starts=starts,
+    return _state(
         records=list(_records(db.execute(query))),
         transfers=[
             transfer(blob)
@@ -388,7 +524,39 @@ def _load(db: sqlite3.Connection) -> JournalState:
         events=[
             Event(*row) for row in db.execute("SELECT time, kind, text FROM events ORDER BY number")
         ],
+        starts=_unchained_starts(db),
+        alive=float(alive[0]) if alive else 0.0,
+        seal="unchained",
     )
+
+
+def _unchained_starts(db: sqlite3.Connection) -> list[Start]:
+    try:
+        return [Start(*row) for row in db.execute("SELECT * FROM starts")]
+    except sqlite3.OperationalError:  # of a run that was made before starts were kept
+        return []
+
+
+def _state(
+    records: list[Record],
+    transfers: list[Transfer],
+    events: list[Event],
+    starts: Iterable[Start],
+    alive: float,
+    seal: Seal,
+) -> JournalState:
+    last = {record.outcome.task: record.outcome.attempt for record in records}
+    get = last.get
+    # The last word on an attempt counts: it may have been given back.
+    left = {(s.task, s.attempt): s for s in starts if s.attempt > get(s.task, 0)}
+    open_starts = sorted(left.values(), key=lambda start: (start.time, start.task))
+    seen = max(
+        alive,
+        max((record.outcome.end for record in records), default=0.0),
+        max((event.time for event in events), default=0.0),
+        max((start.time for start in open_starts), default=0.0),
+    )
+    return JournalState(records, transfers, events, seen, open_starts, seal)
 
 
 def _records(rows: Iterable[tuple[bytes, int, str, str]]) -> Iterator[Record]:
@@ -398,35 +566,66 @@ def _records(rows: Iterable[tuple[bytes, int, str, str]]) -> Iterator[Record]:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """One unchanging view of a journal; None when nothing was ever written."""
+def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection | None, Head | None]]:
+    """One unchanging view of a journal, and its head; None when nothing was ever written."""
+    head = read_head(path)  # first: the view is then no older than it
     if not path.exists():
-        yield None
+        _check_was_empty(path, head)
+        yield None, None
         return
     with (
-        _speaking_of(path),
+        _complaining(path),
         # Not mode=ro: reading a WAL file may have to make its shared-memory index.
-        contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as db,
+        contextlib.closing(connect(path, synchronous=None)) as db,
     ):
-        db.execute("PRAGMA query_only=1")
         db.execute("BEGIN")
-        if _is_empty(db):
-            yield None
+        if is_empty(db):
+            _check_was_empty(path, head)
+            yield None, None
             return
-        _check_format(db, path)
-        yield db
+        if _LAYOUT.check(db, path) != UNCHAINED:
+            check_head(path, head, last_commit(db, ""))
+        yield db, head
 
 
-def _is_empty(db: sqlite3.Connection) -> bool:
-    """Whether it has no tables yet."""
-    return bool(db.execute("SELECT count(*) = 0 FROM sqlite_master").fetchone()[0])
+def _check_was_empty(path: Path, head: Head | None) -> None:
+    """
+    Compare a journal without tables, or none, with its head.
+
+    Raises
+    ------
+    InputError
+        When there was something in it.
+    """
+    if head is not None and head.number:
+        raise damage(path, f"all its {head.number} transactions are missing")
 
 
-def _check_format(db: sqlite3.Connection, path: Path) -> None:
-    row = db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
-    found = row[0] if row else "none"
-    if found != FORMAT:
-        raise BursarError(f"{path}: its format is {found}; this version reads format {FORMAT}")
+def _identity(db: sqlite3.Connection, path: Path) -> str:
+    row = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
+    if row is None:
+        raise damage(path, "row identity of table meta is missing")
+    return str(row[0])
+
+
+def _sign_of_life(identity: str, time: float, key: SealingKey | None) -> str:
+    text = f"{identity} {time!r}".encode()
+    digest = blake2b(text, digest_size=16).digest()
+    return f"{time!r} {digest.hex()} {key.seal(digest).hex() if key else ''}"
+
+
+def _alive(db: sqlite3.Connection, path: Path, identity: str, key: SealingKey | None) -> float:
+    row = db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
+    if row is None:
+        return 0.0
+    with contextlib.suppress(ValueError, AttributeError):
+        time, _, seal = row[0].split(" ")
+        unsealed = _sign_of_life(identity, float(time), None) + seal
+        is_mine = key is not None and bool(seal) and key.is_mine(bytes.fromhex(seal))
+        expected = _sign_of_life(identity, float(time), key) if is_mine else unsealed
+        if row[0] == unsealed == expected:
+            return float(time)
+    raise damage(path, "row alive of table meta was changed")
 
 
 def _lock_path(path: Path) -> str:
@@ -444,11 +643,12 @@ def _take_lock(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def _speaking_of(path: Path) -> Iterator[None]:
+def _complaining(path: Path) -> Iterator[None]:
     """Complaints about a journal as one line of ours."""
     try:
-        yield
-    except sqlite3.Error as error:
-        raise BursarError(f"{path}: {error}") from error
+        with complaining(path, "journal"):
+            yield
+    except OSError as error:
+        raise BursarError(f"{head_path(path)}: cannot be written: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise BursarError(f"{path}: damaged: {error}") from error
+        raise InputError(f"is damaged: {error}", where=str(path)) from error

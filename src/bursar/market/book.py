@@ -24,24 +24,36 @@ from bursar.locking import HeldElsewhere, take_lock
 from bursar.market.accounts import Account, Accounts, Per, Quota, Row
 from bursar.market.usage import UsageRecord
 from bursar.model.admission import Refusal
-from bursar.model.errors import BursarError, InputError
+from bursar.model.errors import InputError
 from bursar.model.money import Micros, check_currency
+from bursar.sqlite_file import (
+    Layout,
+    complaining,
+    connect,
+    is_empty,
+    keep_write_ahead_log,
+    transaction,
+)
 
 FORMAT = "1"
 
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE accounts (
-    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, kind TEXT NOT NULL,
-    "group" TEXT NOT NULL, quota INTEGER, per TEXT);
-CREATE TABLE rows (
-    number INTEGER PRIMARY KEY, time REAL NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL,
-    source TEXT NOT NULL, target TEXT NOT NULL, amount INTEGER NOT NULL,
-    agreement TEXT NOT NULL, memo TEXT NOT NULL, chain BLOB NOT NULL);
-CREATE TABLE usage (
-    agreement TEXT NOT NULL, job TEXT NOT NULL, record BLOB NOT NULL,
-    PRIMARY KEY (agreement, job)) WITHOUT ROWID;
-"""
+_LAYOUT = Layout(
+    what="book",
+    key="book",
+    format=FORMAT,
+    statements=(
+        """CREATE TABLE accounts (
+            number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, kind TEXT NOT NULL,
+            "group" TEXT NOT NULL, quota INTEGER, per TEXT)""",
+        """CREATE TABLE rows (
+            number INTEGER PRIMARY KEY, time REAL NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL,
+            source TEXT NOT NULL, target TEXT NOT NULL, amount INTEGER NOT NULL,
+            agreement TEXT NOT NULL, memo TEXT NOT NULL, chain BLOB NOT NULL)""",
+        """CREATE TABLE usage (
+            agreement TEXT NOT NULL, job TEXT NOT NULL, record BLOB NOT NULL,
+            PRIMARY KEY (agreement, job)) WITHOUT ROWID""",
+    ),
+)
 _PUT_ACCOUNT = """
 INSERT INTO accounts (name, kind, "group", quota, per) VALUES (?,?,?,?,?)
 ON CONFLICT (name) DO UPDATE SET quota = excluded.quota, per = excluded.per
@@ -120,17 +132,16 @@ class Book(Accounts):
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, _take_lock(path, wait))
             with _opening(path):
-                self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                self._db = connect(path, synchronous="FULL" if durable else "OFF")
                 opened.callback(self._db.close)
-                if _is_empty(self._db):
+                if is_empty(self._db):
                     if currency is None:
                         raise _none_at(path)
-                    _make(self._db, currency)
-                _check_format(self._db, path)
-                # Only now: it changes the file, which might have been someone else's.
-                self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
-                self._db.execute("PRAGMA wal_autocheckpoint=4000")
+                    with transaction(self._db):  # a reader sees all the tables or none
+                        _LAYOUT.make(self._db)
+                        self._db.execute("INSERT INTO meta VALUES ('currency', ?)", (currency,))
+                _LAYOUT.check(self._db, path)
+                keep_write_ahead_log(self._db)
             self._reload()
             if currency is not None and currency != self.currency:
                 raise InputError(f"is in {self.currency}, not in {currency}", where=str(path))
@@ -239,18 +250,14 @@ class Book(Accounts):
             head = _link(head, row)
             lines.append((*msgspec.structs.astuple(row), head))
         try:
-            with _writing(self._path):
-                self._db.execute("BEGIN IMMEDIATE")
+            with complaining(self._path, "book"), transaction(self._db):
                 self._db.executemany(_PUT_ACCOUNT, [_columns(a) for a in self._changed])
                 self._db.executemany("INSERT INTO rows VALUES (?,?,?,?,?,?,?,?,?,?)", lines)
                 self._db.executemany(
                     "INSERT INTO usage VALUES (?,?,?)",
                     [(u.agreement, u.job, msgspec.msgpack.encode(u)) for u in self._noted],
                 )
-                self._db.execute("COMMIT")
         except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
             self._undo()
             raise
         self._head = head
@@ -294,13 +301,12 @@ def read_book(path: Path) -> BookState:
     with (
         _opening(path),
         # Not mode=ro: reading a WAL file may have to make its shared-memory index.
-        contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as db,
+        contextlib.closing(connect(path, synchronous=None)) as db,
     ):
-        db.execute("PRAGMA query_only=1")
         db.execute("BEGIN")
-        if _is_empty(db):
+        if is_empty(db):
             raise _none_at(path)
-        _check_format(db, path)
+        _LAYOUT.check(db, path)
         currency, opened, rows, usage, head = _load(db, path)
     with _within(path):
         return BookState(Accounts(currency, opened, rows), tuple(usage), head.hex())
@@ -348,30 +354,6 @@ def _link(head: bytes, row: Row) -> bytes:
     return hashlib.sha256(head + msgspec.msgpack.encode(row)).digest()
 
 
-def _make(db: sqlite3.Connection, currency: str) -> None:
-    # One transaction: a reader sees all the tables or none.
-    db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA}")
-    facts = [("book", FORMAT), ("currency", currency)]
-    db.executemany("INSERT INTO meta VALUES (?,?)", facts)
-    db.execute("COMMIT")
-
-
-def _is_empty(db: sqlite3.Connection) -> bool:
-    """Whether it has no tables yet."""
-    return bool(db.execute("SELECT count(*) = 0 FROM sqlite_master").fetchone()[0])
-
-
-def _check_format(db: sqlite3.Connection, path: Path) -> None:
-    there = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'meta'").fetchone()[0]
-    row = db.execute("SELECT value FROM meta WHERE key = 'book'").fetchone() if there else None
-    if row is None:
-        raise InputError("is another program's database, no book", where=str(path))
-    if row[0] != FORMAT:
-        raise InputError(
-            f"its format is {row[0]}; this version reads format {FORMAT}", where=str(path)
-        )
-
-
 def _none_at(path: Path) -> InputError:
     return InputError("there is no book", where=str(path))
 
@@ -393,8 +375,9 @@ def _take_lock(path: Path, wait: float) -> int:
 def _opening(path: Path) -> Iterator[None]:
     """Complaints about what is in the file as one line about the file."""
     try:
-        yield
-    except (sqlite3.Error, msgspec.MsgspecError) as error:
+        with complaining(path, "book"):
+            yield
+    except msgspec.MsgspecError as error:
         raise InputError(f"is damaged or no book: {error}", where=str(path)) from error
     except InputError:
         raise
@@ -410,11 +393,3 @@ def _within(path: Path) -> Iterator[None]:
         raise error.within(str(path)) from None
     except (TypeError, AttributeError) as error:  # a column of another type than it was written
         raise InputError(f"is damaged: {error}", where=str(path)) from None
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise BursarError(f"{path}: {error}") from error

@@ -22,14 +22,14 @@ from bursar.replicas.urls import normal
 
 FORMAT = "1"
 
-_SCHEMA = """
-CREATE TABLE files (
-    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, size INTEGER, checksum TEXT);
-CREATE TABLE copies (
-    file INTEGER NOT NULL, url TEXT NOT NULL, site TEXT NOT NULL, bad TEXT,
-    PRIMARY KEY (file, url)) WITHOUT ROWID;
-CREATE INDEX copies_by_site ON copies (site, file);
-"""
+_STATEMENTS = (
+    """CREATE TABLE files (
+        number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, size INTEGER, checksum TEXT)""",
+    """CREATE TABLE copies (
+        file INTEGER NOT NULL, url TEXT NOT NULL, site TEXT NOT NULL, bad TEXT,
+        PRIMARY KEY (file, url)) WITHOUT ROWID""",
+    "CREATE INDEX copies_by_site ON copies (site, file)",
+)
 _PUT_FILE = """
 INSERT INTO files (name, size, checksum) VALUES (?1, ?2, ?3)
 ON CONFLICT (name) DO UPDATE
@@ -86,7 +86,7 @@ class Catalogue:
         if not make and not os.path.exists(path):
             hint = "bursar replicas add makes one"
             raise InputError("there is no catalogue", where=str(path), hint=hint)
-        self._db = Database(Path(path), what="catalogue", format=FORMAT, schema=_SCHEMA)
+        self._db = Database(Path(path), what="catalogue", format=FORMAT, statements=_STATEMENTS)
 
     def __enter__(self) -> "Catalogue":
         return self

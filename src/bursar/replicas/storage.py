@@ -31,15 +31,15 @@ from bursar.replicas.store import MayGo
 
 FORMAT = "1"
 
-_SCHEMA = """
-CREATE TABLE files (
-    name TEXT PRIMARY KEY, size INTEGER NOT NULL, checksum TEXT,
-    cached INTEGER NOT NULL, here INTEGER NOT NULL, used INTEGER NOT NULL) WITHOUT ROWID;
-CREATE INDEX files_by_use ON files (used);
-CREATE TABLE pins (
-    name TEXT NOT NULL, owner TEXT NOT NULL, job TEXT NOT NULL,
-    PRIMARY KEY (name, owner, job)) WITHOUT ROWID;
-"""
+_STATEMENTS = (
+    """CREATE TABLE files (
+        name TEXT PRIMARY KEY, size INTEGER NOT NULL, checksum TEXT,
+        cached INTEGER NOT NULL, here INTEGER NOT NULL, used INTEGER NOT NULL) WITHOUT ROWID""",
+    "CREATE INDEX files_by_use ON files (used)",
+    """CREATE TABLE pins (
+        name TEXT NOT NULL, owner TEXT NOT NULL, job TEXT NOT NULL,
+        PRIMARY KEY (name, owner, job)) WITHOUT ROWID""",
+)
 _NOW = "(SELECT coalesce(max(used), 0) + 1 FROM files)"
 _UNPINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.name = files.name)"
 
@@ -79,7 +79,7 @@ class Storage:
             for path in (self._parts, self._owners):
                 path.mkdir(parents=True, exist_ok=True)
             self._db = Database(
-                own / "storage.sqlite", what="storage", format=FORMAT, schema=_SCHEMA
+                own / "storage.sqlite", what="storage", format=FORMAT, statements=_STATEMENTS
             )
             self._owner = Owner(self._owners)
         except OSError as error:

@@ -24,11 +24,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bursar.dispatch.orphans import traces_of
+from bursar.dispatch.user_state import state_folder
 from bursar.market.capacity import Commitment
 from bursar.market.trade_server import OwnerState
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros
 from bursar.model.site import SiteFacts
+from bursar.sqlite_file import (
+    Layout,
+    complaining,
+    connect,
+    is_empty,
+    keep_write_ahead_log,
+    transaction,
+)
 
 VARIABLE = "BURSAR_OWNERS"
 """Environment variable that names the file; ``off`` shares nothing with other runs."""
@@ -41,27 +50,32 @@ PATIENCE = 60.0
 _LOOK = 0.25
 """Seconds between two looks whether processors have come free."""
 
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE holders (
-    id TEXT PRIMARY KEY, host TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER NOT NULL,
-    started INTEGER NOT NULL, run TEXT NOT NULL, mark TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE held (
-    site TEXT NOT NULL, holder TEXT NOT NULL, name TEXT NOT NULL, processors INTEGER NOT NULL,
-    since REAL NOT NULL, PRIMARY KEY (site, holder, name)) WITHOUT ROWID;
-CREATE TABLE waiting (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, site TEXT NOT NULL, holder TEXT NOT NULL,
-    name TEXT NOT NULL, since REAL NOT NULL, UNIQUE (site, holder, name));
-CREATE TABLE agreements (
-    site TEXT NOT NULL, holder TEXT NOT NULL, id TEXT NOT NULL, processors INTEGER NOT NULL,
-    start REAL NOT NULL, "end" REAL NOT NULL, PRIMARY KEY (site, holder, id)) WITHOUT ROWID;
-CREATE TABLE owners (
-    site TEXT PRIMARY KEY, factor REAL NOT NULL, period INTEGER) WITHOUT ROWID;
-CREATE TABLE payments (
-    site TEXT NOT NULL, run TEXT NOT NULL, customer TEXT NOT NULL, amount INTEGER NOT NULL,
-    PRIMARY KEY (site, run, customer)) WITHOUT ROWID;
-INSERT INTO meta VALUES ('owners', '1');
-"""
+_LAYOUT = Layout(
+    what="owners' book",
+    key="owners",
+    format=FORMAT,
+    statements=(
+        """CREATE TABLE holders (
+            id TEXT PRIMARY KEY, host TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER NOT NULL,
+            started INTEGER NOT NULL, run TEXT NOT NULL, mark TEXT NOT NULL) WITHOUT ROWID""",
+        """CREATE TABLE held (
+            site TEXT NOT NULL, holder TEXT NOT NULL, name TEXT NOT NULL,
+            processors INTEGER NOT NULL, since REAL NOT NULL,
+            PRIMARY KEY (site, holder, name)) WITHOUT ROWID""",
+        """CREATE TABLE waiting (
+            number INTEGER PRIMARY KEY AUTOINCREMENT, site TEXT NOT NULL, holder TEXT NOT NULL,
+            name TEXT NOT NULL, since REAL NOT NULL, UNIQUE (site, holder, name))""",
+        """CREATE TABLE agreements (
+            site TEXT NOT NULL, holder TEXT NOT NULL, id TEXT NOT NULL,
+            processors INTEGER NOT NULL, start REAL NOT NULL, "end" REAL NOT NULL,
+            PRIMARY KEY (site, holder, id)) WITHOUT ROWID""",
+        """CREATE TABLE owners (
+            site TEXT PRIMARY KEY, factor REAL NOT NULL, period INTEGER) WITHOUT ROWID""",
+        """CREATE TABLE payments (
+            site TEXT NOT NULL, run TEXT NOT NULL, customer TEXT NOT NULL, amount INTEGER NOT NULL,
+            PRIMARY KEY (site, run, customer)) WITHOUT ROWID""",
+    ),
+)
 _TABLES = ("held", "waiting", "agreements")
 
 
@@ -72,13 +86,9 @@ def owners_file() -> Path | None:
         return None
     if named:
         return Path(named).absolute()
-    state = os.environ.get("XDG_STATE_HOME")
-    try:
-        base = Path(state) if state else Path.home() / ".local" / "state"
-    except RuntimeError:  # no home: a container knows its user by a number only
-        return None
+    folder = state_folder()
     # A file for each machine: the user's folder may be on a file system that many share.
-    return base / "bursar" / f"owners-{socket.gethostname()}.sqlite"
+    return None if folder is None else folder / f"owners-{socket.gethostname()}.sqlite"
 
 
 def is_named() -> bool:
@@ -394,20 +404,12 @@ class OwnersBook:
         with _speaking_of(self._path):
             if self._db is None:
                 self._db = _open(self._path)
-            db = self._db
-            db.execute("BEGIN IMMEDIATE")
-            registers = not self._is_registered
-            try:
-                if registers:
-                    self._register(db)
-                self._drop_dead(db)
-                yield db
-                db.execute("COMMIT")
-                self._is_registered = True
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    db.execute("ROLLBACK")
-                raise
+            with transaction(self._db):
+                if not self._is_registered:
+                    self._register(self._db)
+                self._drop_dead(self._db)
+                yield self._db
+            self._is_registered = True
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
@@ -463,49 +465,20 @@ def _open(path: Path) -> sqlite3.Connection:
             where=str(path),
             hint=f"name another file in {VARIABLE}, or off",
         ) from None
+    # A kill loses nothing; a power cut ends all runs.
+    db = connect(path, synchronous="NORMAL")
     try:
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-        try:
-            _prepare(db, path)
-        except BaseException:
-            db.close()
-            raise
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
-            raise
-        raise InputError(str(error), where=str(path)) from None
+        if not is_empty(db):  # a file of another program is left as found
+            _LAYOUT.check(db, path)
+        keep_write_ahead_log(db)
+        with transaction(db):
+            if is_empty(db):
+                _LAYOUT.make(db)
+        _LAYOUT.check(db, path)
+    except BaseException:
+        db.close()
+        raise
     return db
-
-
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
-    """Make the tables of a new file; a file of another program is left as found."""
-    if not _is_empty(db):
-        _check_format(db, path)
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=NORMAL")  # a kill loses nothing; a power cut ends all runs
-    db.execute("BEGIN IMMEDIATE")
-    if _is_empty(db):
-        for statement in _SCHEMA.split(";"):
-            db.execute(statement)
-    _check_format(db, path)
-    db.execute("COMMIT")
-
-
-def _is_empty(db: sqlite3.Connection) -> bool:
-    return not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-
-
-def _check_format(db: sqlite3.Connection, path: Path) -> None:
-    found = None
-    try:
-        found = db.execute("SELECT value FROM meta WHERE key = 'owners'").fetchone()
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # other than that there is no such table
-            raise
-    if found is None or found[0] != FORMAT:
-        raise InputError(
-            f"is of another program or version, expected format {FORMAT}", where=str(path)
-        )
 
 
 @contextlib.contextmanager
@@ -531,10 +504,8 @@ def known_owners(customer: str | None = None) -> Iterator[OwnersBook | None]:
 
 @contextlib.contextmanager
 def _speaking_of(path: Path) -> Iterator[None]:
-    try:
+    with complaining(path, "owners' book"):
         yield
-    except sqlite3.DatabaseError as error:
-        raise BursarError(f"{path}: {error}") from error
 
 
 def _boot() -> str:

@@ -1,0 +1,280 @@
+"""
+The chained digest over a journal's transactions, and what it finds.
+
+Each transaction has a row in the table ``commits``: how many rows every table has with it, a
+digest of the rows that it added to each, and a digest of all that and of the transaction
+before. Rows are only ever added. Whatever was changed, taken out, put in or moved since is
+found when the rows are read, and named by its table and row.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import count, pairwise
+from operator import eq, itemgetter, lt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bursar.dispatch.journal_head import Head, head_path
+from bursar.dispatch.journal_seal import SealingKey
+from bursar.model.errors import InputError
+
+TABLES = {
+    "attempts": "number, task, attempt, final, status, site, lease, outcome",
+    "transfers": "number, transfer",
+    "events": "number, time, kind, text",
+    "starts": "number, batch",
+}
+"""Tables that the chain covers, and their columns in the order in which rows are digested."""
+
+REMEDY = "restore the run's folder from a copy"
+
+_Row = tuple[Any, ...]
+_PART = 16  # bytes of the digest of a table's rows
+_NO_PART = bytes(_PART)
+_number_of = itemgetter(0)
+_encode = msgspec.msgpack.Encoder().encode
+_COMMITS = "number, attempts, transfers, events, starts, parts, digest, seal"
+
+
+class Commit(NamedTuple):
+    """
+    One transaction, as it stands in the table ``commits``.
+
+    Parameters
+    ----------
+    number
+        1 for the first.
+    attempts, transfers, events, starts
+        Rows of each table, those of this transaction included.
+    parts
+        Digests of the rows that it added to each table, one after the other.
+    digest
+        Of all this and of the transaction before.
+    seal
+        Of the digest, by a user's key; empty without one.
+    """
+
+    number: int
+    attempts: int
+    transfers: int
+    events: int
+    starts: int
+    parts: bytes
+    digest: bytes
+    seal: bytes
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """How many rows each table has, in the order of :data:`TABLES`."""
+        return self[1:5]
+
+
+def before_all(identity: str) -> Commit:
+    """Return what stands in place of a transaction before the first."""
+    digest = blake2b(f"bursar journal 3 {identity}".encode(), digest_size=32).digest()
+    return Commit(0, 0, 0, 0, 0, b"", digest, b"")
+
+
+def next_commit(last: Commit, added: Sequence[Sequence[_Row]], key: SealingKey | None) -> Commit:
+    """
+    Return the transaction that follows another.
+
+    Parameters
+    ----------
+    added
+        Rows by table, in the order of :data:`TABLES`, as they are read back.
+    key
+        To seal it with; None for no seal.
+    """
+    attempts, transfers, events, starts = (
+        before + len(more) for before, more in zip(last.rows, added, strict=True)
+    )
+    rows = attempts, transfers, events, starts
+    parts = b"".join(_part(more) for more in added)
+    digest = _link(last.digest, last.number + 1, rows, parts)
+    seal = key.seal(digest) if key else b""
+    return Commit(last.number + 1, attempts, transfers, events, starts, parts, digest, seal)
+
+
+def last_commit(db: sqlite3.Connection, identity: str) -> Commit:
+    """Return the last transaction of a journal, unverified."""
+    row = db.execute(f"SELECT {_COMMITS} FROM commits ORDER BY number DESC LIMIT 1").fetchone()
+    return before_all(identity) if row is None else Commit(*row)
+
+
+def insert_commit(db: sqlite3.Connection, commit: Commit) -> None:
+    """Write a transaction's row."""
+    db.execute(f"INSERT INTO commits ({_COMMITS}) VALUES (?,?,?,?,?,?,?,?)", commit)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """
+    What a journal holds, found to be what was written.
+
+    Parameters
+    ----------
+    rows
+        Of each table, in the order in which they were written.
+    last
+        The last transaction.
+    is_sealed
+        Whether its seal is by this user's key.
+    """
+
+    rows: dict[str, list[_Row]]
+    last: Commit
+    is_sealed: bool
+
+
+def verify(
+    db: sqlite3.Connection,
+    path: Path,
+    identity: str,
+    head: Head | None,
+    key: SealingKey | None,
+) -> Verified:
+    """
+    Read all rows, and hold them against the chain, its seal and the head.
+
+    Parameters
+    ----------
+    db
+        Within a transaction, begun after the head was read.
+    path
+        Of the journal, for messages.
+    head, key
+        As they were found; None: there is none.
+
+    Raises
+    ------
+    InputError
+        When something was changed or is missing; the message names it.
+    """
+    rows = {table: _rows(db, path, table) for table in TABLES}
+    commits = [Commit(*row) for row in _fetch(db, path, "commits", _COMMITS)]
+    try:
+        last = _check_chain(path, identity, commits)
+        check_head(path, head, last, commits)
+        _check_rows(path, commits, rows)
+    except (TypeError, ValueError, OverflowError) as error:  # a value of another type
+        raise damage(path, f"a row holds what was never written ({error})") from error
+    is_mine = key is not None and key.is_mine(last.seal)
+    if key is not None and is_mine and key.seal(last.digest) != last.seal:
+        raise damage(
+            path, f"row {last.number} of table commits has a seal that does not fit its digest"
+        )
+    return Verified(rows, last, is_mine)
+
+
+def check_head(path: Path, head: Head | None, last: Commit, commits: Sequence[Commit] = ()) -> None:
+    """
+    Compare where a journal ends with where it is known to have been.
+
+    Parameters
+    ----------
+    commits
+        All transactions; without them, only their number is compared.
+
+    Raises
+    ------
+    InputError
+        When transactions are missing, or are others.
+    """
+    if head is None:
+        raise InputError(
+            "is missing, so that nobody can say whether the journal is whole; " + REMEDY,
+            where=str(head_path(path)),
+        )
+    if head.number > last.number:
+        missing = head.number - last.number
+        raise damage(
+            path,
+            f"the last {missing} of {head.number} transactions are missing: its write-ahead log "
+            f"({path.name}-wal) was damaged or removed, or rows were deleted",
+        )
+    if commits and head.number and commits[head.number - 1].digest != head.digest:
+        raise damage(
+            path, f"row {head.number} of table commits is not the one noted in {path.name}.head"
+        )
+
+
+def damage(path: Path, what: str) -> InputError:
+    """Return the complaint about a journal that is not what was written."""
+    return InputError(f"is damaged: {what}; {REMEDY}", where=str(path))
+
+
+def _part(rows: Sequence[_Row]) -> bytes:
+    return blake2b(_encode(rows), digest_size=_PART).digest() if rows else _NO_PART
+
+
+def _link(before: bytes, number: int, rows: Sequence[int], parts: bytes) -> bytes:
+    return blake2b(_encode((before, number, rows, parts)), digest_size=32).digest()
+
+
+def _fetch(db: sqlite3.Connection, path: Path, table: str, columns: str) -> list[_Row]:
+    order = "task, attempt" if table == "attempts" else "number"
+    try:
+        return db.execute(f"SELECT {columns} FROM {table} ORDER BY {order}").fetchall()
+    except sqlite3.DatabaseError as error:
+        if (getattr(error, "sqlite_errorcode", None) or 1) & 0xFF in (
+            sqlite3.SQLITE_ERROR,
+            sqlite3.SQLITE_CORRUPT,
+            sqlite3.SQLITE_NOTADB,
+        ):
+            raise damage(path, f"table {table} cannot be read ({error})") from error
+        raise
+
+
+def _rows(db: sqlite3.Connection, path: Path, table: str) -> list[_Row]:
+    """Rows of a table by number; found in the order of its key, or pages have changed places."""
+    rows = _fetch(db, path, table, TABLES[table])
+    try:
+        if table == "attempts":
+            # A search would not find what a scan finds when the tree is out of order.
+            keys = list(map(itemgetter(1, 2), rows))
+            if not all(map(lt, keys, keys[1:])):
+                task, attempt = next(after for before, after in pairwise(keys) if before >= after)
+                raise damage(
+                    path, f"task {task}, attempt {attempt} is out of order in table {table}"
+                )
+            rows.sort(key=_number_of)
+        if not all(map(eq, map(_number_of, rows), count(1))):
+            lost = next(place for place, row in enumerate(rows, 1) if row[0] != place)
+            raise damage(path, f"row {lost} of table {table} is missing or out of order")
+    except TypeError as error:
+        raise damage(path, f"table {table} holds a key of another type") from error
+    return rows
+
+
+def _check_chain(path: Path, identity: str, commits: Sequence[Commit]) -> Commit:
+    last = before_all(identity)
+    for commit in commits:
+        expected = _link(last.digest, last.number + 1, commit.rows, commit.parts)
+        if commit.number != last.number + 1 or commit.digest != expected:
+            which = f"row {last.number + 1} of table commits was changed, or is missing"
+            if not last.number:
+                which += ", or the run's identity in table meta was changed"
+            raise damage(path, which)
+        last = commit
+    return last
+
+
+def _check_rows(path: Path, commits: Sequence[Commit], rows: dict[str, list[_Row]]) -> None:
+    for place, (table, found) in enumerate(rows.items()):
+        begin = 0
+        for commit in commits:
+            end = commit.rows[place]
+            part = commit.parts[place * _PART : (place + 1) * _PART]
+            if end > len(found):
+                raise damage(path, f"rows {len(found) + 1} to {end} of table {table} are missing")
+            if (part != _NO_PART or end != begin) and _part(found[begin:end]) != part:
+                named = f"row {end}" if end == begin + 1 else f"one of rows {begin + 1} to {end}"
+                raise damage(path, f"{named} of table {table} was changed")
+            begin = end
+        if len(found) > begin:
+            raise damage(path, f"row {begin + 1} of table {table} was added by another program")
