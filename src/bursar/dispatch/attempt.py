@@ -148,6 +148,7 @@ class Attempt:
     """
 
     __slots__ = (
+        "_began",
         "_callee",
         "_captures",
         "_changed",
@@ -177,6 +178,7 @@ class Attempt:
         self.home = place.homes.at(job.home)
         self.pid = 0
         self.start = time.time()
+        self._began = time.monotonic()
         self.stopped: tuple[Status, str] | None = None
         self._step = 0
         self._ignore = False
@@ -441,7 +443,8 @@ class Attempt:
 
     def _end(self, status: Status, reason: str) -> Outcome:
         job = self.job
-        end = time.time()
+        # The time of day may be set meanwhile; what the attempt took may not depend on that.
+        end = self.start + time.monotonic() - self._began
         content, sizes = [b"", b""], [0, 0]
         for which, stream in enumerate(("stdout", "stderr")):
             self._close_redirect(which)

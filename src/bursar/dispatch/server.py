@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.dispatch.clock import epoch_of
+from bursar.dispatch.clock import epoch_of, placed
 from bursar.dispatch.credential import SILENCE
 from bursar.dispatch.door import PilotDoor
 from bursar.dispatch.entrance import Visit
@@ -220,6 +220,9 @@ class Dispatcher:
         its tasks run again.
     keeps_starts
         Whether what is handed out is journalled, so that a kill does not make it forgotten.
+    last_seen
+        Last moment that the journal has seen, seconds since the epoch: time goes on from there
+        when the time of day is behind it.
     """
 
     def __init__(
@@ -245,7 +248,9 @@ class Dispatcher:
         on_event: Callable[[str], None] | None = None,
         silence: float = SILENCE,
         keeps_starts: bool = False,
+        last_seen: float = 0.0,
     ) -> None:
+        self._last_seen = last_seen
         self._keeps_starts = keeps_starts
         self._tasks: list[Task | None] = list(tasks)
         self._journal = journal
@@ -297,14 +302,14 @@ class Dispatcher:
         """
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(kill_leftovers, self._run)
-        self._epoch = epoch_of(self._loop)
+        self._epoch = epoch_of(self._loop, self._last_seen)
         self._server = await self._loop.create_server(
             lambda: _Connection(self), "127.0.0.1", 0, backlog=128
         )
         self.address = self._server.sockets[0].getsockname()[:2]
 
     def now(self) -> float:
-        """Seconds since the epoch by the loop's clock, which never jumps."""
+        """Return the journal's time, seconds since the epoch; see :mod:`bursar.dispatch.clock`."""
         return self._epoch + self._loop.time()
 
     def submit(self, task: Task) -> int:
@@ -365,7 +370,13 @@ class Dispatcher:
     def beat(self) -> None:
         """Leaves a sign of life in the journal."""
         if not self._closed:
-            self._loop.run_in_executor(self._writer, self._journal.beat, self.now())
+            beat = self._loop.run_in_executor(self._writer, self._journal.beat, self.now())
+            beat.add_done_callback(self._beaten)
+
+    def _beaten(self, beat: "asyncio.Future[None]") -> None:
+        error = None if beat.cancelled() else beat.exception()
+        if error is not None:
+            self._break(error)
 
     async def change(self) -> None:
         """Returns when something may have changed."""
@@ -642,7 +653,7 @@ class Dispatcher:
         self._connections[hello.worker] = connection
         self._queue.join(hello.worker, hello.lease, hello.processors)
         connection.claimed = self._queue.workers[hello.worker].claimed
-        connection.idle_since = self.now()
+        connection.joined_at = connection.idle_since = self.now()
         folders = self._folders
         self._send(
             connection,
@@ -775,7 +786,8 @@ class Dispatcher:
         finish = self._queue.finish
         records = self._pending.records
         counted: list[Outcome] = []
-        for outcome in outcomes:
+        for told in outcomes:
+            outcome = placed(told, connection.joined_at, now)
             verdict = finish(worker, outcome, now, hold=True)
             if verdict is None:
                 continue
@@ -1062,6 +1074,7 @@ class _Connection(Visit):
         self.processors = 0
         self.claimed: Mapping[int, float] = {}
         self.prefetch = Prefetch()
+        self.joined_at = 0.0
         self.idle_since = 0.0
         self.leaving = False
         self.took_leave = False

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -230,13 +231,17 @@ class Execution:
         self.unsettled: tuple[str, ...] = ()
 
     async def __aenter__(self) -> "Execution":
-        self._journal = Journal(self._folder.journal_file, durable=self._durable)
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        # In threads: what waits for a lock of another process must not hold up the loop.
+        self._journal = await asyncio.to_thread(
+            Journal, self._folder.journal_file, durable=self._durable, say=self._say_from_afar
+        )
         try:
-            journal = self._journal.load()
+            journal = await asyncio.to_thread(self._journal.load)
             cut = cut_off(journal)
             if cut:  # before anything else happens, so that a second kill finds them
-                self._journal.commit(cut)
-                journal = self._journal.load()
+                await asyncio.to_thread(self._journal.commit, cut)
+                journal = await asyncio.to_thread(self._journal.load)
             for outcome in journal.attempts:
                 self._see_folder(outcome)
             self.past = [
@@ -405,9 +410,16 @@ class Execution:
         self._succeeded.append(False)
         return self.dispatcher.submit(task)
 
+    def _say_from_afar(self, message: str) -> None:
+        """Tells a message of the journal's: in its writer's thread, or while the loop waits."""
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.say, message)
+        elif self._on_event is not None:  # to journal it would wait for the same lock
+            self._on_event(message)
+
     def say(self, message: str) -> None:
-        """Journals a message, unless all has ended, and tells it."""
-        if not self._has_ended:
+        """Journals a message, unless all has ended or nothing has begun, and tells it."""
+        if hasattr(self, "dispatcher") and not self._has_ended:
             self.dispatcher.note("message", message)
         if self._on_event is not None:
             self._on_event(message)
@@ -463,20 +475,19 @@ class Execution:
             on_start=self._on_start,
             on_event=self._on_event,
             keeps_starts=self._durable,
+            last_seen=past.last_seen,
         )
         await self.dispatcher.start()
         now = self.dispatcher.now()
         self.guard.begin(now)
         lives = lives_of(past.events)
         if lives and math.isinf(lives[-1][1]):
-            seen = min(past.last_seen, now)
-            self.dispatcher.note(END, "", at=seen)
-            lives[-1] = (lives[-1][0], seen)
+            self.dispatcher.note(END, "", at=past.last_seen)
+            lives[-1] = (lives[-1][0], past.last_seen)
         self._first = lives[0][0] if lives else now
         self.dispatcher.note(BEGIN, "")
         leases = leases_of(past.events)
-        seen = min(past.last_seen, now)
-        self._bookings, missed = split_bookings(past.events, leases, seen, now)
+        self._bookings, missed = split_bookings(past.events, leases, past.last_seen, now)
         self.settlements = Settlements(
             self._sites,
             self.guard,
@@ -486,7 +497,7 @@ class Execution:
             on_settled=self._money_is_free,
         )
         left = [lease for lease in leases.values() if lease.id not in self._bookings]
-        await self._settle_what_was_left(left, seen, missed)
+        await self._settle_what_was_left(left, past.last_seen, missed)
         self.dispatcher.post(self.guard.transfers())
         named = {*leases, *self._bookings, *missed}
         self._pilots = max((int(name.rpartition("-")[2]) for name in named), default=0)

@@ -44,6 +44,9 @@ ADMIN_TOKEN = "admin.token"
 
 _BACKLOG = 1_024
 
+_FOLLOWED = 1.0
+"""Seconds between two looks whether the time of day was put forward."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
@@ -131,6 +134,8 @@ class Premises:
             folder = _make_folder(config)
             disk = RealDisk(folder / "journal")
             stack.callback(disk.close)
+            stack.callback(self._clock.close)
+            self._clock.keep(folder / "clock")  # the disk's lock is ours: nobody else notes there
             identity = await load_identity(disk, os.urandom)
             workers, identity = await _worker_socket(disk, identity)
             stack.callback(workers.close)
@@ -204,12 +209,13 @@ class Premises:
         failed = asyncio.ensure_future(house.failed())
         ending = asyncio.ensure_future(self._ending.wait())
         watchdog = asyncio.ensure_future(self._tell_alive())
+        following = asyncio.ensure_future(self._follow_clock(house))
         try:
             await asyncio.wait({failed, ending}, return_when=asyncio.FIRST_COMPLETED)
             if failed.done():
                 raise BursarError(f"{failed.result()}; start it again")
         finally:
-            for waiting in (failed, ending, watchdog):
+            for waiting in (failed, ending, watchdog, following):
                 waiting.cancel()
 
     async def _drain(self, house: House, seconds: float) -> None:
@@ -230,6 +236,15 @@ class Premises:
         while every is not None:
             self._supervisor.alive()
             await asyncio.sleep(every)
+
+    async def _follow_clock(self, house: House) -> None:
+        """Takes up a time of day that was put forward; for what was jumped over nobody pays."""
+        while True:
+            jump = self._clock.follow()
+            if jump is not None:
+                house.desk.skipped(*jump)
+                log.warning("the clock was put forward by %.0f s", jump[1] - jump[0])
+            await asyncio.sleep(_FOLLOWED)
 
     # Signals.
 

@@ -1,18 +1,28 @@
-"""The time of day that a service goes by: it never goes back."""
+"""
+The time that a service goes by: it never goes back, and what it jumps over is charged to nobody.
+"""
 
+import os
 import time
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 AHEAD = 1.0
 """Seconds that the machine's clock may be ahead before it is followed."""
+
+_NOTED = 0.1
+"""Seconds by which the noted time may be behind: less than anything that is charged."""
 
 
 class SteadyClock:
     """
     Seconds since the epoch.
 
-    It runs by the machine's steady clock. Where the time of day is put forward, as after a
-    suspended machine wakes up, it follows; where that is put back, it goes on.
+    It runs by the machine's monotonic clock. Where the time of day is put back, it goes on.
+    Where that is put forward, as after a suspended machine wakes up, :meth:`follow` takes it up
+    and says what was jumped over. Between two lives of a service it goes back no further than
+    the time that the life before has noted in a file.
 
     Parameters
     ----------
@@ -28,11 +38,61 @@ class SteadyClock:
         self._steady = steady
         self._wall = wall
         self._epoch = wall() - steady()
+        self._file = -1
+        self._note_at = 0.0
 
     def __call__(self) -> float:
-        """The present moment."""
-        now, wall = self._epoch + self._steady(), self._wall()
-        if wall > now + AHEAD:
-            self._epoch += wall - now
-            return wall
+        """Return the present moment."""
+        now = self._epoch + self._steady()
+        if self._file >= 0 and now >= self._note_at:
+            self._note(now)
         return now
+
+    def follow(self) -> tuple[float, float] | None:
+        """
+        Take up a time of day that was put forward.
+
+        Returns
+        -------
+        tuple or None
+            The moments before and after the jump; None where there was none.
+        """
+        now, wall = self._epoch + self._steady(), self._wall()
+        if wall <= now + AHEAD:
+            return None
+        self._epoch += wall - now
+        return now, wall
+
+    def keep(self, path: Path) -> None:
+        """
+        Note the time in a file from now on, and be no earlier than what is noted there.
+
+        A note survives a kill; a power cut may lose the last half a minute of it.
+
+        Raises
+        ------
+        OSError
+            When the file cannot be written.
+        """
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        noted = _parse(os.pread(self._file, 100, 0))
+        self._epoch = max(self._epoch, noted - self._steady())
+        self()
+
+    def close(self) -> None:
+        """Note the time no more."""
+        if self._file >= 0:
+            self._note(self())
+            os.close(self._file)
+            self._file = -1
+
+    def _note(self, now: float) -> None:
+        text = f"{now:020.6f}".encode()
+        os.pwrite(self._file, b"%s %08x\n" % (text, zlib.crc32(text)), 0)
+        self._note_at = now + _NOTED
+
+
+def _parse(line: bytes) -> float:
+    """Return what a note says; 0 of one that is damaged or not there, which holds nobody up."""
+    text, _, check = line.strip().partition(b" ")
+    return float(text) if check == b"%08x" % zlib.crc32(text) and text else 0.0

@@ -309,7 +309,9 @@ class JobSettlement:
             ends.append(began + lease.unwatched)
         else:
             began = lease.start - LATEST  # it is there a look before we see it
-        seconds = max(0.0, min(ends) - began)
+        # Moments of different clocks may be compared here. What the journal has seen to be held
+        # was told by one, and is not taken back by another.
+        seconds = max(_seen(owed), min(ends) - began)
         self._say(
             f"no record of {lease.id} is left: it is paid for the {seconds:.0f} s that it may "
             "have held at the most"
@@ -356,6 +358,15 @@ def is_submitting(asked: float) -> bool:
             if name in SUBMITTERS and is_near:
                 return True
     return False
+
+
+def _seen(owed: _Owed) -> float:
+    """Seconds for which a lease was seen to be held, by the journal's time alone."""
+    lease = owed.lease
+    moments = [moment for moment in (owed.watched, lease.until) if moment is not None]
+    if lease.asked or not moments:
+        return 0.0
+    return max(0.0, min(moments) - lease.start)
 
 
 def _is_awaited(pilot: str, left: Leftovers) -> bool:

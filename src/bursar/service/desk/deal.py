@@ -119,6 +119,15 @@ def told_crashed(deal: Deal, now: float) -> tuple[Deal, Interval | None]:
     return replace(deal, ready=0, since=now, seen=now, intervals=count), interval
 
 
+def told_skipped(deal: Deal, before: float, after: float) -> tuple[Deal, Interval | None]:
+    """The clock jumped from one moment to another: nothing was delivered in between."""
+    before = max(before, deal.seen)
+    interval = _until(deal, before)
+    after = max(after, before)
+    count = deal.intervals + (interval is not None)
+    return replace(deal, since=after, seen=after, intervals=count), interval
+
+
 def told_time(deal: Deal, now: float) -> Deal:
     """As many as were ready still are."""
     return replace(deal, seen=max(deal.seen, now))

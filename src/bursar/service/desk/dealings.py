@@ -19,6 +19,7 @@ from bursar.service.desk.deal import (
     told_crashed,
     told_over,
     told_ready,
+    told_skipped,
     told_time,
 )
 from bursar.service.desk.metering import Meter
@@ -93,6 +94,12 @@ class Dealings:
         for deal in self.all_open():
             if deal.ready:
                 self._follow(*told_crashed(deal, now))
+
+    def skip(self, before: float, after: float) -> None:
+        """Meters what was delivered until the clock jumped, and goes on from where it is now."""
+        for deal in self.all_open():
+            if deal.ready:
+                self._follow(*told_skipped(deal, before, after))
 
     # What it says.
 

@@ -138,6 +138,11 @@ class ServiceDesk:
             self._owner.note_payment(user, amount)
         self.tick(now)
 
+    def skipped(self, before: float, after: float) -> None:
+        """The clock was put forward, or the machine was suspended: nothing was held meanwhile."""
+        self._dealings.skip(before, after)
+        self.tick(after)
+
     # What may run, and for whom workers are wanted.
 
     def pool_of(self, user: str, agreement: str) -> str | Refusal:

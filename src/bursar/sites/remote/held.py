@@ -46,7 +46,7 @@ class HeldInstance:
     Attributes
     ----------
     since, seen
-        When it was there first, and when the service was heard of last, seconds since the epoch.
+        When it was there first, and when the service was heard of last, by ``time.monotonic()``.
     early
         Processor-seconds for which some of its processors waited for the others before that.
     seconds
@@ -67,7 +67,7 @@ class HeldInstance:
     ) -> None:
         self.pilot = pilot
         self.session = session
-        self.since = self.seen = time.time()
+        self.since = self.seen = time.monotonic()
         self.early = 0.0
         self.seconds: float | None = None
         self.spent = 0
@@ -127,7 +127,7 @@ class HeldInstance:
         """Asks now and then: a service that is silent is noticed although nothing runs."""
         try:
             while (gone := await self._look(self)) is None:
-                self.seen = time.time()
+                self.seen = time.monotonic()
                 await asyncio.sleep(LOOK)
         except (RemoteProblem, SiteError) as error:
             self._lose("lost", str(error))

@@ -47,7 +47,7 @@ class Settling:
         Each of its processors counts from when it was ready; we see it a look later.
         """
         pilot = held.pilot
-        ours = terms.processors * (time.time() - held.since + _LATE) + held.early
+        ours = terms.processors * (time.monotonic() - held.since + _LATE) + held.early
         most = amount_of(terms, ours)
         if info.charged > most:
             self._say(
@@ -81,7 +81,7 @@ class Settling:
             Micro-units, as the service says.
         """
         pilot = held.pilot
-        seconds = time.time() - held.since + _LATE
+        seconds = time.monotonic() - held.since + _LATE
         price = (pilot.unit_price or 0.0) * pilot.processors
         if from_micros(spent) > price * seconds:
             self._say(
