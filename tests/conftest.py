@@ -1,6 +1,9 @@
 """What every test may use."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,9 @@ from tests.testgrid.clusters import slurm as slurm
 from tests.testgrid.clusters import usual_slurm as usual_slurm
 
 os.environ["BURSAR_OWNERS"] = "off"  # tests see neither each other's runs nor their user's
+# Journals are sealed by a key of the tests' own.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="bursar-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 DATA = Path(
     os.environ.get("BURSAR_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")

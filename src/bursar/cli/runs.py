@@ -75,12 +75,16 @@ def show_bill(
     every: Annotated[bool, typer.Option("--all", help="Every task, not only the dearest.")] = False,
 ) -> None:
     """Show what a run cost, by site and by task; its total is the ledger's to the unit."""
-    from bursar.cli.output import print_json
+    from bursar.cli.output import print_json, say
     from bursar.report.bill import print_bill
     from bursar.runs.folder import RunFolder
-    from bursar.runs.reading import bill_of, read_run
+    from bursar.runs.reading import bill_of, doubt_of, read_run
 
-    bill = bill_of(read_run(RunFolder.open(runs, run)))
+    record = read_run(RunFolder.open(runs, run))
+    doubt = doubt_of(record)
+    if doubt:
+        say(doubt)
+    bill = bill_of(record)
     if as_json:
         print_json(bill.to_dict())
     else:

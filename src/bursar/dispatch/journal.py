@@ -225,8 +225,7 @@ class Journal:
     path
         Of the file.
     durable
-        Whether what was committed survives a power cut, which takes time, and is sealed by the
-        user's key.
+        Whether what was committed survives a power cut, which takes time.
     say
         Told, in one line for people, of long waits for a lock, in the thread that waits; None:
         stderr is.
@@ -248,7 +247,7 @@ class Journal:
         self._path = path
         self._durable = durable
         self._encoder = msgspec.msgpack.Encoder()
-        self._key = sealing_key(make=True) if durable else None
+        self._key = sealing_key(make=durable)
         self._lock = _take_lock(path)
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, self._lock)

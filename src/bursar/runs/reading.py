@@ -14,7 +14,7 @@ from bursar.dispatch.journal import JournalState, Record, count_statuses, is_wri
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
-from bursar.model.errors import BursarError
+from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
@@ -167,6 +167,18 @@ def read_run(folder: RunFolder) -> RunRecord:
     return RunRecord(folder, true_info(folder), read_journal(folder.journal_file))
 
 
+def doubt_of(record: RunRecord) -> str:
+    """Return in one line why changes in a run's journal could go unnoticed; empty: they cannot."""
+    match record.journal.seal:
+        case "unchained":
+            why = "was made before digests were kept: changes in it cannot be found"
+        case "foreign":
+            why = "has no seal of this user's: whoever recomputed its digests would not be found"
+        case _:
+            return ""
+    return f"{record.folder.journal_file}: {why}"
+
+
 def true_info(folder: RunFolder) -> RunInfo:
     """``run.json``, where a run that was killed before it could say so is ``interrupted``."""
     info = folder.read_info()
@@ -250,9 +262,16 @@ def summaries(base: Path) -> list[dict[str, Any]]:
     """One row for each run under a folder, the oldest first."""
     rows = []
     for folder in RunFolder.all(base):
+        counts: dict[str, int] = {}
         try:
             info = true_info(folder)
+        except BursarError:
+            continue
+        state: str = info.state
+        try:
             counts = count_statuses(folder.journal_file)
+        except InputError:
+            state = "damaged"
         except BursarError:
             continue
         succeeded = counts.get(Status.SUCCEEDED, 0)
@@ -260,7 +279,7 @@ def summaries(base: Path) -> list[dict[str, Any]]:
             {
                 "run": folder.name,
                 "campaign": info.campaign,
-                "state": info.state,
+                "state": state,
                 "tasks": info.tasks,
                 "succeeded": succeeded,
                 "failed": sum(counts.values()) - succeeded,
