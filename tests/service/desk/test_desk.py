@@ -426,3 +426,21 @@ def test_nothing_is_sold_that_ends_after_everyone() -> None:
     assert isinstance(shop.buy("alice", start=2.4e11), Reject)
     assert [slot.seconds for slot in shop.desk.slots("alice", shop.now)] == [None]
     shop.bought("alice")
+
+
+@pytest.mark.parametrize(("jump", "charged"), [(30.0, 4 * 70.0 * 0.5), (2_400.0, 4 * 20.0 * 0.5)])
+def test_a_clock_that_is_put_forward_charges_nobody(jump: float, charged: float) -> None:
+    """4 processors x 100 s x 0.5; after 20 s the clock jumps: that time was held by nobody."""
+    shop = Shop()
+    name = shop.bought("alice", 4, 100.0)
+    shop.desk.ready(name, 4)
+    shop.wait(20.0)
+    before = shop.now
+    shop.now += jump
+    shop.desk.skipped(before, shop.now)
+    shop.wait(100.0)
+    shop.desk.ready(name, 0)
+    shop.wait(1.0)
+    info = shop.desk.agreement("alice", name)
+    assert (info.state, info.charged) == ("over", charged * MICROS)
+    assert shop.desk.faults() == []
