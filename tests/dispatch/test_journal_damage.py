@@ -201,7 +201,7 @@ def test_500_damages(folders: tuple[Path, Path], tmp_path: Path) -> None:
         ("DROP TABLE attempts", "table attempts cannot be read"),
         (
             "DELETE FROM commits WHERE number = (SELECT max(number) FROM commits)",
-            "the last 1 of 120 transactions are missing",
+            "the last 1 of 60 transactions are missing",
         ),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_chain_that_was_recomputed_lacks_the_seal(
     assert read_journal(path).seal == "valid"
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "elsewhere")}
     subprocess.run([sys.executable, "-c", FORGE, str(path)], check=True, env=environment)
-    with pytest.raises(InputError, match="row 60 of table commits has a seal that does not fit"):
+    with pytest.raises(InputError, match="row 30 of table commits has a seal that does not fit"):
         read_journal(path)
     # Where the key is not at hand nobody can tell, and the reader says so.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))

@@ -30,11 +30,14 @@ from bursar.dispatch.journal_chain import (
     Commit,
     before_all,
     check_head,
+    checked,
     damage,
     insert_commit,
     last_commit,
+    loose_starts,
     next_commit,
     verify,
+    with_check,
 )
 from bursar.dispatch.journal_head import Head, HeadFile, head_path, read_head
 from bursar.dispatch.journal_seal import SealingKey, sealing_key
@@ -269,6 +272,7 @@ class Journal:
                         self._head.begin(Head(0, before_all(self.identity).digest))
                 self.identity = _identity(self._db, path)
                 self._last = last_commit(self._db, self.identity)
+                self._loose = loose_starts(self._db, self._last)
                 if is_fresh:
                     self._head.note(Head(self._last.number, self._last.digest))
                 else:
@@ -295,8 +299,14 @@ class Journal:
         InputError
             When another program has written into the journal.
         """
-        is_light = not (records or transfers or events)
         encode, last = self._encoder.encode, self._last
+        loose = self._loose
+        if starts:
+            batch = with_check(encode(starts))
+            loose = [*loose, (last.starts + len(loose) + 1, batch)]
+        if not (records or transfers or events):
+            self._commit_starts(loose)
+            return
         added: list[list[tuple[Any, ...]]] = [
             [
                 (
@@ -316,32 +326,44 @@ class Journal:
                 (number, e.time + 0.0, e.kind, e.text)
                 for number, e in enumerate(events, last.events + 1)
             ],
-            [(last.starts + 1, encode(starts))] if starts else [],
+            loose,
         ]
         commit = next_commit(last, added, self._key)
-        with _complaining(self._path), self._lightly(is_light), transaction(self._db):
-            try:
-                for table, rows in zip(TABLES, added, strict=True):
-                    if rows:
-                        self._db.executemany(_INSERT[table], rows)
-                insert_commit(self._db, commit)
-            except sqlite3.IntegrityError as error:
-                raise damage(self._path, f"another program wrote into it ({error})") from error
-        self._last = commit
-        if not is_light:  # what may be lost in a power cut is not vouched for
+        with _complaining(self._path):
+            self._write(added, commit)
+            self._last, self._loose = commit, []
             self._head.note(Head(commit.number, commit.digest))
 
-    @contextlib.contextmanager
-    def _lightly(self, is_light: bool) -> Iterator[None]:
-        """Does not wait for the disk."""
-        if not (is_light and self._durable):
-            yield
-            return
-        self._db.execute("PRAGMA synchronous=NORMAL")
+    def _commit_starts(self, loose: list[tuple[Any, ...]]) -> None:
+        """Writes starts alone, without waiting for the disk."""
+        with _complaining(self._path):
+            if self._durable:
+                self._db.execute("PRAGMA synchronous=NORMAL")
+            try:
+                self._write([[], [], [], loose], None)
+            finally:
+                if self._durable:
+                    self._db.execute("PRAGMA synchronous=FULL")
+        self._loose = loose
+
+    def _write(self, added: list[list[tuple[Any, ...]]], commit: Commit | None) -> None:
+        """One transaction; of the starts, those that are there already are left out."""
+        db = self._db
+        db.execute("BEGIN IMMEDIATE")
         try:
-            yield
-        finally:
-            self._db.execute("PRAGMA synchronous=FULL")
+            for table, rows in zip(TABLES, added, strict=True):
+                new = rows[len(self._loose) :] if table == "starts" else rows
+                if new:
+                    db.executemany(_INSERT[table], new)
+            if commit is not None:
+                insert_commit(db, commit)
+            db.execute("COMMIT")
+        except BaseException as error:
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.IntegrityError):
+                raise damage(self._path, f"another program wrote into it ({error})") from error
+            raise
 
     def beat(self, time: float) -> None:
         """Leaves a sign of life."""
@@ -394,7 +416,7 @@ class Journal:
         db.execute("DROP TABLE IF EXISTS starts")
         db.execute(_STARTS)
         if handed:
-            batch = self._encoder.encode(handed)
+            batch = with_check(self._encoder.encode(handed))
             db.execute("INSERT INTO starts VALUES (1, ?)", (batch,))
         db.execute(_COMMITS)
         self._put("format", FORMAT)
@@ -504,7 +526,9 @@ def _load(
         records=list(_records(map(itemgetter(7, 3, 5, 6), attempts))),
         transfers=[transfer(blob) for _, blob in rows["transfers"]],
         events=[Event(*row[1:]) for row in rows["events"]],
-        starts=chain.from_iterable(starts(batch) for _, batch in rows["starts"]),
+        starts=chain.from_iterable(
+            starts(checked(number, batch, path)) for number, batch in rows["starts"]
+        ),
         alive=_alive(db, path, identity, key),
         seal="valid" if verified.is_sealed else "foreign",
     )
