@@ -66,6 +66,7 @@ AREAS = {
         (
             "tests/service/journal",
             "tests/service/test_real_disk.py",
+            "tests/dispatch/test_journal_damage.py",
             "tests/dispatch/test_server.py",
             "tests/dispatch/test_journal.py",
             "tests/report/test_results.py",

@@ -51,8 +51,8 @@ ceiling = 0.2
 """
 
 ALWAYS = {
-    "bill.json", "journal.sqlite", "journal.sqlite.head", "journal.sqlite.lock", "plan.json", "report.html",
-    "results.csv", "results.jsonl", "run.json", "tasks.msgpack",
+    "bill.json", "journal.sqlite", "journal.sqlite.head", "journal.sqlite.lock", "plan.json",
+    "report.html", "results.csv", "results.jsonl", "run.json", "tasks.msgpack",
 }  # fmt: skip
 """Files of a run that has ended, beside the campaign's own below ``files``."""
 
