@@ -22,6 +22,7 @@ CHECKERS = {
     "planning/test_slots.py": {"_same"},
     "planning/test_validation.py": {"expect"},
     "provisioning/lrm/test_shell.py": {"everything"},
+    "runs/test_clock.py": {"set_clock_between_lives"},
     "service/test_federation.py": {"outlive"},
     "sites/remote/test_site.py": {"nothing_is_left"},
     "sites/test_job_watch.py": {"watched"},
