@@ -164,7 +164,7 @@ def test_small_journals_lose_only_segments_without_a_living_record() -> None:
     """Up to so many bytes of all segments; one more, and half-dead ones go."""
 
     async def main() -> None:
-        for more, gone in ((0, [1]), (-1, [1, 2])):
+        for more, gone in ((10**6, [1]), (0, [1]), (-1, [1, 2])):
             books = Books()
             books.add(1, TEN, dead=range(10))
             books.add(2, TEN, dead=range(8))
@@ -232,6 +232,25 @@ def test_a_new_segment_has_the_one_before_it_looked_at() -> None:
         work.compaction.on_written()
         await work.idle()
         assert books.dropped == [old.number]
+        await work.compaction.stop()
+
+    run(main())
+
+
+def test_the_first_segment_that_is_written_is_a_new_one() -> None:
+    async def main() -> None:
+        books = Books()
+        books.segments = {1: Segment(1)}
+        books.number = 1
+        old = books.add(2, TEN)
+        work = Emptied(books)
+        work.compaction.start()
+        await work.idle()
+        for offset in old.offsets[:6]:
+            old.kill(offset)
+        work.compaction.on_written()
+        await work.idle()
+        assert books.dropped == [2]
         await work.compaction.stop()
 
     run(main())
