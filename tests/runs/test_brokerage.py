@@ -24,6 +24,7 @@ from bursar.model.status import SiteStatus
 from bursar.model.step import Shell
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
+from bursar.provisioning.view import Loss
 from bursar.runs.brokerage import Brokerage
 from bursar.runs.folder import RunFolder
 from bursar.runs.planned import write_plan
@@ -69,6 +70,42 @@ class Lingering(LocalSite):
         """Start workers that leave before their processors are free."""
         held = await super().acquire(*arguments, **named)
         held.__class__ = LingeringWorkers
+        return held
+
+
+class FadingWorkers(HeldWorkers):
+    """Workers that are gone for a moment before their site says so, when a file is there."""
+
+    mark: Path
+    is_gone = False
+
+    @property
+    def workers(self) -> int:
+        """Return 0 from the moment on that they are gone."""
+        return 0 if self.is_gone else super().workers
+
+    async def lost(self) -> tuple[Loss, str]:
+        """Wait for the file."""
+        while not self.mark.exists():
+            await asyncio.sleep(0.01)
+        self.is_gone = True
+        await asyncio.sleep(0.6)
+        return "lost", "its machine went away"
+
+
+class Fading(LocalSite):
+    """A site whose first processors are lost when a file is there."""
+
+    mark: Path
+    has_lost = False
+
+    async def acquire(self, *arguments: Any, **named: Any) -> HeldWorkers:
+        """Start workers; the first ones are lost."""
+        held = await super().acquire(*arguments, **named)
+        if not self.has_lost:
+            self.has_lost = True
+            held.__class__ = FadingWorkers
+            held.mark = self.mark  # type: ignore[attr-defined]
         return held
 
 
@@ -248,5 +285,16 @@ def test_a_run_goes_on_while_its_last_processors_are_given_back(tmp_path: Path) 
         Task(id="t", steps=(Shell(once),)),
         backoff=0.7,
     )
+
+    assert (told["state"], told["succeeded"]) == ("finished", 1)
+
+
+def test_a_run_goes_on_when_a_loss_is_seen_before_it_is_told(tmp_path: Path) -> None:
+    """A look at the workers falls between the end of the last one and the site's word of it."""
+    site = Fading(facts("s"))
+    site.mark = tmp_path / "mark"
+    line = f"touch {site.mark}; exec sleep 1.5"
+
+    told = carried_out(tmp_path, {"s": site}, Task(id="t", steps=(Shell(line),)))
 
     assert (told["state"], told["succeeded"]) == ("finished", 1)

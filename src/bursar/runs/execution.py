@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 TICK = 0.2
 """Seconds between looks at the money."""
 
+FORSAKEN = 2.0
+"""Seconds without any worker after which a run ends: a site tells of its loss sooner than that."""
+
 BEAT = 5.0
 """Seconds between signs of life in the journal."""
 
@@ -217,6 +220,7 @@ class Execution:
         self._site_of: dict[str, str] = {}
         self._cut: dict[int, float] = {}
         self._last_beat = 0.0
+        self._forsaken_since = math.inf
         self._stretch = 1.0
         self._ended: list[Ended] = []
         self._failed: set[str] = set()
@@ -309,11 +313,25 @@ class Execution:
         if now - self._last_beat >= BEAT:
             self._last_beat = now
             self.dispatcher.beat()
-        if self.cause is None and self.pooling is None and self.provision.is_dead:
-            self.stop("fault", "no worker is left", grace=0.0)
+        if self.pooling is None:
+            self._look_for_workers(now)
         supply = self._just_in_time
         if supply is not None and self.cause is None and supply.wake <= self.elapsed:
             self._supply(supply, supply.look())
+
+    def _look_for_workers(self, now: float) -> None:
+        """
+        Stop the run when it has been without a worker for some time, and none will come.
+
+        A site's workers are gone some turns of the loop before the run hears of it and asks for
+        others, so that a single look proves nothing.
+        """
+        if self.cause is not None or not self.provision.is_dead:
+            self._forsaken_since = math.inf
+            return
+        self._forsaken_since = min(now, self._forsaken_since)
+        if now - self._forsaken_since >= FORSAKEN:
+            self.stop("fault", "no worker is left", grace=0.0)
 
     def stop(self, cause: Cause, reason: str, *, grace: float = 5.0) -> None:
         """Starts nothing more, and stops what runs; a second call with less grace hurries it."""
