@@ -179,37 +179,49 @@ def test_no_task_begins_twice_over_many_kills(room: Any, seed: int) -> None:
     _kill_at_random(room, seed=seed, kills=10)
 
 
-def _call(seconds: float) -> tuple[float, float]:
-    """Begin and end of a call, on the machine's monotonic clock."""
+def _nothing() -> None:
+    pass
+
+
+def _meet(mine: str, other: str) -> bool:
+    """Whether another call begins while this one runs; waited for at length, not for a time."""
     import time
+    from pathlib import Path
 
-    began = time.monotonic()
-    time.sleep(seconds)
-    return began, time.monotonic()
+    Path(mine).touch()
+    give_up = time.monotonic() + 60
+    while not Path(other).exists():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.01)
+    return True
 
 
-def _long_calls_overlap(seconds: float, short: int) -> bool:
-    """Whether two long calls among short ones ran side by side on two workers."""
+def _long_calls_meet(folder: Path, short: int) -> bool:
+    """Whether two calls that wait for each other, with short ones behind, run side by side."""
+    folder.mkdir()
+    one, two = str(folder / "one"), str(folder / "two")
     with bursar.Executor(2) as executor:
-        executor.submit(_call, 0.0).result()
-        long = [executor.submit(_call, seconds) for _ in range(2)]
-        others = [executor.submit(_call, 0.0) for _ in range(short)]
+        executor.submit(_nothing).result()
+        long = [executor.submit(_meet, one, two), executor.submit(_meet, two, one)]
+        others = [executor.submit(_nothing) for _ in range(short)]
         for future in others:
             future.result()
-        (_, first_end), (second_begin, _) = (future.result() for future in long)
-    return second_begin < first_end
+        return all(future.result() for future in long)
 
 
-def test_two_long_calls_of_an_executor_run_side_by_side() -> None:
+def test_two_long_calls_of_an_executor_run_side_by_side(tmp_path: Path) -> None:
     """
     They follow each other at once, so that a worker gets both when it takes them for short.
     """
-    assert _long_calls_overlap(3.0, 200)
+    assert _long_calls_meet(tmp_path / "calls", 200)
 
 
 @pytest.mark.long
-def test_two_long_calls_run_side_by_side_in_all_of_many_trials() -> None:
+def test_two_long_calls_run_side_by_side_in_all_of_many_trials(tmp_path: Path) -> None:
     """
-    One short call, then two of 2 s and 2,000 short ones, a hundred times.
+    One short call, then two long ones and 2,000 short ones, a hundred times.
     """
-    assert [_long_calls_overlap(2.0, 2000) for _ in range(100)] == [True] * 100
+    met = [_long_calls_meet(tmp_path / str(trial), 2000) for trial in range(100)]
+
+    assert met == [True] * 100
