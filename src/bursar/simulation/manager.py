@@ -256,6 +256,11 @@ class SimulatedManager:
         self._go_on()
         return self._cluster
 
+    @property
+    def jobs(self) -> list[SimulatedJob]:
+        """All jobs that were handed in, the ended ones included, in the order of submission."""
+        return list(self._jobs.values())
+
     # Jobs.
 
     async def submit(self, request: Request) -> list[str]:

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from bursar.dispatch.holding import Holding
+from bursar.dispatch.wire import FromWorker, Goodbye, Hello, ProtocolError, Results, Returned
 from bursar.market.messages import Accept, Message
 from bursar.market.negotiation.selling import OwnerSide
 from bursar.market.negotiation.side import Side
@@ -33,17 +34,23 @@ from bursar.service.engine.books import Books
 from bursar.service.engine.dispatching import Dispatching
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.recording import Recorder, Told
+from bursar.service.engine.recording import Ending, Recorder, Told
 from bursar.service.engine.records import UNWANTED
 from bursar.service.engine.restoring import Restoring
 from bursar.service.http.gate import Gate
 from bursar.service.http.handlers import results
-from bursar.service.identity.tokens import TokenBook
+from bursar.service.hub import connection as hub_connection
+from bursar.service.hub.bounds import bounded
+from bursar.service.hub.connection import Connection
+from bursar.service.hub.hub import Hub
+from bursar.service.identity.tokens import Bearer, TokenBook
 from bursar.service.journal import recovery
 from bursar.service.journal.compaction import Compaction
+from bursar.service.journal.records import name_of
 from bursar.service.journal.segment import Segment
 from bursar.service.journal.segmented import SegmentedJournal
 from bursar.service.parties import ResultBatch, Wanted
+from bursar.simulation.faults.worker import ServiceWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +298,138 @@ def _sealed_bytes_are_read_as_text(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine_results, "base64", SimpleNamespace(b64encode=encode))
 
 
+def _superseded_connections_are_heard(patch: pytest.MonkeyPatch) -> None:
+    def heard(self: Hub, connection: Connection, message: FromWorker) -> None:
+        match message:
+            case Results(outcomes):
+                taken = bounded(outcomes)
+                told = connection.recording(len(taken), self._let_go)
+                self._dispatching.outcomes(connection.worker, taken, told)
+            case Returned(jobs):
+                self._dispatching.returned(connection.worker, jobs)
+                self._let_go(connection)
+            case Goodbye(must):
+                if must:
+                    self._see_off(connection)
+                elif self._is_done(connection):
+                    connection.leaving = True
+                    self._let_go(connection)
+            case Hello():
+                raise ProtocolError("a second hello")
+        if self._is_done(connection):
+            self.on_change()
+
+    patch.setattr(Hub, "heard", heard)
+
+
+def _any_attempt_may_come_back(patch: pytest.MonkeyPatch) -> None:
+    real = Dispatching.returned
+
+    def returned(self: Dispatching, name: str, jobs: Sequence[tuple[int, int]]) -> None:
+        claims = self._scheduler.claims
+        present = [(task, claims[task].serial) for task, _ in jobs if task in claims]
+        real(self, name, present)
+
+    patch.setattr(Dispatching, "returned", returned)
+
+
+def _tokens_never_expire(patch: pytest.MonkeyPatch) -> None:
+    real = TokenBook.find
+
+    def find(self: TokenBook, text: str) -> Bearer | None:
+        clock, self._clock = self._clock, lambda: 0.0
+        try:
+            return real(self, text)
+        finally:
+            self._clock = clock
+
+    patch.setattr(TokenBook, "find", find)
+
+
+def _what_a_destroyed_instance_used_is_free(patch: pytest.MonkeyPatch) -> None:
+    real = Recorder._charge
+
+    def charge(self: Recorder, endings: list[Ending]) -> None:
+        if not endings[0].instance.destroyed:
+            real(self, endings)
+
+    patch.setattr(Recorder, "_charge", charge)
+
+
+def _a_segment_goes_before_its_copies_are_durable(patch: pytest.MonkeyPatch) -> None:
+    async def empty(self: Compaction, segment: Segment) -> None:
+        await self._records.durable()
+        index = 0
+        while (index := segment.next_alive(index)) >= 0:
+            index = await self._move_some(segment, index)
+        await self._disk.remove(name_of(segment.number))
+        self._records.drop(segment)
+        await segment.wait_unread()
+        if segment.file is not None:
+            await segment.file.close()
+
+    patch.setattr(Compaction, "_empty", empty)
+
+
+def _instances_never_expire(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Instance, "expires", property(lambda instance: None))
+
+
+def _instances_expire_with_work_left(patch: pytest.MonkeyPatch) -> None:
+    def expires(instance: Instance) -> float:
+        return max(instance.created, instance.results.at) + instance.keep
+
+    patch.setattr(Instance, "expires", property(expires))
+
+
+def _revoked_leases_let_workers_in(patch: pytest.MonkeyPatch) -> None:
+    real = Hub.revoke
+
+    def revoke(self: Hub, lease: str) -> None:
+        entry = self._leases.get(lease)
+        real(self, lease)
+        if entry is not None:
+            entry.workers.clear()
+            self._leases[lease] = entry
+
+    patch.setattr(Hub, "revoke", revoke)
+
+
+def _whoever_says_nothing_may_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hub_connection, "PATIENCE", 1e9)
+
+
+def _a_half_closed_connection_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Connection, "eof_received", lambda self: True)
+
+
+def _a_worker_begins_what_it_gave_back(patch: pytest.MonkeyPatch) -> None:
+    real = ServiceWorker._give_back
+
+    def give_back(self: ServiceWorker, count: int) -> None:
+        jobs, pieces = list(self._queue)[-count:] if count else [], dict(self._pieces)
+        real(self, count)
+        for job in jobs:
+            self._pieces[job.task, job.attempt] = pieces[job.task, job.attempt]
+            self._queue.append(job)
+
+    patch.setattr(ServiceWorker, "_give_back", give_back)
+
+
+def _what_comes_back_is_not_given_out_again(patch: pytest.MonkeyPatch) -> None:
+    def returned(self: Dispatching, name: str, jobs: Sequence[tuple[int, int]]) -> None:
+        seat = self._scheduler.seats.get(name)
+        if seat is not None:
+            seat.prefetch.returned(len(list(jobs)))
+
+    patch.setattr(Dispatching, "returned", returned)
+
+
 BREAKS = (
-    Break("answers before it is durable", _acknowledges_before_it_is_durable, 1),
+    Break("answers before it is durable", _acknowledges_before_it_is_durable, 3),
     Break("takes a torn batch of the journal for whole", _accepts_a_torn_batch, 1),
     Break("compaction drops records that live", _compaction_drops_what_lives),
-    Break("forgets keys of submissions in a crash", _forgets_keys_of_submissions, 10),
+    Break("forgets keys of submissions in a crash", _forgets_keys_of_submissions, 12),
     Break(
         "tells a worker that outcomes are recorded at once",
         _takes_outcomes_for_recorded_at_once,
@@ -304,19 +438,35 @@ BREAKS = (
     Break("goes on with results one too late", _results_go_on_one_too_late),
     Break("does not give back what a lost worker had", _lost_workers_keep_their_tasks),
     Break("a worker forgets what it said before the break", _workers_forget_what_was_said, 1),
-    Break("a new life gives out tasks that still run", _a_new_life_gives_out_what_runs, 26),
-    Break("forgets cancellations in a crash", _restored_cancellations_are_forgotten, 42),
-    Break("counts shared use twice after a crash", _what_was_used_counts_twice_after_a_crash, 17),
-    Break("a deposit counts each time it is asked for", _deposits_count_each_time, 4),
+    Break("a new life gives out tasks that still run", _a_new_life_gives_out_what_runs, 18),
+    Break("forgets cancellations in a crash", _restored_cancellations_are_forgotten, 18),
+    Break("counts shared use twice after a crash", _what_was_used_counts_twice_after_a_crash, 13),
+    Break("a deposit counts each time it is asked for", _deposits_count_each_time, 1),
     Break("a handle is good for everybody", _handles_are_good_for_everybody),
     Break("lets agreements run for a minute too long", _agreements_end_late),
-    Break("agreements that were ended go on being used", _ended_agreements_are_used, 52),
+    Break("agreements that were ended go on being used", _ended_agreements_are_used, 33),
     Break("an acceptance that is repeated sells once more", _an_acceptance_sells_each_time, 104),
     Break("what was sold is free after a crash", _what_was_sold_is_free_after_a_crash),
     Break("a revocation is not durable", _a_revocation_is_not_kept, 4),
     Break("streams outlive their tokens", _streams_outlive_their_tokens, 5),
     Break("a price is forgotten in a crash", _a_price_is_forgotten_in_a_crash, 5),
-    Break("events that were missed are not told", _events_that_were_missed_are_not_told, 10),
-    Break("tasks of a destroyed instance run on", _destroyed_tasks_run_on, 14),
+    Break("events that were missed are not told", _events_that_were_missed_are_not_told, 12),
+    Break("tasks of a destroyed instance run on", _destroyed_tasks_run_on, 5),
     Break("sealed results are taken for text", _sealed_bytes_are_read_as_text, 9),
+    Break("frames of a superseded connection are heard", _superseded_connections_are_heard, 1),
+    Break("a job comes back whatever its attempt", _any_attempt_may_come_back),
+    Break("a worker begins what it gave back", _a_worker_begins_what_it_gave_back, 2),
+    Break("what comes back is not given out again", _what_comes_back_is_not_given_out_again, 2),
+    Break("tokens never expire", _tokens_never_expire, 2),
+    Break("what a destroyed instance used is free", _what_a_destroyed_instance_used_is_free, 5),
+    Break("instances never expire", _instances_never_expire, 2),
+    Break("instances expire with work left", _instances_expire_with_work_left, 2),
+    Break("a revoked lease lets workers in", _revoked_leases_let_workers_in, 2),
+    Break("whoever says nothing may stay connected", _whoever_says_nothing_may_stay, 7),
+    Break("a half-closed connection stays", _a_half_closed_connection_stays, 15),
+    Break(
+        "a segment goes before its copies are durable",
+        _a_segment_goes_before_its_copies_are_durable,
+        3,
+    ),
 )

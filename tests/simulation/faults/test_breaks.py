@@ -2,11 +2,24 @@
 
 import pytest
 from tests.simulation.faults.breaks import BREAKS, Break
+from tests.simulation.faults.catching import seeds_until_noticed
 
 from bursar.simulation.faults.world import simulate
 
-_MOST = 40
+_MOST = 200
 """Seeds that are looked at from a break's first one on."""
+
+
+_ANYWHERE = 400
+"""Seeds in which a break is noticed from wherever one begins."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", [10_000, 20_000, 30_000])
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.name)
+def test_a_break_is_noticed_from_any_seed_on(broken: Break, first: int) -> None:
+    """The first seeds of the short test were chosen; these were not."""
+    assert seeds_until_noticed(broken, first, _ANYWHERE) is not None
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.name)

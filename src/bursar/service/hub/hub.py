@@ -146,10 +146,23 @@ class Hub:
         SiteError
             When that cannot be.
         """
-        self._entrance = Entrance(self.protocol, self._silence)
-        self._certificate = certificate
-        _, self._port = self._entrance.open(host, lambda: server_context(certificate, key), port)
+        entrance = Entrance(self.protocol, self._silence)
+        self.attend(entrance, port, certificate)
+        _, self._port = entrance.open(host, lambda: server_context(certificate, key), port)
         return self._port
+
+    def attend(self, entrance: Entrance, port: int, certificate: str) -> None:
+        """
+        Tell pilots of a port for workers from elsewhere; its connections are this hub's.
+
+        Parameters
+        ----------
+        entrance
+            Closed together with the hub.
+        certificate
+            PEM that pilots expect there.
+        """
+        self._entrance, self._port, self._certificate = entrance, port, certificate
 
     def tick(self) -> None:
         """To be called every second or so: also tasks that wait at workers need the key of now."""

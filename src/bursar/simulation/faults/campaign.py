@@ -127,9 +127,17 @@ def campaign_of(user: str, number: int, plan: Plan, chance: random.Random) -> Ca
     seals = chance.random() < plan.seals
     pieces: dict[str, list[Piece]] = {}
     for submission in range(chance.randint(1, 3)):
+        count = chance.randint(1, plan.pieces)
         pieces[f"{name}-{submission}"] = [
-            _piece(f"{name}-{submission}-{i}", widest, chance, longer=cancels, is_sealed=seals)
-            for i in range(chance.randint(1, plan.pieces))
+            _piece(
+                f"{name}-{submission}-{i}",
+                widest if not plan.bursts else 1,
+                chance,
+                longer=cancels,
+                is_sealed=seals,
+                is_short=i < plan.bursts * count,
+            )
+            for i in range(count)
         ]
     campaign = Campaign(
         user=user,
@@ -156,15 +164,24 @@ def campaign_of(user: str, number: int, plan: Plan, chance: random.Random) -> Ca
 
 
 def _piece(
-    name: str, widest: int, chance: random.Random, *, longer: bool, is_sealed: bool
+    name: str,
+    widest: int,
+    chance: random.Random,
+    *,
+    longer: bool,
+    is_sealed: bool,
+    is_short: bool,
 ) -> Piece:
     """With ``longer``, some take long enough that one sees whether they were stopped."""
     times = [0.01, chance.uniform(0.1, 5.0), chance.uniform(5.0, 20.0)]
     if longer:
         times.append(chance.uniform(20.0, 90.0))
+    seconds = chance.choice(times)
+    if is_short:
+        seconds = chance.uniform(0.002, 0.02)
     return Piece(
         name=name,
-        seconds=chance.choice(times),
+        seconds=seconds,
         is_sealed=is_sealed,
         exit_code=int(chance.random() < 0.1),
         processors=chance.randint(1, widest) if chance.random() < 0.2 else 1,

@@ -146,7 +146,7 @@ class Customer:
             if key in campaign.numbers:
                 continue
             await asyncio.sleep(campaign.pauses[key])
-            tasks = [_spec_of(piece) for piece in pieces]
+            tasks = [spec_of(piece) for piece in pieces]
             numbers = await self._client.submit(campaign.handle, tasks, key)
             assert isinstance(numbers, range)
             self._witness.submitted(campaign, key, numbers)
@@ -234,7 +234,8 @@ class Customer:
         self._trace.note(self._user, f"{campaign.name} {what}")
 
 
-def _spec_of(piece: Piece) -> api.TaskSpec:
+def spec_of(piece: Piece) -> api.TaskSpec:
+    """Task as it is submitted."""
     sealed = base64.b64encode(piece.envelope).decode() if piece.is_sealed else ""
     return api.TaskSpec(
         command=() if sealed else piece.command,

@@ -186,6 +186,7 @@ class SimulatedDisk:
         self.platter.begin_change(name, self.platter.files.pop(name, None))
         await self.work(_SYNC)
         self.platter.settle(name)
+        self.platter.on_segment()  # gone for good: whatever relied on it being there is wrong now
 
     async def replace(self, name: str, data: bytes) -> None:
         """A small file gets this content, whole or not at all."""

@@ -36,6 +36,20 @@ class Weather:
         That its answer does not.
     repeats
         That a request arrives once more, some time later.
+    stalls
+        That bytes on a connection that breaks are held up, and arrive after the next connection
+        was made.
+    lingers
+        That an end goes on to hear what is under way after it was closed or aborted. TLS does
+        so after ``close`` while it flushes; asyncio promises otherwise for ``abort``, and the
+        promise is broken here so that the code above does not rely on it alone.
+    handshakes
+        That a TLS handshake fails, or never ends.
+    half_closes
+        That one end finishes its direction (close_notify) and leaves the other open.
+    tears
+        That a TLS record is damaged on its way: nothing of it is delivered, and the end that
+        checks it aborts.
     """
 
     delay: float = 0.0
@@ -43,6 +57,11 @@ class Weather:
     loses: float = 0.0
     forgets: float = 0.0
     repeats: float = 0.0
+    stalls: float = 0.0
+    lingers: float = 0.0
+    handshakes: float = 0.0
+    half_closes: float = 0.0
+    tears: float = 0.0
 
 
 FAIR = Weather()
@@ -66,6 +85,8 @@ class Network:
         self.chance = chance
         self.trace = trace
         self.weather = FAIR
+        self.on_half_open: Callable[[str], object] = lambda party: None
+        """Told which party leaves a connection half open."""
         self._loop = loop
         self._cut_off: dict[str, float] = {}  # until when, by party
         self._late: dict[str, float] = {}  # the same, also of what calm has ended since
@@ -130,6 +151,10 @@ class Lane(Generic[Item]):
         self._hear = hear
         self._under_way: deque[Item] = deque()
         self._last = 0.0  # moment at which the last of it arrives
+
+    def stall(self, seconds: float) -> None:
+        """Hold up what is sent from now on."""
+        self._last = max(self._last, self._network.now) + seconds
 
     def send(self, item: Item) -> None:
         """It is on its way."""

@@ -30,7 +30,13 @@ _PARTY = "admin"
 _UNAUTHENTICATED = 401
 _NOT_FOUND = 404
 _AGAIN = 10.0
-"""Mean seconds between two uses of a token that was revoked."""
+"""Mean seconds between two uses of a token that was revoked, or will expire."""
+
+_JUMPS = 5.0
+"""Seconds by which the service's clock may change between two of its lives, and a little more."""
+
+_OVERDUE = 60.0
+"""Seconds for which a token that has expired is tried."""
 
 
 class Owner:
@@ -87,16 +93,24 @@ class Owner:
         self._contracts.repriced()
         self._trace.note(_PARTY, f"asks {price:g} from now on")
 
-    async def make_token(self, user: str) -> str:
-        """Another one; where that was not answered, one is left that nobody knows."""
+    async def make_token(self, user: str, seconds: float | None = None) -> api.TokenInfo:
+        """
+        Another one; where that was not answered, one is left that nobody knows.
+
+        Parameters
+        ----------
+        seconds
+            For which it is good; None: as long as the service has it.
+        """
+        new = api.NewToken(user=user, scopes=USER_SCOPES, seconds=seconds)
         while True:
             try:
-                made = await self._client.create_token(api.NewToken(user=user, scopes=USER_SCOPES))
+                made = await self._client.create_token(new)
             except SiteError:
                 await asyncio.sleep(1.0)
             else:
                 self._trace.note(_PARTY, f"has another token for {user}")
-                return made.token
+                return made
 
     async def revoke(self, token: str) -> None:
         """It is good no longer."""
@@ -125,6 +139,8 @@ class Stranger:
         Told what a token that was revoked was good for.
     prompt
         Whether words arrive soon.
+    server_clock
+        What the service takes for the time.
     """
 
     def __init__(
@@ -136,7 +152,9 @@ class Stranger:
         chance: random.Random,
         witness: Witness,
         prompt: bool,
+        server_clock: Clock,
     ) -> None:
+        self._server_clock = server_clock
         self._user = user
         self._client = client
         self._now = now
@@ -165,6 +183,29 @@ class Stranger:
         except RemoteProblem as problem:
             if problem.status not in (_UNAUTHENTICATED, _NOT_FOUND):
                 raise
+
+    async def wear_out(self, expires: float) -> None:
+        """
+        Use a token until it has expired, and for some time after.
+
+        Parameters
+        ----------
+        expires
+            As the service has told, seconds since the epoch by its clock.
+        """
+        while self._server_clock() < expires + _OVERDUE:
+            await asyncio.sleep(self._chance.expovariate(1 / _AGAIN))
+            asked = self._server_clock()
+            try:
+                await self._client.instances()
+            except RemoteProblem as problem:
+                if problem.status != _UNAUTHENTICATED:
+                    raise
+                if self._server_clock() < expires - _JUMPS:
+                    self._witness.wrong(self._user, "is refused by a token before it expires")
+            else:
+                if asked > expires + _JUMPS:
+                    self._witness.wrong(self._user, "is let in by a token that has expired")
 
     async def insist(self) -> None:
         """Tries it again and again, without an end."""

@@ -75,6 +75,33 @@ class Plan:
         Chance that the changes of an instance are followed; that its tasks are sealed.
     rotates, reprices
         Whether users get other tokens; whether the owner changes its price.
+    evictions
+        Mean seconds between two workers that are told to end; 0: none is.
+    repeats_returns
+        Whether workers say again what they gave back over a connection that was lost.
+    strangers
+        Mean seconds between two crowds that connect and say nothing of use; 0: none come.
+    certificate
+        Mean seconds between two times at which the certificate has expired; 0: it never does.
+    expires
+        Whether some tokens and instances are good for a short time, and leases that are over are
+        tried again.
+    segment
+        Bytes of a segment of the service's journal.
+    batch
+        Whether the site is a cluster with a batch scheduler.
+    controller, others, nodes
+        Mean seconds between two times at which its controller gives no answer, at which
+        somebody else's job comes, and at which a pilot's node is lost; 0: never.
+    forgets
+        Chance that its controller's answer is lost.
+    longest
+        Seconds of the longest pilot.
+    warns
+        Whether pilots are told to end some time before their wall-clock limit.
+    bursts
+        Share of the tasks of a submission, the first ones, that take hundredths of a second: then
+        many wait at workers, and those that follow take longer.
     """
 
     weather: Weather = FAIR
@@ -105,6 +132,20 @@ class Plan:
     seals: float = 0.0
     rotates: bool = False
     reprices: bool = False
+    evictions: float = 0.0
+    repeats_returns: bool = False
+    strangers: float = 0.0
+    certificate: float = 0.0
+    expires: bool = False
+    segment: int = 16 * 1024
+    bursts: float = 0.0
+    batch: bool = False
+    controller: float = 0.0
+    others: float = 0.0
+    nodes: float = 0.0
+    forgets: float = 0.0
+    longest: float = 36_000.0
+    warns: bool = False
 
 
 def plan_of(seed: int) -> Plan:
@@ -148,11 +189,82 @@ def plan_of(seed: int) -> Plan:
         rotates=chance.random() < 0.4,
         reprices=chance.random() < 0.3,
     )
-    if must_buy or chance.random() < 0.7:
+    if not must_buy and chance.random() >= 0.7:
+        # Nothing happens to workers: so whatever they lose, the service has lost.
+        weather = replace(plan.weather, breaks=0.0)
+        plan = replace(plan, weather=weather, worker_life=0, partitions=0.0, buys=0.0, cuts=False)
+    plan = _with_connections_and_ends(plan, chance_of(seed, "plan of connections and ends"))
+    return _with_batch_site(plan, chance_of(seed, "plan of a batch site"))
+
+
+def _with_connections_and_ends(plan: Plan, chance: random.Random) -> Plan:
+    """Add what goes wrong below TLS, what expires, and how large the journal's segments are."""
+
+    def some(share: float, low: float, high: float) -> float:
+        return float(low * (high / low) ** chance.random()) if chance.random() < share else 0.0
+
+    spares_workers = not (plan.worker_life or plan.partitions or plan.cuts or plan.weather.breaks)
+    superseded = not spares_workers and chance.random() < 0.5
+    weather = replace(
+        plan.weather,
+        handshakes=some(0.4, 0.02, 0.5),
+        half_closes=some(0.4, 0.01, 0.2),
+        tears=some(0.3, 0.003, 0.1),
+    )
+    if superseded:
+        breaks = max(plan.weather.breaks, chance.uniform(0.02, 0.2))
+        stalls = chance.uniform(0.3, 1.0)
+        weather = replace(weather, breaks=breaks, stalls=stalls, lingers=1.0)
+    evictions = some(0.7 if superseded else 0.2, 5.0, 60.0)
+    plan = replace(
+        plan,
+        strangers=some(0.2, 5.0, 60.0),
+        certificate=some(0.2, 10.0, 60.0),
+        expires=chance.random() < 0.5,
+        repeats_returns=chance.random() < 0.5,
+        price_shared=plan.price_shared or chance.random() < 0.5,
+        destroys=max(plan.destroys, chance.choice((0.0, 0.0, 0.6))),
+        segment=chance.choice((2, 4, 16)) * 1024,
+    )
+    if chance.random() < (0.8 if superseded else 0.3):
+        plan = replace(
+            plan,
+            bursts=0.8,
+            users=min(2, plan.users),
+            campaigns=1,
+            pieces=120,
+            processors=max(3, plan.processors),
+        )
+    if spares_workers:
         return plan
-    # Nothing happens to workers: so whatever they lose, the service has lost.
-    weather = replace(plan.weather, breaks=0.0)
-    return replace(plan, weather=weather, worker_life=0, partitions=0.0, buys=0.0, cuts=False)
+    return replace(plan, weather=weather, evictions=evictions)
+
+
+def _with_batch_site(plan: Plan, chance: random.Random) -> Plan:
+    """Let some seeds have their workers through a batch scheduler."""
+
+    def some(share: float, low: float, high: float) -> float:
+        return float(low * (high / low) ** chance.random()) if chance.random() < share else 0.0
+
+    if plan.must_buy or chance.random() >= 0.25:
+        return plan
+    spares_workers = not (plan.worker_life or plan.partitions or plan.cuts or plan.weather.breaks)
+    plan = replace(
+        plan,
+        batch=True,
+        buys=0.0,
+        controller=some(0.7, 5.0, 60.0),
+        others=some(0.7, 5.0, 60.0),
+        forgets=some(0.6, 0.02, 0.5),
+    )
+    if spares_workers:
+        return plan
+    return replace(
+        plan,
+        nodes=some(0.5, 5.0, 60.0),
+        longest=chance.choice((600.0, 36_000.0)),
+        warns=chance.random() < 0.5,
+    )
 
 
 def _weather(chance: random.Random) -> Weather:

@@ -102,6 +102,10 @@ class Requests(httpx.AsyncBaseTransport):
             await asyncio.sleep(min(patience, network.blocked(party, serving[0].party)))
             raise httpx.ConnectTimeout("nothing comes through", request=request)
         what = f"{request.method} {request.url.path}"
+        if network.happens(network.weather.handshakes):
+            network.trace.fault("handshake", party, f"fails: {what}")
+            await asyncio.sleep(network.lateness())
+            raise httpx.ConnectError("handshake failure", request=request)
         if network.happens(network.weather.loses):
             network.trace.fault("request lost", party, what)
             await asyncio.sleep(network.chance.uniform(0, patience))

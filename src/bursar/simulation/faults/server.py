@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from functools import cache
 
 from bursar.model.site import SiteFacts
 from bursar.service.config import Selling, ServiceConfig, TaskRules
@@ -10,6 +11,7 @@ from bursar.service.disk import DiskBroken, DiskFull
 from bursar.service.house import House
 from bursar.service.identity_file import load_identity
 from bursar.service.parties import Clock, ServiceError
+from bursar.simulation.faults.batch import BatchCluster
 from bursar.simulation.faults.chance import chance_of
 from bursar.simulation.faults.clocks import wrong_clock
 from bursar.simulation.faults.disk import Platter, SimulatedDisk
@@ -20,6 +22,7 @@ from bursar.simulation.faults.requests import Service
 from bursar.simulation.faults.site import FaultySite, Machine
 from bursar.simulation.faults.trace import Trace
 from bursar.simulation.faults.wires import Door
+from bursar.sites.protocol import Site
 
 PARTY = "server"
 
@@ -29,8 +32,8 @@ OWNER = "site"
 JUMP = 2.0
 """Seconds by which its clock may be set forth or back between two lives."""
 
-_SEGMENT = 16 * 1024
-"""Bytes of a segment of its journal: few, so that there are many, and some become empty."""
+_DISK = "the journal cannot be written"
+"""Beginning of the only reason for which the service may end by itself."""
 
 _ADDRESS = ("127.0.0.1", 1)
 
@@ -50,6 +53,8 @@ class Server:
         Tells how it sells, and how wrong its clock is.
     platter, homes, service, door, machine
         What outlives it: its disk, its users' folders, its two addresses, its processors.
+    cluster
+        Its processors in place of the machine's, behind a batch scheduler; None: the machine's.
     damage
         See :data:`Damage`.
     wrong
@@ -67,6 +72,7 @@ class Server:
         service: Service,
         door: Door,
         machine: Machine,
+        cluster: BatchCluster | None,
         trace: Trace,
         damage: Damage,
         wrong: Callable[[str, str], None],
@@ -78,7 +84,8 @@ class Server:
         self._loop = loop
         self._seed = seed
         self._plan = plan
-        self._config = _config(plan, machine.facts)
+        self._cluster = cluster
+        self._config = _config(plan, machine.facts if cluster is None else cluster.facts)
         self._platter = platter
         self._homes = homes
         self._service = service
@@ -132,6 +139,12 @@ class Server:
 
     async def _live(self, life: Life, random_bytes: random.Random) -> None:
         disk = SimulatedDisk(self._platter, life)
+
+        @cache
+        def site() -> Site:
+            cluster = self._cluster
+            return FaultySite(self._machine) if cluster is None else cluster.site(house.hub)
+
         try:
             identity = await load_identity(disk, random_bytes.randbytes)
             house = House(
@@ -140,9 +153,9 @@ class Server:
                 disk=disk,
                 clock=self._clock,
                 entropy=random_bytes.randbytes,
-                sites=lambda account: FaultySite(self._machine),
+                sites=lambda account: site(),
                 address=_ADDRESS,
-                segment_size=_SEGMENT,
+                segment_size=self._plan.segment,
                 homes=self._homes,
             )
             await house.open()
@@ -153,7 +166,7 @@ class Server:
             self._trace.note(PARTY, "is open")
             reason = await house.failed()
             self._trace.note(PARTY, f"ends by itself: {reason}")
-            if reason.startswith("internal fault"):
+            if not reason.startswith(_DISK):  # of which it need not be the cause
                 self._wrong(PARTY, reason)
         except (DiskFull, DiskBroken, ServiceError) as error:
             self._trace.note(PARTY, f"cannot start: {error}")

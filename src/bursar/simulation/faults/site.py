@@ -29,11 +29,19 @@ class Machine:
         Of the site.
     hire
         Starts workers.
+    on_over
+        Told of a worker whose lease has ended for good.
     """
 
-    def __init__(self, facts: SiteFacts, hire: Hire) -> None:
+    def __init__(
+        self,
+        facts: SiteFacts,
+        hire: Hire,
+        on_over: Callable[[Post], None] = lambda post: None,
+    ) -> None:
         self.facts = facts
         self.hire = hire
+        self.on_over = on_over
         self.workers: dict[str, ServiceWorker] = {}  # by lease
         self._hired = 0
 
@@ -175,6 +183,7 @@ class HeldWorker:
         """The worker goes, and what it runs."""
         self._over = True
         self._worker.life.kill()
+        self._machine.on_over(self._worker.post)
 
     def _hire(self) -> ServiceWorker:
         return self._machine.start(self._pilot, self._endpoint)

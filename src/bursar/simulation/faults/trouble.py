@@ -5,14 +5,25 @@ import random
 from collections.abc import Callable, Sequence
 
 from bursar.simulation.faults.aims import Aims
+from bursar.simulation.faults.batch import BatchCluster
 from bursar.simulation.faults.disk import Platter
 from bursar.simulation.faults.lives import Life
 from bursar.simulation.faults.network import Network
 from bursar.simulation.faults.plan import Plan
 from bursar.simulation.faults.trace import Trace
+from bursar.simulation.faults.wires import Door
 
 _CUT_OFF = 20.0
 """Mean seconds of a partition."""
+
+_AWAY = 20.0
+"""Mean seconds for which the controller of a batch scheduler gives no answer."""
+
+_OTHERS = 40.0
+"""Mean seconds of somebody else's job."""
+
+_EXPIRED = 10.0
+"""Mean seconds until a certificate that has expired is replaced."""
 
 
 class Trouble:
@@ -33,6 +44,14 @@ class Trouble:
         Strike while it is on.
     parties
         Names of all that can be cut off now.
+    door
+        Where workers connect.
+    evict
+        Tells some worker to end.
+    crowd
+        Has some strangers connect.
+    cluster
+        The batch scheduler; None: there is none.
     """
 
     def __init__(
@@ -46,7 +65,12 @@ class Trouble:
         aims: Aims,
         trace: Trace,
         parties: Callable[[], Sequence[str]],
+        door: Door,
+        evict: Callable[[], None],
+        crowd: Callable[[], None],
+        cluster: BatchCluster | None,
     ) -> None:
+        self._cluster = cluster
         self.is_on = False
         self.chance = chance
         self._plan = plan
@@ -56,16 +80,38 @@ class Trouble:
         self._aims = aims
         self._trace = trace
         self._parties = parties
+        self._door = door
+        self._evict = evict
+        self._crowd = crowd
 
     def begin(self) -> None:
         """From now on."""
         self.is_on = self._aims.is_on = True
         self._network.weather = self._plan.weather
         self._platter.deadly = self._plan.deadly_syncs
-        if self._plan.partitions:
-            self._nature.spawn(self._strike(self._plan.partitions, self._cut_off))
-        if self._plan.disk_trouble:
-            self._nature.spawn(self._strike(self._plan.disk_trouble, self._spoil_disk))
+        plan = self._plan
+        for mean, strike in (
+            (plan.partitions, self._cut_off),
+            (plan.disk_trouble, self._spoil_disk),
+            (plan.evictions, self._evict),
+            (plan.strangers, self._crowd),
+            (plan.certificate, self._expire_certificate),
+        ):
+            if mean:
+                self._nature.spawn(self._strike(mean, strike))
+        if self._cluster is not None:
+            self._begin_at_cluster(self._cluster)
+
+    def _begin_at_cluster(self, cluster: BatchCluster) -> None:
+        plan, chance = self._plan, self.chance
+        cluster.forgets = plan.forgets
+        for mean, strike in (
+            (plan.controller, lambda: cluster.go_away(chance.expovariate(1 / _AWAY))),
+            (plan.others, lambda: cluster.occupy(1.0 + chance.expovariate(1 / _OTHERS))),
+            (plan.nodes, cluster.kill_job),
+        ):
+            if mean:
+                self._nature.spawn(self._strike(mean, strike))
 
     def end(self) -> None:
         """All is well from now on."""
@@ -73,6 +119,10 @@ class Trouble:
         self.is_on = self._aims.is_on = False
         self._network.calm()
         self._platter.heal()
+        now = self._network.now
+        self._door.certificate_expired_until = min(self._door.certificate_expired_until, now)
+        if self._cluster is not None:
+            self._cluster.calm()
 
     def doom(self, life: Life, mean: int) -> None:
         """A life will end after some steps, about so many; 0: by nothing of this."""
@@ -98,6 +148,10 @@ class Trouble:
     def _cut_off(self) -> None:
         party = self.chance.choice(self._parties())
         self._network.cut_off(party, self.chance.expovariate(1 / _CUT_OFF))
+
+    def _expire_certificate(self) -> None:
+        seconds = self.chance.expovariate(1 / _EXPIRED)
+        self._door.certificate_expired_until = self._network.now + seconds
 
     def _spoil_disk(self) -> None:
         kind = self.chance.choice(("full", "slow", "broken"))

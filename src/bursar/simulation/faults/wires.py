@@ -1,6 +1,14 @@
-"""Connections between workers and whoever listens for them, breaking in the middle of frames."""
+"""
+Connections between workers and whoever listens for them, breaking in the middle of frames.
+
+They fail as TLS over TCP does: a handshake fails or never ends, one direction ends before the
+other, a damaged record ends the connection at the end that checks it, bytes of a connection that
+one end has given up arrive when the next connection was made, and an end that was closed may still
+be told what was under way.
+"""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +16,19 @@ from bursar.simulation.faults.lives import Life
 from bursar.simulation.faults.network import Lane, Network
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
+
+HALF_OPEN = 40.0
+"""Seconds after which a connection must have ended that one end has finished."""
+
+_STALLED = 30.0
+"""Seconds at most for which bytes of a broken connection are held up."""
+
+_SHUTDOWN = 30.0
+"""Seconds after which an end that was closed hears nothing more, whatever is under way."""
+
+
+class _EndOfData(Exception):
+    """One direction of a connection has ended in order (close_notify)."""
 
 
 class Door:
@@ -21,12 +42,18 @@ class Door:
     """
 
     def __init__(self, network: Network) -> None:
+        self.certificate_expired_until = 0.0
+        """Virtual time until which handshakes fail, as the certificate has expired."""
         self._network = network
         self._listener: tuple[Life, ProtocolFactory] | None = None
 
     def listen(self, life: Life, factory: ProtocolFactory) -> None:
         """A party accepts connections from now on, for as long as it lives."""
         self._listener = (life, factory)
+
+    def deserts(self) -> bool:
+        """Whether an end is to lose its connection now, before what it says has arrived."""
+        return self._network.happens(self._network.weather.stalls)
 
     def connect(self, life: Life, protocol: asyncio.Protocol) -> None:
         """
@@ -38,17 +65,43 @@ class Door:
             When nobody listens.
         TimeoutError
             When nothing comes through.
+        ssl.SSLError
+            When the handshake fails.
         """
         if self._listener is None or not self._listener[0].is_alive:
             raise ConnectionRefusedError("nobody listens")
         listening, factory = self._listener
         if self._network.blocked(life.party, listening.party):
             raise TimeoutError("nothing comes through")
+        network = self._network
+        if network.now < self.certificate_expired_until:
+            network.trace.fault("certificate expired", life.party, "does not connect")
+            raise ssl.SSLCertVerificationError("certificate has expired")
+        if network.happens(network.weather.handshakes):
+            self._fail_handshake(life, protocol)
+            return
         ours, theirs = End(self._network, life), End(self._network, listening)
         ours.join(theirs)
         theirs.join(ours)
         listening.call(lambda: theirs.speak(factory()))
         life.call(ours.speak, protocol)
+
+    def _fail_handshake(self, life: Life, protocol: asyncio.Protocol) -> None:
+        """
+        Fail at once, never end, or fail after the connecting party has spoken (TLS 1.3, where a
+        client is ready before the server has checked it).
+
+        The listener's protocol learns of none of them: it is made after the handshake only.
+        """
+        network = self._network
+        kind = network.chance.choice(("fails", "never ends", "fails late"))
+        network.trace.fault("handshake", life.party, kind)
+        if kind == "fails":
+            raise ssl.SSLError("handshake failure")
+        if kind == "fails late":
+            alone = End(network, life)
+            life.call(alone.speak, protocol)
+            life.call_later(network.lateness(), alone.fail, ssl.SSLError("alert: access denied"))
 
 
 class End(asyncio.Transport):
@@ -69,15 +122,19 @@ class End(asyncio.Transport):
         self._life = life
         self._protocol: asyncio.Protocol | None = None
         self._lane: Lane[bytes | Exception | None] | None = None
+        self._peer: End | None = None
         self._other = ""
         self._closing = False
         self._lost = False
         self._paused = False
         self._waiting: list[bytes | Exception | None] = []
+        self._has_finished = False
+        self._lingers = False
         life.on_death(self._died)
 
     def join(self, peer: "End") -> None:
         """What it says arrives at another end."""
+        self._peer = peer
         self._lane = Lane(self._network, self._life.party, peer._life, peer._arrive)
         self._other = peer._life.party
 
@@ -86,18 +143,54 @@ class End(asyncio.Transport):
         self._protocol = protocol
         protocol.connection_made(self)
 
+    def fail(self, error: Exception) -> None:
+        """End without a word from the other end."""
+        self._closing = True
+        self._lose(error)
+
+    def desert(self, said: bytes) -> None:
+        """Lose the connection at this end first: what it said last arrives some time later."""
+        if self._closing or self._has_finished or self._lane is None or not self._life.is_alive:
+            return
+        network = self._network
+        seconds = _STALLED ** network.chance.random() - 1
+        what = f"to {self._other}, its last bytes come {seconds:.1f} s late"
+        network.trace.fault("connection superseded", self._life.party, what)
+        self._lane.stall(seconds)
+        self._lane.send(said)
+        self._break()
+
+    @property
+    def stands(self) -> bool:
+        """Whether neither end has been closed, broken or finished."""
+        ends = (self, self._peer)
+        return all(e is not None and not e._closing and not e._has_finished for e in ends)
+
     # Of a transport.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Sends; the other end has it some time later, in order."""
-        if self._closing or self._lane is None or not self._life.is_alive:
+        if self._closing or self._has_finished or self._lane is None or not self._life.is_alive:
             return
         network = self._network
+        weather = network.weather
         said = bytes(data)
-        if network.happens(network.weather.breaks):
+        if network.happens(weather.breaks):
+            if network.happens(weather.stalls):
+                self.desert(said)
+                return
             self._lane.send(said[: network.chance.randint(0, len(said))])
             network.trace.fault("connection broken", self._life.party, f"to {self._other}")
             self._break()
+        elif network.happens(weather.tears):
+            network.trace.fault("record torn", self._life.party, f"to {self._other}")
+            self._lane.send(ssl.SSLError("bad record mac"))
+        elif network.happens(weather.half_closes):
+            network.trace.fault("half-close", self._life.party, f"to {self._other}")
+            self._lane.send(said)
+            self._lane.send(_EndOfData())
+            self._has_finished = True
+            self._life.call_later(HALF_OPEN, self._look_at_peer)
         else:
             self._lane.send(said)
 
@@ -107,11 +200,17 @@ class End(asyncio.Transport):
 
     def close(self) -> None:
         """Closes both ends, once what was written has arrived."""
-        if not self._closing:
-            self._closing = True
+        if self._closing:
+            return
+        self._closing = True
+        network = self._network
+        if self._lane is not None and network.happens(network.weather.lingers):
+            self._lingers = True
+            self._life.call_later(_SHUTDOWN, self._end_lingering)
+        else:
             self._life.call(self._lose, None)
-            if self._lane is not None:
-                self._lane.send(None)
+        if self._lane is not None:
+            self._lane.send(None)
 
     def abort(self) -> None:
         """As :meth:`close`: nothing is buffered."""
@@ -145,14 +244,36 @@ class End(asyncio.Transport):
         self._hear_on()
 
     def _hear_on(self) -> None:
-        while self._waiting and not self._paused and not self._closing:
+        while self._waiting and not self._paused and (not self._closing or self._lingers):
             item = self._waiting.pop(0)
             if isinstance(item, bytes):
                 if self._protocol is not None:
                     self._protocol.data_received(item)
+            elif isinstance(item, _EndOfData):
+                if self._protocol is None or not self._protocol.eof_received():
+                    self.close()
             else:
+                if isinstance(item, ssl.SSLError) and self._lane is not None:
+                    self._lane.send(ConnectionResetError("connection reset by peer"))  # alert
                 self._closing = True
+                self._lingers = False
                 self._lose(item)
+
+    def _look_at_peer(self) -> None:
+        """By now the other end must have closed what this one has finished."""
+        peer = self._peer
+        if self._closing or peer is None or peer._closing or not peer._life.is_alive:
+            return
+        network = self._network
+        late = network.late_until(self._life.party, self._other) + HALF_OPEN - network.now
+        if late > 0:
+            self._life.call_later(late, self._look_at_peer)
+        else:
+            network.on_half_open(self._other)
+
+    def _end_lingering(self) -> None:
+        self._lingers = False
+        self._lose(None)
 
     def _lose(self, error: Exception | None) -> None:
         if not self._lost and self._protocol is not None:

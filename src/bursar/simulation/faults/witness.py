@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from bursar.model.outcome import Outcome, Status
 from bursar.remote import messages as api
 from bursar.service.parties import Clock
 from bursar.simulation.faults.campaign import Campaign
@@ -48,6 +49,8 @@ class Witness:
         What the service takes for the time.
     pool_of
         Pool of a worker as the service has it now; empty: it does not know it.
+    holder_of
+        Name of a worker that has a task beyond doubt, by the task's name; empty: none has.
     late_until
         Moment up to which what was held up on the way to a party may still be under way.
     contracts
@@ -69,6 +72,7 @@ class Witness:
         *,
         server_clock: Clock,
         pool_of: Callable[[str], str],
+        holder_of: Callable[[str], str],
         late_until: Callable[[str], float],
         contracts: Contracts,
         now: Clock,
@@ -83,6 +87,7 @@ class Witness:
         self._trace = trace
         self._server_clock = server_clock
         self._pool_of = pool_of
+        self._holder_of = holder_of
         self._late_until = late_until
         self._now = now
         self._prompt = prompt
@@ -93,6 +98,7 @@ class Witness:
         self._owner: dict[str, Campaign] = {}  # by piece
         self._begun: set[str] = set()  # pieces
         self._unwanted: dict[str, float] = {}  # when it was acknowledged, by piece
+        self._due: dict[str, float] = {}  # processor-seconds to be charged, by campaign
 
     def wrong(self, party: str, what: str) -> None:
         """Something has happened that must not."""
@@ -123,7 +129,10 @@ class Witness:
     # Workers.
 
     def given(self, worker: str, piece: Piece) -> None:
-        """A worker has been given a task."""
+        """A worker has been given a task; what another one surely has is given to nobody else."""
+        holder = self._holder_of(piece.name)
+        if holder:
+            self.wrong(worker, f"is given {piece.name}, which {holder} has")
         if self._prompt and self._now() > self._unwanted.get(piece.name, math.inf) + UNDER_WAY:
             self.wrong(worker, f"is given {piece.name}, whose cancellation was acknowledged")
 
@@ -158,6 +167,21 @@ class Witness:
         self._busy[worker] -= piece.processors
         self._ends.setdefault(piece.name, []).append((begin, end))
         self._look_at_times(worker, self._owner[piece.name], piece)
+
+    def recorded(self, piece: Piece, outcome: Outcome) -> None:
+        """
+        Note that a worker was told that an outcome is durable, over the connection on which the
+        task was given to it.
+
+        The service has known all the while that the attempt was this worker's: what it used is
+        to be charged, also where the instance was destroyed meanwhile. What was stopped for
+        another reason runs again and is not charged.
+        """
+        campaign = self._owner[piece.name]
+        ran = outcome.status in (Status.SUCCEEDED, Status.FAILED)
+        if ran or (outcome.status is Status.CANCELLED and "destroyed" in outcome.reason):
+            used = (outcome.end - outcome.start) * piece.processors
+            self._due[campaign.name] = self._due.get(campaign.name, 0.0) + used
 
     def lost(self, worker: str, piece: Piece) -> None:
         """It went with its worker."""
@@ -308,13 +332,27 @@ class Witness:
             may be charged for an attempt, which cannot have begun before its instance.
         """
         shared = [c for c in self.campaigns_of(user) if not c.agreement]
-        used = [self._used(campaign) for campaign in shared if not campaign.destroying]
-        most = max(prices) * sum(used) * (1 + _ROUGHLY) + len(shared)
-        spared = jump * sum(self._width(campaign) for campaign in shared)
-        least = min(prices) * (sum(used) * (1 - _ROUGHLY) - spared) - 1
-        is_known = len(used) == len(shared)  # of what was destroyed nobody knows how far it came
-        if amount < least or (is_known and amount > most):
-            self.wrong(user, f"paid {amount} for shared processors, used {least:.0f}-{most:.0f}")
+        # How far tasks of a destroyed instance came no client knows, but workers do.
+        gone = [campaign for campaign in shared if campaign.destroying]
+        used = sum(self._used(campaign) for campaign in shared if not campaign.destroying)
+        most = used + sum(self._ran(campaign) for campaign in gone)
+        least = used + sum(self._due.get(campaign.name, 0.0) for campaign in gone)
+        spared = jump * sum(self._width(c) for c in shared if not c.destroying)
+        highest = max(prices) * most * (1 + _ROUGHLY) + len(shared)
+        lowest = min(prices) * (least * (1 - _ROUGHLY) - spared) - 1
+        if not lowest <= amount <= highest:
+            self.wrong(
+                user, f"paid {amount} for shared processors, used {lowest:.0f}-{highest:.0f}"
+            )
+
+    def _ran(self, campaign: Campaign) -> float:
+        """Processor-seconds of all attempts that workers have seen end."""
+        return sum(
+            (end - begin) * piece.processors
+            for pieces in campaign.pieces.values()
+            for piece in pieces
+            for begin, end in self._ends.get(piece.name, ())
+        )
 
     def _used(self, campaign: Campaign) -> float:
         """Processor-seconds of all final attempts."""

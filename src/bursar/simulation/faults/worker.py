@@ -21,6 +21,7 @@ from bursar.dispatch.wire import (
     FromServer,
     FromWorker,
     GiveBack,
+    Goodbye,
     Hello,
     Job,
     Leave,
@@ -36,8 +37,8 @@ from bursar.model.step import Exec
 from bursar.service.parties import Clock
 from bursar.simulation.faults.lives import Life
 from bursar.simulation.faults.trace import Trace
-from bursar.simulation.faults.wires import Door
-from bursar.simulation.faults.witness import Witness
+from bursar.simulation.faults.wires import Door, End
+from bursar.simulation.faults.witness import UNDER_WAY, Witness
 from bursar.simulation.faults.work import Piece, open_piece, parse_piece
 
 _SOONEST, _LATEST = 0.05, 2.0
@@ -48,6 +49,11 @@ _WELCOME = 10.0
 
 _SLOWEST = 3.0
 """Times that a slow worker takes for a task."""
+
+_CONFUSED = 0.1
+"""Chance that a worker that says too much names an attempt that it never had."""
+
+_TAKEN_AWAY = "its processors are taken away"
 
 _DECODER = msgspec.msgpack.Decoder(FromServer)
 _JOBS = msgspec.msgpack.Decoder(Job)
@@ -62,6 +68,8 @@ class Post:
     ----------
     name, site, lease, processors, token
         Of its :class:`bursar.dispatch.wire.Hello`.
+    idle
+        Seconds without a task after which it asks to leave; None: it does not.
     """
 
     name: str
@@ -69,6 +77,7 @@ class Post:
     lease: str
     processors: int
     token: str
+    idle: float | None = None
 
 
 @dataclass(slots=True)
@@ -77,6 +86,14 @@ class _Attempt:
     piece: Piece
     start: float
     timer: asyncio.TimerHandle
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """An outcome that was said over the present connection and is not recorded yet."""
+
+    outcome: Outcome
+    piece: Piece
 
 
 class ServiceWorker:
@@ -97,6 +114,10 @@ class ServiceWorker:
         Source of its speed, and when it tries to come back.
     witness, trace
         See all it does.
+    says_returns_again
+        Whether it names anew all jobs that it has given back, on each further connection and
+        whenever a task has ended, as it cannot know whether that was heard; and now and then an
+        attempt of which nobody knows, where it has a later one. The service must ignore all of it.
     """
 
     def __init__(
@@ -109,11 +130,20 @@ class ServiceWorker:
         chance: random.Random,
         witness: Witness,
         trace: Trace,
+        says_returns_again: bool = False,
     ) -> None:
+        self._says_returns_again = says_returns_again
+        self._returned: list[tuple[int, int]] = []  # over all connections
+        self._pieces: dict[tuple[int, int], Piece] = {}  # of all that it holds
+        self._given_here: set[tuple[int, int]] = set()  # over the present connection
+        self._kept_here: set[tuple[int, int]] = set()  # over earlier ones, and confirmed here
+        self._said: deque[_Said] = deque()
+        self._must_go = False
         self.post = post
         self.life = life
-        self.has_left = False
-        self._door = door
+        self.has_left = self.was_welcome = False
+        self._idle: asyncio.TimerHandle | None = None
+        self.door = door
         self._clock = clock
         self._chance = chance
         self._slow = chance.choice((1.0, 1.0, chance.uniform(1.0, _SLOWEST)))
@@ -156,7 +186,7 @@ class ServiceWorker:
         """Connects, and returns when that is over; whether it was made welcome."""
         link = _Link(self)
         try:
-            self._door.connect(self.life, link)
+            self.door.connect(self.life, link)
         except OSError:
             return False
         self._link = link
@@ -175,6 +205,9 @@ class ServiceWorker:
         self._in_touch = False
         self._welcomed = math.inf
         self._holding.lost_connection()
+        self._said.clear()
+        self._given_here.clear()
+        self._kept_here.clear()
         return with_welcome
 
     async def _heard(self) -> None:
@@ -198,6 +231,23 @@ class ServiceWorker:
             self._holding.holds(),
         )
 
+    def has_here(self, piece: str) -> bool:
+        """
+        Whether a task is this worker's beyond doubt.
+
+        It was given to the worker over the present connection, or held when that was made and not
+        refused; the connection stands at both ends; and the task has neither ended nor been given
+        back.
+        """
+        if self._link is None or not self._in_touch or not self._link.stands:
+            return False
+        jobs = [*self._queue, *(attempt.job for attempt in self._attempts.values())]
+        return any(
+            (job.task, job.attempt) in self._given_here | self._kept_here
+            and self._pieces[job.task, job.attempt].name == piece
+            for job in jobs
+        )
+
     def wake(self) -> None:
         """Something has happened to its connection."""
         self._news.set()
@@ -209,16 +259,27 @@ class ServiceWorker:
         match message:
             case Welcome():
                 self._outlives = message.outlives
-                self._in_touch = True
+                self._in_touch = self.was_welcome = True
                 self._welcomed = self._loop.time()
                 self._report()
                 if not self._looks:
                     self._look_at_waiting()
+                if self._must_go:
+                    self._say(Goodbye(must=True))
+                self._return_again()
+                self.life.call_later(UNDER_WAY, self._keep_what_is_held, self._link)
             case Work(jobs):
                 for job in map(_JOBS.decode, jobs):
                     if self._holding.took(job.task, job.attempt):
-                        self._witness.given(self.post.name, _piece_of(job))
+                        piece = _piece_of(job)
+                        self._pieces[job.task, job.attempt] = piece
+                        self._given_here.add((job.task, job.attempt))
+                        self._witness.given(self.post.name, piece)
                         self._queue.append(job)
+                        if self._says_returns_again and self._chance.random() < _CONFUSED:
+                            self._say(Returned([(job.task, job.attempt - 1)]))
+                if self._must_go:
+                    self._cancel(None, _TAKEN_AWAY)
                 self._start()
             case GiveBack(count):
                 self._give_back(count)
@@ -226,16 +287,33 @@ class ServiceWorker:
                 self._cancel(set(tasks) or None, reason)
             case Recorded(count):
                 self._holding.recorded(count)
+                self._recorded(count)
             case Leave():
                 self._leaving = True
+        self._ask_to_leave_when_idle()
         self.wake()
+
+    def _ask_to_leave_when_idle(self) -> None:
+        """Start the time of idleness anew: something has come, or begun."""
+        if self._idle is not None:
+            self._idle.cancel()
+        if self.post.idle is not None:
+            self._idle = self._loop.call_later(self.post.idle, self._ask_to_leave)
+
+    def _ask_to_leave(self) -> None:
+        if self._in_touch and not (self._attempts or self._queue or self._holding.unrecorded):
+            self._say(Goodbye(must=False))
+        self._ask_to_leave_when_idle()
 
     def _give_back(self, count: int) -> None:
         jobs = [self._queue.pop() for _ in range(min(count, len(self._queue)))]
         self._report()
         for job in jobs:
             self._holding.returned(job.task, job.attempt)
-        self._say(Returned([(job.task, job.attempt) for job in jobs]))
+            del self._pieces[job.task, job.attempt]
+        returned = [(job.task, job.attempt) for job in jobs]
+        self._returned += returned
+        self._say(Returned(returned))
 
     def _look_at_waiting(self) -> None:
         """Return all jobs that wait when none has begun for as long as a real worker waits."""
@@ -248,6 +326,29 @@ class ServiceWorker:
         else:
             self._looks = True
             self._loop.call_at(due, self._look_at_waiting)
+
+    def _recorded(self, count: int) -> None:
+        """Outcomes are durable, the oldest that were said first."""
+        for _ in range(count):
+            said = self._said.popleft()
+            attempt = said.outcome.task, said.outcome.attempt
+            del self._pieces[attempt]
+            if attempt in self._given_here:
+                self._witness.recorded(said.piece, said.outcome)
+
+    def evict(self) -> None:
+        """
+        Stop all tasks and leave once that is recorded: the processors are taken away.
+
+        A job script is told so by a signal, some time before the scheduler kills it.
+        """
+        if self._must_go:
+            return
+        self._must_go = True
+        self._trace.fault("worker evicted", self.post.name, "says goodbye")
+        if self._in_touch:
+            self._say(Goodbye(must=True))
+        self._cancel(None, _TAKEN_AWAY)
 
     def _cancel(self, which: set[int] | None, reason: str) -> None:
         kept: deque[Job] = deque()
@@ -300,7 +401,17 @@ class ServiceWorker:
         self._finish(attempt, status, "" if status is Status.SUCCEEDED else str(status))
         self._start()
         self._report()
+        self._return_again()
         self.wake()
+
+    def _return_again(self) -> None:
+        if self._in_touch and self._returned and self._says_returns_again:
+            self._say(Returned(self._returned))
+
+    def _keep_what_is_held(self, link: "_Link") -> None:
+        """What it said that it holds, and was not told to end by now, is known to be its own."""
+        if link is self._link:
+            self._kept_here.update(link.holds)
 
     def _finish(self, attempt: _Attempt, status: Status, reason: str) -> None:
         job, piece = attempt.job, attempt.piece
@@ -338,6 +449,9 @@ class ServiceWorker:
     def _report(self) -> None:
         if self._in_touch:
             for outcomes in self._holding.say():
+                for outcome in outcomes:
+                    attempt = outcome.task, outcome.attempt
+                    self._said.append(_Said(outcome, self._pieces[attempt]))
                 self._say(Results(outcomes))
 
     def _say(self, message: FromWorker) -> None:
@@ -363,14 +477,25 @@ class _Link(asyncio.Protocol):
 
     def __init__(self, worker: ServiceWorker) -> None:
         self.is_lost = False
+        self.holds: tuple[tuple[int, int], ...] = ()
         self._worker = worker
-        self._transport: asyncio.Transport | None = None
+        self._transport: End | None = None
         self._frames = Frames()
 
     def say(self, message: FromWorker) -> None:
         """Sends it, if there is still a connection."""
-        if self._transport is not None and not self.is_lost:
+        if self._transport is None or self.is_lost:
+            return
+        if isinstance(message, Returned | Goodbye) and self._worker.door.deserts():
+            # What follows from these must hold also where they come after the next Hello.
+            self._transport.desert(frame(message))
+        else:
             self._transport.write(frame(message))
+
+    @property
+    def stands(self) -> bool:
+        """Whether the connection is there at both ends."""
+        return self._transport is not None and not self.is_lost and self._transport.stands
 
     def close(self) -> None:
         """Hangs up."""
@@ -380,9 +505,11 @@ class _Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Says who it is."""
-        assert isinstance(transport, asyncio.Transport)
+        assert isinstance(transport, End)
         self._transport = transport
-        self.say(self._worker.hello())
+        hello = self._worker.hello()
+        self.holds = hello.holds
+        self.say(hello)
 
     def data_received(self, data: bytes) -> None:
         """What it is told."""

@@ -3,12 +3,16 @@ One seed, from its begin to its verdict: trouble for a while, then calm, in whic
 """
 
 import asyncio
+import contextlib
 import random
 import traceback
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from bursar.model.provisioning import Acquiring, Batch
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.remote.access import Access
@@ -18,6 +22,8 @@ from bursar.service.logs import LOGGER
 from bursar.service.parties import Clock, Scope
 from bursar.simulation.faults.aims import Aims, moment_of
 from bursar.simulation.faults.audit import Audit
+from bursar.simulation.faults.batch import BatchCluster
+from bursar.simulation.faults.brief import BriefUser
 from bursar.simulation.faults.campaign import campaign_of
 from bursar.simulation.faults.chance import chance_of
 from bursar.simulation.faults.clocks import wrong_clock
@@ -32,11 +38,15 @@ from bursar.simulation.faults.plan import Plan, plan_of
 from bursar.simulation.faults.requests import Requests, Service
 from bursar.simulation.faults.server import JUMP, OWNER, PARTY, Server
 from bursar.simulation.faults.site import Machine
+from bursar.simulation.faults.strangers import Strangers
 from bursar.simulation.faults.trace import Trace, listening
 from bursar.simulation.faults.trouble import Trouble
 from bursar.simulation.faults.wires import Door
 from bursar.simulation.faults.witness import Witness
 from bursar.simulation.faults.worker import Post, ServiceWorker
+
+BRIEF = "brief-user"
+"""User whose instance is kept for a short time only."""
 
 URL = "http://127.0.0.1:7480"
 
@@ -54,6 +64,9 @@ UNIT_PRICE = 0.001
 
 MONEY = 10**12
 """Micro-units that each user is given, in two halves."""
+
+LEFT_BEHIND = 900.0
+"""Seconds after everything else in which a batch site's jobs must have gone back."""
 
 _LOOK = 10.0
 """Seconds between two looks at the books."""
@@ -147,6 +160,9 @@ class World:
         self._chaos = chance_of(seed, "chaos")
         self._nature = Life(loop, "nature")
         self._network = Network(loop, chance_of(seed, "network"), trace)
+        self._network.on_half_open = lambda party: self.witness.wrong(
+            party, "leaves a connection open that the other end has finished"
+        )
         self._platter = Platter(chance_of(seed, "disk"), trace)
         self._aims = Aims(
             plan,
@@ -155,9 +171,25 @@ class World:
             network=self._network,
             trace=trace,
             server=lambda: self.server.life,
-            workers=lambda: [worker.post.name for worker in self._machine.living()],
+            workers=lambda: [worker.post.name for worker in self._living()],
         )
+        self._door = Door(self._network)
         self._platter.on_segment = lambda: self._aims.at("segment")
+        facts = _facts(plan)
+        self._folder = TemporaryDirectory(prefix="bursar-dst-") if plan.batch else None
+        self._cluster: BatchCluster | None = None
+        if self._folder is not None:
+            self._cluster = BatchCluster(
+                loop,
+                plan,
+                facts,
+                self._hire,
+                chance=chance_of(seed, "cluster"),
+                folder=Path(self._folder.name),
+                was_there=self._was_there,
+                wrong=lambda party, what: self.witness.wrong(party, what),
+                trace=trace,
+            )
         self._trouble = Trouble(
             plan,
             self._chaos,
@@ -167,12 +199,17 @@ class World:
             aims=self._aims,
             trace=trace,
             parties=self._parties,
+            door=self._door,
+            evict=self._evict,
+            crowd=lambda: self._nobody.crowd(),
+            cluster=self._cluster,
         )
         self._prompt = not (plan.partitions or plan.cuts)
         self.witness = Witness(
             trace,
             server_clock=lambda: self.server.clock(),
             pool_of=self._pool_of,
+            holder_of=self._holder_of,
             late_until=lambda worker: self._network.late_until(worker, PARTY),
             contracts=Contracts(
                 processors=plan.processors,
@@ -189,16 +226,19 @@ class World:
         self._service = Service(
             lambda what: self.witness.wrong(PARTY, what), self._on_request, self._is_struck
         )
-        self._door = Door(self._network)
-        self._homes = SimulatedHomes()
-        facts = SiteFacts(
-            name=OWNER,
-            kind="local",
-            processors=plan.processors,
-            unit_price=UNIT_PRICE,
-            fixed_price=0.0,
+        self._nobody = Strangers(
+            loop,
+            self._network,
+            self._door,
+            trace,
+            chance=chance_of(seed, "strangers"),
+            server=lambda: self.server.life,
+            wrong=self.witness.wrong,
         )
-        self._machine = Machine(facts, self._hire)
+        self._homes = SimulatedHomes()
+        self._machine = Machine(
+            facts, self._hire, self._nobody.come_late if plan.expires else lambda post: None
+        )
         self.server = Server(
             loop,
             seed,
@@ -208,6 +248,7 @@ class World:
             service=self._service,
             door=self._door,
             machine=self._machine,
+            cluster=self._cluster,
             trace=trace,
             damage=self._damage_server,
             wrong=self.witness.wrong,
@@ -222,11 +263,21 @@ class World:
 
     async def run(self) -> str:
         """Trouble, then calm; what was wrong, empty: nothing."""
+        with contextlib.ExitStack() as stack:
+            if self._folder is not None:
+                stack.enter_context(self._folder)
+            return await self._run()
+
+    async def _run(self) -> str:
         story = self._nature.spawn(self._story())
         await asyncio.wait({story, self.witness.failed}, return_when=asyncio.FIRST_COMPLETED)
         if self.witness.failed.done():
             return self.witness.failed.result()
-        story.result()
+        try:
+            story.result()
+        except Exception as error:  # as when nobody's token is known any more
+            self._tell(error)
+            return f"all: cannot go on: {_innermost(error)}"
         return ""
 
     async def _story(self) -> None:
@@ -249,6 +300,10 @@ class World:
             self._start_customer(user)
             if self._plan.rotates:
                 does.append(self._nature.spawn(self._rotate(user)))
+            if self._plan.expires:
+                does.append(self._nature.spawn(self._wear_out(user)))
+        if self._plan.expires and not self._plan.must_buy:
+            does.append(self._nature.spawn(self._be_brief()))
         await asyncio.sleep(self._plan.trouble)
         self._end_trouble()
         patience = SETTLED + TRIES * self.witness.work / self._plan.processors
@@ -260,9 +315,30 @@ class World:
                 for stranger in self._strangers:
                     await stranger.try_it()
                 await self._audit().run()
+                await self._until_jobs_are_gone()
         except TimeoutError:
             self.witness.wrong("all", f"not settled {patience:g} s after the last fault")
         watch.cancel()
+
+    async def _until_jobs_are_gone(self) -> None:
+        """Nothing is to be done: what is held goes back by itself, and nothing is left behind."""
+        if self._cluster is None:
+            return
+        last = self._loop.time() + LEFT_BEHIND
+        while self._cluster.jobs and self._loop.time() < last:
+            await asyncio.sleep(_LOOK)
+        for job in self._cluster.jobs:
+            self.witness.wrong(PARTY, f"leaves job {job.id} behind: {job.state}")
+
+    def _was_there(self, worker: str, seconds: float) -> bool:
+        """Whether a worker could reach the service all the time for so many seconds until now."""
+        late = self._network.late_until(worker, PARTY)
+        since = max(self.server.up_since, late, self._door.certificate_expired_until)
+        return self._loop.time() - since > seconds
+
+    def _living(self) -> list[ServiceWorker]:
+        """Workers that are there."""
+        return self._machine.living() if self._cluster is None else self._cluster.living()
 
     def _audit(self) -> Audit:
         def client(user: str) -> AsyncServiceClient:
@@ -281,7 +357,22 @@ class World:
 
     @staticmethod
     def _is_kind_to_workers(plan: Plan) -> bool:
-        harm = plan.worker_life or plan.partitions or plan.cuts or plan.buys or plan.weather.breaks
+        weather = plan.weather
+        harm = (
+            plan.worker_life
+            or plan.partitions
+            or plan.cuts
+            or plan.buys
+            or plan.evictions
+            or plan.certificate
+            or plan.nodes
+            or plan.warns
+            or plan.longest < 36_000.0
+            or weather.breaks
+            or weather.handshakes
+            or weather.half_closes
+            or weather.tears
+        )
         return not harm
 
     def _on_request(self, method: str, path: str) -> None:
@@ -303,7 +394,7 @@ class World:
                 self._start_customer(user)
 
     def _parties(self) -> list[str]:
-        workers = [worker.post.name for worker in self._machine.living()]
+        workers = [worker.post.name for worker in self._living()]
         return [PARTY, *self._customers, *workers]
 
     def _damage_server(self, life: Life) -> None:
@@ -328,6 +419,7 @@ class World:
             chance=chance,
             witness=self.witness,
             trace=self._trace,
+            says_returns_again=self._plan.repeats_returns,
         )
         self._trace.note(post.name, f"starts on {post.processors} processors")
         self._trouble.doom(life, self._plan.worker_life)
@@ -394,6 +486,10 @@ class World:
         pools = [found.pool for found in house.hub.workers() if found.name == worker]
         return pools[0] if pools else ""
 
+    def _holder_of(self, piece: str) -> str:
+        holders = (w.post.name for w in self._living() if w.has_here(piece))
+        return next(holders, "")
+
     # What goes before.
 
     async def _until_up(self) -> None:
@@ -404,7 +500,8 @@ class World:
         """Users get tokens and money."""
         house = self.server.house
         assert house is not None
-        for user in ("admin", *(f"user-{n}" for n in range(self._plan.users))):
+        users = [f"user-{n}" for n in range(self._plan.users)]
+        for user in ("admin", BRIEF, *users):
             scopes: list[Scope] = ["admin", "sell"] if user == "admin" else USER_SCOPES
             made = house.tokens.create(api.NewToken(user=user, scopes=scopes))
             self._tokens[user] = made.token
@@ -437,6 +534,7 @@ class World:
         assert self._owner is not None
         for number in range(self._plan.users):
             await self._owner.deposit(f"user-{number}", MONEY // 2, key)
+        await self._owner.deposit(BRIEF, MONEY // 2, key)
 
     async def _reprice(self) -> None:
         assert self._owner is not None
@@ -455,11 +553,12 @@ class World:
             chance=chance_of(self._seed, f"{user} stranger times"),
             witness=self.witness,
             prompt=self._prompt,
+            server_clock=self.server.clock,
         )
         campaign = self.witness.campaigns_of(user)[0]
         life.spawn(stranger.listen(lambda: campaign.handle))
         await self._some_time()
-        self._tokens[user] = await self._owner.make_token(user)
+        self._tokens[user] = (await self._owner.make_token(user)).token
         self._customers[user].kill()
         if not self._trouble.is_on:
             self._start_again(user)
@@ -468,6 +567,52 @@ class World:
         self._trace.note("admin", f"has revoked the token of {user}")
         self._strangers.append(stranger)
         life.spawn(stranger.insist())
+
+    async def _wear_out(self, user: str) -> None:
+        """A user has a token for a short time, and uses it for longer."""
+        assert self._owner is not None
+        await self._some_time()
+        chance = chance_of(self._seed, f"{user} brief token")
+        made = await self._owner.make_token(user, chance.uniform(5.0, 90.0))
+        holder = Stranger(
+            user,
+            self._client(user, Life(self._loop, f"{user}-brief"), f"{user} brief", made.token),
+            now=self._loop.time,
+            chance=chance,
+            witness=self.witness,
+            prompt=self._prompt,
+            server_clock=self.server.clock,
+        )
+        await holder.wear_out(made.expires)
+
+    async def _be_brief(self) -> None:
+        """A user has an instance that is kept for a short time only."""
+        chance = chance_of(self._seed, "brief instance")
+        # Like one that is cancelled: some tasks take longer than the instance is kept.
+        simple = replace(
+            self._plan, buys=0.0, cancels=1.0, destroys=0.0, pieces=4, seals=0.0, bursts=0.0
+        )
+        campaign = campaign_of(BRIEF, 0, simple, chance)
+        self.witness.wants(campaign)
+        await self._some_time()
+        life = Life(self._loop, BRIEF)
+        user = BriefUser(
+            self._client(BRIEF, life, BRIEF),
+            campaign,
+            chance.uniform(5.0, 60.0),
+            server_clock=self.server.clock,
+            up_since=lambda: self.server.up_since,
+            now=self._loop.time,
+            witness=self.witness,
+            trace=self._trace,
+        )
+        await user.run()
+
+    def _evict(self) -> None:
+        workers = self._living()
+        if workers:
+            worker = self._chaos.choice(workers)
+            worker.life.call(worker.evict)
 
     async def _watch(self) -> None:
         """Looks at the books again and again."""
@@ -494,6 +639,23 @@ class World:
     def _tell(self, error: BaseException) -> None:
         for line in traceback.format_exception(error):
             self._trace.tell("all", line.rstrip())
+
+
+def _facts(plan: Plan) -> SiteFacts:
+    facts = SiteFacts(
+        name=OWNER,
+        kind="local",
+        processors=plan.processors,
+        unit_price=UNIT_PRICE,
+        fixed_price=0.0,
+    )
+    if not plan.batch:
+        return facts
+    acquiring = Acquiring(
+        shortest=plan.longest / 2, longest=plan.longest, idle=20.0, probe_every=10.0
+    )
+    batch = Batch(manager="slurm", reach="127.0.0.1")
+    return replace(facts, kind="batch", batch=batch, acquiring=acquiring)
 
 
 def _innermost(error: BaseException) -> str:
