@@ -27,14 +27,16 @@ def hold(target: Target, folder: Path, numbers: list[int]) -> None:
     assert [path.name for path in folder.iterdir() if path.name != "shared"] == []
 
 
+@pytest.mark.timeout(600)
 def test_a_few_rounds_on_runs_of_this_machine(tmp_path: Path) -> None:
     """Runs and workers are killed: results, money, files and processes are as promised."""
-    hold(LocalRuns(), tmp_path, [0, 1])
+    hold(LocalRuns(forked_commands()), tmp_path, [0, 1])
 
 
+@pytest.mark.timeout(600)
 def test_a_few_rounds_on_a_service(tmp_path: Path) -> None:
     """A service and its workers are killed while a client submits."""
-    hold(Services(), tmp_path, [0, 1])
+    hold(Services(forked_commands()), tmp_path, [0, 1])
 
 
 @pytest.mark.long

@@ -25,3 +25,11 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed left of files that they were replacing."""
+    for path in folder.glob(".*.*"):
+        writer = path.name.rpartition(".")[2]
+        if writer.isdecimal() and not os.path.exists(f"/proc/{writer}"):
+            path.unlink(missing_ok=True)

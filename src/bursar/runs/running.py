@@ -23,6 +23,7 @@ from bursar.broker.economy import Economy
 from bursar.broker.forecast import Forecast
 from bursar.broker.supply import Supply
 from bursar.broker.trading import Trading
+from bursar.dispatch.atomic_file import remove_unfinished
 from bursar.dispatch.journal import Record, read_journal
 from bursar.dispatch.server import DataAt
 from bursar.market.ledger import Ledger, paid_to
@@ -232,6 +233,7 @@ async def _carry_out(
         try:
             async with surroundings.beside(), execution:
                 owned = True  # the journal is ours: nobody else carries the run out
+                remove_unfinished(folder.path)
                 info.state, info.finished = "running", None
                 folder.write_info(info)
                 if changed:
