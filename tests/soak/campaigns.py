@@ -244,7 +244,7 @@ def check_folder(soaked: Soaked, found: Findings, *more: str) -> None:
         found.need(not held, f"the owners' book says that processors are held: {held}")
 
 
-def check_processes(soaked: Soaked, found: Findings, patience: float = 10.0) -> None:
+def check_processes(soaked: Soaked, found: Findings, patience: float = 60.0) -> None:
     """No process of the round is there any more."""
     left = left_over(soaked.run.folder.parent, patience)
     found.need(not left, f"processes are left: {describe(left)}")

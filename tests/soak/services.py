@@ -100,7 +100,7 @@ class ServiceLives:
 
     def left_of(self, handle: str) -> list[str]:
         """Return paths of an instance that are not removed within some seconds."""
-        give_up = time.monotonic() + 20.0
+        give_up = time.monotonic() + 60.0
         while True:
             found = [
                 os.path.join(place, name)
@@ -273,10 +273,11 @@ class Services:
             while tasks.begun() < begun and time.monotonic() < give_up:
                 time.sleep(0.005)
         what = rng.random()
-        if what < 0.5:
-            there = service.workers
-            found.kills["worker"] += kill_all(rng.sample(there, rng.randint(0, len(there))))
-        if what > 0.25:
+        killed = 0
+        if what < 0.5 and (there := service.workers):
+            killed = kill_all(rng.sample(there, rng.randint(1, len(there))))
+            found.kills["worker"] += killed
+        if what > 0.25 or not killed:
             service.kill()
             found.kills["service"] += 1
             time.sleep(rng.choice((0.0, rng.uniform(0.0, 0.5))))
@@ -299,7 +300,7 @@ class Services:
         found.need(not busy, f"processes are left: {describe(busy)}")
         if outlives > 1.0:
             kill_all(workers)
-        left = left_over(service.folder, 15.0)
+        left = left_over(service.folder, 60.0)
         found.need(not left, f"processes are left after {outlives:g} s: {describe(left)}")
 
     def _check_files(
