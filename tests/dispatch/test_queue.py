@@ -414,6 +414,26 @@ def test_nothing_overtakes_where_no_end_is_known() -> None:
     assert take(queue, "w", 1) == []
 
 
+def test_what_overtakes_shares_what_is_spare() -> None:
+    """At 10 s eight processors are free, five are kept: three are spare for longer tasks."""
+    queue = TaskQueue(Retry())
+    widths = [(4, 10.0), (5, 5.0), (1, 99.0), (2, 99.0), (1, 99.0)]
+    queue.extend([Task(id=f"t{i}", processors=p, runtime=r) for i, (p, r) in enumerate(widths)])
+    queue.join("w", "", 8)
+    assert take(queue, "w", 4) == [0]
+    assert take(queue, "w", 4) == [2, 3]
+
+
+def test_a_wide_task_is_expected_at_the_first_end_that_makes_room() -> None:
+    """At 10 s, not when the last has ended at 20 s: a task of 15 s may not overtake."""
+    queue = TaskQueue(Retry())
+    widths = [(2, 10.0), (1, 20.0), (3, 5.0), (1, 15.0)]
+    queue.extend([Task(id=f"t{i}", processors=p, runtime=r) for i, (p, r) in enumerate(widths)])
+    queue.join("w", "", 4)
+    assert take(queue, "w", 3) == [0, 1]
+    assert take(queue, "w", 1) == []
+
+
 def test_an_end_that_is_overdue_is_now() -> None:
     """The first task should have ended at 10 s, now it is 50 s: what takes no time overtakes."""
     queue = TaskQueue(Retry())
