@@ -182,7 +182,7 @@ def test_what_waits_behind_a_long_task_is_handed_back_though_nobody_is_idle(
     """
     The other worker has plenty to do; what waited behind the long task still comes first.
     """
-    seconds = [SHORT, LONG, *[SHORT] * 3000]
+    seconds = [SHORT, LONG, *[SHORT] * 1000]
     ran = carry_out(tmp_path, seconds, workers=[("lease", 1), ("lease", 1)], first=1)
 
     begun = ran.outcomes[1].start
@@ -191,7 +191,7 @@ def test_what_waits_behind_a_long_task_is_handed_back_though_nobody_is_idle(
     assert max(ran.outcomes[task].start for task in behind) < begun + 4 * HORIZON
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_no_task_waits_while_a_worker_that_could_run_it_idles(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
