@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.small_disk import resize, small_disk
 
 from bursar.dispatch.journal import read_journal
 from bursar.market.ledger import Ledger
@@ -190,6 +190,7 @@ def test_nothing_is_left_of_an_attempt_that_was_cut_off(folder: Any, victim: str
     folder.until(lambda: any(p.read_text() for p in folder.path.glob(half)), process)
     journal = folder.run / "journal.sqlite"
     folder.until(lambda: len(read_journal(journal).records) == 4, process)  # all failures
+    (folder.run / "work" / "99-of-no-task").mkdir()
 
     if victim == "runner":
         process.kill()
@@ -207,6 +208,7 @@ def test_nothing_is_left_of_an_attempt_that_was_cut_off(folder: Any, victim: str
     assert (folder.run / "files" / "cut.txt").read_text() == "whole\n"
     assert {path.name for path in (folder.run / "work").iterdir()} == {
         "1-fails",
+        "99-of-no-task",
         *(f"1-fails.{attempt}" for attempt in (2, 3, 4)),
     }
 
@@ -375,19 +377,9 @@ def test_a_run_is_carried_out_by_one_process_at_a_time(folder: Any) -> None:
 
 def test_a_full_disk_ends_in_one_line_and_a_run_that_goes_on(folder: Any) -> None:
     """No outcome is half there: when there is room again, the rest runs."""
-    small = folder.path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip("cannot mount a small file system here")
-    try:
-        folder.write(
-            "c.toml",
-            """\
+    folder.write(
+        "c.toml",
+        """\
 [campaign]
 command = "head -c 60000 /dev/zero | tr '\\\\0' x; echo {x}"
 [parameters]
@@ -395,14 +387,14 @@ x = { from = 1, to = 40, step = 1 }
 [retry]
 attempts = 1
 """,
-        )
-        failed = folder.bursar("run", "c.toml", "--runs", "small", "--name", "full", status=1)
-        subprocess.run(["mount", "-o", "remount,size=40m", str(small)], check=True)
-        again = folder.json("run", "--resume", "full", "--runs", "small", "--retry-failed")
-        bill = folder.json("bill", "full", "--runs", "small")
+    )
+    with small_disk("1m") as small:
+        runs = str(small)
+        failed = folder.bursar("run", "c.toml", "--runs", runs, "--name", "full", status=1)
+        resize(small, "40m")
+        again = folder.json("run", "--resume", "full", "--runs", runs, "--retry-failed")
+        bill = folder.json("bill", "full", "--runs", runs)
         check_money(small / "full", bill)
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
     assert "full" in failed.stderr
     assert again["succeeded"] == 40

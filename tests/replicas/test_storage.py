@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.replicas.servers import sha256
+from tests.small_disk import small_disk
 
 from bursar.model.errors import InputError
 from bursar.replicas.content import Content
@@ -298,25 +299,17 @@ def test_a_folder_in_the_way_is_a_failure(storage: Storage) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
-def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing_half_written() -> None:
     """A real one, of a megabyte; what fits is brought afterwards."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this machine does not let us mount a small disk")
-    try:
-        with Storage(disk) as storage:
-            incoming = storage.begin("big", content(bytes(2_000_000)), freely)
-            assert incoming is not None
-            with pytest.raises(OSError, match="No space left"):
-                incoming.sink.write(bytes(2_000_000))
-            incoming.discard()
-            assert (storage.used, storage.cached) == (0, [])
-            assert list((disk / ".bursar/parts").iterdir()) == []
-            assert bring(storage, "small", bytes(100_000))
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    with small_disk("1m") as disk, Storage(disk) as storage:
+        incoming = storage.begin("big", content(bytes(2_000_000)), freely)
+        assert incoming is not None
+        with pytest.raises(OSError, match="No space left"):
+            incoming.sink.write(bytes(2_000_000))
+        incoming.discard()
+        assert (storage.used, storage.cached) == (0, [])
+        assert list((disk / ".bursar/parts").iterdir()) == []
+        assert bring(storage, "small", bytes(100_000))
 
 
 def test_what_cannot_be_a_storage_is_one_line(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.journal.keeping import KIND, Keeper
+from tests.small_disk import small_disk
 
 from bursar.model.errors import InputError
 from bursar.service import real_disk
@@ -88,15 +89,10 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
-def test_a_real_full_disk(tmp_path: Path) -> None:
+def test_a_real_full_disk() -> None:
     """New work is refused, essential records fit into the reserve, with room it goes on."""
-    small = tmp_path / "disk"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this machine does not let us mount a small disk")
 
-    async def scenario() -> None:
+    async def scenario(small: Path) -> None:
         disk = RealDisk(small / "state")
         journal = SegmentedJournal(disk, segment_size=100_000, reserve=200_000, least_free=0)
         keeper = Keeper()
@@ -134,10 +130,8 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
         await again.close()
         disk.close()
 
-    try:
-        asyncio.run(scenario())
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+    with small_disk("1m") as small:
+        asyncio.run(scenario(small))
 
 
 WRITER = """

@@ -150,8 +150,9 @@ def test_tasks_on_pilots_outlive_the_service(slurm: Cluster, tmp_path: Path, gen
         assert here.jobs() == jobs
 
         here.service.start()
+        # Workers come back one by one, in any order.
+        until(lambda: client.instance(handle).results == 2)
         until(lambda: client.instance(handle).counts.running == 2)
-        assert client.instance(handle).results == 2
         here.let_go(2)
         here.let_go(3)
         results = list(client.results(handle))

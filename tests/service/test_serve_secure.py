@@ -4,7 +4,6 @@ import os
 import pwd
 import signal
 import ssl
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import httpx
 import pytest
 from tests.service.serving import PATIENCE, Served, served
 from tests.service.test_serve import until
+from tests.small_disk import small_disk
 
 from bursar.dispatch.orphans import workers_of
 from bursar.model.errors import SiteError
@@ -221,33 +221,21 @@ def open_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 200 MiB."""
-    point = tmp_path / "disk"
-    point.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "none", str(point)]).returncode:
-        pytest.skip("file systems cannot be mounted here")
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", "-l", str(point)], check=True)
-
-
 @root
-def test_a_full_disk_refuses_new_work_and_keeps_the_old(small_disk: Path) -> None:
+def test_a_full_disk_refuses_new_work_and_keeps_the_old(tmp_path: Path) -> None:
     """What runs ends and is recorded; when there is room again it goes on, by itself."""
     with (
-        served(small_disk / "state") as service,
+        small_disk("200m") as disk,
+        served(disk / "state") as service,
         service.client() as client,
         ServiceClient(client.access, patience=0.0) as hasty,
     ):
         handle = client.create_instance().id
-        go = small_disk.parent / "go"
+        go = tmp_path / "go"
         wait = f"while [ ! -e {go} ]; do sleep 0.05; done; echo kept"
         client.submit(handle, [TaskSpec(shell=wait)])
-        filler = small_disk / "filler"
-        free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+        filler = disk / "filler"
+        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
         with filler.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, free)
 

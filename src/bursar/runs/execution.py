@@ -747,8 +747,11 @@ class Execution:
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder.work) as entries:
             for entry in entries:
                 task = entry.name.partition("-")[0]
-                unfinished = task.isdigit() and not self._succeeded[int(task)]
-                if not unfinished and entry.name not in self._failed:
+                if task.isdecimal():
+                    number = int(task)
+                    if number >= len(self._succeeded) or not self._succeeded[number]:
+                        continue  # somebody else made it, or its task has had no success
+                if entry.name not in self._failed:
                     remove_tree(entry.path)
 
     # What happens in between.

@@ -432,7 +432,8 @@ def test_processors_that_came_before_the_others_are_paid(
     settling = Settling(tmp_path / "usage", "SU", told.append)
     wanted = pilot(price=100.0, processors=2, own=2)
     held = cast(
-        HeldInstance, SimpleNamespace(pilot=wanted, since=time.time(), early=20.0, seconds=None)
+        HeldInstance,
+        SimpleNamespace(pilot=wanted, since=time.monotonic(), early=20.0, seconds=None),
     )
     # Both for 5 s, which are still as seen, and one of them for 15 s before.
     settling.settle(held, terms, structs.replace(last, charged=2_500_000_000, ended=15.0))

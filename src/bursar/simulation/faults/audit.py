@@ -110,7 +110,8 @@ class Audit:
         for campaign in self._witness.campaigns.values():
             if campaign.user == user:
                 continue
-            if await _is_there(client.instance(campaign.handle)):
+            # Without a handle its instance expired before anybody could be told of it.
+            if campaign.handle and await _is_there(client.instance(campaign.handle)):
                 self._witness.wrong(user, f"can look at {campaign.name}")
             if campaign.agreement and await _is_there(client.agreement(campaign.agreement)):
                 self._witness.wrong(user, f"can look at the agreement of {campaign.name}")

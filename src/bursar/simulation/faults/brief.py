@@ -12,6 +12,7 @@ from bursar.simulation.faults.trace import Trace
 from bursar.simulation.faults.witness import Witness
 
 _NOT_FOUND = 404
+_GONE = "gone"  # the answer to a key whose instance was destroyed
 
 _LOOK = 3.0
 """Seconds between two looks."""
@@ -67,11 +68,14 @@ class BriefUser:
     async def run(self) -> None:
         """Make it, give it tasks, and look at it until it is gone."""
         campaign, client = self._campaign, self._client
-        info = await client.create_instance(label=campaign.name, keep=self._keep, key=campaign.name)
-        campaign.handle = info.id
-        self._note(f"has an instance for {self._keep:.0f} s")
-        self._earliest = info.created + self._keep
+        self._earliest = self._server_clock() + self._keep
         try:
+            info = await client.create_instance(
+                label=campaign.name, keep=self._keep, key=campaign.name
+            )
+            campaign.handle = info.id
+            self._note(f"has an instance for {self._keep:.0f} s")
+            self._earliest = info.created + self._keep
             for key, pieces in campaign.pieces.items():
                 numbers = await client.submit(info.id, [spec_of(piece) for piece in pieces], key)
                 assert isinstance(numbers, range)
@@ -80,7 +84,8 @@ class BriefUser:
                 await self._look()
                 await asyncio.sleep(_LOOK)
         except RemoteProblem as problem:
-            if problem.status != _NOT_FOUND:
+            # It may expire before the first answer that says what its number is has come through.
+            if problem.status != _NOT_FOUND and problem.kind != _GONE:
                 raise
         if self._server_clock() < self._earliest - _JUMPS:
             self._witness.wrong(campaign.user, f"{campaign.name} is gone before its time")

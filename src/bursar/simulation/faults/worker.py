@@ -274,7 +274,10 @@ class ServiceWorker:
                         piece = _piece_of(job)
                         self._pieces[job.task, job.attempt] = piece
                         self._given_here.add((job.task, job.attempt))
-                        self._witness.given(self.post.name, piece)
+                        # A connection that the service has given up may carry what it decided
+                        # long ago.
+                        if self._link is not None and self._link.stands:
+                            self._witness.given(self.post.name, piece)
                         self._queue.append(job)
                         if self._says_returns_again and self._chance.random() < _CONFUSED:
                             self._say(Returned([(job.task, job.attempt - 1)]))
