@@ -9,7 +9,7 @@ import pytest
 from bursar.simulation.faults import command
 from bursar.simulation.faults.world import Verdict, simulate
 
-SEEDS = 120
+SEEDS = 200
 _MANY = 2_000
 _PART = 10
 
