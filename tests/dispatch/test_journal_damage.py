@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from bursar.dispatch import journal
 from bursar.dispatch.journal import (
     Event,
     Journal,
@@ -28,7 +29,7 @@ from bursar.dispatch.journal import (
     read_attempts,
     read_journal,
 )
-from bursar.dispatch.journal_head import head_path
+from bursar.dispatch.journal_head import Head, head_path, read_head
 from bursar.model.errors import BursarError, InputError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.transfer import Transfer
@@ -232,6 +233,28 @@ def test_a_head_that_is_missing_or_damaged_is_found(
     found = told_of(tmp_path / "run")
     assert isinstance(found, str)
     assert "journal.sqlite.head: is missing" in found
+
+
+def test_a_journal_that_is_made_while_somebody_looks_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader finds no head, and then the tables that were made just after."""
+    path = tmp_path / "journal.sqlite"
+    path.touch()
+    looks = []
+
+    def read_head_before_it_is_made(of: Path) -> Head | None:
+        head = read_head(of)
+        looks.append(of)
+        if len(looks) > 1:
+            return head
+        with closing(Journal(path)) as made:
+            fill(made, 2)
+        return head
+
+    monkeypatch.setattr(journal, "read_head", read_head_before_it_is_made)
+
+    assert len(read_journal(path).records) == 6
 
 
 def test_what_a_power_cut_tears_is_no_damage(tmp_path: Path) -> None:

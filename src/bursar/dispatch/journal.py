@@ -602,6 +602,11 @@ def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection | None, Head | Non
         contextlib.closing(connect(path, synchronous=None)) as db,
     ):
         db.execute("BEGIN")
+        if head is None and not is_empty(db):
+            # The journal may have been made after that look: its head is there before its tables.
+            db.execute("ROLLBACK")
+            head = read_head(path)
+            db.execute("BEGIN")
         if is_empty(db):
             _check_was_empty(path, head)
             yield None, None
