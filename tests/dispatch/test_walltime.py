@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bursar.dispatch.queue import GUESS, Misfits, TaskQueue
@@ -180,6 +180,8 @@ def test_a_worker_gets_what_ends_in_time_by_the_definition(
     for i, estimate in enumerate(estimates, first):
         seconds = mean if estimate is None else estimate * stretch
         wait = work / processors if len(expected) >= processors else 0.0
+        # At the very end of a lease, rounding decides.
+        assume(abs(wait + seconds - left * speed) > 1e-9)
         if len(expected) < processors + ahead and wait + seconds <= left * speed:
             expected.append(i)
             work += seconds
