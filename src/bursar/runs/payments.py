@@ -18,7 +18,6 @@ one transaction. So it does not matter at which instant either process is killed
 
 import asyncio
 import contextlib
-import fcntl
 import math
 import os
 import time
@@ -27,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from bursar.locking import HeldElsewhere, take_lock
 from bursar.market.accounts import Account, Accounts, Row
 from bursar.market.book import Book, read_book
 from bursar.market.lease import Lease
@@ -323,16 +323,14 @@ def claimed(folder: RunFolder) -> Iterator[None]:
     """
     name = folder.path / "account.lock"
     try:
-        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = take_lock(name)
+    except HeldElsewhere:
+        raise InputError(
+            "is being carried out by another process", where=str(folder.path)
+        ) from None
     except OSError as error:
         raise BursarError(f"{name}: cannot be written: {error.strerror}") from None
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                "is being carried out by another process", where=str(folder.path)
-            ) from None
         yield
     finally:
         os.close(lock)
