@@ -77,8 +77,9 @@ arrows: $(VENV)/.made
 	$(BIN)/lint-imports --no-logo
 
 # Long files first, by tests/durations.json: without a tail in which one process works alone.
+# Up to three tests that fail are tried once more, alone; what passes then is named as unstable.
 unit: $(VENV)/.made
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python tools/second_try.py -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Random rounds and soaks that the default run leaves out, one after the other: they measure
 # real schedulers, which a neighbour would slow down.

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import PATIENCE, Folder
+from tests.live_files import files_below
 
 from bursar.dispatch.journal import read_journal
 from bursar.provisioning.silence import SILENCE
@@ -174,9 +175,9 @@ def test_no_secret_is_where_others_may_read_it(ground: Ground) -> None:
                 assert token.encode() not in (other / name).read_bytes()
             except OSError:
                 continue
-    for path in ground.made.rglob("*"):
-        if path.is_file() and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            assert token.encode() not in path.read_bytes(), path
+    for made in files_below(ground.made):
+        if made.mode & 0o077:
+            assert token.encode() not in made.content, made.path
     ground.finish(process)
 
 

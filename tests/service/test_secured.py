@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from tests.live_files import files_below
 from tests.service.serving import PATIENCE, Served, served
 from typer.testing import CliRunner
 
@@ -125,10 +126,10 @@ def test_the_service_cannot_read_what_is_sealed(secured: Secured, level: SealLev
     assert (told.stdout, told.exit_code) == (f"{secret} environment-{level}\n", 7)
     assert (told.state, kept.state) == ("failed", "failed")
     assert (kept.stdout, kept.exit_code, kept.reason) == ("", None, "")
-    files = [path for path in secured.state.rglob("*") if path.is_file()]
+    files = {file.path: file.content for file in files_below(secured.state)}
     assert any("journal" in path.parts for path in files)
-    for path in (*files, secured.service.log):
-        content = path.read_bytes()
+    files[secured.service.log] = secured.service.log.read_bytes()
+    for path, content in files.items():
         assert secret.encode() not in content, path
         assert f"environment-{level}".encode() not in content, path
 

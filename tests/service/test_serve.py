@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+from tests.live_files import files_below
 from tests.service.serving import PATIENCE, Served, is_alive, served
 
 from bursar.dispatch.orphans import workers_of
@@ -309,8 +310,8 @@ def test_secrets_stay_where_they_belong(service: Served) -> None:
         assert word not in log
         assert not any(word.encode() in line for line in lines)
     assert service.folder.stat().st_mode & 0o777 == 0o700
-    for path in service.folder.rglob("*"):
-        assert path.is_dir() or not path.stat().st_mode & 0o077, path
+    for file in files_below(service.folder):
+        assert not file.mode & 0o077, file.path
 
 
 def test_one_service_at_a_time(service: Served) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.live_files import files_below
 from tests.service.serving import PATIENCE, Served, served
 from tests.service.test_serve import until
 from tests.small_disk import small_disk
@@ -283,8 +284,6 @@ def test_the_service_cannot_read_what_is_sealed(tmp_path: Path, authority: Autho
                 session.submit([TaskSpec(shell="echo sword$((4000 + 711))fish")])
                 (result,) = session.results()
                 assert (result.stdout, result.exit_code) == ("sword4711fish\n", 0)
-                written = b"".join(
-                    path.read_bytes() for path in service.folder.rglob("*") if path.is_file()
-                )
+                written = b"".join(file.content for file in files_below(service.folder))
     assert b"echo sword" not in written
     assert b"sword4711fish" not in written

@@ -1,8 +1,8 @@
 """A campaign over a service that cannot read it."""
 
-import os
 from pathlib import Path
 
+from tests.live_files import files_below
 from tests.service.serving import served
 
 import bursar
@@ -57,10 +57,6 @@ def test_a_sealed_campaign(tmp_path: Path) -> None:
             assert executor.submit(divmod, 7, 2).result(60) == (3, 1)
             assert type(executor.submit(divmod, 7, 0).exception(60)) is ZeroDivisionError
         assert service.end() == 0
-    kept = b"".join(
-        Path(folder, name).read_bytes()
-        for folder, _, names in os.walk(tmp_path / "state")
-        for name in names
-    )
+    kept = b"".join(file.content for file in files_below(tmp_path / "state"))
     assert b"parole" not in kept
     assert b"WORD" not in kept
