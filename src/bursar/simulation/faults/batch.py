@@ -216,16 +216,21 @@ class BatchCluster:
             )
         )
         self._workers.append(worker)
-        worker.life.on_death(lambda: self._ended(job, worker))
+        begun = self._loop.time()
+        worker.life.on_death(lambda: self._ended(job, worker, begun))
         if self._plan.warns:
             seconds = max(0.0, job.seconds - _WARNED)
             worker.life.call_later(seconds, worker.evict)
         return worker.life.kill
 
-    def _ended(self, job: SimulatedJob, worker: ServiceWorker) -> None:
-        answered = self._loop.time() - self._away_until > NOBODY
-        was_idle = worker.has_left and not worker.was_welcome
-        if was_idle and answered and self._was_there(worker.post.name, NOBODY):
+    def _ended(self, job: SimulatedJob, worker: ServiceWorker, begun: float) -> None:
+        now = self._loop.time()
+        unwanted = worker.has_left and not worker.was_welcome and now - begun > NOBODY
+        if (
+            unwanted
+            and now - self._away_until > NOBODY
+            and self._was_there(worker.post.name, NOBODY)
+        ):
             self._wrong(_PARTY, f"job {job.id} ({job.request.name}) ran for nobody")
         self._life.call(job.end, "completed" if worker.has_left else "failed")
 

@@ -253,11 +253,19 @@ class End(asyncio.Transport):
                 if self._protocol is None or not self._protocol.eof_received():
                     self.close()
             else:
-                if isinstance(item, ssl.SSLError) and self._lane is not None:
-                    self._lane.send(ConnectionResetError("connection reset by peer"))  # alert
+                self._answer_end(item)
                 self._closing = True
                 self._lingers = False
                 self._lose(item)
+
+    def _answer_end(self, item: Exception | None) -> None:
+        """Tell the other end, which has closed and may wait for this, or sent a damaged record."""
+        if self._lane is None:
+            return
+        if item is None and not self._closing:
+            self._lane.send(None)
+        elif isinstance(item, ssl.SSLError):
+            self._lane.send(ConnectionResetError("connection reset by peer"))
 
     def _look_at_peer(self) -> None:
         """By now the other end must have closed what this one has finished."""
