@@ -7,6 +7,7 @@ milliseconds and imports the code as the copy has it. Two copies let two runs go
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import json
 import math
@@ -165,6 +166,7 @@ def import_ahead(modules: Iterable[str]) -> None:
         if not name.startswith("__"):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
+    gc.freeze()  # Collections in the forked processes look at what is theirs only.
 
 
 def judge(copy: Path, path: str, code: str, tests: list[str], limit: float, log: Path) -> Verdict:
@@ -189,11 +191,8 @@ def judge(copy: Path, path: str, code: str, tests: list[str], limit: float, log:
     """
     file = copy / path
     before, times = file.read_text(), file.stat()
-    for old in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
-        old.unlink()
-    file.write_text(code)
-    # Never the same second as before: compiled files are told apart by it.
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns + 5_000_000_000))
+    _forget_compiled(file)
+    file.write_text(code)  # Numba tells kept machine code apart by this moment.
     files = list(dict.fromkeys(name.partition("::")[0] for name in tests))
     try:
         status = _forked(
@@ -202,12 +201,18 @@ def judge(copy: Path, path: str, code: str, tests: list[str], limit: float, log:
     finally:
         file.write_text(before)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        _forget_compiled(file)
     if status in (None, -signal.SIGXCPU):
         return "timeout"
     if status == 0:
         return "survived"
     # 1: a test failed; 2: a file of tests could not be imported; below 0: ended by a signal.
     return "killed" if status in (1, 2) or status < 0 else "broken"
+
+
+def _forget_compiled(file: Path) -> None:
+    for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
+        compiled.unlink(missing_ok=True)
 
 
 def _forked(copy: Path, run: Any, log: Path, limit: float) -> int | None:
@@ -227,7 +232,9 @@ def _forked(copy: Path, run: Any, log: Path, limit: float) -> int | None:
             os.dup2(output, 2)
             os.chdir(copy)
             sys.path[:0] = [str(copy / "src"), str(copy)]
-            sys.dont_write_bytecode = True
+            # Compiled tests are kept: to compile them takes longer than most of them run. What is
+            # kept of a mutated file is removed; other processes of a run keep nothing.
+            sys.dont_write_bytecode = False
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
             os.environ["PYTHONPATH"] = str(copy / "src")
             os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
