@@ -453,3 +453,27 @@ def test_a_job_to_learn_from_leaves_the_money_for_the_others() -> None:
             at.estimates.learn(site, 1.0, seconds, seconds)
 
     assert sent(CHEAPEST.advise(at)) == [100, 0, 0]
+
+
+@pytest.mark.parametrize("second", [1.0, 0.1], ids=["seconds", "tenths"])
+def test_no_more_is_bought_at_once_than_the_deadline_needs(second: float) -> None:
+    """
+    Two processors must go on buying until the cheap time, or two jobs come too late.
+
+    They are of site "a", whose jobs of 5 s end before 9 s or are booked for then: two of them
+    end in 15 s, or three where the second is bought at once. On site "b" jobs take 4 s; one bought
+    at once takes a cheap one's place, and three are done either way. The unit of time is no matter.
+    """
+
+    def site(name: str, processors: int, begin: float) -> Position:
+        booked = ((begin * second, math.inf, 0.5, begin * second),)
+        return one(name, 1.0, processors=processors, bookable=booked)
+
+    sites = [site("a", 2, 9.0), site("b", 20, 7.0)]
+    speeds = {"a": 4.0 / second, "b": 5.0 / second}
+    at = situation(sites, [20.0] * 66, speeds=speeds, time_left=15.0 * second)
+
+    advice = CHEAPEST.advise(at)
+
+    assert advice.feasible
+    assert advice.cost == pytest.approx((2 * (5 + 5 + 2.5) + 20 * (4 + 2 + 2)) * second)

@@ -229,7 +229,9 @@ def test_an_owner_keeps_a_booked_processor_for_who_booked_it() -> None:
     assert isinstance(booked, Agreement)
     assert (booked.start, booked.unit_price) == (1_000_000_060.0, 0.5)
 
-    assert isinstance(trading.buy(site, 61.0, 0.0, math.inf), Refusal)
+    taken = trading.buy(site, 61.0, 0.0, math.inf)
+    assert isinstance(taken, Refusal)
+    assert not taken.final  # it may be had later: nothing is given up for it
     assert isinstance(trading.buy(site, 60.0, 0.0, math.inf), Agreement)
     trading.over("uni", booked.id, 0.0)
     assert isinstance(trading.buy(site, 10.0, 90.0, math.inf), Agreement)

@@ -57,6 +57,17 @@ def test_estimates_that_are_off_stretch_what_is_left() -> None:
     assert forecast.finish(8.0) == pytest.approx(8 + 24)
 
 
+def test_wide_tasks_count_by_processor_seconds() -> None:
+    """One of two processors that took twice its estimate says no more than a narrow one does."""
+    forecast = Forecast(
+        Workflow(tuple(Task(id=i, runtime=4, processors=2) for i in "abc")), plan(2)
+    )
+    forecast.learn(ended(0, 8.0), final=True)
+
+    assert forecast.stretch == 2
+    assert forecast.finish(8.0) == pytest.approx(8 + 16)
+
+
 def test_tasks_without_an_estimate_take_what_others_of_them_took() -> None:
     """Unknown until the first has ended."""
     forecast = Forecast(bag(None, None, None, 6), plan(1))

@@ -125,6 +125,13 @@ def test_a_wider_goal_never_fits_fewer_jobs(at: Situation, time: float, money: f
     assert looked(at).fit <= looked(wider).fit
 
 
+def test_a_share_is_of_all_jobs_however_few_they_are() -> None:
+    """One job that the time does not do can be had later, and is then the whole campaign."""
+    at = situation([Position(name="s", processors=1, prices=posted(1.0))], [10.0], time_left=5.0)
+
+    assert [(o.kind, o.tasks, o.share) for o in looked(at).counter_offers] == [("time", 1, 1.0)]
+
+
 def test_what_could_be_had_instead_is_told_in_numbers() -> None:
     """
     Ten jobs of 10 s on one processor each at 1 and 3, by 30 s for 60.

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -90,6 +91,57 @@ def test_tasks_that_follow_at_once_share_a_pilot_of_a_divisible_slot() -> None:
         ("lease-13", (2,), 10.0, 2.0, 0.0),
     ]
     assert windows(pilots) == [(0.0, 5.0, 2), (5.0, 4.0, 1), (10.0, 2.0, 1)]
+
+
+def test_a_task_across_leased_slots_has_their_processors_and_so_do_tasks_beside_it() -> None:
+    """
+    A slot that a wide task needs as well as another one is paid and held, and runs no task.
+
+    Its narrow tasks run beside the wide one, on processors that are paid already; a task on a slot
+    that no wide task needs runs on that slot's own pilot.
+    """
+    slots = [
+        Slot(site="s", start=0.0, duration=50.0, processors=n, unit_price=1.0, leased=True)
+        for n in (2, 2, 1)
+    ]
+    places = [
+        Placement(0, "s", 0.0, 5.0, (0, 1, 2, 3)),
+        Placement(1, "s", 5.0, 9.0, (0,)),
+        Placement(2, "s", 0.0, 9.0, (4,)),
+    ]
+    plan = replace(
+        _plan(slots[0], part=100.0),
+        purchases=tuple(Purchase(slot=slot, part=50.0 * slot.processors) for slot in slots),
+        placements=tuple(places),
+    )
+    tasks = [Task(id="wide", processors=4), Task(id="beside"), Task(id="alone")]
+
+    pilots = pilots_of(plan, tasks)
+
+    assert sorted((p.processors, p.own, p.works, p.tasks) for p in pilots) == [
+        (1, 0, True, (1,)),
+        (1, 1, True, (2,)),
+        (2, 2, False, ()),
+        (2, 2, False, ()),
+        (4, 0, True, (0,)),
+    ]
+
+
+def test_a_pilot_that_begins_when_there_is_work_for_it_ends_at_no_known_moment() -> None:
+    """No window can be held for it, and nothing that begins later is kept waiting for its end."""
+    pilot = Pilot(
+        name="lease-1",
+        site="s",
+        processors=1,
+        own=1,
+        start=None,
+        duration=5.0,
+        unit_price=1.0,
+        fixed_price=None,
+    )
+
+    assert pilot.end == math.inf
+    assert windows([pilot]) == []
 
 
 def test_processors_that_were_not_bought_are_refused() -> None:

@@ -107,6 +107,19 @@ def test_cost_time_takes_the_time_rule_among_equal_prices() -> None:
     assert jobs_for("cost", trio, 8, 100.0, 1e6) == [8, 0, 0]
 
 
+def test_a_resource_is_affordable_again_when_a_cheap_job_leaves_just_enough() -> None:
+    """
+    A job that costs exactly the money left per job may be given out.
+
+    3 for two jobs leave 1.5 for each, too little for the fast resource; after one job at 1, the
+    other may cost 2, and the slow resource would end a second job too late.
+    """
+    fast, slow = (Resource(seconds=s, cost=c, free_at=(0.0,)) for s, c in ((1.0, 2.0), (5.0, 1.0)))
+
+    assert jobs_for("time", [fast, slow], 2, 9.0, 3.0) == [1, 1]
+    assert jobs_for("time", [fast, slow], 2, 9.0, 2.9) == [0, 1]
+
+
 @given(
     name=st.sampled_from([*NAMES, "adaptive"]),
     budget=st.integers(0, 4000),

@@ -201,6 +201,7 @@ def test_a_wait_of_a_task_that_was_cancelled_wakes_nobody() -> None:
     assert take(queue, "w", 2) == [0, 1]
     assert end(queue, "w", 0, Status.FAILED, now=2.0) == Verdict(final=False, retry_at=6.0)
     assert end(queue, "w", 1, Status.FAILED, now=3.0) == Verdict(final=False, retry_at=7.0)
+    assert queue.counts.waiting == 2  # not ready, but not at an end either
     queue.cancel(0)
     assert queue.wake(100.0) == 1
     assert states(queue) == [State.CANCELLED, State.READY]
@@ -498,6 +499,70 @@ def test_ends_of_another_attempt_change_nothing() -> None:
     assert end(queue, "w", 0, attempt=1) is None
     assert queue.state(0) is State.CLAIMED
     assert end(queue, "w", 0, attempt=2) == Verdict(final=True)
+
+
+# Asking back.
+
+
+def holding(**waiting: int) -> TaskQueue:
+    """Return a queue whose workers, of one processor each, hold one task more than wait there."""
+    queue = queue_of(tasks(*[1.0] * (sum(waiting.values()) + len(waiting))))
+    for name, count in waiting.items():
+        queue.join(name, "", 1)
+        take(queue, name, count + 1)
+    return queue
+
+
+def test_as_many_workers_are_asked_as_occupy_the_idle_ones() -> None:
+    """Half of what waits comes back from each, from those first with whom most waits."""
+    queue = holding(long=6, middle=3, short=2)
+    for name, processors in (("idle", 3), ("little", 1)):
+        queue.join(name, "", processors)
+    donors = ["short", "middle", "long"]
+
+    assert queue.to_ask_back(0.0, ["idle"], donors) == [("long", 3)]
+    assert queue.to_ask_back(0.0, ["idle", "little"], donors) == [("long", 3), ("middle", 2)]
+    assert queue.to_ask_back(0.0, ["idle", "little"], ["short"]) == [("short", 1)]
+    queue.drain()
+    assert queue.to_ask_back(0.0, ["idle"], donors) == []
+
+
+def test_one_waiting_task_is_asked_back_for_one_free_processor() -> None:
+    """No task comes back for a worker without a free processor, nor from one where none waits."""
+    queue = holding(busy=1, content=0)
+    queue.join("idle", "", 1)
+
+    assert queue.to_ask_back(0.0, ["content"], ["busy"]) == []
+    assert queue.to_ask_back(0.0, ["idle"], ["content"]) == []
+    assert queue.to_ask_back(0.0, ["idle", "content"], ["busy", "content"]) == [("busy", 1)]
+
+
+def test_tasks_come_back_up_to_one_that_an_idle_worker_may_run() -> None:
+    """A worker in order runs only its own tasks, and one whose time ends runs no longer ones."""
+    queue = queue_of(tasks(*[1.0] * 6, 50.0, 50.0, 50.0))
+    for name in ("w", "ends", "in order"):
+        queue.join(name, name, 1)
+    queue.assign({0: "in order"}, {0: 0}, ["in order"])
+    queue.ends("ends", 10.0)
+    assert take(queue, "w", 8) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+    assert queue.to_ask_back(0.0, ["in order"], ["w"]) == []
+    assert queue.to_ask_back(0.0, ["ends"], ["w"]) == [("w", 4)]
+    assert queue.to_ask_back(9.5, ["ends"], ["w"]) == []
+
+
+def test_a_task_of_a_lease_comes_back_for_workers_of_that_lease() -> None:
+    queue = queue_of(tasks(*[1.0] * 3), placed=["near"] * 3)
+    for name in ("busy", "near"):
+        queue.join(name, "near", 1)
+    queue.join("far", "far", 1)
+    assert take(queue, "busy", 3) == [0, 1, 2]
+
+    assert queue.to_ask_back(0.0, ["far"], ["busy"]) == []
+    assert queue.to_ask_back(0.0, ["far", "near"], ["busy"]) == [("busy", 1)]
+
+
+# Counting.
 
 
 def test_running_processors_are_those_that_there_are() -> None:

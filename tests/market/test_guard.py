@@ -136,6 +136,7 @@ def test_a_clock_that_ran_on_unseen_does_not_overspend() -> None:
 
     assert guard.ledger.spent == round(10.5 * UNIT)
     assert lease.end == pytest.approx(5.0)
+    assert all(row.amount > 0 for row in guard.ledger.rows)  # a bill lists no move of nothing
 
 
 def test_thresholds_are_due_once_each() -> None:

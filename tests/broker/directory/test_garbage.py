@@ -27,6 +27,15 @@ GOOD = SiteStatus(
 )
 
 
+@pytest.mark.parametrize("number", [LARGEST, -LARGEST])
+def test_whole_numbers_are_believed_as_far_as_computing_with_them_is_exact(number: int) -> None:
+    status = replace(GOOD, attributes={"files": number})
+    beyond = replace(GOOD, attributes={"files": number + (1 if number > 0 else -1)})
+
+    assert sound(status, site="a", now=NOW) is status
+    assert isinstance(sound(beyond, site="a", now=NOW), Refusal)
+
+
 @pytest.mark.parametrize("status", [GOOD, said("a"), replace(GOOD, at=NOW, traversal_time=7)])
 def test_what_can_be_true_is_believed_as_it_is(status: SiteStatus) -> None:
     assert sound(status, site="a", now=NOW) is status

@@ -91,6 +91,14 @@ def test_what_is_not_known_is_undefined_and_not_0() -> None:
     assert chosen(grid, requirements="other.Memory =?= undefined").site == "a"
 
 
+def test_memory_in_megabytes_is_told_in_whole_ones() -> None:
+    """Glue's attributes are whole numbers; what is not a whole megabyte more is none."""
+    grid = Grid([site("a", memory=2**31 - 1)])
+
+    assert chosen(grid, requirements="other.GlueHostMainMemoryRAMSize == 2047").site == "a"
+    refused(grid, requirements="other.GlueHostMainMemoryRAMSize >= 2048")
+
+
 def test_a_job_needs_processors_memory_and_a_site_in_production() -> None:
     """Without asking for it; memory that is not known is taken to be enough."""
     sites = [site("a", 2), site("b", 8, memory=10), site("c", 8, memory=1000), site("d", 8)]
