@@ -29,7 +29,7 @@ from bursar.dispatch.journal import (
     read_attempts,
     read_journal,
 )
-from bursar.dispatch.journal_head import Head, head_path, read_head
+from bursar.dispatch.journal_head import Head, HeadFile, head_path, read_head
 from bursar.model.errors import BursarError, InputError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.transfer import Transfer
@@ -255,6 +255,27 @@ def test_a_journal_that_is_made_while_somebody_looks_is_whole(
     monkeypatch.setattr(journal, "read_head", read_head_before_it_is_made)
 
     assert len(read_journal(path).records) == 6
+
+
+def test_a_journal_whose_making_was_interrupted_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its head is there before its tables, and says of no transaction that it is missing."""
+    path = tmp_path / "journal.sqlite"
+
+    def interrupted(head_file: HeadFile, head: Head) -> None:
+        head_file.note(head)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HeadFile, "begin", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Journal(path)
+    assert head_path(path).exists()
+
+    with closing(Journal(path)) as journal:
+        fill(journal, 1)
+    assert len(read_journal(path).records) == 3
 
 
 def test_what_a_power_cut_tears_is_no_damage(tmp_path: Path) -> None:

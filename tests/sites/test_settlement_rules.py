@@ -292,6 +292,8 @@ def test_a_running_record_is_no_final_one(tmp_path: Path) -> None:
         (None, [], {"start": BEGIN - 200.0, "asked": True}, -200.0, -110.0),
         (None, [], {"start": BEGIN - 20.0, "asked": True}, -20.0, None),
         (-500.0, [(-50.0, None)], {}, -50.0, -50.0),
+        # The clock was set back: the request seems to be of a time to come.
+        (None, [], {"start": BEGIN + 900.0, "asked": True}, 900.0, 900.0),
     ],
 )
 def test_without_a_record_the_most_that_a_job_may_have_held_is_paid(
