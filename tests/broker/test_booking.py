@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from bursar.api.prospect import NOTHING_YET
 from bursar.api.simulating import simulate
 from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
 from bursar.broker.economy import Economy
-from bursar.broker.trading import Trading
+from bursar.broker.trading import MOST, Trading, ways_ahead
 from bursar.dispatch.journal import read_journal
 from bursar.market.agreement import Agreement
 from bursar.market.ledger import Ledger
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Campaign
 from bursar.model.goal import Goal
-from bursar.model.pricing import Advance, Pricing
+from bursar.model.pricing import Advance, Calendar, Pricing
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
@@ -235,6 +236,67 @@ def test_an_owner_keeps_a_booked_processor_for_who_booked_it() -> None:
     assert isinstance(trading.buy(site, 60.0, 0.0, math.inf), Agreement)
     trading.over("uni", booked.id, 0.0)
     assert isinstance(trading.buy(site, 10.0, 90.0, math.inf), Agreement)
+
+
+def calendar(hours: int) -> Pricing:
+    """A price that changes at every so many hours of the day."""
+    rules = [
+        Calendar(
+            zone="UTC", days=frozenset(range(7)), begin=begin, end=begin + hours * 3600, factor=2
+        )
+        for begin in range(0, 86_400, 2 * hours * 3600)
+    ]
+    return Pricing(1.0, tuple(rules))
+
+
+@pytest.mark.parametrize(("hours", "periods"), [(12, 17), (2, MOST)])
+def test_prices_are_known_from_now_on_without_a_gap(hours: int, periods: int) -> None:
+    """
+    As many changes as are looked at, each at its hour; the last price is taken to stay.
+
+    Eight days have 16 changes of a price that changes every twelve hours, and more than enough of
+    one that does every two.
+    """
+    site = SiteFacts(name="uni", unit_price=1.0, pricing=calendar(hours))
+    midnight = 86_400.0 * 11_000
+
+    told = Trading([site], epoch=midnight).ahead(site, 600.0, 100.0)
+
+    length = hours * HOUR
+    begins = [0.0, *(length * i - 600.0 for i in range(1, periods))]
+    assert told == tuple(
+        (begin, end, 2.0 if i % 2 == 0 else 1.0)
+        for i, (begin, end) in enumerate(pairwise([*begins, math.inf]))
+    )
+
+
+def steps(*counts: int) -> list[SiteFacts]:
+    """Sites, each with so many steps of its price for booking, every ten seconds."""
+    return [
+        SiteFacts(
+            name=f"s{i}",
+            unit_price=1.0,
+            pricing=Pricing(
+                1.0, (Advance(steps=tuple((10.0 * k, 1.0 - k / 10) for k in range(1, count + 1))),)
+            ),
+        )
+        for i, count in enumerate(counts)
+    ]
+
+
+def test_a_plan_tries_every_combination_of_bookings_where_they_are_few() -> None:
+    ways = ways_ahead(steps(1, 1, 1))
+
+    assert sorted(tuple(way.values()) for way in ways) == [*product((0.0, 10.0), repeat=3)]
+
+
+def test_a_plan_books_alike_everywhere_where_combinations_are_many() -> None:
+    """Each site at its first step, then at its second; one that has no other stays at its last."""
+    assert ways_ahead(steps(1, 1, 2, 1)) == [
+        {},
+        {"s0": 10.0, "s1": 10.0, "s2": 10.0, "s3": 10.0},
+        {"s0": 10.0, "s1": 10.0, "s2": 20.0, "s3": 10.0},
+    ]
 
 
 def test_an_agreement_of_an_earlier_life_holds_its_time() -> None:
