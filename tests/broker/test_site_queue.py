@@ -168,6 +168,13 @@ def test_at_a_shared_site_each_job_has_a_pilot_of_its_own() -> None:
     assert not queue.holds("p1")
 
 
+def test_a_job_whose_time_was_never_over_gets_its_estimate() -> None:
+    queue = queue_of(1, shared=True)
+    join(queue, *jobs([0], runtime=10.0))
+
+    assert [pilot.duration for pilot in queue.start(0.0)] == [10.0]
+
+
 @pytest.mark.parametrize(
     ("task", "shared", "stretch", "seconds"),
     [

@@ -45,6 +45,7 @@ AREAS = {
             "tests/broker/test_justintime.py",
             "tests/broker/test_outlook.py",
             "tests/broker/test_pilots.py",
+            "tests/broker/test_rehearsal.py",
             "tests/broker/test_site_queue.py",
             "tests/broker/test_strategies.py",
             "tests/broker/test_time_scales.py",
