@@ -55,6 +55,14 @@ def test_the_lock_file_is_within_the_projects_bounds(python: str) -> None:
         assert asked.specifier.contains(versions[name]), (text, versions[name])
 
 
+def test_every_dependency_has_a_lower_bound() -> None:
+    """Also those that are not pinned, as the one that changes code at random."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    for text in (*project["dependencies"], *(text for extra in extras for text in extra)):
+        assert any(one.operator in (">=", "==") for one in Requirement(text).specifier), text
+
+
 def test_every_pin_has_hashes() -> None:
     """pip's --require-hashes would refuse a line without one."""
     text = (ROOT / "requirements.lock").read_text()
