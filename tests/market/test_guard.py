@@ -136,7 +136,18 @@ def test_a_clock_that_ran_on_unseen_does_not_overspend() -> None:
 
     assert guard.ledger.spent == round(10.5 * UNIT)
     assert lease.end == pytest.approx(5.0)
-    assert all(row.amount > 0 for row in guard.ledger.rows)  # a bill lists no move of nothing
+
+
+def test_what_is_free_goes_to_the_first_of_two_that_ran_on_unseen() -> None:
+    """Nothing is left for the second one, which is paid what was held for it."""
+    guard = _guard(10.5)
+    for number in (1, 2):
+        guard.open(_lease(number))
+
+    leases = [guard.close(f"lease-{number}", 1000.0) for number in (1, 2)]
+
+    assert guard.ledger.spent == round(10.5 * UNIT)
+    assert [lease.end for lease in leases] == [pytest.approx(9.5 / 2), 0.0]
 
 
 def test_thresholds_are_due_once_each() -> None:
