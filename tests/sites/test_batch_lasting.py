@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from tests.sites.test_batch import Ground, Manager, pilot, run
 
+from bursar.model.errors import SiteError
+from bursar.provisioning.lrm.manager import Request
 from bursar.sites import batch
 
 
@@ -64,6 +66,45 @@ def test_one_that_waits_keeps_its_place_however_long_the_service_takes_to_end(
             await ground.site.leave()
             await asyncio.sleep(5)
             assert (ground.manager.there, ground.files) == (there, files)
+
+    run(main())
+
+
+def test_a_job_whose_answer_was_lost_ends_while_the_service_goes_on(tmp_path: Path) -> None:
+    """
+    The pilot was given up, so its job would wait, and start, for nobody.
+
+    The scheduler takes the request 8 s after the answer was given up.
+    """
+
+    async def main() -> None:
+        ground = Ground(tmp_path, lasting=True, probe_every=10.0)
+        submit = ground.manager.submit
+        late: list[asyncio.Task[list[str]]] = []
+
+        async def submit_late(request: Request) -> list[str]:
+            async def carry_out() -> list[str]:
+                await asyncio.sleep(8.0)
+                return await submit(request)
+
+            late.append(asyncio.create_task(carry_out()))
+            raise SiteError("no answer", transient=True)
+
+        async with ground.site.opened():
+            ground.manager.submit = submit_late  # type: ignore[method-assign]
+            with pytest.raises(SiteError, match="no answer"):
+                await ground.acquire(pilot("lease-1"))
+            ground.manager.submit = submit  # type: ignore[method-assign]
+            await ground.acquire(pilot("lease-2"))
+            (wanted,) = ground.manager.there
+            (unheard,) = await late[0]
+            assert ground.manager.there == [wanted, unheard]
+            await asyncio.sleep(20.0)
+            assert ground.manager.there == [wanted]
+            await asyncio.sleep(300.0)  # then it cannot come any more, and nobody asks for it
+            ground.manager.names.clear()
+            await asyncio.sleep(100.0)
+            assert ground.manager.names == []
 
     run(main())
 

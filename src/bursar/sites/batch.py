@@ -169,8 +169,9 @@ class BatchSite:
         self._tasks: set[asyncio.Task[None]] = set()  # that end by themselves
         self._to_end: set[str] = set()  # jobs
         self._not_ended: set[str] = set()  # jobs of which the scheduler could not be told
-        self._unanswered: list[str] = []  # names of requests of an earlier life
-        self._unanswered_until = 0.0
+        # Names of requests whose answer nobody heard, of this life or an earlier one, and until
+        # when they may still become jobs, loop time.
+        self._unanswered: dict[str, float] = {}
         self._ending: asyncio.Task[None] | None = None
 
     @property
@@ -605,6 +606,8 @@ class BatchSite:
                 if not error.transient:
                     self._record.refused(request.name)
                     is_answered = True
+                elif self._lasts:  # no end of this life is at hand, at which jobs are looked for
+                    self._look_for([request.name])
                 raise
             finally:
                 self._settlement.answered(request.name, clearly=is_answered)
@@ -819,28 +822,29 @@ class BatchSite:
             self._reserved.add(name)
             await self._unreserve(name)
         if self._lasts:
-            self._unanswered = left.names
-            self._unanswered_until = asyncio.get_running_loop().time() + LATE
-            self._wanted.set()
+            self._look_for(left.names)
             self._tidy()
         else:
             self._jobs.update(jobs)  # seen to be gone at the end, with what they took
 
+    def _look_for(self, names: Iterable[str]) -> None:
+        """Have jobs ended that requests of these names became, or become while that may be."""
+        until = asyncio.get_running_loop().time() + LATE
+        self._unanswered.update(dict.fromkeys(names, until))
+        self._wanted.set()
+
     async def _end_unanswered(self) -> None:
-        """What an earlier life asked for, and became a job only now, ends."""
-        if not self._unanswered or not isinstance(self._manager, Finds):
+        """End the jobs that requests became whose answer nobody heard."""
+        if not isinstance(self._manager, Finds):
             return
-        is_over = asyncio.get_running_loop().time() >= self._unanswered_until
-        try:
-            for name in self._unanswered:
+        now = asyncio.get_running_loop().time()
+        with contextlib.suppress(SiteError):  # asked again soon
+            for name, until in list(self._unanswered.items()):
                 self._end_soon(await self._manager.named(name))
-        except SiteError:
-            is_over = False
-        if is_over:
-            for name in self._unanswered:
-                self._record.refused(name)
-            self._unanswered.clear()
-        else:
+                if now >= until:
+                    self._record.refused(name)
+                    del self._unanswered[name]
+        if self._unanswered:
             self._wanted.set()
 
     def _tidy(self) -> None:

@@ -24,6 +24,7 @@ from bursar.market.negotiation.selling import OwnerSide
 from bursar.market.negotiation.side import Side
 from bursar.market.trade_server import TradeServer
 from bursar.model.admission import Refusal
+from bursar.provisioning.lrm.manager import JobReport
 from bursar.remote import messages as api
 from bursar.service.desk.deal import Deal
 from bursar.service.desk.desk import ServiceDesk
@@ -50,7 +51,11 @@ from bursar.service.journal.records import name_of
 from bursar.service.journal.segment import Segment
 from bursar.service.journal.segmented import SegmentedJournal
 from bursar.service.parties import ResultBatch, Wanted
+from bursar.simulation.faults.plan import plan_of
 from bursar.simulation.faults.worker import ServiceWorker
+from bursar.sites.batch import BatchSite
+from bursar.sites.job_record import JobRecord, Leftovers
+from bursar.sites.job_settlement import JobSettlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +71,18 @@ class Break:
         Does it, as long as the patch lasts.
     first
         Seed from which on to look: one that noticed it when this was written, to save time.
+    batch
+        Whether only seeds with a batch site can notice it; others need not be run.
     """
 
     name: str
     apply: Callable[[pytest.MonkeyPatch], None]
     first: int = 0
+    batch: bool = False
+
+    def concerns(self, seed: int) -> bool:
+        """Whether a seed reaches what is broken."""
+        return not self.batch or plan_of(seed).batch
 
 
 def _acknowledges_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
@@ -425,6 +437,49 @@ def _what_comes_back_is_not_given_out_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatching, "returned", returned)
 
 
+def _unanswered_submissions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    async def adopt(self: JobSettlement, left: Leftovers) -> dict[str, str]:
+        return {}
+
+    patch.setattr(BatchSite, "_look_for", lambda self, names: None)
+    patch.setattr(JobSettlement, "adopt", adopt)
+
+
+def _jobs_are_not_cancelled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BatchSite, "_end_soon", lambda self, jobs: None)
+
+
+def _a_cancellation_that_failed_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    real = BatchSite._end_gathered
+
+    async def end_gathered(self: BatchSite) -> None:
+        await real(self)
+        self._not_ended.clear()
+
+    patch.setattr(BatchSite, "_end_gathered", end_gathered)
+
+
+def _the_end_of_a_job_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    real = BatchSite._hear
+
+    def hear(self: BatchSite, entry: Any, report: JobReport) -> None:
+        if report.state != "ended":
+            real(self, entry, report)
+
+    patch.setattr(BatchSite, "_hear", hear)
+
+
+def _jobs_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(JobRecord, "has", lambda self, name, jobs: None)
+
+
+def _jobs_of_lost_leases_are_not_ended(patch: pytest.MonkeyPatch) -> None:
+    async def end_leftovers(self: BatchSite) -> None:
+        self._look_for(self._record.read().names)
+
+    patch.setattr(BatchSite, "_end_leftovers", end_leftovers)
+
+
 BREAKS = (
     Break("answers before it is durable", _acknowledges_before_it_is_durable, 3),
     Break("takes a torn batch of the journal for whole", _accepts_a_torn_batch, 1),
@@ -468,5 +523,23 @@ BREAKS = (
         "a segment goes before its copies are durable",
         _a_segment_goes_before_its_copies_are_durable,
         3,
+    ),
+    Break(
+        "a submission without an answer is forgotten",
+        _unanswered_submissions_are_forgotten,
+        batch=True,
+    ),
+    Break("jobs of leases that are over are not cancelled", _jobs_are_not_cancelled, batch=True),
+    Break(
+        "a cancellation of jobs that failed is not repeated",
+        _a_cancellation_that_failed_is_forgotten,
+        batch=True,
+    ),
+    Break("the end of a job is not noticed", _the_end_of_a_job_is_not_noticed, batch=True),
+    Break("jobs are not written down", _jobs_are_not_written_down, batch=True),
+    Break(
+        "a new life leaves the jobs of no lease in the queue",
+        _jobs_of_lost_leases_are_not_ended,
+        batch=True,
     ),
 )

@@ -32,8 +32,8 @@ def seeds_until_noticed(broken: Break, first: int, most: int) -> tuple[int, str]
     with pytest.MonkeyPatch.context() as patch:
         broken.apply(patch)
         for count in range(most):
-            wrong = simulate(first + count).wrong
-            if wrong:
+            seed = first + count
+            if broken.concerns(seed) and (wrong := simulate(seed).wrong):
                 return count + 1, wrong
     return None
 

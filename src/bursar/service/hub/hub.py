@@ -8,7 +8,7 @@ each outcome until that is durable, and says it again on its next connection.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -254,6 +254,11 @@ class Hub:
             patience=max(terms.patience, self._outlives),
             silence=self._silence,
         ).encode()
+
+    @property
+    def expected(self) -> Collection[str]:
+        """Names of the leases whose workers are let in, whether any is there or not."""
+        return self._leases.keys()
 
     def leases(self) -> dict[str, LeaseLoad]:
         """What the workers do that are there, by lease."""

@@ -10,7 +10,7 @@ found again by the next life of the service.
 import asyncio
 import random
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +42,13 @@ NOBODY = 55.0
 """Seconds for which a job may hold processors without a worker that is let in, where the service
 and the controller are there: then its worker gives up, and what it held was for nobody."""
 
+AWAY = 20.0
+"""Mean seconds for which the controller gives no answer."""
+
+HEEDLESS = 30.0
+"""Seconds, in which the controller answers everything, after which the service must have ended the
+jobs of leases that it has given back, and must know of jobs that have ended."""
+
 _PARTY = "cluster"
 _RUN = "bursar"
 _THERE = ("pending", "held", "running")
@@ -67,6 +74,8 @@ class BatchCluster:
         Source of latencies, lost answers and others' jobs.
     folder
         Where the adapter keeps its record of jobs.
+    asked
+        Told when jobs are handed in or cancelled: the request is under way, or was carried out.
     was_there
         Whether a worker could reach the service all the time for so many seconds until now.
     wrong
@@ -82,6 +91,7 @@ class BatchCluster:
         *,
         chance: random.Random,
         folder: Path,
+        asked: Callable[[], None],
         was_there: Callable[[str, float], bool],
         wrong: Callable[[str, str], None],
         trace: Trace,
@@ -90,11 +100,14 @@ class BatchCluster:
         self.files: dict[str, bytes] = {}
         self.forgets = 0.0
         """Chance that the answer to what was asked is lost."""
+        self.asked_in_vain = 0.0
+        """Chance that the controller goes away just when it is asked to begin or end jobs."""
         self._loop = loop
         self._plan = plan
         self._hire = hire
         self._chance = chance
         self._folder = folder
+        self._asked = asked
         self._was_there = was_there
         self._wrong = wrong
         self._trace = trace
@@ -103,6 +116,9 @@ class BatchCluster:
         self._hired = 0
         self._others = 0
         self._away_until = 0.0
+        self._unheard = 0.0  # when an answer was lost last
+        self._given_back: dict[str, float] = {}  # jobs: since when nobody has their lease
+        self._over: dict[str, float] = {}  # leases: since when their job has ended
         self._scheduler = SimulatedManager(
             by_timetable(facts.processors, policy="easy"),
             self._launch,
@@ -132,8 +148,34 @@ class BatchCluster:
     @property
     def jobs(self) -> list[SimulatedJob]:
         """Pilots' jobs that have not ended."""
-        jobs = self._scheduler.jobs
-        return [j for j in jobs if j.state in _THERE and j.request.name.startswith(_RUN)]
+        return [job for job in self._scheduler.jobs if job.state in _THERE and _is_pilot(job)]
+
+    def judge(self, wanted: Collection[str], since: float) -> None:
+        """
+        Compare the jobs with the leases that the service has; called again and again.
+
+        Parameters
+        ----------
+        wanted
+            Leases whose workers the service lets in.
+        since
+            When the present life of the service was ready, loop time.
+        """
+        now = self._loop.time()
+        heard = max(since, self._away_until, self._unheard)
+        there = {job.id: job for job in self.jobs}
+        leases = {job.id: _lease_of(job) for job in self._scheduler.jobs if _is_pilot(job)}
+        given_back = {id for id in there if leases[id] not in wanted}
+        over = {lease for id, lease in leases.items() if id not in there and lease in wanted}
+        self._given_back = {id: self._given_back.get(id, now) for id in given_back}
+        self._over = {lease: self._over.get(lease, now) for lease in over}
+        for id, begun in self._given_back.items():
+            if now - max(begun, heard) > HEEDLESS:
+                state = there[id].state
+                self._wrong(_PARTY, f"job {id} is {state}, and its lease was given back long ago")
+        for lease, begun in self._over.items():
+            if now - max(begun, heard) > HEEDLESS:
+                self._wrong(_PARTY, f"{lease} is held, and its job has ended long ago")
 
     # What goes wrong.
 
@@ -168,18 +210,31 @@ class BatchCluster:
     def calm(self) -> None:
         """Nothing goes wrong any more."""
         self._away_until = min(self._away_until, self._loop.time())
-        self.forgets = 0.0
+        self.forgets = self.asked_in_vain = 0.0
 
     # What the controller is asked.
 
     async def ask(self, work: Callable[[], Coroutine[Any, Any, Result]], what: str) -> Result:
         """Carry out a request, as the scheduler's own step; it may fail before or after that."""
+        matters = what in ("submit", "cancel")
+        if matters:
+            self._asked()
         await asyncio.sleep(self._chance.uniform(0.01, 0.3))
+        goes = matters and self._chance.random() < self.asked_in_vain
+        is_too_late = goes and self._chance.random() < 0.5
+        if goes and not is_too_late:
+            self.go_away(self._chance.expovariate(1 / AWAY))
         self._must_answer()
         answer: Result = await self._life.spawn(work())
+        if matters:
+            self._asked()
         await asyncio.sleep(self._chance.uniform(0.01, 0.3))
+        if is_too_late:
+            self.go_away(self._chance.expovariate(1 / AWAY))
+            self._must_answer()
         if self.forgets and self._chance.random() < self.forgets:
             self._trace.fault("scheduler's answer lost", _PARTY, what)
+            self._unheard = self._loop.time()
             raise SiteError("the scheduler's answer was lost", transient=True)
         return answer
 
@@ -196,14 +251,14 @@ class BatchCluster:
 
     def _launch(self, job: SimulatedJob) -> Callable[[], None] | None:
         """Start a worker where the script of a pilot begins; others' jobs run to their limit."""
-        paths = re.findall(r"credential=(\S+)", job.request.script)
-        if not paths:
+        if not _is_pilot(job):
             return None
-        data = self.files.get(paths[job.element])
+        path = _credential_of(job)
+        data = self.files.get(path)
         if data is None:  # taken away when the pilot was given up: the program ends at once
             self._life.call(job.end, "failed")
             return None
-        credential = decode_credential(data, paths[job.element])
+        credential = decode_credential(data, path)
         self._hired += 1
         worker = self._hire(
             Post(
@@ -233,6 +288,22 @@ class BatchCluster:
         ):
             self._wrong(_PARTY, f"job {job.id} ({job.request.name}) ran for nobody")
         self._life.call(job.end, "completed" if worker.has_left else "failed")
+
+
+def _is_pilot(job: SimulatedJob) -> bool:
+    """Whether a job is of the service, not somebody else's."""
+    return job.request.name.startswith(_RUN)
+
+
+def _credential_of(job: SimulatedJob) -> str:
+    """Return the path of the credential that a pilot's script names."""
+    paths = re.findall(r"credential=(\S+)", job.request.script)
+    return str(paths[job.element])
+
+
+def _lease_of(job: SimulatedJob) -> str:
+    """Return the lease for which a pilot's job was handed in."""
+    return Path(_credential_of(job)).stem
 
 
 class _Controller:

@@ -18,11 +18,12 @@ from bursar.simulation.faults.chance import chance_of
 from bursar.simulation.faults.network import FAIR, Weather
 
 Moment = Literal[
-    "submission", "cancellation", "destruction", "deal", "withdrawal", "change", "segment"
+    "submission", "cancellation", "destruction", "deal", "withdrawal", "change", "segment", "job"
 ]
 """
 What faults may aim at: a request that reaches the service or was acknowledged, by what it is
-about; and a segment of the journal that is begun, cut or removed.
+about; a segment of the journal that is begun, cut or removed; and a job that the service hands in
+to a batch scheduler, or cancels there.
 """
 
 
@@ -93,8 +94,12 @@ class Plan:
     controller, others, nodes
         Mean seconds between two times at which its controller gives no answer, at which
         somebody else's job comes, and at which a pilot's node is lost; 0: never.
+    others_last
+        Mean seconds of somebody else's job.
     forgets
         Chance that its controller's answer is lost.
+    asked_in_vain
+        Chance that the controller goes away just when it is asked to begin or end jobs.
     longest
         Seconds of the longest pilot.
     warns
@@ -143,7 +148,9 @@ class Plan:
     controller: float = 0.0
     others: float = 0.0
     nodes: float = 0.0
+    others_last: float = 40.0
     forgets: float = 0.0
+    asked_in_vain: float = 0.0
     longest: float = 36_000.0
     warns: bool = False
 
@@ -179,7 +186,11 @@ def plan_of(seed: int) -> Plan:
         processors=chance.randint(1, 6),
         must_buy=must_buy,
         price_shared=chance.random() < 0.5,
-        aims={moment: share for moment in get_args(Moment) if (share := some(0.4, 0.03, 0.8))},
+        aims={
+            moment: share
+            for moment in get_args(Moment)
+            if moment != "job" and (share := some(0.4, 0.03, 0.8))
+        },
         cuts=chance.random() < 0.6,
         cancels=chance.choice((0.2, 0.9)),
         destroys=chance.choice((0.0, 0.2, 0.5)),
@@ -256,7 +267,13 @@ def _with_batch_site(plan: Plan, chance: random.Random) -> Plan:
         controller=some(0.7, 5.0, 60.0),
         others=some(0.7, 5.0, 60.0),
         forgets=some(0.6, 0.02, 0.5),
+        asked_in_vain=some(0.6, 0.05, 0.5),
     )
+    if aimed := some(0.5, 0.03, 0.5):
+        plan = replace(plan, aims={**plan.aims, "job": aimed})
+    if chance.random() < 0.5:
+        # Pilots wait for so long that they are given up again.
+        plan = replace(plan, others=chance.uniform(20.0, 60.0), others_last=200.0)
     if spares_workers:
         return plan
     return replace(

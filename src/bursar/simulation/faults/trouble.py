@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from bursar.simulation.faults.aims import Aims
-from bursar.simulation.faults.batch import BatchCluster
+from bursar.simulation.faults.batch import AWAY, BatchCluster
 from bursar.simulation.faults.disk import Platter
 from bursar.simulation.faults.lives import Life
 from bursar.simulation.faults.network import Network
@@ -15,12 +15,6 @@ from bursar.simulation.faults.wires import Door
 
 _CUT_OFF = 20.0
 """Mean seconds of a partition."""
-
-_AWAY = 20.0
-"""Mean seconds for which the controller of a batch scheduler gives no answer."""
-
-_OTHERS = 40.0
-"""Mean seconds of somebody else's job."""
 
 _EXPIRED = 10.0
 """Mean seconds until a certificate that has expired is replaced."""
@@ -105,9 +99,10 @@ class Trouble:
     def _begin_at_cluster(self, cluster: BatchCluster) -> None:
         plan, chance = self._plan, self.chance
         cluster.forgets = plan.forgets
+        cluster.asked_in_vain = plan.asked_in_vain
         for mean, strike in (
-            (plan.controller, lambda: cluster.go_away(chance.expovariate(1 / _AWAY))),
-            (plan.others, lambda: cluster.occupy(1.0 + chance.expovariate(1 / _OTHERS))),
+            (plan.controller, lambda: cluster.go_away(chance.expovariate(1 / AWAY))),
+            (plan.others, lambda: cluster.occupy(1.0 + chance.expovariate(1 / plan.others_last))),
             (plan.nodes, cluster.kill_job),
         ):
             if mean:

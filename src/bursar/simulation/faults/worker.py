@@ -423,6 +423,8 @@ class ServiceWorker:
         end = self._clock()
         ran = status in (Status.SUCCEEDED, Status.FAILED)
         shows = ran and not piece.is_sealed
+        # Who has given up a connection says nothing over it any more, though its last bytes come.
+        hears = self._link is not None and self._link.stands
         self._trace.note(self.post.name, f"ends {piece.name}: {status}")
         self._witness.ended(
             self.post.name,
@@ -430,7 +432,7 @@ class ServiceWorker:
             attempt.start,
             end,
             killed=not ran,
-            in_touch_since=self._welcomed,
+            in_touch_since=self._welcomed if hears else math.inf,
         )
         self._holding.finished(
             Outcome(

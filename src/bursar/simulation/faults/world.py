@@ -186,6 +186,7 @@ class World:
                 self._hire,
                 chance=chance_of(seed, "cluster"),
                 folder=Path(self._folder.name),
+                asked=lambda: self._aims.at("job"),
                 was_there=self._was_there,
                 wrong=lambda party, what: self.witness.wrong(party, what),
                 trace=trace,
@@ -628,6 +629,8 @@ class World:
             self.witness.wrong(PARTY, f"the books: {fault}")
         if house.journal.size > LARGEST_JOURNAL:
             self.witness.wrong(PARTY, f"the journal has grown to {house.journal.size} bytes")
+        if self._cluster is not None:
+            self._cluster.judge(house.hub.expected, self.server.up_since)
 
     def _on_exception(self, loop: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
