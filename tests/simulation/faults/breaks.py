@@ -473,13 +473,6 @@ def _jobs_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JobRecord, "has", lambda self, name, jobs: None)
 
 
-def _jobs_of_lost_leases_are_not_ended(patch: pytest.MonkeyPatch) -> None:
-    async def end_leftovers(self: BatchSite) -> None:
-        self._look_for(self._record.read().names)
-
-    patch.setattr(BatchSite, "_end_leftovers", end_leftovers)
-
-
 BREAKS = (
     Break("answers before it is durable", _acknowledges_before_it_is_durable, 3),
     Break("takes a torn batch of the journal for whole", _accepts_a_torn_batch, 1),
@@ -537,9 +530,4 @@ BREAKS = (
     ),
     Break("the end of a job is not noticed", _the_end_of_a_job_is_not_noticed, batch=True),
     Break("jobs are not written down", _jobs_are_not_written_down, batch=True),
-    Break(
-        "a new life leaves the jobs of no lease in the queue",
-        _jobs_of_lost_leases_are_not_ended,
-        batch=True,
-    ),
 )

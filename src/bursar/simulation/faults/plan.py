@@ -267,7 +267,7 @@ def _with_batch_site(plan: Plan, chance: random.Random) -> Plan:
         controller=some(0.7, 5.0, 60.0),
         others=some(0.7, 5.0, 60.0),
         forgets=some(0.6, 0.02, 0.5),
-        asked_in_vain=some(0.6, 0.05, 0.5),
+        asked_in_vain=some(0.6, 0.1, 0.9),
     )
     if aimed := some(0.5, 0.03, 0.5):
         plan = replace(plan, aims={**plan.aims, "job": aimed})
