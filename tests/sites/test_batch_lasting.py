@@ -70,6 +70,33 @@ def test_one_that_waits_keeps_its_place_however_long_the_service_takes_to_end(
     run(main())
 
 
+def test_jobs_of_no_lease_end_though_the_controller_was_away_and_nobody_asks_for_more(
+    tmp_path: Path,
+) -> None:
+    """A new life tries again by itself to end what an earlier one left in the queue."""
+
+    async def main() -> None:
+        manager = Manager()
+        first = Ground(tmp_path, manager, lasting=True)
+        async with first.site.opened():
+            await first.acquire(pilot("lease-1"))
+            await first.acquire(pilot("lease-2"))
+            first.site._leave = _nothing  # type: ignore[method-assign]
+        one, two = manager.there
+        manager.words["cancel"] = SiteError("no controller", transient=True)
+
+        second = Ground(tmp_path, manager, lasting=True, probe_every=10.0)
+        async with second.site.opened():
+            await second.adopt(pilot("lease-2"))
+            await asyncio.sleep(60.0)
+            assert manager.there == [one, two]
+            del manager.words["cancel"]
+            await asyncio.sleep(20.0)
+            assert manager.there == [two]
+
+    run(main())
+
+
 def test_a_job_whose_answer_was_lost_ends_while_the_service_goes_on(tmp_path: Path) -> None:
     """
     The pilot was given up, so its job would wait, and start, for nobody.

@@ -159,6 +159,7 @@ class BatchSite:
         self._holes: tuple[Hole, ...] = ()
         self._asked = 0.0
         self._is_ready = False
+        self._has_adopted = not lasting  # until then, nobody knows which jobs are left over
         self._probed: float | None = None  # seconds until a processor is there, as it says
         self._probe_at = 0.0
         self._readying: asyncio.Task[None] | None = None
@@ -244,7 +245,8 @@ class BatchSite:
 
     async def end_others(self, pilots: Collection[str]) -> None:
         """Jobs of an earlier life end that are of none of the pilots it has now."""
-        with contextlib.suppress(SiteError):  # told, and tried again, when a pilot is asked for
+        self._has_adopted = True
+        with contextlib.suppress(SiteError):  # tried again when the queue is asked for next
             await self._make_ready()
 
     async def leave(self) -> None:
@@ -386,6 +388,8 @@ class BatchSite:
             await asyncio.sleep(max(0.0, self._asked + min(FRESH, every) - loop.time()))
             self._wanted.clear()
             try:
+                if self._has_adopted:
+                    await self._make_ready()  # maybe nobody asks for a pilot any more
                 await self.refresh()
             except SiteError:
                 self._asked = loop.time()  # the watch says so when it matters
