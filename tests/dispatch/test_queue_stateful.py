@@ -94,6 +94,8 @@ class Interleavings(RuleBasedStateMachine):
         self.ended: list[tuple[float, float, float]] = []  # estimate, seconds and speed of each
         parents = [sorted({p % (i or 1) for p in d[5]} if i else ()) for i, d in enumerate(drawn)]
         self.extend(drawn, parents)
+        for site in SITES[1:]:  # without workers nothing ever begins, or ends
+            self.join(site, 4)
 
     def extend(self, drawn, parents) -> None:  # type: ignore[no-untyped-def]
         """The same new tasks for both."""
@@ -276,6 +278,15 @@ class Interleavings(RuleBasedStateMachine):
         name, i = self.pick(data)
         self.end(name, i, status, hold=hold, took=took)
 
+    @rule(hold=st.booleans())
+    @precondition(lambda self: any(t.state is State.READY for t in self.twin))
+    def work(self, hold: bool) -> None:
+        """Each worker takes what it can, and succeeds with the first that it has."""
+        for name, worker in self.workers.items():
+            self.claim_all(name, worker)
+            if worker.claimed:
+                self.end(name, next(iter(worker.claimed)), Status.SUCCEEDED, hold=hold, took=1.0)
+
     @rule(
         site=st.sampled_from(SITES[1:]),
         seconds=st.sampled_from([None, -1.01, 1.03, 2.07, 4.11, 16.13]),
@@ -403,10 +414,10 @@ class Interleavings(RuleBasedStateMachine):
             assert wake is not None
             assert self.now < wake <= min(rest)
 
-    @rule(sure=st.integers(0, 9))
-    def drain(self, sure: int) -> None:
+    @rule(sure=st.sampled_from([False] * 19 + [True]))
+    def drain(self, sure: bool) -> None:
         """Nothing more is to start; seldom, or nothing else would be tried."""
-        if sure == 0:
+        if sure:
             self.queue.drain()
             self.draining = True
 
