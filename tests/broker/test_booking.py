@@ -270,6 +270,15 @@ def test_prices_are_known_from_now_on_without_a_gap(hours: int, periods: int) ->
     )
 
 
+def test_no_more_is_paid_than_the_limit_however_small() -> None:
+    """Half a second at 1 SU per second costs 0.5 SU."""
+    site = SiteFacts(name="uni", unit_price=1.0, pricing=Pricing(1.0, ()))
+    trading = Trading([site], epoch=1_000_000_000.0)
+
+    assert isinstance(trading.buy(site, 0.5, 0.0, 0.4), Refusal)
+    assert isinstance(trading.buy(site, 0.5, 0.0, 0.6), Agreement)
+
+
 def steps(*counts: int) -> list[SiteFacts]:
     """Sites, each with so many steps of its price for booking, every ten seconds."""
     return [

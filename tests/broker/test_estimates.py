@@ -149,6 +149,15 @@ def test_what_is_estimated_is_believed_until_a_job_has_ended() -> None:
     assert estimates.mean("near") is None
 
 
+def test_a_site_nobody_tried_is_expected_to_be_off_as_all_others_were() -> None:
+    """Jobs were away twice and four times as long as they run: three times as long elsewhere."""
+    estimates = Estimates({"a": 1.0, "b": 1.0, "new": 1.0}, known=True)
+    estimates.learn("a", 10.0, 10.0, 20.0)
+    estimates.learn("b", 10.0, 10.0, 40.0)
+
+    assert estimates.takes("new") == pytest.approx(3.0)
+
+
 def test_failures_are_a_share_of_the_attempts() -> None:
     estimates = Estimates(SPEEDS, known=True)
     assert estimates.failures == 0.0

@@ -90,6 +90,16 @@ def test_attempts_are_read_back_by_task_and_counted_by_their_last(tmp_path: Path
     assert [(s.task, s.attempt) for s in read_journal(path).open_starts] == [(2, 2)]
 
 
+def test_attempts_are_read_back_task_by_task_whatever_ended_first(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    with closing(Journal(path)) as journal:
+        journal.commit([record(1, 1)])
+        journal.commit([record(0, 1, Status.LOST, final=False)])
+        journal.commit([record(0, 2)])
+    found = [(r.outcome.task, r.outcome.attempt) for r in read_journal(path).records]
+    assert found == [(0, 1), (0, 2), (1, 1)]
+
+
 def test_the_last_sign_is_the_latest_of_all_that_was_written(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     with closing(Journal(path)) as journal:

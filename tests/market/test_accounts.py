@@ -300,6 +300,24 @@ def test_a_new_quota_counts_what_was_used_before_it() -> None:
     assert isinstance(accounts.hold(DAY, "3", "ben", "b", 100), Row)
 
 
+def test_no_more_is_refunded_than_is_left_of_what_was_paid() -> None:
+    """Though the provider has more, from another agreement; the row is named by its number."""
+    accounts = funded()
+    for name, amount in (("a", 450), ("b", 100)):
+        accounts.hold(1.0, f"hold {name}", "ben", name, amount)
+        accounts.settle(2.0, f"settle {name}", name, "uni", amount)
+    accounts.refund(3.0, "refund", "a", 50)
+    rest, more = (
+        Row(7, 4.0, "again", "refund", "provider:uni", "user:ben", amount, "a")
+        for amount in (400, 401)
+    )
+
+    assert Accounts("SU", accounts.accounts.values(), (*accounts.rows, rest)).rows[-1] == rest
+    with pytest.raises(InputError) as refused:
+        Accounts("SU", accounts.accounts.values(), (*accounts.rows, more))
+    assert str(refused.value) == 'row 7: refunds more than was paid for "a"'
+
+
 def test_rows_that_cannot_have_been_made_are_refused() -> None:
     """A row left out, moved, or of the wrong hands."""
     accounts = funded()

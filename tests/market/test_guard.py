@@ -138,6 +138,16 @@ def test_a_clock_that_ran_on_unseen_does_not_overspend() -> None:
     assert lease.end == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize(("until", "end"), [(None, 12.0), (20.0, 12.0), (10.0, 10.0)])
+def test_a_lease_that_is_given_back_ends_then_or_when_it_would_have(
+    until: float | None, end: float
+) -> None:
+    guard = _guard(100)
+    guard.open(_lease(until=until))
+
+    assert guard.end("lease-1", 12.0).until == end
+
+
 def test_what_is_free_goes_to_the_first_of_two_that_ran_on_unseen() -> None:
     """Nothing is left for the second one, which is paid what was held for it."""
     guard = _guard(10.5)

@@ -40,6 +40,16 @@ def test_each_site_says_which_clauses_it_fails_with_what_was_seen() -> None:
     assert found.refusal is None
 
 
+def test_attributes_that_a_site_lacks_are_all_named() -> None:
+    grid = Grid([site("a", 4)])
+
+    found = grid.broker.explain(job(requirements="other.Level > other.Rank"))
+
+    assert reasons(found) == {
+        "a": ("fails other.Level > other.Rank (undefined: attributes Level, Rank missing)",)
+    }
+
+
 def test_what_is_not_in_the_requirements_is_said_as_well() -> None:
     """Size, state, the index, the site's own requirements, and files that cannot be had."""
     sites = [

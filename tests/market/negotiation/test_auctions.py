@@ -1,5 +1,6 @@
 """Auctions come out as the textbook says, forward and in reverse."""
 
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -169,6 +170,29 @@ def test_english_ends_at_most_one_increment_from_the_second_valuation(
     assert price <= second + increment
     assert price > second - increment
     assert ranked[0] - sign * values[outcome.winner] < increment
+
+
+def clock(*, step: int = 5, every: float = 10.0, opened: float = NOW) -> DutchAuctioneer:
+    """A price that falls from 70 to 50."""
+    return DutchAuctioneer(
+        "uni", "lot", ["a"], WANTED, first=70, reserve=50, step=step, every=every, opened=opened
+    )
+
+
+@pytest.mark.parametrize(("step", "every"), [(0, 10.0), (5, 0.0), (5, math.nan)])
+def test_a_clock_that_stands_still_is_refused(step: int, every: float) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        clock(step=step, every=every)
+
+
+@pytest.mark.parametrize(("opened", "every", "periods"), [(0.0, 0.7, 3), (10.0, 0.3, 2)])
+def test_the_price_falls_at_a_multiple_of_the_period_whatever_rounding_makes_of_it(
+    opened: float, every: float, periods: int
+) -> None:
+    """The moment divided by the period is a little less than a whole number."""
+    auctioneer = clock(every=every, opened=opened)
+
+    assert auctioneer.price_at(opened + periods * every) == 70 - 5 * periods
 
 
 @given(valuations, reserves, st.integers(1, 15), st.booleans())
