@@ -39,6 +39,7 @@ AREAS = {
             "tests/broker/test_booking.py",
             "tests/broker/test_brokered.py",
             "tests/broker/test_economy.py",
+            "tests/broker/test_economy_rules.py",
             "tests/broker/test_estimates.py",
             "tests/broker/test_filling.py",
             "tests/broker/test_forecast.py",
