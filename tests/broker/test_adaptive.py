@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.situations import off_peak, posted, situation
 
-from bursar.broker.adaptive import AdaptiveAdviser
+from bursar.broker.adaptive import AdaptiveAdviser, Probing
 from bursar.broker.adviser import Advice, Position, Situation
 from bursar.broker.estimates import Estimates
 from bursar.model.goal import Goal
@@ -362,6 +362,57 @@ def test_without_a_preference_a_deadline_asks_for_the_cheapest_way(
     )
 
     assert sent(AdaptiveAdviser(goal).advise(at)) == expected
+
+
+def in_units(
+    *, work: float = 1.0, second: float = 1.0, money: float = 1.0, processors: int = 2
+) -> Situation:
+    """Two sites with jobs that are overdue, jobs of several lengths, and a spread."""
+    running = ((20.0 * work, 50.0 * second), (10.0 * work, 1.0 * second))
+    sites = [
+        one("a", 1.0 * money / second, processors=processors, running=running),
+        one("b", 3.0 * money / second, processors=processors),
+    ]
+    sizes = [size * work for size in (10.0, 10.5, 11.0, 20.0, 21.0, 40.0)]
+    speeds = {"a": 1.0 * work / second, "b": 2.5 * work / second}
+    at = situation(
+        sites, sizes, speeds=speeds, time_left=1e4 * second, money_left=1e5 * money, jobs=8
+    )
+    for name, seconds in (("a", 12.0), ("a", 9.0), ("b", 4.5), ("b", 3.5)):
+        at.estimates.learn(name, 10.0 * work, seconds * second, 1.2 * seconds * second)
+    return at
+
+
+@pytest.mark.parametrize("work", [1.0, 1000.0])
+@pytest.mark.parametrize("second", [1.0, 60.0])
+@pytest.mark.parametrize("money", [1.0, 0.01])
+def test_what_is_kept_free_does_not_depend_on_the_units(
+    work: float, second: float, money: float
+) -> None:
+    """Those of time, of money and of the lengths of jobs have no meaning of their own."""
+    time, amount, started = CHEAPEST._margins(in_units())
+    assert min(time, amount, started) > 0
+
+    assert CHEAPEST._margins(in_units(work=work, second=second, money=money)) == pytest.approx(
+        (time * second, amount * money, started * money)
+    )
+
+
+def test_less_time_is_kept_free_where_more_processors_share_the_work() -> None:
+    few, many = (CHEAPEST._margins(in_units(processors=n))[0] for n in (2, 20))
+
+    assert few > many > 0
+
+
+def test_some_jobs_of_a_large_campaign_may_go_where_nobody_knows_how_long_they_take() -> None:
+    """5 % of the jobs, one in any case; 2 % where there is a budget."""
+    jobs = [one("s", 1.0)], [10.0] * 100
+    few = [one("s", 1.0)], [10.0] * 3
+
+    assert Probing().allowed(situation(*jobs, probes=2)) == 3
+    assert Probing().allowed(situation(*jobs, money_left=1e6)) == 2
+    assert Probing().allowed(situation(*few)) == 1
+    assert Probing().allowed(situation(*few, probes=1)) == 0
 
 
 # What is waited for.
