@@ -51,11 +51,17 @@ def test_what_a_worker_had_room_for_was_cut_off() -> None:
         start(4, 14.0, worker="v", processors=2),
         start(5, 15.0, worker="v"),
     ]
-    found = cut_off(state(starts, [], 20.0))
+    found = cut_off(state(starts, [], 20.0), since=10.0)
     assert [r.outcome.task for r in found] == [0, 2, 4]
     assert {(r.outcome.status, r.final, r.outcome.reason) for r in found} == {
         (Status.CANCELLED, False, "the run was killed")
     }
+
+
+def test_what_an_earlier_process_handed_out_had_never_begun() -> None:
+    """Its own end was found when the next process began; what is open still had only waited."""
+    starts = [start(0, 10.0), start(1, 15.0)]
+    assert [r.outcome.task for r in cut_off(state(starts, [], 20.0), since=12.0)] == [1]
 
 
 def test_what_was_cut_off_ran_from_the_last_end_on_its_lease_to_the_last_sign() -> None:
@@ -67,7 +73,7 @@ def test_what_was_cut_off_ran_from_the_last_end_on_its_lease_to_the_last_sign() 
         (15.0, 12.0, (15.0, 15.0)),
         (10.0, 12.0, (12.0, 12.0)),
     ):
-        (found,) = cut_off(state([start(0, began, attempt=3)], ended, last_seen))
+        (found,) = cut_off(state([start(0, began, attempt=3)], ended, last_seen), since=10.0)
         assert (found.outcome.start, found.outcome.end) == ran
         assert (found.outcome.attempt, found.site, found.lease) == (3, "here", "lease-1")
 

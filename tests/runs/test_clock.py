@@ -9,6 +9,8 @@ you like. The lives' own durations are known exactly, so the bounds are, too.
 import asyncio
 import math
 import shutil
+from collections import Counter
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 import pytest
 
 from bursar.dispatch.clock import epoch_of, placed
-from bursar.dispatch.journal import read_journal
+from bursar.dispatch.journal import Journal, read_journal
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
 from bursar.model.outcome import Outcome, Status
@@ -98,13 +100,19 @@ class Lives:
     """
     A run on virtual time, killed and resumed.
 
+    Parameters
+    ----------
+    durable
+        Whether the journal keeps which tasks were handed out, as that of a real run does.
+
     Attributes
     ----------
     lasted
         Seconds that each life went on.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        self._durable = durable
         campaign = Campaign(name="c", workflow=WORK)
         grid = Grid((SITE,))
         self.plan = _two_rounds()
@@ -129,7 +137,7 @@ class Lives:
             loop=loop,
             look=2.0,
             refresh=1e6,
-            durable=False,
+            durable=self._durable,
             amendable=False,
         )
         try:
@@ -205,6 +213,33 @@ def test_a_clock_that_was_set_between_lives_changes_no_charge(tmp_path: Path, ba
     # Eight tasks of 600 s on four processors, none of which had ended: 1200 s more.
     assert record.ledger.spent / 1e6 == pytest.approx(due + PROCESSORS * PRICE * 1200.0, abs=0.01)
     assert record.makespan == pytest.approx(1200.0, abs=1e-3)  # no attempt of the first life ended
+
+
+def test_what_waited_behind_killed_tasks_never_counts_as_run(tmp_path: Path) -> None:
+    """
+    Four tasks run on four processors and four wait behind them when the first life is killed,
+    and the second one soon after. The four that waited have used nothing: no attempt of theirs
+    may be billed to a lease that had ended.
+    """
+    lives = Lives(tmp_path, durable=True)
+    lives.live(TRUE_BEGIN, killed_after=300.0)
+    with closing(Journal(lives.folder.journal_file)) as journal:
+        running = journal.load().open_starts
+        journal.commit(starts=[start._replace(task=start.task + 4) for start in running])
+    lives.live(TRUE_BEGIN + 400.0, killed_after=1.0)
+    lives.live(TRUE_BEGIN + 500.0)
+
+    record = read_run(lives.folder)
+    cancelled = [
+        one.outcome for one in record.journal.records if one.outcome.status is Status.CANCELLED
+    ]
+    # Once by each kill; the second life's workers had just begun the same four again.
+    assert Counter(outcome.task for outcome in cancelled) == dict.fromkeys(range(4), 2)
+    leases = leases_of(record.journal.events)
+    for one in record.journal.records:
+        lease = leases[one.lease]
+        assert lease.end is not None
+        assert lease.start <= one.outcome.start <= one.outcome.end <= lease.end
 
 
 @pytest.mark.parametrize("seed", range(8))

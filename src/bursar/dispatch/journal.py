@@ -430,12 +430,18 @@ class Journal:
         insert_commit(db, next_commit(last_commit(db, identity), added, self._key))
 
 
-def cut_off(journal: JournalState) -> list[Record]:
+def cut_off(journal: JournalState, since: float) -> list[Record]:
     """
-    Attempts that ran when the process that wrote a journal was killed.
+    Return the attempts that ran when the process that wrote a journal was killed.
 
     A worker runs what it was handed in the order of handing out, as far as it has processors:
     what is beyond that had not begun, and is no attempt.
+
+    Parameters
+    ----------
+    since
+        When that process began, seconds since the epoch: what an earlier one had handed out, and
+        left without an end, had never begun.
     """
     used: dict[str, int] = {}
     last_end: dict[str, float] = {}
@@ -444,7 +450,7 @@ def cut_off(journal: JournalState) -> list[Record]:
     found = []
     for start in journal.open_starts:
         busy = used.get(start.worker, 0) + start.processors
-        if busy > start.room:
+        if start.time < since or busy > start.room:
             continue
         used[start.worker] = busy
         end = max(journal.last_seen, start.time)

@@ -336,11 +336,9 @@ class Dispatcher:
         self._send(self._connections[worker], Cancel([task], 0.0, "cancelled"))
         return False
 
-    def note(
-        self, kind: str, text: str, transfers: Sequence[Transfer] = (), at: float | None = None
-    ) -> None:
-        """Journals an event, of now or another time, with movements of money that belong to it."""
-        self._pending.events.append(Event(self.now() if at is None else at, kind, text))
+    def note(self, kind: str, text: str, transfers: Sequence[Transfer] = ()) -> None:
+        """Journal an event of now, with movements of money that belong to it."""
+        self._pending.events.append(Event(self.now(), kind, text))
         self._pending.transfers.extend(transfers)
         self._commit_soon()
 

@@ -242,9 +242,13 @@ class Execution:
         )
         try:
             journal = await asyncio.to_thread(self._journal.load)
-            cut = cut_off(journal)
-            if cut:  # before anything else happens, so that a second kill finds them
-                await asyncio.to_thread(self._journal.commit, cut)
+            lives = lives_of(journal.events)
+            if lives and math.isinf(lives[-1][1]):
+                # Together, and before anything else happens: after a second kill nobody takes what
+                # had only waited in this life for attempts of it.
+                cut = cut_off(journal, since=lives[-1][0])
+                end = Event(journal.last_seen, END, "")
+                await asyncio.to_thread(self._journal.commit, cut, events=[end])
                 journal = await asyncio.to_thread(self._journal.load)
             for outcome in journal.attempts:
                 self._see_folder(outcome)
@@ -499,9 +503,6 @@ class Execution:
         now = self.dispatcher.now()
         self.guard.begin(now)
         lives = lives_of(past.events)
-        if lives and math.isinf(lives[-1][1]):
-            self.dispatcher.note(END, "", at=past.last_seen)
-            lives[-1] = (lives[-1][0], past.last_seen)
         self._first = lives[0][0] if lives else now
         self.dispatcher.note(BEGIN, "")
         leases = leases_of(past.events)
