@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forked import ForkedCommand, run_forked
 
 PATIENCE = 60.0
 """Seconds after which a test gives up on a condition."""
@@ -28,7 +29,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._started: list[subprocess.Popen[str]] = []
+        self._started: list[ForkedCommand] = []
 
     def write(self, name: str, text: str) -> Path:
         """A file in it."""
@@ -37,18 +38,32 @@ class Folder:
         return path
 
     def bursar(
-        self, *words: str, status: int | None = 0, **options: Any
-    ) -> subprocess.CompletedProcess:
-        """Runs the command to its end, which must be this status; None: any."""
-        done = subprocess.run(
-            [sys.executable, "-m", "bursar", *words],
-            cwd=self.path,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-            **options,
-        )
+        self,
+        *words: str,
+        status: int | None = 0,
+        env: Mapping[str, str] | None = None,
+        input: str = "",
+        interpreter: bool = False,
+    ) -> subprocess.CompletedProcess[str]:
+        """
+        Run the command to its end, which must be this status; None: any.
+
+        It is forked from an interpreter that has imported it, unless one of its own is asked for,
+        as commands need that start processes by :mod:`multiprocessing`.
+        """
+        if interpreter:
+            done = subprocess.run(
+                [sys.executable, "-m", "bursar", *words],
+                cwd=self.path,
+                env=env,
+                input=input,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+        else:
+            done = run_forked(words, self.path, env, standard_input=input, timeout=PATIENCE)
         assert status is None or done.returncode == status, (
             done.returncode,
             done.stdout,
@@ -64,20 +79,13 @@ class Folder:
         )
         return answer
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
+    def start(self, *words: str) -> ForkedCommand:
         """Starts the command in a session of its own, as a terminal would."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bursar", *words],
-            cwd=self.path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = ForkedCommand(words, self.path)
         self._started.append(process)
         return process
 
-    def until(self, what: Callable[[], Any], process: "subprocess.Popen[str]") -> None:
+    def until(self, what: Callable[[], Any], process: ForkedCommand) -> None:
         """Waits for something to become true while a process runs."""
         give_up = time.monotonic() + PATIENCE
         while not what():

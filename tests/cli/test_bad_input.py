@@ -8,12 +8,12 @@ the folder as it was.
 # ruff: noqa: E501 - a row of the table is one line
 
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.forked import run_forked
 
 GOOD_TOML = """\
 [campaign]
@@ -175,14 +175,7 @@ def _tried(case: Case, folder: Path) -> tuple[Case, subprocess.CompletedProcess[
     for name, content in case.files.items():
         data = content.encode() if isinstance(content, str) else content
         (folder / name).write_bytes(data)
-    done = subprocess.run(
-        [sys.executable, "-m", "bursar", *case.argv],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_forked(case.argv, folder, timeout=60)
     left = {str(path.relative_to(folder)) for path in folder.rglob("*")} - set(case.files)
     return case, done, left
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import PATIENCE, Folder
+from tests.forked import ForkedCommand
 from tests.live_files import files_below
 
 from bursar.dispatch.journal import read_journal
@@ -83,10 +84,10 @@ class Ground:
         )
         return f"{done.stdout}{done.stderr}"
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
+    def start(self, *words: str) -> ForkedCommand:
         return self.folder.start("run", "c.toml", "--sites", "s.toml", *words)
 
-    def finish(self, process: "subprocess.Popen[str]", status: int = 0) -> str:
+    def finish(self, process: ForkedCommand, status: int = 0) -> str:
         out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == status, (out, err)
         assert "Traceback" not in err

@@ -32,7 +32,7 @@ def test_a_figure_is_measured_written_and_kept(folder: Any) -> None:
 
 
 def test_what_is_printed_says_how_much_was_done(folder: Any) -> None:
-    done = folder.bursar("reproduce", "hpdc07", "--figure", "4", "--quick")
+    done = folder.bursar("reproduce", "hpdc07", "--figure", "4", "--quick", interpreter=True)
     assert "few repetitions (--quick)" in done.stdout
     assert "free slots" in done.stdout
 
@@ -55,7 +55,7 @@ def test_the_page_of_a_paper_is_written_anew(folder: Any) -> None:
         assert keys_of(recorded) - {"4"} <= documented("json.md")
 
     page.write_text(text.replace("findings: 4", "findings: 5"))
-    done = folder.bursar(*measure, status=2)
+    done = folder.bursar(*measure, status=2, interpreter=True)
     assert "has a block for 5" in done.stderr
 
 
@@ -68,7 +68,7 @@ def test_bad_input_is_one_line(folder: Any, tmp_path: Path) -> None:
         (("hpdc07", "--figure", "4", "--jobs", "0"), "--jobs"),
         (("hpdc07", "--figure", "9", "--quick", "--data", "nowhere"), "is not there"),
     ):
-        done = folder.bursar("reproduce", *argv, status=2)
+        done = folder.bursar("reproduce", *argv, status=2, interpreter=True)
         lines = [line for line in done.stderr.splitlines() if line.startswith("bursar:")]
         assert len(lines) == 1
         assert expected in lines[0]

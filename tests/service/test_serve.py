@@ -38,7 +38,7 @@ def parent_of(pid: int) -> int:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("served") / "state") as service:
+    with served(tmp_path_factory.mktemp("served") / "state", interpreter=True) as service:
         yield service
 
 
@@ -316,7 +316,7 @@ def test_secrets_stay_where_they_belong(service: Served) -> None:
 
 def test_one_service_at_a_time(service: Served) -> None:
     """A second one for the same folder says so in one line, and the first goes on."""
-    second = Served(service.folder.with_name("other"))
+    second = Served(service.folder.with_name("other"), interpreter=True)
     second.folder.symlink_to(service.folder)
     with pytest.raises(AssertionError, match="is in use by process"):
         second.start()

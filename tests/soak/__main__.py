@@ -7,16 +7,16 @@ import time
 from pathlib import Path
 
 import msgspec
+from tests.forked import start_forked
 from tests.soak.campaigns import LocalRuns
 from tests.soak.clusters import ClusterRuns, GridEngineDaemons, SlurmDaemons
-from tests.soak.forked import forked_commands
 from tests.soak.rounds import RoundResult, Target, run_rounds
 from tests.soak.services import Services
 
 
 def targets() -> dict[str, Target]:
     """Return every target by its name."""
-    start = forked_commands()
+    start = start_forked
     return {
         target.name: target
         for target in (

@@ -5,10 +5,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.forked import start_forked
 from tests.soak.__main__ import done_before, main
 from tests.soak.campaigns import LocalRuns, count_overlaps
 from tests.soak.clusters import ClusterRuns, GridEngineDaemons, SlurmDaemons, check_record
-from tests.soak.forked import forked_commands
 from tests.soak.rounds import Findings, Target, run_rounds
 from tests.soak.services import Services
 
@@ -30,13 +30,13 @@ def hold(target: Target, folder: Path, numbers: list[int]) -> None:
 @pytest.mark.timeout(600)
 def test_a_few_rounds_on_runs_of_this_machine(tmp_path: Path) -> None:
     """Runs and workers are killed: results, money, files and processes are as promised."""
-    hold(LocalRuns(forked_commands()), tmp_path, [0, 1])
+    hold(LocalRuns(start_forked), tmp_path, [0, 1])
 
 
 @pytest.mark.timeout(600)
 def test_a_few_rounds_on_a_service(tmp_path: Path) -> None:
     """A service and its workers are killed while a client submits."""
-    hold(Services(forked_commands()), tmp_path, [0, 1])
+    hold(Services(start_forked), tmp_path, [0, 1])
 
 
 @pytest.mark.long
@@ -50,7 +50,7 @@ def test_a_thousand_rounds(tmp_path: Path, name: str, rounds: int) -> None:
         pytest.skip("no Slurm here")
     if name == "gridengine" and gridengine.missing_programs():
         pytest.skip("no Grid Engine here")
-    start = forked_commands()
+    start = start_forked
     targets: dict[str, Target] = {
         "local": LocalRuns(start),
         "service": Services(start),

@@ -1,8 +1,6 @@
 """Campaigns over a real service: files, money, kills."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.forked import ForkedCommand
 from tests.service.serving import PATIENCE, Served, served
 from tests.sites.remote.living import SELLS, facts_of
 
@@ -244,14 +243,9 @@ class Running:
         (folder / "sites.toml").write_text(SITES.format(port=port))
         self.process = self._begin("run", "slow.toml", "--sites", "sites.toml", "--name", "slow")
 
-    def _begin(self, *words: str) -> "subprocess.Popen[bytes]":
-        with (self.folder / "said").open("ab") as said:
-            return subprocess.Popen(
-                [sys.executable, "-m", "bursar", *words],
-                cwd=self.folder,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-            )
+    def _begin(self, *words: str) -> ForkedCommand:
+        nothing = Path(os.devnull)
+        return ForkedCommand(words, self.folder, output=nothing, errors=self.folder / "said")
 
     def begun(self) -> int:
         """Tasks that were started."""
