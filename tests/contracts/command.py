@@ -120,6 +120,18 @@ class CommandFolder:
         kill_below(self.path)
 
 
+def first_document(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """Return the JSON document that a service prints when it listens."""
+    assert process.stdout is not None
+    said = ""
+    while "\n}" not in said:
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        said += line
+    told: dict[str, Any] = json.loads(said)
+    return told
+
+
 def _entry_point() -> Callable[[], None]:
     (script,) = entry_points(group="console_scripts", name="bursar")
     loaded: Callable[[], None] = script.load()

@@ -4,7 +4,8 @@ What differs from one run to the next is replaced by stable words.
 In every run the dates on which its folder was made, the paths of this machine and numbers of
 processes differ. In a live run durations, what tasks used, and the money that was paid for
 durations differ, too; a simulated run keeps them, to the micro-unit. A zero and a null are never
-replaced, because no clock makes them: "nothing was held" stays a statement of the contract.
+replaced, because no clock makes them: "nothing was held" stays a statement of the contract. Of
+other numbers nine digits are kept, so that a processor's last bit is no difference.
 """
 
 import re
@@ -39,6 +40,7 @@ DURATIONS = frozenset(
 MONEY = frozenset(
     [
         "cost",
+        "held",
         "total",
         "total_micros",
         "granted_micros",
@@ -82,6 +84,8 @@ def normalised(value: Any, *, live: bool, words: Mapping[str, str]) -> Any:
         }
     if isinstance(value, list | tuple):
         return [normalised(inner, live=live, words=words) for inner in value]
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
     return _stable_text(value, words) if isinstance(value, str) else value
 
 

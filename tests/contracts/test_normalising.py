@@ -65,6 +65,14 @@ def test_numbers_of_tasks_and_limits_stay_in_live_runs() -> None:
     assert live(facts) == facts
 
 
+def test_nine_digits_of_a_number_are_kept() -> None:
+    """Amounts of money are whole numbers, and keep all of theirs."""
+    assert simulated({"speed": 0.1 + 0.2, "held_micros": 1_234_567_890_123}) == {
+        "speed": 0.3,
+        "held_micros": 1_234_567_890_123,
+    }
+
+
 def test_texts_lose_only_what_is_of_this_machine() -> None:
     """Longer paths are replaced first, also within lists and in the middle of a text."""
     found = live(

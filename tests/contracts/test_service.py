@@ -8,7 +8,6 @@ handlers and limits within one process.
 
 import json
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.contracts.command import PATIENCE, CommandFolder
+from tests.contracts.command import PATIENCE, CommandFolder, first_document
 from tests.contracts.golden import FOLDER
 from tests.recording import assert_recorded
 
@@ -236,7 +235,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
     try:
         told = first_document(process)
         trust = ssl.create_default_context(cafile=str(folder.path / "certs" / "ca.pem"))
-        with httpx.Client(base_url=told["url"], verify=trust, timeout=PATIENCE) as client:
+        with httpx.Client(base_url=told["url"], verify=trust, timeout=2 * PATIENCE) as client:
             running = RunningService(client, client.get("/v1/openapi.json").json())
             running.tokens["first"] = Path(told["admin_token_file"]).read_text().strip()
             running.tokens["forged"] = FORGED
@@ -244,18 +243,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
             yield running
     finally:
         folder.close()
-
-
-def first_document(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Return the JSON document that a service prints when it listens."""
-    assert process.stdout is not None
-    said = ""
-    while "\n}" not in said:
-        line = process.stdout.readline()
-        assert line, process.communicate()
-        said += line
-    told: dict[str, Any] = json.loads(said)
-    return told
 
 
 def test_the_openapi_document_is_the_recorded_one(service: RunningService) -> None:
