@@ -15,6 +15,7 @@ from tests.service.http.world import World
 from bursar.dispatch.tls import client_context, make_certificate, server_context
 from bursar.model.errors import InputError
 from bursar.service.http import accepting
+from bursar.service.http.file_store import OpenFile
 from bursar.service.http.limits import HttpLimits
 from bursar.service.http.listener import Listening, serve
 
@@ -164,6 +165,44 @@ def test_a_connection_that_says_nothing_ends(world: World) -> None:
             after = await talk(port, HEAD + b"\r\n", b"\r\n", pause=0.02)
             assert after.count(b"HTTP/1.1") == 1
             assert not found._state.connections
+
+    asyncio.run(main())
+
+
+def test_whoever_has_all_of_a_file_may_ask_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The answer is over with its last byte, also for a service that has yet to close the file.
+
+    A client that asked again at once was taken for one that does not wait for its answer, and its
+    connection ended without another one.
+    """
+    read = OpenFile.__anext__
+
+    async def read_slowly(file: OpenFile) -> bytes:
+        try:
+            return await read(file)
+        except StopAsyncIteration:
+            await asyncio.sleep(0.1)
+            raise
+
+    monkeypatch.setattr(OpenFile, "__anext__", read_slowly)
+
+    async def main() -> None:
+        async with listening(world) as (_, port):
+            base = f"http://127.0.0.1:{port}/v1"
+            limits = httpx.Limits(max_connections=1)
+            headers = {"authorization": "Bearer all"}
+            async with httpx.AsyncClient(base_url=base, headers=headers, limits=limits) as client:
+                handle = (await client.post("/instances", json={})).json()["id"]
+                for data in (b"", b"data", bytes(1 << 20)):
+                    path = f"/instances/{handle}/files/data"
+                    assert (await client.put(path, content=data)).status_code == 200
+                    for _ in range(3):
+                        assert (await client.get(path)).content == data
+                    part = await client.get(path, headers={"range": "bytes=1-2"})
+                    assert part.content == (data[1:3] if data else b"") or part.status_code == 416
 
     asyncio.run(main())
 

@@ -78,31 +78,40 @@ async def send_stream(
     """
     try:
         await send(_head(stream, stream.size))
-        if not bare:
+        if not bare and stream.size != 0:
             ending = over()
             pump = asyncio.ensure_future(_pump(stream, send))
             try:
                 await asyncio.wait(
                     (pump, ending), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
                 )
-                sent = pump.result() if pump.done() else None
+                if pump.done():
+                    pump.result()
             finally:
                 pump.cancel()
                 ending.cancel()
                 await asyncio.gather(pump, ending, return_exceptions=True)
-            if stream.size is not None and sent != stream.size:
-                return
+            if stream.size is not None:
+                return  # ended with its last byte, or left without an end
         await send({"type": "http.response.body", "body": b""})
     finally:
         await stream.pieces.aclose()
 
 
-async def _pump(stream: Stream, send: Send) -> int:
+async def _pump(stream: Stream, send: Send) -> None:
+    """
+    Send the pieces; those of a stream of known size end the answer with the last byte.
+
+    A client that has so many bytes may send its next request at once. Were the answer still open
+    then, the request would count as one that did not wait for it, and end the connection.
+    """
     sent = 0
     async for piece in stream.pieces:
         sent += len(piece)
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    return sent
+        is_more = sent != stream.size
+        await send({"type": "http.response.body", "body": piece, "more_body": is_more})
+        if not is_more:
+            return
 
 
 def _head(reply: Reply | Stream, size: int | None) -> dict[str, Any]:
