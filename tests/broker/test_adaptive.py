@@ -197,6 +197,23 @@ def test_a_site_nobody_tried_gets_a_job_where_sites_are_not_as_expected() -> Non
     assert sent(CHEAPEST.advise(as_expected)) == [100, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("time", "money", "sent_there"),
+    [(5000.0, math.inf, 1), (900.0, math.inf, 0), (5000.0, 40_000.0, 0)],
+)
+def test_a_job_to_learn_from_ends_in_time_and_within_the_money(
+    time: float, money: float, sent_there: int
+) -> None:
+    """On the site that nobody tried a job should take 1,000 s and cost 50,000."""
+    sites = [one("a", 1.0, probed=True), one("b", 2.0, probed=True), one("c", 50.0)]
+    at = situation(sites, [100.0] * 3, speeds={"c": 0.1}, time_left=time, money_left=money)
+    for site, seconds in (("a", 70.0), ("b", 130.0)):
+        for _ in range(3):
+            at.estimates.learn(site, 100.0, seconds, seconds)
+
+    assert sent(CHEAPEST.advise(at))[2] == sent_there
+
+
 # What is kept free.
 
 CHEAP_AND_DEAR = situation(
@@ -373,11 +390,9 @@ def in_units(
         one("a", 1.0 * money / second, processors=processors, running=running),
         one("b", 3.0 * money / second, processors=processors),
     ]
-    sizes = [size * work for size in (10.0, 10.5, 11.0, 20.0, 21.0, 40.0)]
+    sizes = [(10.0 + number / 7) * work for number in range(500)]  # jobs of a class differ
     speeds = {"a": 1.0 * work / second, "b": 2.5 * work / second}
-    at = situation(
-        sites, sizes, speeds=speeds, time_left=1e4 * second, money_left=1e5 * money, jobs=8
-    )
+    at = situation(sites, sizes, speeds=speeds, time_left=1e4 * second, money_left=1e5 * money)
     for name, seconds in (("a", 12.0), ("a", 9.0), ("b", 4.5), ("b", 3.5)):
         at.estimates.learn(name, 10.0 * work, seconds * second, 1.2 * seconds * second)
     return at
@@ -396,6 +411,16 @@ def test_what_is_kept_free_does_not_depend_on_the_units(
     assert CHEAPEST._margins(in_units(work=work, second=second, money=money)) == pytest.approx(
         (time * second, amount * money, started * money)
     )
+
+
+def test_a_site_in_two_halves_keeps_as_much_free_as_the_whole() -> None:
+    whole = situation([one("a", 1.0, processors=4)], [10.0] * 40)
+    halves = situation([one("a", 1.0, processors=2), one("b", 1.0, processors=2)], [10.0] * 40)
+    for at in (whole, halves):
+        for seconds in (8.0, 12.0):  # ten on average, as expected of both halves
+            at.estimates.learn("a", 10.0, seconds, seconds)
+
+    assert CHEAPEST._margins(halves) == pytest.approx(CHEAPEST._margins(whole))
 
 
 def test_less_time_is_kept_free_where_more_processors_share_the_work() -> None:
