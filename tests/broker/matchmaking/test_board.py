@@ -172,10 +172,12 @@ def test_the_table_follows_what_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("name", [EVERYTHING, "requirements"])
-def test_a_table_for_everything_is_up_to_date_in_all(name: str) -> None:
+@pytest.mark.parametrize("before", ["waiting", EVERYTHING, "requirements"])
+def test_a_table_for_everything_is_up_to_date_in_all(before: str, name: str) -> None:
+    """Whether it was made for one attribute, or for all."""
     found = board()
     found.put(0, status("a", waiting=1))
-    first = found.table({"waiting"})
+    first = found.table({before})
     found.put(0, status("a", waiting=2, running=5, free=3))
     table = found.table({name})
     assert table is first
