@@ -93,6 +93,18 @@ class SlurmDaemons:
         """Start a node again."""
         self.cluster.start_node(node)
 
+    def recover(self) -> None:
+        """
+        Take nodes into service again that the controller has drained.
+
+        A controller that forgot its last seconds gives out numbers of jobs a second time, and
+        drains the nodes that know such a job ("Duplicate jobid"). An operator resumes them.
+        """
+        for line in self.cluster.run("sinfo", "--noheader", "--Node", "--format=%N|%T").split():
+            node, state = line.split("|")
+            if state.startswith("drain"):
+                self.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
     def down(self) -> None:
         """End the cluster and remove its folder."""
         self.cluster.down()
@@ -152,6 +164,9 @@ class GridEngineDaemons:
         """Start the node again."""
         self.cluster.start_node(patience=120.0)
 
+    def recover(self) -> None:
+        """Do nothing: this scheduler takes no node out of service by itself."""
+
     def down(self) -> None:
         """End the cluster and remove its folder."""
         self.cluster.down()
@@ -191,6 +206,7 @@ class ClusterRuns:
     def strike(self, folder: Path, rng: random.Random, found: Findings) -> None:
         """Kill this and that a few times, resume the run, and hold its bill to the record."""
         daemons = self._daemons
+        daemons.recover()
         sites = SITES.format(
             kind=daemons.kind,
             processors=daemons.processors,
