@@ -32,17 +32,17 @@ from typing import Any
 import distributed
 from figures import Benchmark
 
-from bursar.broker.pilots import Pilot
-from bursar.dispatch.guard import Unlimited
-from bursar.dispatch.journal import Journal
+from bursar.broker.pilot_plan import Pilot
+from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.launch import Endpoint
-from bursar.dispatch.server import Dispatcher, Folders
+from bursar.dispatch.server import Dispatcher, RunPaths
+from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
-from bursar.model.dask import Dask
+from bursar.model.dask import DaskEndpoint
 from bursar.model.site import SiteFacts
 from bursar.model.step import Exec, Step
 from bursar.model.task import Task
-from bursar.sites.dask.site import DaskSite
+from bursar.sites.dask.dask_site import DaskSite
 from bursar.sites.local import LocalSite
 
 PROCESSORS = 2
@@ -95,7 +95,7 @@ def dask_cluster(folder: Path) -> Iterator[str]:
 @asynccontextmanager
 async def dispatching(folder: Path, site: LocalSite | DaskSite) -> AsyncIterator[Carry]:
     """A dispatcher with its journal and a pilot at a site."""
-    folders = Folders(
+    folders = RunPaths(
         root=folder, files=folder / "files", work=folder / "work", logs=folder / "logs"
     )
     for path in (folders.files, folders.work, folders.logs):
@@ -111,9 +111,9 @@ async def dispatching(folder: Path, site: LocalSite | DaskSite) -> AsyncIterator
         unit_price=None,
         fixed_price=None,
     )
-    with closing(Journal(folder / "journal.sqlite")) as journal:
+    with closing(RunJournal(folder / "journal.sqlite")) as journal:
         dispatcher = Dispatcher(
-            (), journal=journal, guard=Unlimited(), retry=Retry(), folders=folders, run=run
+            (), journal=journal, guard=UnlimitedSpending(), retry=Retry(), folders=folders, run=run
         )
         await dispatcher.start()
 
@@ -189,7 +189,9 @@ async def round_trips(contenders: dict[str, Carry], times: int) -> dict[str, flo
 async def measure(bench: Benchmark, folder: Path, address: str, tasks: int, rounds: int) -> None:
     """Runs the rounds and prints the table."""
     here = SiteFacts(name="here", processors=PROCESSORS)
-    there = SiteFacts(name="dask", kind="dask", processors=PROCESSORS, dask=Dask(scheduler=address))
+    there = SiteFacts(
+        name="dask", kind="dask", processors=PROCESSORS, dask=DaskEndpoint(scheduler=address)
+    )
     site = DaskSite(there, "benchmark", folder)
     async with (
         distributed.Client(  # type: ignore[no-untyped-call]

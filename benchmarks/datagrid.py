@@ -24,13 +24,13 @@ from pathlib import Path
 import numpy as np
 from figures import Benchmark
 
-from bursar.broker.directory.hierarchy import Level
+from bursar.broker.directory.hierarchy import IndexLevel
 from bursar.model.site import SiteFacts
-from bursar.model.weights import Weights
-from bursar.simulation.datagrid.grid import Grid, Policy, Services
-from bursar.simulation.datagrid.load import Kind, Load
-from bursar.simulation.datagrid.outcome import Outcome
-from bursar.simulation.datagrid.world import World, simulate
+from bursar.model.weights import RankWeights
+from bursar.simulation.datagrid.grid_outcome import GridOutcome
+from bursar.simulation.datagrid.grid_simulation import DataGridSimulation, simulate
+from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload
+from bursar.simulation.datagrid.scenario import BrokerPolicy, DataGrid, GridServices
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 LOG = "swf/LCG-2005-1.swf.gz"
@@ -44,13 +44,13 @@ DRIFT = 1.25
 """Aim for the last tenth's cost over the first's."""
 
 
-def read(path: Path, jobs: int | None) -> tuple[Load, dict[int, int]]:
+def read(path: Path, jobs: int | None) -> tuple[GridWorkload, dict[int, int]]:
     """Submissions of the log, and the most jobs of each site that would run at a time."""
     table = np.loadtxt(path, comments=";", usecols=(SUBMIT, RUNTIME, PARTITION))[:jobs]
     submit, runtime, site = table[:, 0], table[:, 1], table[:, 2].astype(int)
     peaks = {number: peak(submit[site == number], runtime[site == number]) for number in set(site)}
-    load = Load(
-        kinds=(Kind(runtime=float(runtime.mean())),),
+    load = GridWorkload(
+        kinds=(GridJobClass(runtime=float(runtime.mean())),),
         at=submit,
         kind=np.zeros(len(submit), dtype=np.int64),
         work=runtime,
@@ -72,12 +72,14 @@ class Clock:
         self.jobs = jobs
         self.marks = [time.perf_counter()]
 
-    def __call__(self, world: World) -> None:
+    def __call__(self, world: DataGridSimulation) -> None:
         if world.submitted >= self.jobs * len(self.marks) / 10:
             self.marks.append(time.perf_counter())
 
 
-def run(load: Load, peaks: dict[int, int], choice: str, *, share: float) -> tuple[Outcome, Clock]:
+def run(
+    load: GridWorkload, peaks: dict[int, int], choice: str, *, share: float
+) -> tuple[GridOutcome, Clock]:
     """Everything once."""
     sites = tuple(
         SiteFacts(name=f"site-{number}", kind="simulated", processors=max(1, round(most * share)))
@@ -85,10 +87,10 @@ def run(load: Load, peaks: dict[int, int], choice: str, *, share: float) -> tupl
     )
     clock = Clock(len(load))
     outcome = simulate(
-        Grid(sites=sites),
+        DataGrid(sites=sites),
         load,
-        policy=Policy(choice=choice, weights=Weights(alpha=1.0, beta=0.0)),
-        services=Services(levels=(Level(every=REFRESH),)),
+        policy=BrokerPolicy(choice=choice, weights=RankWeights(alpha=1.0, beta=0.0)),
+        services=GridServices(levels=(IndexLevel(every=REFRESH),)),
         watch=clock,
     )
     return outcome, clock

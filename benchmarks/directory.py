@@ -29,8 +29,8 @@ from functools import partial
 import numpy as np
 from figures import Benchmark, Figure, Table
 
-from bursar.broker.directory.directory import Directory
-from bursar.broker.directory.hierarchy import Level, hierarchy
+from bursar.broker.directory.hierarchy import IndexLevel, build_hierarchy
+from bursar.broker.directory.information_index import InformationIndex
 from bursar.cluster.element import ComputingElement
 from bursar.model.status import SiteStatus
 
@@ -80,7 +80,7 @@ def repeat(call: Callable[[], object], times: int) -> int:
 def show_reading(table: Table, times: int) -> None:
     """Of an index of many sites."""
     clock = Clock()
-    directory = Directory(clock=clock)
+    directory = InformationIndex(clock=clock)
     for number in range(SITES):
         directory.publish(said(number, 0.0))
     statuses = dict(directory.read().statuses)
@@ -123,7 +123,7 @@ def show_publishing(table: Table, times: int) -> None:
     clock = Clock()
 
     def publish() -> int:
-        directory = Directory(clock=clock)
+        directory = InformationIndex(clock=clock)
         for status in messages(times):
             clock.now = status.at
             directory.publish(status)
@@ -140,8 +140,8 @@ def show_publishing(table: Table, times: int) -> None:
     def rounds(levels: int) -> int:
         sources = {f"site-{i}": lambda i=i: said(i, clock.now) for i in range(FEW)}
         clock.now = 0.0
-        top = hierarchy(
-            [Level(every=60.0, delay=1.0)] * levels, sources, clock=clock, expiry=1e9
+        top = build_hierarchy(
+            [IndexLevel(every=60.0, delay=1.0)] * levels, sources, clock=clock, expiry=1e9
         ).top
         for _ in range(times // FEW):
             clock.now = top.next_due

@@ -26,10 +26,10 @@ from pathlib import Path
 from figures import Benchmark, Figure, at_least, at_most
 
 from bursar.dispatch.credential import PilotTerms
-from bursar.dispatch.guard import Unlimited
-from bursar.dispatch.journal import Journal, Record
+from bursar.dispatch.journal import AttemptRecord, RunJournal
 from bursar.dispatch.launch import Endpoint, LocalWorkers
-from bursar.dispatch.server import Dispatcher, Folders
+from bursar.dispatch.server import Dispatcher, RunPaths
+from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Exec, Step
@@ -109,16 +109,16 @@ class BareLoops:
 
 @asynccontextmanager
 async def dispatching(
-    tasks: Sequence[Task] = (), on_outcome: Callable[[Record], None] | None = None
+    tasks: Sequence[Task] = (), on_outcome: Callable[[AttemptRecord], None] | None = None
 ) -> AsyncIterator[tuple[Dispatcher, LocalWorkers]]:
     """One with its journal and workers, all of them there."""
     with tempfile.TemporaryDirectory(prefix="bursar-benchmark-") as name:
         folder = Path(name)
-        journal = Journal(folder / "journal.sqlite")
+        journal = RunJournal(folder / "journal.sqlite")
         dispatcher = Dispatcher(
             tasks,
             journal=journal,
-            guard=Unlimited(),
+            guard=UnlimitedSpending(),
             retry=Retry(),
             folders=folders_in(folder),
             run=RUN,
@@ -140,11 +140,11 @@ async def dispatching_to_pilots(tasks: Sequence[Task]) -> AsyncIterator[Dispatch
     """One whose workers are those of pilots, over TLS."""
     with tempfile.TemporaryDirectory(prefix="bursar-benchmark-") as name:
         folder = Path(name)
-        with closing(Journal(folder / "journal.sqlite")) as journal:
+        with closing(RunJournal(folder / "journal.sqlite")) as journal:
             dispatcher = Dispatcher(
                 tasks,
                 journal=journal,
-                guard=Unlimited(),
+                guard=UnlimitedSpending(),
                 retry=Retry(),
                 folders=folders_in(folder),
                 run=RUN,
@@ -171,9 +171,9 @@ async def dispatching_to_pilots(tasks: Sequence[Task]) -> AsyncIterator[Dispatch
                     pilot.wait()
 
 
-def folders_in(folder: Path) -> Folders:
+def folders_in(folder: Path) -> RunPaths:
     """A run's folders, made."""
-    folders = Folders(
+    folders = RunPaths(
         root=folder, files=folder / "files", work=folder / "work", logs=folder / "logs"
     )
     for path in (folders.files, folders.work, folders.logs):
@@ -197,7 +197,7 @@ async def measure_echo(commands: int, rounds: int) -> list[Figure]:
     loops = BareLoops()
     printed = 0
 
-    def count(record: Record) -> None:
+    def count(record: AttemptRecord) -> None:
         nonlocal printed
         printed += len(record.outcome.stdout)
 
@@ -288,13 +288,13 @@ def measure_memory(tasks: int) -> list[Figure]:
 def grow(tasks: int) -> int:
     """Bytes by which this process grows when a dispatcher queues the tasks."""
     queued = [Task(id=f"task-{i}", steps=ECHO) for i in range(tasks)]
-    with tempfile.TemporaryDirectory() as name, closing(Journal(Path(name) / "j")) as journal:
+    with tempfile.TemporaryDirectory() as name, closing(RunJournal(Path(name) / "j")) as journal:
         gc.collect()
         before = resident()
         dispatcher = Dispatcher(
             queued,
             journal=journal,
-            guard=Unlimited(),
+            guard=UnlimitedSpending(),
             retry=Retry(),
             folders=folders_in(Path(name)),
             run=RUN,
@@ -315,10 +315,10 @@ async def measure_resuming(tasks: int) -> list[Figure]:
     queued = [Task(id=str(i), steps=ECHO) for i in range(tasks)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        journal = Journal(folder / "journal.sqlite")
+        journal = RunJournal(folder / "journal.sqlite")
         journal.commit(
             [
-                Record(
+                AttemptRecord(
                     Outcome(task=i, attempt=1, status=Status.SUCCEEDED, stdout=b"hello\n"),
                     True,
                     "local",
@@ -330,11 +330,11 @@ async def measure_resuming(tasks: int) -> list[Figure]:
         journal.close()
         folders = folders_in(folder)
         began = time.perf_counter()
-        journal = Journal(folder / "journal.sqlite")
+        journal = RunJournal(folder / "journal.sqlite")
         dispatcher = Dispatcher(
             queued,
             journal=journal,
-            guard=Unlimited(),
+            guard=UnlimitedSpending(),
             retry=Retry(),
             folders=folders,
             run=RUN,

@@ -25,10 +25,10 @@ from collections.abc import Callable
 
 from figures import Benchmark
 
+from bursar.model.network_link import NetworkLink
 from bursar.model.topology import Topology
-from bursar.model.wire import Wire
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.flows import Flow, FlowNetwork
+from bursar.simulation.flow_network import Flow, FlowNetwork
+from bursar.simulation.virtual_loop import VirtualLoop
 
 RATE = 34e6 / 8
 SIZE = 1e8
@@ -39,8 +39,13 @@ AIM = 1e5 / 60
 def backbone(sites: int) -> Topology:
     """Four points joined each to each, and sites in turn at each."""
     points = [f"point-{i}" for i in range(4)]
-    wires = [Wire(source=a, target=b, bandwidth=RATE) for a, b in itertools.combinations(points, 2)]
-    wires += [Wire(source=f"site-{i}", target=points[i % 4], bandwidth=RATE) for i in range(sites)]
+    wires = [
+        NetworkLink(source=a, target=b, bandwidth=RATE)
+        for a, b in itertools.combinations(points, 2)
+    ]
+    wires += [
+        NetworkLink(source=f"site-{i}", target=points[i % 4], bandwidth=RATE) for i in range(sites)
+    ]
     return Topology(
         nodes=(*points, *(f"site-{i}" for i in range(sites))),
         wires=tuple(wires),

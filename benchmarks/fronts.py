@@ -48,18 +48,18 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.papers.hpdc07 import slots_and_tasks
-from bursar.planning.capacity import makespan_bound
-from bursar.planning.evaluation import Evaluator
-from bursar.planning.limits import Limits
+from bursar.planning.energetic_bound import makespan_bound
+from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.ga import genetic
 from bursar.planning.methods.moga import moga
 from bursar.planning.methods.nsga2 import nsga2
-from bursar.planning.methods.search import Search
+from bursar.planning.methods.search import PlanSearch
 from bursar.planning.pareto import hypervolume, nondominated
-from bursar.planning.policy import Policy, Scheduler
-from bursar.planning.problem import Problem, build_problem
+from bursar.planning.policy import PlacementPolicy, Scheduler
+from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import schedule
+from bursar.planning.search_limits import SearchLimits
 from bursar.simulation.workflows import BANDWIDTH, cybershake, layered
 
 HERE = Path(__file__).parent
@@ -85,7 +85,7 @@ def main() -> None:
     bench.write()
 
 
-def instance(seed: int) -> Problem:
+def instance(seed: int) -> PlanningProblem:
     """100 rigid tasks on 4 or 10 levels, 30 indivisible slots of each of four sites."""
     rng = np.random.default_rng(seed)
     levels = (10, 4)[seed % 2]
@@ -137,21 +137,21 @@ def _one_after_the_other(
 def searches(bench: Benchmark) -> None:
     """Hypervolume, scaled to the box of all fronts found."""
     schedules, instances, size = bench.of((5000, 30, 50), (5000, 6, 50), (40, 1, 10))
-    methods: dict[str, tuple[Callable[[Search], None], Limits]] = {
-        "moga": (moga, Limits(population=size, generations=schedules // size - 1)),
-        "nsga2": (nsga2, Limits(population=size, generations=schedules // size - 1)),
+    methods: dict[str, tuple[Callable[[PlanSearch], None], SearchLimits]] = {
+        "moga": (moga, SearchLimits(population=size, generations=schedules // size - 1)),
+        "nsga2": (nsga2, SearchLimits(population=size, generations=schedules // size - 1)),
         "ga": (
             lambda s: genetic(s, Goal()),
-            Limits(population=size, generations=schedules // size - 1),
+            SearchLimits(population=size, generations=schedules // size - 1),
         ),
-        "auto": (elitist, Limits(evaluations=schedules)),
+        "auto": (elitist, SearchLimits(evaluations=schedules)),
     }
     volumes: dict[str, list[float]] = {name: [] for name in methods}
     for seed in range(instances):
         problem = instance(seed)
         points = {}
         for name, (method, limits) in methods.items():
-            search = Search(Evaluator(problem, Policy(worth=50.0)), limits)
+            search = PlanSearch(PurchaseEvaluator(problem, PlacementPolicy(worth=50.0)), limits)
             method(search)
             points[name] = search.archive.points
         everyone = np.concatenate(list(points.values()))
@@ -181,7 +181,7 @@ def exact(bench: Benchmark) -> None:
     excesses: dict[str, list[float]] = {"makespan": [], "cost": []}
     for seed in range(bench.of(6, 2, 1)):
         problem = instance(seed)
-        search = Search(Evaluator(problem, Policy()), Limits())
+        search = PlanSearch(PurchaseEvaluator(problem, PlacementPolicy()), SearchLimits())
         elitist(search)
         points = search.archive.points
         hint = schedule(problem, problem.everything)
@@ -238,8 +238,8 @@ def hpdc07(bench: Benchmark) -> None:
 
     found = []
     for problem in problems:
-        limits = Limits(population=population, generations=generations)
-        search = Search(Evaluator(problem, Policy(), whole=True), limits)
+        limits = SearchLimits(population=population, generations=generations)
+        search = PlanSearch(PurchaseEvaluator(problem, PlacementPolicy(), whole=True), limits)
         moga(search)
         found.append((len(search.points), len(search.archive)))
     feasible, front = np.array(found).T
@@ -255,9 +255,9 @@ def hpdc07(bench: Benchmark) -> None:
     for problem in problems:
         fronts = {}
         for name in names:
-            policy = Policy(scheduler=name)
-            limits = Limits(population=population, generations=min(20, generations))
-            search = Search(Evaluator(problem, policy, whole=True), limits)
+            policy = PlacementPolicy(scheduler=name)
+            limits = SearchLimits(population=population, generations=min(20, generations))
+            search = PlanSearch(PurchaseEvaluator(problem, policy, whole=True), limits)
             moga(search)
             fronts[name] = search.archive.points
         together = np.concatenate(list(fronts.values()))
@@ -282,8 +282,10 @@ def hpdc07(bench: Benchmark) -> None:
         for problem in problems:
             fronts = {}
             for name, (size, rounds, cuts) in choices.items():
-                limits = Limits(population=size, generations=rounds, crossover_points=cuts)
-                search = Search(Evaluator(problem, Policy(), whole=True), limits)
+                limits = SearchLimits(population=size, generations=rounds, crossover_points=cuts)
+                search = PlanSearch(
+                    PurchaseEvaluator(problem, PlacementPolicy(), whole=True), limits
+                )
                 moga(search)
                 fronts[name] = search.archive.points
             together = np.concatenate(list(fronts.values()))
@@ -313,24 +315,26 @@ def speed(bench: Benchmark) -> None:
         problem = build_problem(workflow, [_busy_cluster(rng, stretch=3 if wide > 1 else 1)])
         made = schedule(problem, problem.everything)
         bound = makespan_bound(problem)
-        one = Evaluator(problem, Policy(), threads=1)
+        one = PurchaseEvaluator(problem, PlacementPolicy(), threads=1)
         took = _least(lambda e=one, p=problem: e.evaluate(p.everything[None, :]), repeats)
         above = 100 * (made.makespan / bound - 1)
         table.add(f"{title}: one HEFT evaluation", 1000 * took, float(above))
         for threads in (1, 2):
 
-            def run(p: Problem = problem, n: int = threads) -> None:
-                moga(Search(Evaluator(p, Policy(), threads=n), Limits()))
+            def run(p: PlanningProblem = problem, n: int = threads) -> None:
+                moga(PlanSearch(PurchaseEvaluator(p, PlacementPolicy(), threads=n), SearchLimits()))
 
             table.add(f"{title}: MOGA 10 x 10, {threads} thread(s)", 1000 * _least(run, 2), None)
     tasks = bench.of(500, 500, 60)
     workflow = layered(np.random.default_rng(1), tasks=tasks, depth=22, mean_transfer=100.0)
-    limits = bench.of(Limits(), Limits(), Limits(population=4, generations=2))
+    limits = bench.of(SearchLimits(), SearchLimits(), SearchLimits(population=4, generations=2))
     for title, fine in (("coarse slots", False), ("slots of one processor", True)):
         problem = build_problem(workflow, _sites_of_slots(np.random.default_rng(2), fine))
 
-        def evolve(p: Problem = problem) -> None:
-            search = Search(Evaluator(p, Policy(scheduler="list"), threads=1), limits)
+        def evolve(p: PlanningProblem = problem) -> None:
+            search = PlanSearch(
+                PurchaseEvaluator(p, PlacementPolicy(scheduler="list"), threads=1), limits
+            )
             genetic(search, Goal())
 
         what = f"genetic algorithm, {tasks} tasks, {problem.n_slots} {title}"
@@ -390,7 +394,7 @@ def _plain_heft(tasks: int) -> None:
     print(json.dumps({"seconds": time.perf_counter() - began, "makespan": made.makespan}))
 
 
-def _always_free(tasks: int) -> Problem:
+def _always_free(tasks: int) -> PlanningProblem:
     """Serial tasks on 20 levels, and 100 processors that are free without end."""
     workflow = layered(np.random.default_rng(4), tasks=tasks, depth=20)
     slot = Slot(site="s", start=0.0, duration=1.0, processors=100, unit_price=1.0, extensible=True)

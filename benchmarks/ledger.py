@@ -20,7 +20,7 @@ from pathlib import Path
 
 from figures import Benchmark, Figure, at_least
 
-from bursar.market.accounts import Account, Accounts, Quota
+from bursar.market.accounts import Accounts, LedgerAccount, SpendingQuota
 from bursar.market.book import Book, read_book
 
 USERS = 100
@@ -38,10 +38,10 @@ def rate(work: Callable[[], int]) -> float:
 def fill(accounts: Accounts) -> None:
     """Users with a quota, and one provider."""
     for user in range(USERS):
-        quota = Quota(amount=PLENTY, per="month")
-        accounts.open_account(Account(name=f"user-{user}", group="lab", quota=quota))
+        quota = SpendingQuota(amount=PLENTY, per="month")
+        accounts.open_account(LedgerAccount(name=f"user-{user}", group="lab", quota=quota))
         accounts.grant(0.0, f"grant-{user}", f"user-{user}", PLENTY)
-    accounts.open_account(Account(name="site", kind="provider"))
+    accounts.open_account(LedgerAccount(name="site", kind="provider"))
 
 
 def filled() -> Accounts:

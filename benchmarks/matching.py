@@ -29,14 +29,14 @@ import numpy as np
 from figures import Benchmark, Figure, at_most
 
 from bursar.broker.matchmaking.ads import changing_attributes, constant_attributes
-from bursar.broker.matchmaking.broker import Match, ResourceBroker
-from bursar.broker.matchmaking.inflight import InFlight
-from bursar.broker.matchmaking.views import Job
-from bursar.broker.matchmaking.waiting import Said
+from bursar.broker.matchmaking.broker import ResourceBroker, SiteMatch
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob
+from bursar.broker.matchmaking.inflight import InFlightJobs
+from bursar.broker.matchmaking.wait_estimates import PublishedStatus
 from bursar.classad import Ad, Table, parse
 from bursar.model.matching import CHOICES, Matching
 from bursar.model.site import SiteFacts
-from bursar.model.status import Reading, SiteStatus
+from bursar.model.status import SiteStatus, StatusReading
 
 MANY = 10_000
 KINDS = 100
@@ -56,14 +56,14 @@ class Index:
 
     def __init__(self, statuses: list[SiteStatus]) -> None:
         self.version = 1
-        self._readings = {status.site: Reading(status, 0.0) for status in statuses}
+        self._readings = {status.site: StatusReading(status, 0.0) for status in statuses}
 
-    def read(self) -> Mapping[str, Reading]:
+    def read(self) -> Mapping[str, StatusReading]:
         return self._readings
 
     def tell(self, status: SiteStatus) -> None:
         self.version += 1
-        self._readings[status.site] = Reading(status, 0.0)
+        self._readings[status.site] = StatusReading(status, 0.0)
 
 
 class World:
@@ -108,9 +108,9 @@ def least(call: Callable[[], object], times: int = 5) -> float:
     return min(found)
 
 
-def job(number: int, wide: int = 1, choice: str | None = None) -> Job:
+def job(number: int, wide: int = 1, choice: str | None = None) -> BrokerJob:
     asked = Matching(requirements=REQUIREMENTS.format(wide), rank=RANK, choice=choice)
-    return Job(number=number, matching=asked, runtime=600.0)
+    return BrokerJob(number=number, matching=asked, runtime=600.0)
 
 
 def show_matching(bench: Benchmark, many: int, kinds_asked: int) -> None:
@@ -161,8 +161,8 @@ def show_choosing(bench: Benchmark, jobs: int) -> None:
     table = bench.table(f"choosing, {GRID} sites, {jobs:,} jobs", "rule", "us a job, in all")
     for rule in CHOICES:
         table.add(rule, _live(World(GRID, rule), jobs)[0] * 1e6)
-    flying = InFlight(World(GRID).sites)
-    said = Said(np.zeros(GRID), np.zeros(GRID), np.full(GRID, 2.0), np.zeros(GRID))
+    flying = InFlightJobs(World(GRID).sites)
+    said = PublishedStatus(np.zeros(GRID), np.zeros(GRID), np.full(GRID, 2.0), np.zeros(GRID))
     for number in range(60):
         flying.send(number, number % GRID, processors=1, runtime=600.0, now=0.0, due=1.0)
 
@@ -188,7 +188,7 @@ def _live(world: World, jobs: int) -> tuple[float, float, float]:
     rng = np.random.default_rng(4)
     broker = world.broker
     statuses = [world.status(i, rng) for i in range(GRID)]
-    plain = Job(number=0, matching=Matching(), runtime=600.0)
+    plain = BrokerJob(number=0, matching=Matching(), runtime=600.0)
     broker.choose(plain)
     marks = [time.process_time()]
     for number in range(jobs):
@@ -197,7 +197,7 @@ def _live(world: World, jobs: int) -> tuple[float, float, float]:
         world.index.tell(replace(statuses[at], at=world.now))
         one = replace(plain, number=number)
         match = broker.choose(one)
-        assert isinstance(match, Match)
+        assert isinstance(match, SiteMatch)
         broker.sent(one, match.site)
         broker.arrived(number)
         if number >= 100:

@@ -48,14 +48,14 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.bounds import makespan_bounds
-from bursar.planning.evaluation import Evaluator
+from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.front import trade_off
-from bursar.planning.limits import Limits
 from bursar.planning.methods.elitist import elitist
-from bursar.planning.methods.search import Search
-from bursar.planning.policy import Policy
+from bursar.planning.methods.search import PlanSearch
+from bursar.planning.policy import PlacementPolicy
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import schedule
+from bursar.planning.search_limits import SearchLimits
 
 DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
 CLUSTER = SiteFacts(name="cluster", processors=64, unit_price=0.001, fixed_price=0.1)
@@ -122,7 +122,7 @@ def _quality(bench: Benchmark, data: Path) -> None:
                 out_of_reach += 1
                 continue
             made = schedule(problem, bought)
-            listed = schedule(problem, bought, Policy(scheduler="list")).makespan
+            listed = schedule(problem, bought, PlacementPolicy(scheduler="list")).makespan
             searched = _searched(workflows[row["graph"]], processors)
             rows.setdefault(processors, []).append(
                 (
@@ -155,8 +155,9 @@ def _searched(workflow: Workflow, processors: int) -> float:
         site="s", start=0.0, duration=1.0, processors=processors, unit_price=1.0, extensible=True
     )
     site = SiteFacts(name="s", processors=processors, slots=(slot,))
-    search = Search(
-        Evaluator(build_problem(workflow, [site]), Policy()), Limits(evaluations=SEARCH)
+    search = PlanSearch(
+        PurchaseEvaluator(build_problem(workflow, [site]), PlacementPolicy()),
+        SearchLimits(evaluations=SEARCH),
     )
     elitist(search)
     return float(search.points[:, 0].min())

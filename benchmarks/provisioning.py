@@ -25,10 +25,16 @@ from dataclasses import dataclass, field, replace
 
 from figures import Benchmark, Table
 
-from bursar.model.demand import Demand
-from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition
-from bursar.provisioning.pool import Pool
-from bursar.provisioning.view import Allocation, Ask, Hole, SiteView, View
+from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy
+from bursar.provisioning.pool import PilotPool
+from bursar.provisioning.pool_snapshot import (
+    Allocation,
+    AllocationRequest,
+    BackfillWindow,
+    PoolSite,
+    PoolSnapshot,
+)
 
 WORKERS = 10_000
 SECONDS = 100
@@ -55,16 +61,18 @@ def decide(table: Table, acquisition: Acquisition, rounds: int) -> None:
 def _decided(acquisition: Acquisition, more: int) -> tuple[float, int]:
     """Seconds of one decision, and what was decided."""
     names = [f"site-{i}" for i in range(SITES)]
-    rules = Acquiring(acquisition=acquisition)
+    rules = AcquisitionPolicy(acquisition=acquisition)
     sites = {
-        name: SiteView(
+        name: PoolSite(
             name=name,
             rules=rules,
             processors=96,
             per_node=12,
             unit_price=1.0,
             free=8,
-            holes=tuple(Hole(start=60.0 * i, seconds=900.0, processors=4) for i in range(20)),
+            holes=tuple(
+                BackfillWindow(start=60.0 * i, seconds=900.0, processors=4) for i in range(20)
+            ),
             arrays=True,
             node_ranges=True,
         )
@@ -84,10 +92,10 @@ def _decided(acquisition: Acquisition, more: int) -> tuple[float, int]:
         )
         for i in range(HELD)
     )
-    demand = Demand(
+    demand = ProcessorDemand(
         tasks=more, processors=more, widest=1, work=60.0 * more, longest=60.0, running=HELD
     )
-    pool, view = Pool(), View(now=100.0, demand=demand, allocations=held, sites=sites)
+    pool, view = PilotPool(), PoolSnapshot(now=100.0, demand=demand, allocations=held, sites=sites)
     before = time.perf_counter()
     decisions = pool.decide(view)
     return time.perf_counter() - before, len(decisions)
@@ -105,7 +113,7 @@ class _Site:
     waiting: list[str] = field(default_factory=list)
     free: int = 0
 
-    def take(self, ask: Ask, now: float) -> str:
+    def take(self, ask: AllocationRequest, now: float) -> str:
         name = f"a{len(self.allocations)}"
         self.allocations[name] = Allocation(
             name=name,
@@ -135,18 +143,18 @@ class _Site:
 
 def join(table: Table, acquisition: Acquisition, workers: int) -> None:
     """Add a line of the table."""
-    rules = Acquiring(acquisition=acquisition, most=workers, max_pending=workers)
-    told = SiteView(
+    rules = AcquisitionPolicy(acquisition=acquisition, most=workers, max_pending=workers)
+    told = PoolSite(
         name="site",
         rules=rules,
         processors=2 * workers,
         per_node=64,
         free=2 * workers,
-        holes=(Hole(start=0.0, seconds=86_400.0, processors=2 * workers),),
+        holes=(BackfillWindow(start=0.0, seconds=86_400.0, processors=2 * workers),),
         arrays=True,
         node_ranges=True,
     )
-    pool, site = Pool(), _Site(workers)
+    pool, site = PilotPool(), _Site(workers)
     slowest, began = 0.0, time.process_time()
     for second in range(SECONDS + 1):
         now = float(second)
@@ -154,9 +162,9 @@ def join(table: Table, acquisition: Acquisition, workers: int) -> None:
             pool.began(name, now)
         running = sum(a.ready for a in site.allocations.values())
         left = 10 * workers - running
-        view = View(
+        view = PoolSnapshot(
             now=now,
-            demand=Demand(
+            demand=ProcessorDemand(
                 tasks=left,
                 processors=left,
                 widest=1,
@@ -171,7 +179,7 @@ def join(table: Table, acquisition: Acquisition, workers: int) -> None:
         decisions = pool.decide(view)
         slowest = max(slowest, time.process_time() - before)
         for decision in decisions:
-            if isinstance(decision, Ask):
+            if isinstance(decision, AllocationRequest):
                 pool.asked(site.take(decision, now), decision, now)
     took = time.process_time() - began
     held = sum(a.ready for a in site.allocations.values())

@@ -31,8 +31,8 @@ from bursar.dispatch.credential import PilotTerms, decode_credential
 from bursar.dispatch.orphans import workers_of
 from bursar.dispatch.tls import client_context, make_certificate
 from bursar.dispatch.wire import Hello, frame
-from bursar.papers.drp_phases import ECHO, NOTHING, PIECE, through
-from bursar.papers.drp_serving import Level, Serving, serving
+from bursar.papers.drp_phases import ECHO, NOTHING, PIECE, measure_phases
+from bursar.papers.drp_serving import Level, MeasuredService, measured_service
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import TaskSpec
 from dispatch import CLOCK_TICKS, WORKERS, BareLoops
@@ -46,10 +46,10 @@ CROWD = 1_000
 """Idle workers that are connected."""
 
 
-def carry_out(service: Serving, spec: TaskSpec, count: int) -> float:
+def carry_out(service: MeasuredService, spec: TaskSpec, count: int) -> float:
     """Seconds from the first submission to the last result in the client's hands."""
     piece = PIECE if spec is NOTHING else FEW
-    return asyncio.run(through(service, spec, count, piece=piece)).seconds
+    return asyncio.run(measure_phases(service, spec, count, piece=piece)).seconds
 
 
 def processor_seconds(pid: int, *, children: bool = False) -> float:
@@ -104,7 +104,8 @@ def measure_echo(commands: int, turns: int) -> list[Figure]:
         loops = stack.enter_context(closing(BareLoops()))
         bare = Contender(lambda: loops.carry_out(share), loops.pids)
         ours, clear = (
-            _echoing(stack.enter_context(serving(level, WORKERS)), share) for level in ECHOED
+            _echoing(stack.enter_context(measured_service(level, WORKERS)), share)
+            for level in ECHOED
         )
         loops.carry_out(500)
         for turn in range(turns):
@@ -119,7 +120,7 @@ def measure_echo(commands: int, turns: int) -> list[Figure]:
     ]
 
 
-def _echoing(service: Serving, share: int) -> Contender:
+def _echoing(service: MeasuredService, share: int) -> Contender:
     carry_out(service, ECHO, 500)
     pids = (service.pid, os.getpid(), *workers_of(service.run).values())
     return Contender(lambda: carry_out(service, ECHO, share), pids)
@@ -130,7 +131,7 @@ def measure_nothing(tasks: int, turns: int) -> list[Figure]:
     levels: tuple[Level, ...] = ("none", "tls", "mutual")
     seconds: dict[Level, list[float]] = {level: [] for level in levels}
     with ExitStack() as stack:
-        services = [stack.enter_context(serving(level, WORKERS)) for level in levels]
+        services = [stack.enter_context(measured_service(level, WORKERS)) for level in levels]
         for service in services:
             carry_out(service, NOTHING, 5_000)
         for turn in range(turns):
@@ -158,7 +159,7 @@ def _median_ratio(few: Sequence[float], many: Sequence[float]) -> float:
 
 def measure_latency(times: int) -> list[Figure]:
     """One ``/bin/echo`` from its submission to its result, one after the other, mutual TLS."""
-    with serving("mutual", WORKERS) as service:
+    with measured_service("mutual", WORKERS) as service:
         seconds = sorted(asyncio.run(_round_trips(service, times)))
     return [
         at_most("one echo, median", 1e3 * statistics.median(seconds), 10, "ms"),
@@ -166,7 +167,7 @@ def measure_latency(times: int) -> list[Figure]:
     ]
 
 
-async def _round_trips(service: Serving, times: int) -> list[float]:
+async def _round_trips(service: MeasuredService, times: int) -> list[float]:
     seconds = []
     async with AsyncServiceClient(service.access) as client, client.session() as session:
         for number in range(times + 20):
@@ -215,13 +216,13 @@ def measure_crowd(workers: int, seconds: float) -> list[Figure]:
 
 async def keep_house(folder: Path) -> None:
     """A service that expects workers which it did not start, and says how they come in."""
-    from bursar.dispatch.clock import epoch_of
+    from bursar.dispatch.journal_time import epoch_of
     from bursar.model.site import SiteFacts
-    from bursar.service.config import Selling, ServiceConfig
-    from bursar.service.house import House
+    from bursar.service.config import MarketSettings, ServiceConfig
+    from bursar.service.execution_service import ExecutionService
     from bursar.service.identity_file import load_identity
     from bursar.service.real_disk import RealDisk
-    from bursar.service.sites import sites_of
+    from bursar.service.site_provider import make_site_provider
 
     loop = asyncio.get_running_loop()
     epoch = epoch_of(loop)
@@ -229,17 +230,17 @@ async def keep_house(folder: Path) -> None:
         name="here",
         folder=folder,
         site=SiteFacts(name="here", kind="local", processors=CROWD),
-        selling=Selling(must_buy=True),  # so it starts no workers of its own
+        selling=MarketSettings(must_buy=True),  # so it starts no workers of its own
     )
     disk = RealDisk(folder / "journal")
     identity = await load_identity(disk, os.urandom)
-    house = House(
+    house = ExecutionService(
         config,
         identity=identity,
         disk=disk,
         clock=lambda: epoch + loop.time(),
         entropy=os.urandom,
-        sites=sites_of(config, identity, lambda line: None),
+        sites=make_site_provider(config, identity, lambda line: None),
         address=("127.0.0.1", 0),
     )
     await house.open()
@@ -259,7 +260,7 @@ async def keep_house(folder: Path) -> None:
 def measure_queue(tasks: int) -> list[Figure]:
     """Tasks that wait behind a long one, submitted a hundredth at a time."""
     share = tasks // 100
-    with serving("mutual", 1) as service:
+    with measured_service("mutual", 1) as service:
         before = resident(service.pid)
         seconds = asyncio.run(_queue_up(service, share))
         grown = resident(service.pid) - before
@@ -273,7 +274,7 @@ def measure_queue(tasks: int) -> list[Figure]:
     ]
 
 
-async def _queue_up(service: Serving, share: int) -> list[float]:
+async def _queue_up(service: MeasuredService, share: int) -> list[float]:
     seconds = []
     async with AsyncServiceClient(service.access) as client, client.session() as session:
         await session.submit([TaskSpec(command=("/bin/sleep", "3600"))])

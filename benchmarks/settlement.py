@@ -24,8 +24,8 @@ from job_records import slurm_jobs
 from run_lives import RunLives
 
 from bursar.runs.folder import RunFolder
-from bursar.testgrid.configuration import completions
-from bursar.testgrid.slurm import PACKAGES, Cluster, missing_programs
+from bursar.testgrid.slurm import PACKAGES, SlurmCluster, missing_programs
+from bursar.testgrid.slurm_configuration import completions
 
 PRICE = 2.0 / 3600.0
 """Currency units for a processor-second: 2 SU a core-hour."""
@@ -121,7 +121,7 @@ class Scene(RunLives):
     def __init__(
         self,
         folder: Path,
-        cluster: Cluster,
+        cluster: SlurmCluster,
         *,
         policy: str = "adaptive",
         budget: float | None = None,
@@ -398,7 +398,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="m") as made:
         folder = Path(made)
-        cluster = Cluster.up(folder / "c", name="money", nodes=4, cpus=4)
+        cluster = SlurmCluster.up(folder / "c", name="money", nodes=4, cpus=4)
         try:
             try_faults(bench, folder, cluster)
             try_kills(bench, folder, cluster)
@@ -407,7 +407,7 @@ def main() -> None:
     bench.write()
 
 
-def try_faults(bench: Benchmark, folder: Path, cluster: Cluster) -> None:
+def try_faults(bench: Benchmark, folder: Path, cluster: SlurmCluster) -> None:
     """Let each fault happen to a run of its own."""
     table = bench.table("faults", *HEAD)
     smallest = ((nothing, {"count": 2, "seconds": 0.2}),)
@@ -427,7 +427,7 @@ def try_faults(bench: Benchmark, folder: Path, cluster: Cluster) -> None:
             scene.close()
 
 
-def try_kills(bench: Benchmark, folder: Path, cluster: Cluster) -> None:
+def try_kills(bench: Benchmark, folder: Path, cluster: SlurmCluster) -> None:
     """Kill runs of each acquisition policy at random moments."""
     given = bench.given
     if not given.rounds:

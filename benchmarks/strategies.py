@@ -31,14 +31,14 @@ from dataclasses import replace
 import numpy as np
 from figures import Benchmark
 
-from bursar.broker.adaptive import AdaptiveAdviser
-from bursar.broker.adviser import Adviser, Position, Situation, StatedAdviser
+from bursar.broker.adaptive import AdaptiveScheduleAdviser
+from bursar.broker.adviser import NimrodAdviser, ScheduleAdviser, SchedulingSnapshot, SiteSnapshot
 from bursar.broker.backlog import Backlog
-from bursar.broker.economy import Economy
-from bursar.broker.estimates import Estimates
-from bursar.broker.outlook import look_ahead
+from bursar.broker.dynamic_scheduler import ResumeState
+from bursar.broker.economy import EconomyScheduler
+from bursar.broker.estimates import RuntimeEstimates
+from bursar.broker.feasibility import assess_feasibility
 from bursar.broker.strategies import Strategy
-from bursar.broker.supply import Past
 from bursar.model.goal import Goal
 from bursar.model.outcome import Outcome, Status
 from bursar.model.site import SiteFacts
@@ -50,10 +50,10 @@ AIM = 0.05
 """Seconds of a decision for so many jobs."""
 GROWTH = (10_000, 100_000, 1_000_000)
 STATED: tuple[Strategy, ...] = ("time", "cost", "none", "cost-time", "conservative-time")
-ADVISERS: dict[str, Adviser] = {name: StatedAdviser(name) for name in STATED} | {
-    "adaptive, cheapest": AdaptiveAdviser(Goal(trade_off=1.0)),
-    "adaptive, fastest": AdaptiveAdviser(Goal(trade_off=0.0)),
-    "adaptive, between": AdaptiveAdviser(Goal(trade_off=0.5)),
+ADVISERS: dict[str, ScheduleAdviser] = {name: NimrodAdviser(name) for name in STATED} | {
+    "adaptive, cheapest": AdaptiveScheduleAdviser(Goal(trade_off=1.0)),
+    "adaptive, fastest": AdaptiveScheduleAdviser(Goal(trade_off=0.0)),
+    "adaptive, between": AdaptiveScheduleAdviser(Goal(trade_off=0.5)),
 }
 
 
@@ -74,11 +74,11 @@ def sizes_of(jobs: int, *, alike: bool) -> list[float]:
     return np.random.default_rng(1).lognormal(4.0, 1.0, jobs).tolist()
 
 
-def situation(sizes: list[float], *, by_size: bool) -> Situation:
+def situation(sizes: list[float], *, by_size: bool) -> SchedulingSnapshot:
     """Half the processors busy; limits that half of the sites would do for."""
     rng = np.random.default_rng(2)
     prices, speeds = rng.integers(1, 30, SITES), rng.uniform(0.5, 2.0, SITES)
-    estimates = Estimates({f"s{i}": float(speeds[i]) for i in range(SITES)}, known=True)
+    estimates = RuntimeEstimates({f"s{i}": float(speeds[i]) for i in range(SITES)}, known=True)
     for i in range(SITES):
         for ratio in rng.normal(1.0, 0.1, 5):
             seconds = max(0.1, ratio) / speeds[i]
@@ -88,9 +88,9 @@ def situation(sizes: list[float], *, by_size: bool) -> Situation:
         backlog.add(job)
     work = sum(sizes)
     budget = work * float(np.median(prices / speeds))
-    return Situation(
+    return SchedulingSnapshot(
         sites=[
-            Position(
+            SiteSnapshot(
                 name=f"s{i}",
                 processors=PROCESSORS,
                 prices=((0.0, math.inf, float(prices[i])),),
@@ -124,7 +124,7 @@ def show_decisions(bench: Benchmark, jobs: int) -> None:
     at = situation(sizes_of(jobs, alike=False), by_size=True)
     poor = replace(at, money_left=at.money_left / 3, time_left=at.time_left / 2)
     for name, seen in (("outlook", at), ("outlook, out of reach", poor)):
-        seconds = least(lambda seen=seen: look_ahead(seen))
+        seconds = least(lambda seen=seen: assess_feasibility(seen))
         table.add(name, None, 1e3 * seconds, None, None)
 
 
@@ -176,7 +176,7 @@ def show_events(bench: Benchmark, jobs: int) -> None:
     goal = Goal(deadline=3.0 * sum(sizes) / (SITES * PROCESSORS) + 5.0 * max(sizes))
     for name in ("adaptive", "cost"):
         tasks = [Task(id=str(i), runtime=size) for i, size in enumerate(sizes)]
-        economy = Economy(tasks, sites, goal, name)
+        economy = EconomyScheduler(tasks, sites, goal, name)
         began = time.process_time()
         done = carried_out(economy, {site.name: site.speed for site in sites}, sizes, noise)
         took = time.process_time() - began
@@ -184,14 +184,14 @@ def show_events(bench: Benchmark, jobs: int) -> None:
 
 
 def carried_out(
-    economy: Economy, speeds: dict[str, float], sizes: list[float], noise: list[float]
+    economy: EconomyScheduler, speeds: dict[str, float], sizes: list[float], noise: list[float]
 ) -> int:
     """Every job ends after its time, off by some noise; how many there were."""
     now = 0.0
     running: list[tuple[float, float, int]] = []
     free_at: dict[str, float] = {}
     done = 0
-    past = Past(
+    past = ResumeState(
         ended=frozenset(),
         succeeded=frozenset(),
         attempts=(),

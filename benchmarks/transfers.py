@@ -25,12 +25,12 @@ from figures import Benchmark, Figure
 
 from bursar.model.replica import Replica
 from bursar.replicas.catalogue import Catalogue
-from bursar.replicas.content import Content
+from bursar.replicas.content import LogicalFileContent
 from bursar.replicas.copying import copy
-from bursar.replicas.failing import Stop
-from bursar.replicas.parts import Part
+from bursar.replicas.failures import CancellationToken
+from bursar.replicas.parts import PartialFile
 from bursar.replicas.stager import Stager
-from bursar.replicas.storage import Storage
+from bursar.replicas.storage import FolderStorage
 
 SUM = "sha256:" + "0" * 64
 
@@ -52,8 +52,8 @@ def plain_copy(source: Path, target: Path) -> None:
 
 def our_copy(source: Path, folder: Path) -> None:
     """Copied and verified on the way, on disk, renamed."""
-    with Part(folder, "x") as part:
-        copy(str(source), Content(), part, stop=Stop())
+    with PartialFile(folder, "x") as part:
+        copy(str(source), LogicalFileContent(), part, stop=CancellationToken())
         part.sync()
         part.put(folder / "ours")
 
@@ -92,7 +92,7 @@ def measure_small(count: int) -> list[Figure]:
             )
 
             async def bring(job: str) -> float:
-                stager = Stager(catalogue, {"north": Storage(folder / "north")})
+                stager = Stager(catalogue, {"north": FolderStorage(folder / "north")})
                 began = time.perf_counter()
                 await stager.bring(names, "north", job)
                 took = time.perf_counter() - began

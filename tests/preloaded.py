@@ -9,10 +9,10 @@ import bursar.api.simulating
 import bursar.cli.main
 import bursar.papers.catalogue
 import bursar.report.html
-import bursar.runs.serving
-import bursar.runs.writing
-import bursar.service.house
-import bursar.service.premises
+import bursar.runs.executor_engine
+import bursar.runs.run_reports
+import bursar.service.execution_service
+import bursar.service.runner
 import bursar.sites.batch
 import bursar.sites.local
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bursar.dispatch.journal import Journal
-from bursar.locking import HeldElsewhere, is_locked, take_lock
+from bursar.dispatch.journal import RunJournal
+from bursar.locking import LockHeldElsewhere, is_locked, take_lock
 from bursar.model.errors import InputError
 
 
@@ -22,7 +22,7 @@ def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
     assert not is_locked(path)
     lock = take_lock(path)
     assert is_locked(path)
-    with pytest.raises(HeldElsewhere) as refused:
+    with pytest.raises(LockHeldElsewhere) as refused:
         take_lock(path)
     assert refused.value.holder == f"process {os.getpid()}"
     os.close(lock)
@@ -43,7 +43,7 @@ def test_a_holder_that_has_not_said_who_it_is_is_another_process(
         fcntl.flock(held, fcntl.LOCK_EX)
         assert is_locked(lock)
         with pytest.raises(InputError) as refused:
-            Journal(tmp_path / "journal.sqlite")
+            RunJournal(tmp_path / "journal.sqlite")
     assert refused.value.message == "is being carried out by another process"
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from job import WORKERS, arguments, measure
 
-from bursar.dispatch.guard import Unlimited
-from bursar.dispatch.journal import Journal, Record
+from bursar.dispatch.journal import AttemptRecord, RunJournal
 from bursar.dispatch.launch import Endpoint, LocalWorkers
-from bursar.dispatch.server import Dispatcher, Folders
+from bursar.dispatch.server import Dispatcher, RunPaths
+from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.step import Exec
 from bursar.model.task import Task
@@ -22,19 +22,19 @@ def main() -> None:
     given = arguments()
     printed: list[str] = []
 
-    def keep(record: Record) -> None:
+    def keep(record: AttemptRecord) -> None:
         printed.append(record.outcome.stdout.decode())
 
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         room = Path(folder)
-        folders = Folders(root=room, files=room / "files", work=room / "work", logs=room / "logs")
+        folders = RunPaths(root=room, files=room / "files", work=room / "work", logs=room / "logs")
         for path in (folders.files, folders.work, folders.logs):
             path.mkdir()
-        journal = Journal(room / "journal.sqlite")
+        journal = RunJournal(room / "journal.sqlite")
         dispatcher = Dispatcher(
             (),
             journal=journal,
-            guard=Unlimited(),
+            guard=UnlimitedSpending(),
             retry=Retry(),
             folders=folders,
             run=RUN,

@@ -8,7 +8,7 @@ _MOMENT = 0.005  # seconds between two tries
 _LOOK = 10.0  # seconds; nobody who only looks takes as long
 
 
-class HeldElsewhere(Exception):
+class LockHeldElsewhere(Exception):
     """
     Another process holds the lock.
 
@@ -56,7 +56,7 @@ def take_lock(path: str | os.PathLike[str], *, wait: float = 0.0) -> int:
             is_held = not _locks(lock, fcntl.LOCK_SH)
             fcntl.flock(lock, fcntl.LOCK_UN)
             if time.monotonic() >= give_up + (0 if is_held else _LOOK):
-                raise HeldElsewhere(_holder_in(lock))
+                raise LockHeldElsewhere(_holder_in(lock))
             time.sleep(_MOMENT)
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)

@@ -44,7 +44,7 @@ def check_address_space() -> None:
         )
 
 
-def is_shortage(error: BaseException) -> bool:
+def is_resource_shortage(error: BaseException) -> bool:
     """Return whether an error says that there was no memory, or no thread or process, to be had."""
     if isinstance(error, OSError) and error.errno in _NO_MEMORY:
         return True

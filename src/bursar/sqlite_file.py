@@ -55,12 +55,12 @@ Say = Callable[[str], None]
 _T = TypeVar("_T")
 
 
-def say_on_stderr(line: str) -> None:
+def warn_on_stderr(line: str) -> None:
     """Tell people one line where nobody else listens."""
     print(f"bursar: {line}", file=sys.stderr, flush=True)
 
 
-class PatientConnection(sqlite3.Connection):
+class LockWaitingConnection(sqlite3.Connection):
     """
     A connection whose statements wait while another process locks the file.
 
@@ -69,7 +69,7 @@ class PatientConnection(sqlite3.Connection):
 
     path = Path()
     patience = PATIENCE
-    say: Say = staticmethod(say_on_stderr)
+    say: Say = staticmethod(warn_on_stderr)
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         """Run one statement, as the base class does."""
@@ -120,7 +120,7 @@ def connect(
     synchronous: Literal["FULL", "NORMAL", "OFF"] | None,
     say: Say | None = None,
     patience: float | None = None,
-) -> PatientConnection:
+) -> LockWaitingConnection:
     """
     Open a file, without changing it yet.
 
@@ -146,7 +146,7 @@ def connect(
         isolation_level=None,
         check_same_thread=False,
         timeout=_BUSY_TIMEOUT,
-        factory=PatientConnection,
+        factory=LockWaitingConnection,
     )
     db.path = path
     if say is not None:
@@ -187,7 +187,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class SqliteSchema:
     """
     Tables of a kind of file, and how such a file is known.
 
@@ -243,7 +243,7 @@ class Layout:
 
 
 @contextlib.contextmanager
-def complaining(path: Path, what: str) -> Iterator[None]:
+def translate_sqlite_errors(path: Path, what: str) -> Iterator[None]:
     """
     Turn complaints of SQLite into one line about the file.
 
@@ -255,10 +255,10 @@ def complaining(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise complaint(error, path, what) from error
+        raise sqlite_error(error, path, what) from error
 
 
-def complaint(error: sqlite3.Error, path: Path, what: str) -> BursarError:
+def sqlite_error(error: sqlite3.Error, path: Path, what: str) -> BursarError:
     """Return what a complaint of SQLite is to people: bad input when the file is damaged."""
     code = getattr(error, "sqlite_errorcode", None)
     if is_locked(error):

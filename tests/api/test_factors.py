@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import bursar
 from bursar.api.factors import with_factors
-from bursar.api.prospect import prospect
 from bursar.api.simulating import simulate
+from bursar.api.strategy_forecast import prospect
 from bursar.broker.strategies import Named
 from bursar.model.campaign import Campaign
 from bursar.model.goal import Goal

@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.api.loops import outside_loops
+from bursar.api.loops import run_outside_loop
 from bursar.api.planning import plan
 from bursar.api.proposal import Proposal
-from bursar.api.prospect import prospect
 from bursar.api.simulating import simulate
 from bursar.api.simulator import Simulator
+from bursar.api.strategy_forecast import prospect
 from bursar.broker.strategies import Named
 from bursar.formats.units import parse_amount, parse_duration
 from bursar.model.campaign import Campaign
 from bursar.model.goal import Goal
-from bursar.model.provisioning import Acquiring, Batch
+from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning.choice import CounterOffer
-from bursar.report.words import amount, amount_above, span, span_above
-from bursar.simulation.grid import Grid
-from bursar.simulation.world import Chance
+from bursar.planning.plan_choice import GoalCounterOffer
+from bursar.report.formatting import amount, amount_above, span, span_above
+from bursar.simulation.execution_model import ExecutionUncertainty
+from bursar.simulation.simulated_grid import SimulatedGrid
 
 prices = st.sampled_from([1 / 3600, 0.01, 1.0, 2.0, 7.0])
 
@@ -50,7 +50,7 @@ def bag(jobs: int, seconds: float, goal: Goal) -> Campaign:
     return Campaign(name="bag", workflow=Workflow(tasks), goal=goal)
 
 
-def typed_back(offer: CounterOffer) -> Goal:
+def typed_back(offer: GoalCounterOffer) -> Goal:
     """The goal of a user who reads an offer on the screen and types it."""
     assert offer.cost is not None
     return Goal(
@@ -171,8 +171,8 @@ def check_plan(
             # dearer to hold, than the plan that the offer was taken from.
             continue
         assert chosen is not None
-        simulator = Simulator(campaign, Grid(sites), Chance())
-        summary = outside_loops(lambda c=chosen, s=simulator: s.carry_out(c, {}))
+        simulator = Simulator(campaign, SimulatedGrid(sites), ExecutionUncertainty())
+        summary = run_outside_loop(lambda c=chosen, s=simulator: s.carry_out(c, {}))
         assert summary["succeeded"] == offer.tasks
         assert summary["deadline_met"]
         assert summary["cost"] <= taken.budget
@@ -267,8 +267,8 @@ def test_offers_on_a_batch_site_hold_what_pilots_may_charge_while_nobody_watches
         processors=1,
         unit_price=1.0,
         fixed_price=0.0,
-        batch=Batch(manager="slurm"),
-        acquiring=Acquiring(shortest=60.0),
+        batch=BatchScheduler(manager="slurm"),
+        acquiring=AcquisitionPolicy(shortest=60.0),
         slots=(Slot(site="cluster", start=0.0, duration=3600.0, processors=1, unit_price=1.0),),
     )
     tasks = (Task(id="a", runtime=2.0),)

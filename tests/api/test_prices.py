@@ -14,8 +14,8 @@ from bursar.model.campaign import Campaign
 from bursar.model.goal import Goal
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.runs.provision import leases_of
-from bursar.simulation.world import Chance
+from bursar.runs.pilot_provisioner import leases_of
+from bursar.simulation.execution_model import ExecutionUncertainty
 
 HOUR = 3600.0
 UNI = """\
@@ -133,7 +133,7 @@ def test_no_strategy_exceeds_the_budget_when_prices_change(
         campaign(24, 12, budget=budget),
         sites(tmp_path, UNI, NIGHT, CENTRE),
         strategy=strategy,
-        chance=Chance(spread=0.3, seed=1),
+        chance=ExecutionUncertainty(spread=0.3, seed=1),
         anyway=True,
     ).to_dict()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bursar
-from bursar.api.replaying import Replay, replay
+from bursar.api.replaying import RunReplay, replay
 from bursar.formats.sites_toml import read_sites
 from bursar.model.campaign import Campaign
 from bursar.model.goal import Goal
@@ -45,7 +45,7 @@ def bag(folder: Path) -> Campaign:
     return Campaign(name="bag", workflow=Workflow(tasks), goal=goal, root=folder)
 
 
-def recorded(folder: Path, **how: Any) -> Replay:
+def recorded(folder: Path, **how: Any) -> RunReplay:
     """A real run on this machine, and its replay by its own policy and by cost minimisation."""
     (folder / "sites.toml").write_text(SITES)
     bursar.run(bag(folder), folder / "sites.toml", name="r", runs=folder / "runs", **how)
@@ -89,8 +89,8 @@ def test_what_is_less_than_the_error_of_the_simulation_is_no_saving(tmp_path: Pa
     was = replace(was, cost=again.cost + 0.2)
     slightly = replace(other, cost=again.cost - 0.1, makespan=again.makespan)
     much = replace(other, cost=again.cost - 0.4, makespan=again.makespan)
-    assert "saved" not in Replay("r", "SU", (was, again, own, slightly)).lesson
-    assert "cost would have saved" in Replay("r", "SU", (was, again, own, much)).lesson
+    assert "saved" not in RunReplay("r", "SU", (was, again, own, slightly)).lesson
+    assert "cost would have saved" in RunReplay("r", "SU", (was, again, own, much)).lesson
 
 
 def test_prices_are_those_of_the_day_of_the_run(tmp_path: Path) -> None:

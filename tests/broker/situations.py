@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from bursar.broker.adviser import Position, Situation
-from bursar.broker.estimates import Estimates
-from bursar.broker.filling import Sizes
+from bursar.broker.adviser import SchedulingSnapshot, SiteSnapshot
+from bursar.broker.estimates import RuntimeEstimates
+from bursar.broker.packing import JobSizeClasses
 
 
 def posted(price: float) -> tuple[tuple[float, float, float], ...]:
@@ -21,7 +21,7 @@ def off_peak(price: float, begin: float, cheap: float) -> tuple[tuple[float, flo
 
 
 def situation(
-    sites: Sequence[Position],
+    sites: Sequence[SiteSnapshot],
     sizes: Sequence[float],
     *,
     time_left: float = math.inf,
@@ -30,14 +30,14 @@ def situation(
     known: bool = True,
     jobs: int | None = None,
     probes: int = 0,
-) -> Situation:
+) -> SchedulingSnapshot:
     """Before anything has ended; sites are of speed 1 unless said."""
     every = dict.fromkeys((site.name for site in sites), 1.0)
-    return Situation(
+    return SchedulingSnapshot(
         sites=sites,
-        sizes=Sizes.of(sizes),
+        sizes=JobSizeClasses.of(sizes),
         jobs=len(sizes) if jobs is None else jobs,
-        estimates=Estimates({**every, **(speeds or {})}, known),
+        estimates=RuntimeEstimates({**every, **(speeds or {})}, known),
         time_left=time_left,
         money_left=money_left,
         budget=money_left,
@@ -56,10 +56,10 @@ limits = st.sampled_from([1.0, 2.0, 4.0, 6.0, 9.0, 14.0, 20.0, 40.0, 70.0, math.
 
 
 @st.composite
-def situations(draw: st.DrawFn, sizes: Sequence[float] = (2.0,)) -> Situation:
+def situations(draw: st.DrawFn, sizes: Sequence[float] = (2.0,)) -> SchedulingSnapshot:
     """Few sites, jobs of some sizes; most limits are too tight, some are not."""
     sites = [
-        Position(
+        SiteSnapshot(
             name=f"s{i}",
             processors=draw(st.integers(1, 3)),
             prices=draw(prices),

@@ -8,29 +8,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.situations import off_peak, posted, situation
 
-from bursar.broker.adaptive import AdaptiveAdviser, Probing
-from bursar.broker.adviser import Advice, Position, Situation
-from bursar.broker.estimates import Estimates
+from bursar.broker.adaptive import AdaptiveScheduleAdviser, ProbingLimits
+from bursar.broker.adviser import ScheduleAdvice, SchedulingSnapshot, SiteSnapshot
+from bursar.broker.estimates import RuntimeEstimates
 from bursar.model.goal import Goal
 
-CHEAPEST = AdaptiveAdviser(Goal(deadline=1.0))
+CHEAPEST = AdaptiveScheduleAdviser(Goal(deadline=1.0))
 """A deadline alone asks for the cheapest way; the limits come with the situation."""
-FASTEST = AdaptiveAdviser(Goal(budget=1.0))
+FASTEST = AdaptiveScheduleAdviser(Goal(budget=1.0))
 
 
-def one(name: str, price: float, *, processors: int = 1, **more: object) -> Position:
+def one(name: str, price: float, *, processors: int = 1, **more: object) -> SiteSnapshot:
     """A site with a price that stays."""
-    return Position(name=name, processors=processors, prices=posted(price), **more)  # type: ignore[arg-type]
+    return SiteSnapshot(name=name, processors=processors, prices=posted(price), **more)  # type: ignore[arg-type]
 
 
-def sent(advice: Advice) -> list[int]:
+def sent(advice: ScheduleAdvice) -> list[int]:
     """Jobs that each site gets now."""
     return [sum(jobs) if now else 0 for jobs, now in zip(advice.given, advice.now, strict=True)]
 
 
-def observed(at: Situation, spread: float) -> Situation:
+def observed(at: SchedulingSnapshot, spread: float) -> SchedulingSnapshot:
     """The same after jobs have ended everywhere, as expected on average, but for a spread."""
-    estimates = Estimates(dict(at.estimates.speeds), known=True)
+    estimates = RuntimeEstimates(dict(at.estimates.speeds), known=True)
     for name, speed in at.estimates.speeds.items():
         for seconds in (1.0 - spread, 1.0 + spread) * 3:
             estimates.learn(name, 1.0, seconds / speed, seconds / speed)
@@ -102,7 +102,7 @@ def test_more_is_sent_once_a_first_job_has_run_so_long_that_others_are_needed() 
 
 
 @st.composite
-def beginnings(draw: st.DrawFn) -> tuple[Situation, float]:
+def beginnings(draw: st.DrawFn) -> tuple[SchedulingSnapshot, float]:
     """Sites and limits before anything has ended, and a weight of cost against time."""
     places = [
         one(f"s{i}", draw(st.integers(1, 20)), processors=draw(st.integers(1, 5)))
@@ -121,7 +121,7 @@ def beginnings(draw: st.DrawFn) -> tuple[Situation, float]:
 @given(beginnings(), st.floats(0.05, 0.999))
 @settings(max_examples=80, deadline=None)
 def test_first_jobs_leave_the_goal_within_reach(
-    beginning: tuple[Situation, float], share: float
+    beginning: tuple[SchedulingSnapshot, float], share: float
 ) -> None:
     """
     Where jobs take up to nine tenths of the longest run time that the goal allows, all jobs can
@@ -130,7 +130,7 @@ def test_first_jobs_leave_the_goal_within_reach(
     The oracle lays every job on a processor by hand: first the ones sent, then the cheapest way.
     """
     at, weight = beginning
-    given_out = sent(AdaptiveAdviser(Goal(deadline=1.0, trade_off=weight)).advise(at))
+    given_out = sent(AdaptiveScheduleAdviser(Goal(deadline=1.0, trade_off=weight)).advise(at))
     count = at.sizes.jobs
 
     def cost_of_all(seconds: float, first: list[int]) -> float:
@@ -308,7 +308,7 @@ def test_failures_make_jobs_count_as_longer() -> None:
 
 
 @st.composite
-def choices(draw: st.DrawFn) -> Situation:
+def choices(draw: st.DrawFn) -> SchedulingSnapshot:
     """Sites of different speeds and prices, jobs of one size."""
     count = draw(st.integers(2, 4))
     places = [
@@ -319,7 +319,7 @@ def choices(draw: st.DrawFn) -> Situation:
     return situation(places, [10.0] * draw(st.integers(1, 30)), time_left=2000.0, speeds=speeds)
 
 
-def cost_and_end(at: Situation, given_out: list[int]) -> tuple[float, float]:
+def cost_and_end(at: SchedulingSnapshot, given_out: list[int]) -> tuple[float, float]:
     """Of jobs shared evenly on each site's processors."""
     cost = end = 0.0
     for site, jobs in zip(at.sites, given_out, strict=True):
@@ -331,10 +331,12 @@ def cost_and_end(at: Situation, given_out: list[int]) -> tuple[float, float]:
 
 @given(choices())
 @settings(max_examples=30, deadline=None)
-def test_the_trade_off_moves_between_the_fastest_and_the_cheapest_way(at: Situation) -> None:
+def test_the_trade_off_moves_between_the_fastest_and_the_cheapest_way(
+    at: SchedulingSnapshot,
+) -> None:
     ways = []
     for weight in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
-        given_out = sent(AdaptiveAdviser(Goal(trade_off=weight)).advise(at))
+        given_out = sent(AdaptiveScheduleAdviser(Goal(trade_off=weight)).advise(at))
         assert sum(given_out) == at.sizes.jobs
         ways.append(cost_and_end(at, given_out))
 
@@ -378,12 +380,12 @@ def test_without_a_preference_a_deadline_asks_for_the_cheapest_way(
         money_left=goal.budget or math.inf,
     )
 
-    assert sent(AdaptiveAdviser(goal).advise(at)) == expected
+    assert sent(AdaptiveScheduleAdviser(goal).advise(at)) == expected
 
 
 def in_units(
     *, work: float = 1.0, second: float = 1.0, money: float = 1.0, processors: int = 2
-) -> Situation:
+) -> SchedulingSnapshot:
     """Two sites with jobs that are overdue, jobs of several lengths, and a spread."""
     running = ((20.0 * work, 50.0 * second), (10.0 * work, 1.0 * second))
     sites = [
@@ -434,10 +436,10 @@ def test_some_jobs_of_a_large_campaign_may_go_where_nobody_knows_how_long_they_t
     jobs = [one("s", 1.0)], [10.0] * 100
     few = [one("s", 1.0)], [10.0] * 3
 
-    assert Probing().allowed(situation(*jobs, probes=2)) == 3
-    assert Probing().allowed(situation(*jobs, money_left=1e6)) == 2
-    assert Probing().allowed(situation(*few)) == 1
-    assert Probing().allowed(situation(*few, probes=1)) == 0
+    assert ProbingLimits().allowed(situation(*jobs, probes=2)) == 3
+    assert ProbingLimits().allowed(situation(*jobs, money_left=1e6)) == 2
+    assert ProbingLimits().allowed(situation(*few)) == 1
+    assert ProbingLimits().allowed(situation(*few, probes=1)) == 0
 
 
 # What is waited for.
@@ -445,7 +447,7 @@ def test_some_jobs_of_a_large_campaign_may_go_where_nobody_knows_how_long_they_t
 
 def test_the_cheapest_way_waits_for_a_lower_price_where_there_is_time() -> None:
     """From 50 s on a second costs 1 and not 5; two jobs of 10 s, by 100 s or by 40 s."""
-    site = Position(name="s", processors=1, prices=off_peak(5.0, 50.0, 1.0))
+    site = SiteSnapshot(name="s", processors=1, prices=off_peak(5.0, 50.0, 1.0))
     at = situation([site], [10.0] * 2, time_left=100.0)
 
     waiting = CHEAPEST.advise(at)
@@ -460,7 +462,7 @@ def test_the_cheapest_way_waits_for_a_lower_price_where_there_is_time() -> None:
 
 def test_the_fastest_way_waits_only_for_money() -> None:
     """100 pays for both now; 60 for one now and one later."""
-    site = Position(name="s", processors=2, prices=off_peak(5.0, 50.0, 1.0))
+    site = SiteSnapshot(name="s", processors=2, prices=off_peak(5.0, 50.0, 1.0))
     at = situation([site], [10.0] * 2)
 
     assert sent(FASTEST.advise(replace(at, money_left=100.0))) == [2]
@@ -477,7 +479,7 @@ def test_only_what_the_cheap_time_does_not_hold_is_done_before(
     jobs: int, begin: float, deadline: float
 ) -> None:
     """One processor, jobs of 10 s: both periods hold whole jobs, none lies across."""
-    site = Position(name="s", processors=1, prices=off_peak(5.0, begin, 1.0))
+    site = SiteSnapshot(name="s", processors=1, prices=off_peak(5.0, begin, 1.0))
     later = max(0, math.floor((deadline - begin) / 10))
     before = math.floor(min(begin, deadline) / 10)
 
@@ -488,7 +490,7 @@ def test_only_what_the_cheap_time_does_not_hold_is_done_before(
 
 def test_a_price_that_rises_is_used_while_it_is_low() -> None:
     """Three of 10 s until it rises at 30 s; the fourth on the other site at 2, not at 9."""
-    rises = Position(name="rises", processors=1, prices=off_peak(1.0, 30.0, 9.0))
+    rises = SiteSnapshot(name="rises", processors=1, prices=off_peak(1.0, 30.0, 9.0))
     at = situation([rises, one("stays", 2.0)], [10.0] * 4, time_left=100.0)
 
     assert sent(CHEAPEST.advise(at)) == [3, 1]
@@ -541,7 +543,7 @@ def test_no_more_is_bought_at_once_than_the_deadline_needs(second: float) -> Non
     at once takes a cheap one's place, and three are done either way. The unit of time is no matter.
     """
 
-    def site(name: str, processors: int, begin: float) -> Position:
+    def site(name: str, processors: int, begin: float) -> SiteSnapshot:
         booked = ((begin * second, math.inf, 0.5, begin * second),)
         return one(name, 1.0, processors=processors, bookable=booked)
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.recording import assert_recorded, pick
 
-from bursar.broker.adaptive import AdaptiveAdviser
-from bursar.broker.adviser import Position, Situation, StatedAdviser, parts_of
-from bursar.broker.estimates import Estimates
-from bursar.broker.filling import Sizes
-from bursar.broker.outlook import look_ahead
+from bursar.broker.adaptive import AdaptiveScheduleAdviser
+from bursar.broker.adviser import NimrodAdviser, SchedulingSnapshot, SiteSnapshot, price_intervals
+from bursar.broker.estimates import RuntimeEstimates
+from bursar.broker.feasibility import assess_feasibility
+from bursar.broker.packing import JobSizeClasses
 from bursar.model.goal import Goal
 
 FOLDER = Path(__file__).parent / "traces"
@@ -28,7 +28,7 @@ def priced(chance: random.Random) -> tuple[tuple[float, float, float], ...]:
     )
 
 
-def position(chance: random.Random, name: str) -> Position:
+def position(chance: random.Random, name: str) -> SiteSnapshot:
     """A site with any of what sites may have: prices ahead, bookings, jobs that run."""
     prices = priced(chance)
     lead = pick(chance, 2.0, 6.0)
@@ -38,7 +38,7 @@ def position(chance: random.Random, name: str) -> Position:
         tuple((b, e, p * 0.5, lead) for b, e, p in prices if e > lead) or (),
     )
     processors = pick(chance, 1, 2, 3)
-    return Position(
+    return SiteSnapshot(
         name=name,
         processors=processors,
         prices=prices,
@@ -54,11 +54,11 @@ def position(chance: random.Random, name: str) -> Position:
     )
 
 
-def situation(chance: random.Random) -> Situation:
+def situation(chance: random.Random) -> SchedulingSnapshot:
     names = [f"s{i}" for i in range(pick(chance, 1, 2, 3))]
     sites = [position(chance, name) for name in names]
     known = chance.random() < 0.7
-    estimates = Estimates({name: pick(chance, 0.5, 1.0, 2.0) for name in names}, known)
+    estimates = RuntimeEstimates({name: pick(chance, 0.5, 1.0, 2.0) for name in names}, known)
     for _ in range(pick(chance, 0, 2, 6)):
         name, ran = pick(chance, *names), pick(chance, 0.8, 1.0, 1.7, 3.0)
         if chance.random() < 0.15:
@@ -66,9 +66,9 @@ def situation(chance: random.Random) -> Situation:
         else:
             estimates.learn(name, 1.0, ran, ran + pick(chance, 0.0, 0.2))
     sizes = [pick(chance, 1.0, 2.0, 4.0) if known else 1.0 for _ in range(pick(chance, 3, 8, 20))]
-    return Situation(
+    return SchedulingSnapshot(
         sites=sites,
-        sizes=Sizes.of(sizes),
+        sizes=JobSizeClasses.of(sizes),
         jobs=len(sizes) + pick(chance, 0, 5),
         estimates=estimates,
         time_left=pick(chance, 4.0, 9.0, 20.0, 40.0, math.inf),
@@ -83,7 +83,7 @@ def lines_of(seed: int) -> list[str]:
     at = situation(chance)
     lines = [f"situation {seed}", *map(str, at.sites), f"{at.time_left} {at.money_left}"]
     advisers = {
-        f"adaptive {trade_off}": AdaptiveAdviser(
+        f"adaptive {trade_off}": AdaptiveScheduleAdviser(
             Goal(
                 deadline=None if math.isinf(at.time_left) else at.time_left,
                 budget=None if math.isinf(at.money_left) else at.money_left,
@@ -92,13 +92,13 @@ def lines_of(seed: int) -> list[str]:
         )
         for trade_off in (None, 0.0, 0.4, 1.0)
     }
-    advisers |= {name: StatedAdviser(name) for name in STATED}
+    advisers |= {name: NimrodAdviser(name) for name in STATED}
     for name, adviser in advisers.items():
         if adviser.by_size or not name.startswith("adaptive"):
             lines.append(f"{name}: {adviser.advise(at)}")
     for overdue in (0.0, 1.0) if at.estimates.is_known else ():
-        lines += [str(part) for part in parts_of(at, overdue=overdue)]
-    lines.append(f"{look_ahead(at, 3.0, 7.0)}")
+        lines += [str(part) for part in price_intervals(at, overdue=overdue)]
+    lines.append(f"{assess_feasibility(at, 3.0, 7.0)}")
     return lines
 
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 import bursar
-from bursar.api.prospect import NOTHING_YET
 from bursar.api.simulating import simulate
+from bursar.api.strategy_forecast import NOTHING_YET
 from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
-from bursar.broker.economy import Economy
-from bursar.broker.trading import MOST, Trading, ways_ahead
+from bursar.broker.economy import EconomyScheduler
+from bursar.broker.trading import MOST, CampaignTrader, advance_start_options
 from bursar.dispatch.journal import read_journal
 from bursar.market.agreement import Agreement
 from bursar.market.ledger import Ledger
@@ -25,8 +25,8 @@ from bursar.model.pricing import Advance, Calendar, Pricing
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.runs.provision import leases_of
-from bursar.simulation.world import Chance
+from bursar.runs.pilot_provisioner import leases_of
+from bursar.simulation.execution_model import ExecutionUncertainty
 
 HOUR = 3600.0
 UNI = """\
@@ -129,7 +129,13 @@ def test_no_two_jobs_share_a_processor_where_jobs_take_longer(tmp_path: Path, se
     """A job that overruns into a booking of ours delays it; that time is paid once."""
     two = UNI.replace("processors = 1", "processors = 2")
     told = simulated(
-        tmp_path, 12, 9, two, ADVANCE, chance=Chance(spread=0.4, seed=seed), anyway=True
+        tmp_path,
+        12,
+        9,
+        two,
+        ADVANCE,
+        chance=ExecutionUncertainty(spread=0.4, seed=seed),
+        anyway=True,
     )
     leases = [lease for lease in told["leases"] if lease.end > lease.start]
     for lease in leases:
@@ -193,13 +199,13 @@ def test_a_planned_run_pays_what_its_bookings_cost(tmp_path: Path) -> None:
     assert min(lease.start for lease in told["leases"]) == pytest.approx(HOUR / 2)
 
 
-def economy(jobs: int, pricing: Pricing, hours: float) -> Economy:
+def economy(jobs: int, pricing: Pricing, hours: float) -> EconomyScheduler:
     """Our own strategy on a site of one processor."""
     site = SiteFacts(name="uni", unit_price=1 / HOUR, pricing=pricing)
-    trading = Trading([site], epoch=1_000_000_000.0)
+    trading = CampaignTrader([site], epoch=1_000_000_000.0)
     tasks = [Task(id=str(i), runtime=HOUR) for i in range(jobs)]
     goal = Goal(deadline=hours * HOUR)
-    return Economy(tasks, [site], goal, "adaptive", trading=trading)
+    return EconomyScheduler(tasks, [site], goal, "adaptive", trading=trading)
 
 
 def test_what_was_booked_goes_back_when_the_deadline_comes_nearer() -> None:
@@ -225,7 +231,7 @@ def test_an_owner_keeps_a_booked_processor_for_who_booked_it() -> None:
     site = SiteFacts(
         name="uni", unit_price=1.0, pricing=Pricing(1.0, (Advance(steps=((60.0, 0.5),)),))
     )
-    trading = Trading([site], epoch=1_000_000_000.0)
+    trading = CampaignTrader([site], epoch=1_000_000_000.0)
     booked = trading.buy(site, 100.0, 0.0, math.inf, ahead=60.0)
     assert isinstance(booked, Agreement)
     assert (booked.start, booked.unit_price) == (1_000_000_060.0, 0.5)
@@ -260,7 +266,7 @@ def test_prices_are_known_from_now_on_without_a_gap(hours: int, periods: int) ->
     site = SiteFacts(name="uni", unit_price=1.0, pricing=calendar(hours))
     midnight = 86_400.0 * 11_000
 
-    told = Trading([site], epoch=midnight).ahead(site, 600.0, 100.0)
+    told = CampaignTrader([site], epoch=midnight).ahead(site, 600.0, 100.0)
 
     length = hours * HOUR
     begins = [0.0, *(length * i - 600.0 for i in range(1, periods))]
@@ -273,7 +279,7 @@ def test_prices_are_known_from_now_on_without_a_gap(hours: int, periods: int) ->
 def test_no_more_is_paid_than_the_limit_however_small() -> None:
     """Half a second at 1 SU per second costs 0.5 SU."""
     site = SiteFacts(name="uni", unit_price=1.0, pricing=Pricing(1.0, ()))
-    trading = Trading([site], epoch=1_000_000_000.0)
+    trading = CampaignTrader([site], epoch=1_000_000_000.0)
 
     assert isinstance(trading.buy(site, 0.5, 0.0, 0.4), Refusal)
     assert isinstance(trading.buy(site, 0.5, 0.0, 0.6), Agreement)
@@ -294,14 +300,14 @@ def steps(*counts: int) -> list[SiteFacts]:
 
 
 def test_a_plan_tries_every_combination_of_bookings_where_they_are_few() -> None:
-    ways = ways_ahead(steps(1, 1, 1))
+    ways = advance_start_options(steps(1, 1, 1))
 
     assert sorted(tuple(way.values()) for way in ways) == [*product((0.0, 10.0), repeat=3)]
 
 
 def test_a_plan_books_alike_everywhere_where_combinations_are_many() -> None:
     """Each site at its first step, then at its second; one that has no other stays at its last."""
-    assert ways_ahead(steps(1, 1, 2, 1)) == [
+    assert advance_start_options(steps(1, 1, 2, 1)) == [
         {},
         {"s0": 10.0, "s1": 10.0, "s2": 10.0, "s3": 10.0},
         {"s0": 10.0, "s1": 10.0, "s2": 20.0, "s3": 10.0},
@@ -313,9 +319,11 @@ def test_an_agreement_of_an_earlier_life_holds_its_time() -> None:
     site = SiteFacts(
         name="uni", unit_price=1.0, pricing=Pricing(1.0, (Advance(steps=((60.0, 0.5),)),))
     )
-    first = Trading([site], epoch=1_000_000_000.0).buy(site, 100.0, 0.0, math.inf, ahead=60.0)
+    first = CampaignTrader([site], epoch=1_000_000_000.0).buy(
+        site, 100.0, 0.0, math.inf, ahead=60.0
+    )
     assert isinstance(first, Agreement)
-    again = Trading([site], epoch=1_000_000_000.0)
+    again = CampaignTrader([site], epoch=1_000_000_000.0)
     again.restore("uni", first)
 
     assert isinstance(again.buy(site, 100.0, 0.0, math.inf), Refusal)

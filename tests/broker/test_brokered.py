@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bursar.broker.brokered import Brokered
-from bursar.broker.decisions import DECISION, Decision
+from bursar.broker.brokered_scheduler import BrokeredScheduler
+from bursar.broker.decisions import DECISION, PlacementDecision
+from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.economy import AHEAD
-from bursar.broker.matchmaking.views import Job
-from bursar.broker.moment import Moment
-from bursar.broker.pilots import Pilot
+from bursar.broker.freezable_clock import FreezableClock
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob
+from bursar.broker.pilot_plan import Pilot
 from bursar.broker.site_queue import MOST_FAILURES
-from bursar.broker.supply import Past
 from bursar.cluster.element import ComputingElement
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
@@ -42,7 +42,7 @@ class InTurn:
         self.arrived_: set[int] = set()
         self._turn = 0
 
-    def choose(self, job: Job) -> Any:
+    def choose(self, job: BrokerJob) -> Any:
         if self.error is not None:
             raise self.error
         able = [s for s in self.sites if s.processors >= job.processors and s.name not in self.out]
@@ -51,7 +51,7 @@ class InTurn:
         self._turn += 1
         return _Chosen(able[self._turn % len(able)].name)
 
-    def sent(self, job: Job, site: str) -> None:
+    def sent(self, job: BrokerJob, site: str) -> None:
         assert job.number not in self.in_flight, "matched twice"
         self.in_flight[job.number] = site
 
@@ -126,17 +126,17 @@ class World:
         self.sent: list[tuple[int, str, str]] = []
         self.attempts: dict[int, int] = {}
         elements = {s.name: ComputingElement(s.processors, s.speed) for s in sites}
-        self.supply = Brokered(
+        self.supply = BrokeredScheduler(
             self.workflow,
             sites,
             self.broker,  # type: ignore[arg-type]
             elements,
             choice="in turn",
-            moment=Moment(lambda: self.now),
+            moment=FreezableClock(lambda: self.now),
             haulage=self.carriers,
             retry=retry,
         )
-        past = Past(
+        past = ResumeState(
             ended=frozenset(ended),
             succeeded=frozenset(ended),
             attempts=(),
@@ -158,7 +158,7 @@ class World:
                 self._start(task, pilot)
         for kind, text in self.supply.news():
             if kind == DECISION:
-                self.sent += msgspec.json.decode(text, type=Decision).sent
+                self.sent += msgspec.json.decode(text, type=PlacementDecision).sent
         for name in [n for n in self.held if not self.supply.holds(n)]:
             assert name not in self.running.values(), "a pilot goes back with its job"
             del self.held[name]

@@ -19,9 +19,9 @@ from hypothesis.stateful import (
 )
 from tests.broker.worlds import CLOSE, World
 
-from bursar.broker.economy import Economy
+from bursar.broker.dynamic_scheduler import ResumeState
+from bursar.broker.economy import EconomyScheduler
 from bursar.broker.strategies import Named
-from bursar.broker.supply import Past
 from bursar.model.goal import Goal
 from bursar.model.outcome import Outcome, Status
 from bursar.model.site import SiteFacts
@@ -233,7 +233,7 @@ def test_our_own_keeps_what_it_said_at_the_begin(
     """Jobs of one size that fit at the begin are all done, in time and within the budget."""
     asked = World([2.0] * jobs, sites, goal, "adaptive", changes=changes)
     outlook = asked.economy.outlook(
-        Past(
+        ResumeState(
             ended=frozenset(),
             succeeded=frozenset(),
             attempts=(),
@@ -360,8 +360,8 @@ def test_what_is_out_of_reach_is_refused_where_that_is_asked_for() -> None:
 def test_a_run_is_taken_up_where_it_was() -> None:
     """Ended jobs are not sent again, names go on, and what was learnt is known."""
     tasks = [Task(id=f"t{i}") for i in range(4)]
-    economy = Economy(tasks, [site("s0", 1.0, 4)], Goal(), "adaptive")
-    past = Past(
+    economy = EconomyScheduler(tasks, [site("s0", 1.0, 4)], Goal(), "adaptive")
+    past = ResumeState(
         ended=frozenset({0, 2}),
         succeeded=frozenset({0, 2}),
         attempts=[
@@ -446,12 +446,12 @@ def test_a_resumed_run_whose_first_jobs_were_all_stopped_begins_again(strategy: 
         (Outcome(task=i, attempt=1, status=Status.CANCELLED, start=0.0, end=0.5), f"s{i}")
         for i in range(3)
     ]
-    economy = Economy(
+    economy = EconomyScheduler(
         [Task(id=f"t{i}") for i in range(9)], sites, Goal(deadline=100.0, budget=50.0), strategy
     )
 
     pilots = economy.begin(
-        Past(
+        ResumeState(
             ended=frozenset(),
             succeeded=frozenset(),
             attempts=stopped,

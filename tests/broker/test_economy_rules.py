@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from bursar.api.prospect import NOTHING_YET
-from bursar.broker.adviser import Advice, Situation
-from bursar.broker.economy import AGAIN, Economy
-from bursar.broker.pilots import Pilot
-from bursar.broker.trading import Trading
+from bursar.api.strategy_forecast import NOTHING_YET
+from bursar.broker.adviser import ScheduleAdvice, SchedulingSnapshot
+from bursar.broker.economy import AGAIN, EconomyScheduler
+from bursar.broker.pilot_plan import Pilot
+from bursar.broker.trading import CampaignTrader
 from bursar.market.agreement import Agreement
 from bursar.model.goal import Goal
 from bursar.model.outcome import Outcome, Status
 from bursar.model.pricing import Pricing
-from bursar.model.site import Batch, SiteFacts
+from bursar.model.site import BatchScheduler, SiteFacts
 from bursar.model.task import Task
 from bursar.sites.owners import OwnersBook
 
@@ -27,10 +27,12 @@ PRICED = SiteFacts(name="uni", unit_price=2.0, pricing=Pricing(2.0))
 class Clocked:
     """An economy of jobs of 10 s, with a clock to be set."""
 
-    def __init__(self, jobs: int, site: SiteFacts, trading: Trading | None = None) -> None:
+    def __init__(self, jobs: int, site: SiteFacts, trading: CampaignTrader | None = None) -> None:
         self.now = 0.0
         tasks = [Task(id=str(i), runtime=10.0) for i in range(jobs)]
-        self.economy = Economy(tasks, [site], Goal(deadline=500.0), "cost", trading=trading)
+        self.economy = EconomyScheduler(
+            tasks, [site], Goal(deadline=500.0), "cost", trading=trading
+        )
 
     def begin(self) -> list[Pilot]:
         past = replace(NOTHING_YET, clock=lambda: self.now, epoch=EPOCH)
@@ -57,7 +59,7 @@ def test_an_owner_hears_what_was_paid_for_the_time_that_a_job_ran(
 ) -> None:
     """What an owner has earned with a customer may move his price."""
     told: list[tuple[str, float]] = []
-    trading = Trading([PRICED], epoch=EPOCH)
+    trading = CampaignTrader([PRICED], epoch=EPOCH)
     monkeypatch.setattr(trading, "over", lambda site, _, paid: told.append((site, paid)))
     made = Clocked(1, PRICED, trading)
     made.begin()
@@ -70,9 +72,9 @@ def test_an_owner_whose_processors_others_hold_is_asked_again_soon(tmp_path: Pat
     """Nothing tells a run that another one gives its processor back."""
     path = tmp_path / "owners.json"
     with closing(OwnersBook(path)) as one, closing(OwnersBook(path)) as two:
-        other = Trading([PRICED], epoch=EPOCH, owners=one).buy(PRICED, 100.0, 0.0, math.inf)
+        other = CampaignTrader([PRICED], epoch=EPOCH, owners=one).buy(PRICED, 100.0, 0.0, math.inf)
         assert isinstance(other, Agreement)
-        made = Clocked(1, PRICED, Trading([PRICED], epoch=EPOCH, owners=two))
+        made = Clocked(1, PRICED, CampaignTrader([PRICED], epoch=EPOCH, owners=two))
 
         assert made.begin() == []
         assert made.economy.wake == AGAIN
@@ -86,14 +88,14 @@ def test_money_is_kept_back_for_the_site_that_needs_least_of_it() -> None:
     Where another site needs nothing kept back, the whole budget can go to a job there.
     """
     sites = [
-        SiteFacts(name="cluster", unit_price=1.0, batch=Batch(manager="slurm")),
+        SiteFacts(name="cluster", unit_price=1.0, batch=BatchScheduler(manager="slurm")),
         SiteFacts(name="here", unit_price=1.0),
     ]
     goal = Goal(budget=10.0)
     tasks = [Task(id="a", runtime=10.0)]
 
-    either = Economy(tasks, sites, goal, "cost").outlook(NOTHING_YET)
-    cluster = Economy(tasks, sites[:1], goal, "cost").outlook(NOTHING_YET)
+    either = EconomyScheduler(tasks, sites, goal, "cost").outlook(NOTHING_YET)
+    cluster = EconomyScheduler(tasks, sites[:1], goal, "cost").outlook(NOTHING_YET)
 
     assert either is not None
     assert either.feasible
@@ -109,7 +111,7 @@ def test_advice_holds_until_a_hundredth_of_the_jobs_has_ended(
     asked: list[float] = []
     advise = made.economy._adviser.advise
 
-    def counted(situation: Situation) -> Advice:
+    def counted(situation: SchedulingSnapshot) -> ScheduleAdvice:
         asked.append(made.now)
         return advise(situation)
 

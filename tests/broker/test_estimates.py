@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bursar.broker.estimates import CONFIDENCE, TRUST, Estimates, sizes_of
+from bursar.broker.estimates import CONFIDENCE, TRUST, RuntimeEstimates, sizes_of
 
 SPEEDS = {"near": 1.0, "far": 2.0, "slow": 0.25}
 
@@ -22,9 +22,9 @@ jobs = st.lists(
 Seen = list[tuple[str, float, float, float]]
 
 
-def learnt(seen: Seen, *, known: bool = True) -> Estimates:
+def learnt(seen: Seen, *, known: bool = True) -> RuntimeEstimates:
     """Estimates after jobs that have succeeded."""
-    estimates = Estimates(SPEEDS, known)
+    estimates = RuntimeEstimates(SPEEDS, known)
     for site, size, ran, waited in seen:
         estimates.learn(site, size, ran, ran + waited)
     return estimates
@@ -126,7 +126,7 @@ def test_jobs_without_a_length_are_no_trouble() -> None:
 
 
 def test_nothing_is_known_before_a_job_has_ended() -> None:
-    estimates = Estimates(SPEEDS, known=False)
+    estimates = RuntimeEstimates(SPEEDS, known=False)
     assert not estimates.is_known
     for ask in (estimates.runs, estimates.takes):
         with pytest.raises(ValueError, match="nothing is known"):
@@ -142,7 +142,7 @@ def test_nothing_is_known_before_a_job_has_ended() -> None:
 
 
 def test_what_is_estimated_is_believed_until_a_job_has_ended() -> None:
-    estimates = Estimates(SPEEDS, known=True)
+    estimates = RuntimeEstimates(SPEEDS, known=True)
 
     assert estimates.is_known
     assert [estimates.runs(name) for name in SPEEDS] == [1.0, 0.5, 4.0]
@@ -151,7 +151,7 @@ def test_what_is_estimated_is_believed_until_a_job_has_ended() -> None:
 
 def test_a_site_nobody_tried_is_expected_to_be_off_as_all_others_were() -> None:
     """Jobs were away twice and four times as long as they run: three times as long elsewhere."""
-    estimates = Estimates({"a": 1.0, "b": 1.0, "new": 1.0}, known=True)
+    estimates = RuntimeEstimates({"a": 1.0, "b": 1.0, "new": 1.0}, known=True)
     estimates.learn("a", 10.0, 10.0, 20.0)
     estimates.learn("b", 10.0, 10.0, 40.0)
 
@@ -159,7 +159,7 @@ def test_a_site_nobody_tried_is_expected_to_be_off_as_all_others_were() -> None:
 
 
 def test_failures_are_a_share_of_the_attempts() -> None:
-    estimates = Estimates(SPEEDS, known=True)
+    estimates = RuntimeEstimates(SPEEDS, known=True)
     assert estimates.failures == 0.0
 
     for site in ("near", "near", "far"):
@@ -171,7 +171,7 @@ def test_failures_are_a_share_of_the_attempts() -> None:
 
 def test_a_site_is_broken_where_all_fails_and_there_is_a_better_place() -> None:
     """Until one succeeds there; where all sites fail alike, none is left out."""
-    estimates = Estimates({"near": 1.0, "far": 2.0}, True)
+    estimates = RuntimeEstimates({"near": 1.0, "far": 2.0}, True)
     for _ in range(2):
         estimates.failed("far")
     assert not estimates.is_broken("far")

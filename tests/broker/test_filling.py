@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from bursar.broker.filling import CLASSES, Bay, Filled, Filling, Sizes
+from bursar.broker.packing import CLASSES, JobPacking, JobSizeClasses, PackingResult, ResourcePool
 
 # Values that floats hold exactly, so that the twin's whole numbers are not a matter of rounding.
 bays = st.lists(
     st.builds(
-        Bay,
+        ResourcePool,
         seconds=st.sampled_from([0.5, 1.0, 2.0, 3.0]),
         cost=st.sampled_from([0.0, 1.0, 2.0, 5.0]),
         fixed=st.sampled_from([0.0, 0.0, 6.0]),
@@ -24,9 +24,11 @@ bays = st.lists(
     min_size=1,
     max_size=4,
 )
-mixed = st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), max_size=25).map(Sizes.of)
+mixed = st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), max_size=25).map(JobSizeClasses.of)
 alike = st.builds(
-    lambda size, jobs: Sizes.of([size] * jobs), st.sampled_from([0.5, 1.0, 4.0]), st.integers(1, 12)
+    lambda size, jobs: JobSizeClasses.of([size] * jobs),
+    st.sampled_from([0.5, 1.0, 4.0]),
+    st.integers(1, 12),
 )
 moments = st.one_of(st.just(math.inf), st.integers(0, 60).map(lambda n: n / 2))
 budgets = st.one_of(st.just(math.inf), st.integers(0, 150).map(float))
@@ -35,12 +37,14 @@ PRECISION = 2e-3
 """Of a job's time: what the moments found by bisection may be late."""
 
 
-def price(bay: Bay, size: float) -> float:
+def price(bay: ResourcePool, size: float) -> float:
     """Of one job."""
     return bay.cost * size + bay.fixed
 
 
-def filled_by_hand(places: list[Bay], sizes: Sizes, moment: float) -> list[list[int]]:
+def filled_by_hand(
+    places: list[ResourcePool], sizes: JobSizeClasses, moment: float
+) -> list[list[int]]:
     """Class by class and processor by processor, without a shortcut."""
     mean = sum(s * n for s, n in zip(sizes.size, sizes.count, strict=True)) / max(1, sizes.jobs)
     order = sorted(range(len(places)), key=lambda b: price(places[b], mean))
@@ -59,7 +63,9 @@ def filled_by_hand(places: list[Bay], sizes: Sizes, moment: float) -> list[list[
     return table
 
 
-def cost_by_hand(places: list[Bay], sizes: Sizes, table: list[list[int]]) -> float:
+def cost_by_hand(
+    places: list[ResourcePool], sizes: JobSizeClasses, table: list[list[int]]
+) -> float:
     """Job by job."""
     return sum(
         n * price(bay, size)
@@ -71,9 +77,9 @@ def cost_by_hand(places: list[Bay], sizes: Sizes, table: list[list[int]]) -> flo
 @given(bays, mixed, moments)
 @settings(max_examples=150, deadline=None)
 def test_filling_does_what_loops_over_processors_do(
-    places: list[Bay], sizes: Sizes, moment: float
+    places: list[ResourcePool], sizes: JobSizeClasses, moment: float
 ) -> None:
-    filled = Filling(places, sizes).by(moment)
+    filled = JobPacking(places, sizes).by(moment)
 
     table = filled_by_hand(places, sizes, moment)
     assert filled.given.tolist() == table
@@ -83,13 +89,13 @@ def test_filling_does_what_loops_over_processors_do(
 
 
 @st.composite
-def one_size(draw: st.DrawFn) -> tuple[list[Bay], Sizes, float]:
+def one_size(draw: st.DrawFn) -> tuple[list[ResourcePool], JobSizeClasses, float]:
     """Bays, jobs that are all alike, and their size."""
     sizes = draw(alike)
     return draw(bays), sizes, float(sizes.size[0])
 
 
-def processors(places: list[Bay]) -> list[tuple[Bay, float]]:
+def processors(places: list[ResourcePool]) -> list[tuple[ResourcePool, float]]:
     """Each processor's bay, and when it is free."""
     return [(bay, free) for bay in places for free in bay.free_at]
 
@@ -97,7 +103,7 @@ def processors(places: list[Bay]) -> list[tuple[Bay, float]]:
 @given(one_size(), moments)
 @settings(max_examples=50, deadline=None)
 def test_as_many_jobs_of_one_size_as_can_be_are_done_for_the_least(
-    case: tuple[list[Bay], Sizes, float], moment: float
+    case: tuple[list[ResourcePool], JobSizeClasses, float], moment: float
 ) -> None:
     """
     An integer programme does as many, and none of as many costs less.
@@ -119,14 +125,14 @@ def test_as_many_jobs_of_one_size_as_can_be_are_done_for_the_least(
     )
     jobs = round(sum(solved.x))
 
-    filled = Filling(places, sizes).by(moment)
+    filled = JobPacking(places, sizes).by(moment)
 
     assert filled.given.sum() == jobs
     assert filled.cost == pytest.approx(solved.fun + worth * jobs, abs=1e-5)
 
 
 def earliest_by_programme(
-    places: list[Bay], size: float, jobs: int, budget: float, limit: float
+    places: list[ResourcePool], size: float, jobs: int, budget: float, limit: float
 ) -> float | None:
     """
     The least makespan by an integer programme; None where there is none.
@@ -164,11 +170,11 @@ def earliest_by_programme(
 @given(one_size(), budgets, moments)
 @settings(max_examples=40, deadline=None)
 def test_no_moment_is_earlier_for_jobs_of_one_size(
-    case: tuple[list[Bay], Sizes, float], budget: float, limit: float
+    case: tuple[list[ResourcePool], JobSizeClasses, float], budget: float, limit: float
 ) -> None:
     places, sizes, size = case
 
-    found = Filling(places, sizes).earliest(budget, limit)
+    found = JobPacking(places, sizes).earliest(budget, limit)
 
     best = earliest_by_programme(places, size, sizes.jobs, budget, limit)
     if best is None:
@@ -182,10 +188,10 @@ def test_no_moment_is_earlier_for_jobs_of_one_size(
 @given(bays, mixed, budgets, moments)
 @settings(max_examples=100, deadline=None)
 def test_the_earliest_moment_holds_all_jobs_within_the_budget(
-    places: list[Bay], sizes: Sizes, budget: float, limit: float
+    places: list[ResourcePool], sizes: JobSizeClasses, budget: float, limit: float
 ) -> None:
     """Of several sizes, too."""
-    filling = Filling(places, sizes)
+    filling = JobPacking(places, sizes)
 
     found = filling.earliest(budget, limit)
 
@@ -199,9 +205,9 @@ def test_the_earliest_moment_holds_all_jobs_within_the_budget(
 @given(bays, mixed, budgets, moments)
 @settings(max_examples=150, deadline=None)
 def test_a_budget_is_never_exceeded(
-    places: list[Bay], sizes: Sizes, budget: float, moment: float
+    places: list[ResourcePool], sizes: JobSizeClasses, budget: float, moment: float
 ) -> None:
-    filled = Filling(places, sizes).within(moment, budget)
+    filled = JobPacking(places, sizes).within(moment, budget)
 
     assert filled.cost <= budget + 1e-6
     assert filled.cost == pytest.approx(cost_by_hand(places, sizes, filled.given.tolist()))
@@ -213,7 +219,7 @@ def test_a_budget_is_never_exceeded(
 @given(one_size(), budgets, moments)
 @settings(max_examples=100, deadline=None)
 def test_a_budget_does_as_many_jobs_of_one_size_as_it_can(
-    case: tuple[list[Bay], Sizes, float], budget: float, moment: float
+    case: tuple[list[ResourcePool], JobSizeClasses, float], budget: float, moment: float
 ) -> None:
     """All ways tried out, on two bays."""
     places, sizes, size = case
@@ -232,21 +238,21 @@ def test_a_budget_does_as_many_jobs_of_one_size_as_it_can(
         and sum(n * price(bay, size) for n, bay in zip(way, places, strict=True)) <= budget
     )
 
-    assert Filling(places, sizes).within(moment, budget).given.sum() == most
+    assert JobPacking(places, sizes).within(moment, budget).given.sum() == most
 
 
 @given(one_size(), st.tuples(moments, moments), st.tuples(budgets, budgets))
 @settings(max_examples=100, deadline=None)
 def test_more_time_or_money_never_does_fewer_jobs_of_one_size(
-    case: tuple[list[Bay], Sizes, float],
+    case: tuple[list[ResourcePool], JobSizeClasses, float],
     times: tuple[float, float],
     money: tuple[float, float],
 ) -> None:
     places, sizes, _ = case
-    filling = Filling(places, sizes)
+    filling = JobPacking(places, sizes)
     (soon, late), (little, much) = sorted(times), sorted(money)
 
-    def jobs(filled: Filled) -> int:
+    def jobs(filled: PackingResult) -> int:
         return int(filled.given.sum())
 
     assert jobs(filling.by(soon)) <= jobs(filling.by(late))
@@ -260,10 +266,10 @@ def test_more_time_or_money_never_does_fewer_jobs_of_one_size(
 @given(bays, mixed, moments, st.tuples(budgets, budgets))
 @settings(max_examples=100, deadline=None)
 def test_more_money_never_does_fewer_jobs_of_any_sizes(
-    places: list[Bay], sizes: Sizes, moment: float, money: tuple[float, float]
+    places: list[ResourcePool], sizes: JobSizeClasses, moment: float, money: tuple[float, float]
 ) -> None:
     """More time may, as for any first fit."""
-    filling = Filling(places, sizes)
+    filling = JobPacking(places, sizes)
     little, much = sorted(money)
 
     fewer, more = filling.within(moment, little), filling.within(moment, much)
@@ -274,11 +280,11 @@ def test_more_money_never_does_fewer_jobs_of_any_sizes(
 @given(one_size(), moments, budgets)
 @settings(max_examples=75, deadline=None)
 def test_the_end_of_jobs_of_one_size_is_that_of_the_last(
-    case: tuple[list[Bay], Sizes, float], moment: float, budget: float
+    case: tuple[list[ResourcePool], JobSizeClasses, float], moment: float, budget: float
 ) -> None:
     """Each bay's jobs end one after the other; the end is that of the one it needs last."""
     places, sizes, size = case
-    filling = Filling(places, sizes)
+    filling = JobPacking(places, sizes)
     filled = filling.within(moment, budget)
     expected = 0.0
     for bay, jobs in zip(places, filled.given[0].tolist(), strict=True):
@@ -296,7 +302,9 @@ def test_the_end_of_jobs_of_one_size_is_that_of_the_last(
 
 
 def test_a_job_on_two_idle_processors_ends_when_one_of_them_has_done_it() -> None:
-    filling = Filling([Bay(seconds=10.0, cost=1.0, free_at=(0.0, 0.0))], Sizes.of([1.0] * 5))
+    filling = JobPacking(
+        [ResourcePool(seconds=10.0, cost=1.0, free_at=(0.0, 0.0))], JobSizeClasses.of([1.0] * 5)
+    )
 
     # Ends at 10, 10, 20, 20, 30; the money is for one, and for three.
     assert filling.ends(filling.within(100.0, 1.0)) == pytest.approx(10.0, abs=0.02)
@@ -305,11 +313,11 @@ def test_a_job_on_two_idle_processors_ends_when_one_of_them_has_done_it() -> Non
 
 def test_what_a_job_pays_besides_counts_by_the_size_of_jobs() -> None:
     """At size 10, 10 + 5 * 1 = 15 is more than 1 * 10 + 4 = 14; at size 1 it is less."""
-    dear_start = Bay(seconds=1.0, cost=1.0, fixed=4.0, free_at=(0.0,))
-    dear_time = Bay(seconds=1.0, cost=1.5, fixed=0.0, free_at=(0.0,))
+    dear_start = ResourcePool(seconds=1.0, cost=1.0, fixed=4.0, free_at=(0.0,))
+    dear_time = ResourcePool(seconds=1.0, cost=1.5, fixed=0.0, free_at=(0.0,))
 
-    long = Filling([dear_time, dear_start], Sizes.of([10.0])).by(100.0)
-    short = Filling([dear_time, dear_start], Sizes.of([1.0])).by(100.0)
+    long = JobPacking([dear_time, dear_start], JobSizeClasses.of([10.0])).by(100.0)
+    short = JobPacking([dear_time, dear_start], JobSizeClasses.of([1.0])).by(100.0)
 
     assert (long.given.tolist(), long.cost) == ([[0, 1]], 14.0)
     assert (short.given.tolist(), short.cost) == ([[1, 0]], 1.5)
@@ -317,9 +325,9 @@ def test_what_a_job_pays_besides_counts_by_the_size_of_jobs() -> None:
 
 def test_without_a_deadline_a_slow_bargain_that_ends_is_used_to_its_end() -> None:
     """Not only for as long as the fast processor, whose price never ends, would take."""
-    bargain = Bay(seconds=100.0, cost=1.0, free_at=(0.0,), until=450.0)
-    fast = Bay(seconds=1.0, cost=5.0, free_at=(0.0,))
-    filling = Filling([bargain, fast], Sizes.of([1.0] * 10))
+    bargain = ResourcePool(seconds=100.0, cost=1.0, free_at=(0.0,), until=450.0)
+    fast = ResourcePool(seconds=1.0, cost=5.0, free_at=(0.0,))
+    filling = JobPacking([bargain, fast], JobSizeClasses.of([1.0] * 10))
 
     filled = filling.by(math.inf)
 
@@ -328,12 +336,12 @@ def test_without_a_deadline_a_slow_bargain_that_ends_is_used_to_its_end() -> Non
 
 
 def test_nothing_fits_where_there_is_nothing() -> None:
-    nowhere, nothing = Filling([], Sizes.of([1.0, 1.0])), Sizes.of([])
+    nowhere, nothing = JobPacking([], JobSizeClasses.of([1.0, 1.0])), JobSizeClasses.of([])
 
     assert nowhere.by(10.0).left.tolist() == [2]
     assert nowhere.within(10.0, 5.0).left.tolist() == [2]
     assert nowhere.earliest(math.inf) is None
-    idle = Filling([Bay(seconds=1.0, cost=1.0, free_at=(0.0,))], nothing)
+    idle = JobPacking([ResourcePool(seconds=1.0, cost=1.0, free_at=(0.0,))], nothing)
     assert idle.by(10.0).is_whole
     assert idle.earliest(0.0) == 0.0
     assert idle.ends(idle.by(10.0)) == 0.0
@@ -343,7 +351,7 @@ def test_nothing_fits_where_there_is_nothing() -> None:
 @settings(max_examples=100, deadline=None)
 def test_classes_keep_the_count_and_the_work_and_their_order(sizes: list[float]) -> None:
     """Few sizes stay as they are; of many, classes hold nearly equal numbers of jobs."""
-    classes = Sizes.of(sizes)
+    classes = JobSizeClasses.of(sizes)
 
     assert classes.jobs == len(sizes)
     assert classes.work == pytest.approx(sum(sizes))

@@ -1,7 +1,7 @@
 """Best effort: a task whose time was over asks for more the next time."""
 
-from bursar.broker.justintime import JustInTime
-from bursar.broker.supply import Past
+from bursar.broker.dynamic_scheduler import ResumeState
+from bursar.broker.just_in_time import JustInTimeScheduler
 from bursar.model.outcome import Outcome, Status
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
@@ -11,8 +11,8 @@ from bursar.model.workflow import Workflow
 def test_a_task_that_outlived_its_time_asks_for_twice_as_much() -> None:
     """Otherwise it would be cut and sent again for ever; one that failed asks for the same."""
     site = SiteFacts(name="s")
-    supply = JustInTime(Workflow((Task(id="t"),)), lambda task: (site, 10.0))
-    past = Past(
+    supply = JustInTimeScheduler(Workflow((Task(id="t"),)), lambda task: (site, 10.0))
+    past = ResumeState(
         ended=frozenset(),
         succeeded=frozenset(),
         attempts=(),

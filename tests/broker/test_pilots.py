@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from tests.planning.valid_plans import Instance, instances
 
-from bursar.broker.pilots import Pilot, pilots_of, windows
+from bursar.broker.pilot_plan import Pilot, pilot_windows, plan_pilots
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.slot import Slot
 from bursar.model.task import Task
@@ -27,7 +27,7 @@ def _cost(pilot: Pilot, last: float) -> float:
 def test_pilots_cost_what_the_plan_costs_and_run_each_task_once(instance: Instance) -> None:
     """Slots of every kind, tasks across slots, tasks without duration."""
     plan, workflow, _ = instance
-    pilots = pilots_of(plan, workflow.tasks)
+    pilots = plan_pilots(plan, workflow.tasks)
     by_task = {task: pilot for pilot in pilots if pilot.works for task in pilot.tasks}
 
     assert Counter(t for p in pilots for t in p.tasks) == Counter(p.task for p in plan.placements)
@@ -50,10 +50,10 @@ def test_pilots_cost_what_the_plan_costs_and_run_each_task_once(instance: Instan
 def test_windows_hold_what_pilots_hold(instance: Instance) -> None:
     """At any moment, at every site, what is bought with an end; whole slots among it."""
     plan, workflow, sites = instance
-    pilots = [p for p in pilots_of(plan, workflow.tasks) if math.isfinite(p.duration)]
+    pilots = [p for p in plan_pilots(plan, workflow.tasks) if math.isfinite(p.duration)]
     for site in sites:
         here = [p for p in pilots if p.site == site.name]
-        kept = windows(here)
+        kept = pilot_windows(here)
         moments = sorted({m for p in here for m in (p.start or 0.0, p.end)})
         for begin, end in itertools.pairwise(moments):
             middle = (begin + end) / 2
@@ -83,14 +83,14 @@ def test_tasks_that_follow_at_once_share_a_pilot_of_a_divisible_slot() -> None:
     places = [(0, 0.0, 5.0, (0,)), (1, 5.0, 9.0, (0,)), (2, 10.0, 12.0, (0,)), (3, 0.0, 5.0, (1,))]
     plan = _plan(slot, *places, part=16.0)
 
-    pilots = pilots_of(plan, [Task(id=str(i)) for i in range(4)], before=10)
+    pilots = plan_pilots(plan, [Task(id=str(i)) for i in range(4)], before=10)
 
     assert [(p.name, p.tasks, p.start, p.duration, p.fixed_price) for p in pilots] == [
         ("lease-11", (0, 1), 0.0, 9.0, 7.0),
         ("lease-12", (3,), 0.0, 5.0, 0.0),
         ("lease-13", (2,), 10.0, 2.0, 0.0),
     ]
-    assert windows(pilots) == [(0.0, 5.0, 2), (5.0, 4.0, 1), (10.0, 2.0, 1)]
+    assert pilot_windows(pilots) == [(0.0, 5.0, 2), (5.0, 4.0, 1), (10.0, 2.0, 1)]
 
 
 def test_a_task_across_leased_slots_has_their_processors_and_so_do_tasks_beside_it() -> None:
@@ -116,7 +116,7 @@ def test_a_task_across_leased_slots_has_their_processors_and_so_do_tasks_beside_
     )
     tasks = [Task(id="wide", processors=4), Task(id="beside"), Task(id="alone")]
 
-    pilots = pilots_of(plan, tasks)
+    pilots = plan_pilots(plan, tasks)
 
     assert sorted((p.processors, p.own, p.works, p.tasks) for p in pilots) == [
         (1, 0, True, (1,)),
@@ -141,11 +141,11 @@ def test_a_pilot_that_begins_when_there_is_work_for_it_ends_at_no_known_moment()
     )
 
     assert pilot.end == math.inf
-    assert windows([pilot]) == []
+    assert pilot_windows([pilot]) == []
 
 
 def test_processors_that_were_not_bought_are_refused() -> None:
     slot = Slot(site="s", start=0.0, duration=50.0, processors=1, unit_price=1.0)
 
     with pytest.raises(ValueError, match="task 0 holds processors that were not bought"):
-        pilots_of(_plan(slot, (0, 0.0, 5.0, (1,)), part=5.0), [Task(id="a")])
+        plan_pilots(_plan(slot, (0, 0.0, 5.0, (1,)), part=5.0), [Task(id="a")])

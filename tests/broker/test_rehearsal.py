@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from bursar.api.prospect import NOTHING_YET
-from bursar.broker.economy import Economy
-from bursar.broker.rehearsal import Rehearsal, Rehearsed
+from bursar.api.strategy_forecast import NOTHING_YET
+from bursar.broker.economy import EconomyScheduler
 from bursar.broker.strategies import Named
+from bursar.broker.strategy_simulation import StrategySimulation, StrategySimulationResult
 from bursar.model.goal import Goal
-from bursar.model.site import Background, SiteFacts
+from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.task import Task
 
 SITE = SiteFacts(name="s", processors=1, unit_price=1.0)
@@ -23,13 +23,13 @@ def rehearsed(
     spent: float = 0.0,
     start_up: float | None = None,
     now: float = 0.0,
-) -> Rehearsed:
+) -> StrategySimulationResult:
     """What jobs come to that take what they are said to take."""
     tasks = [Task(id=str(i), runtime=runtime) for i, runtime in enumerate(runtimes)]
     past = replace(NOTHING_YET, spent=lambda: spent, clock=lambda: now)
-    economy = Economy(tasks, [site], goal, strategy)
+    economy = EconomyScheduler(tasks, [site], goal, strategy)
     starts = () if start_up is None else (lambda _: start_up,)
-    found = Rehearsal(economy, goal, past, *starts).run(len(tasks))
+    found = StrategySimulation(economy, goal, past, *starts).run(len(tasks))
     assert found is not None
     return found
 
@@ -42,8 +42,8 @@ def test_jobs_that_follow_one_another_are_paid_for_each_and_for_one_start(strate
     ready = rehearsed(goal, 10.0, 10.0, strategy=strategy)
     starting = rehearsed(goal, 10.0, 10.0, strategy=strategy, start_up=3.0)
 
-    assert ready == Rehearsed(done=2, left=2, finish=20.0, cost=20.0)
-    assert starting == Rehearsed(done=2, left=2, finish=23.0, cost=23.0)
+    assert ready == StrategySimulationResult(done=2, left=2, finish=20.0, cost=20.0)
+    assert starting == StrategySimulationResult(done=2, left=2, finish=23.0, cost=23.0)
     assert ready.meets(replace(goal, budget=20.0))
     assert not starting.meets(replace(goal, budget=20.0))
     assert not starting.meets(Goal(deadline=22.0))
@@ -56,8 +56,8 @@ def test_what_was_paid_before_leaves_so_much_less() -> None:
     both = rehearsed(goal, 10.0, 10.0, spent=25.0, now=7.0)
     one = rehearsed(goal, 10.0, 10.0, spent=35.0, now=7.0)
 
-    assert both == Rehearsed(done=2, left=2, finish=27.0, cost=45.0)
-    assert one == Rehearsed(done=1, left=2, finish=17.0, cost=45.0)
+    assert both == StrategySimulationResult(done=2, left=2, finish=27.0, cost=45.0)
+    assert one == StrategySimulationResult(done=1, left=2, finish=17.0, cost=45.0)
     assert both.meets(goal)
     assert not one.meets(goal)
 
@@ -69,8 +69,8 @@ def test_a_lease_that_ends_before_its_job_is_paid_and_the_job_runs_again() -> No
     A lease of 10 s, of which starting takes 3 s, is lost; the next one is asked for twice as long,
     and given back after 13 s.
     """
-    shared = replace(SITE, background=Background(trace="log.swf"))
+    shared = replace(SITE, background=BackgroundLoad(trace="log.swf"))
 
     found = rehearsed(Goal(deadline=100.0), 10.0, 10.0, site=shared, start_up=3.0)
 
-    assert found == Rehearsed(done=2, left=2, finish=46.0, cost=46.0)
+    assert found == StrategySimulationResult(done=2, left=2, finish=46.0, cost=46.0)

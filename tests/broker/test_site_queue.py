@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bursar.broker.economy import AHEAD, GUESS, MOST_AHEAD
-from bursar.broker.moment import Moment
-from bursar.broker.pilots import Pilot
+from bursar.broker.freezable_clock import FreezableClock
+from bursar.broker.pilot_plan import Pilot
 from bursar.broker.site_queue import SiteQueue
 from bursar.cluster.element import ComputingElement
-from bursar.model.site import Background, SiteFacts
+from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.task import Task
 
 
 def queue_of(processors: int = 2, *, shared: bool = False, speed: float = 1.0) -> SiteQueue:
     """Of a site; its pilots are p1, p2 and so on."""
-    background = Background(trace="log.swf") if shared else None
+    background = BackgroundLoad(trace="log.swf") if shared else None
     facts = SiteFacts(name="s", processors=processors, speed=speed, background=background)
     names = iter(f"p{i}" for i in range(1, 10_000))
     element = ComputingElement(processors, speed)
@@ -198,7 +198,7 @@ def test_what_is_asked_for_a_job(task: Task, shared: bool, stretch: float, secon
 def test_a_moment_stands_still_until_the_outermost_holder_lets_go() -> None:
     times = iter([1.0, 2.0, 3.0, 4.0])
     tick: Callable[[], float] = lambda: next(times)  # noqa: E731
-    moment = Moment(tick)
+    moment = FreezableClock(tick)
 
     assert (moment(), moment.number) == (1.0, None)
     with moment.held():

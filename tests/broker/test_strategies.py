@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 import bursar
 from bursar.api.simulating import simulate
-from bursar.broker.strategies import Named, Resource, Strategy, jobs_for
+from bursar.broker.strategies import Named, Strategy, StrategyResource, allocate_jobs
 from bursar.model.campaign import Campaign, Retry
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.papers.nimrodg import BUDGETS, DEADLINES, campaign, optimum, queues
-from bursar.simulation.world import Chance
+from bursar.simulation.execution_model import ExecutionUncertainty
 
 NAMES: tuple[Strategy, ...] = ("time", "cost", "none", "cost-time", "conservative-time")
 
 resources = st.lists(
     st.builds(
-        Resource,
+        StrategyResource,
         seconds=st.sampled_from([1.0, 2.0, 3.0, 5.0]),
         cost=st.sampled_from([0.0, 1.0, 2.0, 4.0]),
         free_at=st.lists(st.sampled_from([0.0, 0.5, 2.0]), min_size=1, max_size=3).map(tuple),
@@ -36,9 +36,9 @@ limits = st.one_of(st.just(math.inf), st.integers(0, 40).map(float))
 @given(st.sampled_from(NAMES), resources, st.integers(0, 30), limits, limits)
 @settings(max_examples=250, deadline=None)
 def test_no_more_is_given_than_there_is_time_money_and_work_for(
-    name: Strategy, known: list[Resource], jobs: int, time_left: float, money_left: float
+    name: Strategy, known: list[StrategyResource], jobs: int, time_left: float, money_left: float
 ) -> None:
-    given_out = jobs_for(name, known, jobs, time_left, money_left)
+    given_out = allocate_jobs(name, known, jobs, time_left, money_left)
 
     assert len(given_out) == len(known)
     assert 0 <= sum(given_out) <= jobs
@@ -54,10 +54,10 @@ def test_no_more_is_given_than_there_is_time_money_and_work_for(
 @given(resources, st.integers(0, 8), st.integers(0, 12), limits)
 @settings(max_examples=100, deadline=None)
 def test_cost_minimisation_costs_least(
-    known: list[Resource], jobs: int, time_left: int, money_left: float
+    known: list[StrategyResource], jobs: int, time_left: int, money_left: float
 ) -> None:
     """Of all ways to place as many jobs in time; tried out."""
-    given_out = jobs_for("cost", known, jobs, float(time_left), math.inf)
+    given_out = allocate_jobs("cost", known, jobs, float(time_left), math.inf)
 
     room = [sum(max(0, math.floor((time_left - f) / r.seconds)) for f in r.free_at) for r in known]
     assert sum(given_out) == min(jobs, sum(room))
@@ -71,9 +71,11 @@ def test_cost_minimisation_costs_least(
 
 @given(resources, st.integers(0, 12))
 @settings(max_examples=100, deadline=None)
-def test_time_minimisation_without_limits_ends_first(known: list[Resource], jobs: int) -> None:
+def test_time_minimisation_without_limits_ends_first(
+    known: list[StrategyResource], jobs: int
+) -> None:
     """No way to share the jobs among the processors ends earlier."""
-    given_out = jobs_for("time", known, jobs, math.inf, math.inf)
+    given_out = allocate_jobs("time", known, jobs, math.inf, math.inf)
 
     def end(moment: float) -> int:
         return sum(
@@ -94,17 +96,17 @@ def test_time_minimisation_without_limits_ends_first(known: list[Resource], jobs
 
 def test_neither_shares_in_inverse_proportion_to_completion_times() -> None:
     """The paper's own example: 5 seconds gets twice as many as 10."""
-    pair = [Resource(seconds=s, cost=1.0, free_at=(0.0,)) for s in (5.0, 10.0)]
+    pair = [StrategyResource(seconds=s, cost=1.0, free_at=(0.0,)) for s in (5.0, 10.0)]
 
-    assert jobs_for("none", pair, 30, 1e6, 1e6) == [20, 10]
+    assert allocate_jobs("none", pair, 30, 1e6, 1e6) == [20, 10]
 
 
 def test_cost_time_takes_the_time_rule_among_equal_prices() -> None:
     """Where cost minimisation would fill the first one only."""
-    trio = [Resource(seconds=5.0, cost=c, free_at=(0.0,)) for c in (1.0, 1.0, 2.0)]
+    trio = [StrategyResource(seconds=5.0, cost=c, free_at=(0.0,)) for c in (1.0, 1.0, 2.0)]
 
-    assert jobs_for("cost-time", trio, 8, 100.0, 1e6) == [4, 4, 0]
-    assert jobs_for("cost", trio, 8, 100.0, 1e6) == [8, 0, 0]
+    assert allocate_jobs("cost-time", trio, 8, 100.0, 1e6) == [4, 4, 0]
+    assert allocate_jobs("cost", trio, 8, 100.0, 1e6) == [8, 0, 0]
 
 
 def test_a_resource_is_affordable_again_when_a_cheap_job_leaves_just_enough() -> None:
@@ -114,10 +116,12 @@ def test_a_resource_is_affordable_again_when_a_cheap_job_leaves_just_enough() ->
     3 for two jobs leave 1.5 for each, too little for the fast resource; after one job at 1, the
     other may cost 2, and the slow resource would end a second job too late.
     """
-    fast, slow = (Resource(seconds=s, cost=c, free_at=(0.0,)) for s, c in ((1.0, 2.0), (5.0, 1.0)))
+    fast, slow = (
+        StrategyResource(seconds=s, cost=c, free_at=(0.0,)) for s, c in ((1.0, 2.0), (5.0, 1.0))
+    )
 
-    assert jobs_for("time", [fast, slow], 2, 9.0, 3.0) == [1, 1]
-    assert jobs_for("time", [fast, slow], 2, 9.0, 2.9) == [0, 1]
+    assert allocate_jobs("time", [fast, slow], 2, 9.0, 3.0) == [1, 1]
+    assert allocate_jobs("time", [fast, slow], 2, 9.0, 2.9) == [0, 1]
 
 
 @given(
@@ -150,7 +154,7 @@ def test_the_budget_holds_whatever_happens(
         wanted,
         sites,
         strategy=name,
-        chance=Chance(spread=spread, failures=failures, seed=seed),
+        chance=ExecutionUncertainty(spread=spread, failures=failures, seed=seed),
         anyway=True,
     ).to_dict()
 

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from bursar.api.loops import outside_loops
+from bursar.api.loops import run_outside_loop
 from bursar.api.simulator import Simulator
 from bursar.broker.strategies import Strategy
 from bursar.model.campaign import Campaign
@@ -12,8 +12,8 @@ from bursar.model.goal import Goal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.simulation.grid import Grid
-from bursar.simulation.world import Chance
+from bursar.simulation.execution_model import ExecutionUncertainty
+from bursar.simulation.simulated_grid import SimulatedGrid
 
 PRICES = range(10, 30, 2)
 """Currency units per second of the ten queues of the Nimrod/G paper."""
@@ -49,12 +49,12 @@ def share_done(strategy: Strategy, seconds: float, deadline: float, budget: floa
     )
     simulator = Simulator(
         campaign,
-        Grid(sites),
-        Chance(),
+        SimulatedGrid(sites),
+        ExecutionUncertainty(),
         strategy=strategy,
         work=dict.fromkeys(range(JOBS), seconds),
     )
-    summary = outside_loops(lambda: simulator.carry_out(None, {}))
+    summary = run_outside_loop(lambda: simulator.carry_out(None, {}))
     return float(summary["succeeded"] / JOBS)
 
 

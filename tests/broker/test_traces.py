@@ -9,13 +9,13 @@ import pytest
 from tests.broker.worlds import World
 from tests.recording import assert_recorded, pick
 
-from bursar.broker.economy import Economy
-from bursar.broker.pilots import Pilot
+from bursar.broker.economy import EconomyScheduler
+from bursar.broker.pilot_plan import Pilot
 from bursar.broker.strategies import Named
 from bursar.model.campaign import Retry
 from bursar.model.goal import Goal
 from bursar.model.outcome import Status
-from bursar.model.provisioning import Batch
+from bursar.model.provisioning import BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 
@@ -82,7 +82,7 @@ def made(strategy: Named, seed: int) -> tuple[Traced, random.Random]:
             speed=pick(chance, 0.5, 1.0, 2.0),
             unit_price=pick(chance, 0.0, 1.0, 2.0, 5.0),
             fixed_price=pick(chance, 0.0, 0.0, 2.0),
-            batch=Batch(manager="slurm") if seed % 3 == 2 and i == 0 else None,
+            batch=BatchScheduler(manager="slurm") if seed % 3 == 2 and i == 0 else None,
         )
         for i in range(pick(chance, 2, 3))
     ]
@@ -103,7 +103,7 @@ def made(strategy: Named, seed: int) -> tuple[Traced, random.Random]:
         Task(id=f"t{i}", runtime=runtime, wall_limit=pick(chance, None, None, 7.0))
         for i, runtime in enumerate(runtimes)
     ]
-    world.economy = Economy(
+    world.economy = EconomyScheduler(
         tasks,
         sites,
         goal,

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bursar.broker.decisions import DECISION, Decision
-from bursar.broker.economy import AHEAD, MOST_AHEAD, Economy
-from bursar.broker.pilots import Pilot
+from bursar.broker.decisions import DECISION, PlacementDecision
+from bursar.broker.dynamic_scheduler import ResumeState
+from bursar.broker.economy import AHEAD, MOST_AHEAD, EconomyScheduler
+from bursar.broker.pilot_plan import Pilot
 from bursar.broker.strategies import Named, OutOfReach
-from bursar.broker.supply import Past
-from bursar.broker.trading import Period, Trading
+from bursar.broker.trading import CampaignTrader, Period
 from bursar.market.agreement import Agreement, Terms
 from bursar.model.admission import Refusal
 from bursar.model.goal import Goal
@@ -22,7 +22,7 @@ from bursar.model.task import Task
 CLOSE = 1e-6
 
 
-class Bazaar(Trading):
+class Bazaar(CampaignTrader):
     """
     Owners who ask what they like, and sell as long as the buyer says it can pay.
 
@@ -126,13 +126,13 @@ class World:
         self._least_stretch = 1.0
         self._sizes = [1.0 if runtime is None else runtime for runtime in runtimes]
         tasks = [Task(id=f"t{i}", runtime=runtime) for i, runtime in enumerate(runtimes)]
-        self.economy = Economy(
+        self.economy = EconomyScheduler(
             tasks, sites, goal, strategy, trading=self.bazaar, out_of_reach=out_of_reach
         )
 
     def begin(self) -> None:
         """Of the run."""
-        past = Past(
+        past = ResumeState(
             ended=frozenset(),
             succeeded=frozenset(),
             attempts=(),
@@ -271,7 +271,7 @@ class World:
         decisions = []
         for kind, text in self.economy.news():
             if kind == DECISION:
-                decisions.append(msgspec.json.decode(text, type=Decision))
+                decisions.append(msgspec.json.decode(text, type=PlacementDecision))
             else:
                 assert kind == "message"
                 self.said.append(text)

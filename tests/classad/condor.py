@@ -18,7 +18,7 @@ from bursar.classad.functions import FUNCTIONS
 from bursar.classad.operators import BINARY, UNARY
 from bursar.classad.string_lists import SEPARATORS
 from bursar.classad.text import matched, text_of
-from bursar.classad.tree import Element, Literal
+from bursar.classad.tree import Literal, SubscriptOperation
 from bursar.classad.values import MOST
 
 LEAST = -MOST - 1
@@ -60,7 +60,7 @@ def put_in_place(patch: pytest.MonkeyPatch) -> None:
     for name, reduce in _REDUCED.items():
         patch.setitem(FUNCTIONS, name, _of_parts(reduce))
     patch.setattr(functions, "text_of", _text_of)
-    patch.setitem(evaluation._EVALUATORS, Element, _short_index)
+    patch.setitem(evaluation._EVALUATORS, SubscriptOperation, _short_index)
     patch.setattr(evaluation, "_find", _without_inner_my(evaluation._find))
 
 
@@ -139,11 +139,11 @@ def _short_substr(usual: Function) -> Function:
     return apply
 
 
-def _short_index(node: Element, *place: Any) -> Any:
+def _short_index(node: SubscriptOperation, *place: Any) -> Any:
     """Places in lists have 32 bits, too."""
     index = evaluation.value_of(node.index, *place)
     short = Literal(_short(index)) if type(index) is int else node.index
-    return evaluation._element(Element(node.of, short), *place)
+    return evaluation._element(SubscriptOperation(node.of, short), *place)
 
 
 def _short(number: int) -> int:
@@ -151,7 +151,7 @@ def _short(number: int) -> int:
 
 
 def _without_inner_my(usual: Function) -> Function:
-    def find(scope: evaluation.Scope, key: str, state: evaluation.State) -> Any:
+    def find(scope: evaluation.AdScope, key: str, state: evaluation.EvaluationState) -> Any:
         around = scope.parent
         if around is not None and key not in scope.ad.values_by_key:
             if key == "my":

@@ -18,9 +18,9 @@ from tests.forked import ForkedCommand
 from tests.live_files import files_below
 
 from bursar.dispatch.journal import read_journal
-from bursar.provisioning.silence import SILENCE
+from bursar.provisioning.unresponsive import SILENCE
 from bursar.sites.job_watch import LATEST
-from bursar.testgrid.slurm import Cluster
+from bursar.testgrid.slurm import SlurmCluster
 
 CAMPAIGN = """\
 [campaign]
@@ -55,7 +55,7 @@ unit_price = "1 SU/core-hour"
 class Ground:
     """A folder with a campaign and sites, and the session's cluster."""
 
-    def __init__(self, folder: Folder, cluster: Cluster) -> None:
+    def __init__(self, folder: Folder, cluster: SlurmCluster) -> None:
         self.folder = folder
         self.cluster = cluster
 
@@ -118,7 +118,7 @@ def until(what: Callable[[], Any]) -> None:
 
 
 @pytest.fixture
-def ground(folder: Folder, slurm: Cluster) -> Iterator[Ground]:
+def ground(folder: Folder, slurm: SlurmCluster) -> Iterator[Ground]:
     """With a cluster that is as it was, before and after."""
     made = Ground(folder, slurm)
     try:
@@ -183,7 +183,7 @@ def test_no_secret_is_where_others_may_read_it(ground: Ground) -> None:
 
 
 @pytest.fixture
-def usual(folder: Folder, usual_slurm: Cluster) -> Iterator[Ground]:
+def usual(folder: Folder, usual_slurm: SlurmCluster) -> Iterator[Ground]:
     """With a cluster by Slurm's own times, whose nodes are all there before and after."""
     made = Ground(folder, usual_slurm)
     try:

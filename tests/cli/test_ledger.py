@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from bursar.cli.ledger import register
-from bursar.dispatch.journal import Journal, read_journal
+from bursar.dispatch.journal import RunJournal, read_journal
 from bursar.market.book import Book, read_book
 from bursar.market.ledger import Ledger
 from bursar.model.errors import BudgetStop, BursarError, InputError
@@ -248,12 +248,12 @@ def test_a_run_that_has_not_ended_is_not_charged(desk: Desk, ran: RunFolder) -> 
     info = ran.read_info()
     info.state = "running"
     ran.write_info(info)
-    with closing(Journal(ran.journal_file)):
+    with closing(RunJournal(ran.journal_file)):
         desk.refuses(*words, match='run "three" has not ended: it is running')
     whole = read_journal(ran.journal_file)
     for suffix in ("", ".head"):
         Path(f"{ran.journal_file}{suffix}").unlink()
-    with closing(Journal(ran.journal_file)) as cut:
+    with closing(RunJournal(ran.journal_file)) as cut:
         cut.commit(whole.records, whole.transfers[:2], whole.events)
     assert len(whole.transfers) > 2
     desk.refuses(*words, match="was cut off with money set aside")

@@ -13,7 +13,7 @@ from tests.replicas.servers import a_web
 from bursar.model.replica import Replica
 from bursar.replicas.catalogue import Catalogue
 from bursar.replicas.copying import read_content
-from bursar.replicas.failing import Stop
+from bursar.replicas.failures import CancellationToken
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 SITES = """\
@@ -163,7 +163,7 @@ def test_what_is_wrong_is_said_in_one_line(
         for name, data in (("a", b"hello\n"), ("big", bytes(2000))):
             path = folder.path / name
             path.write_bytes(data)
-            content = read_content(str(path), stop=Stop())
+            content = read_content(str(path), stop=CancellationToken())
             catalogue.register(
                 Replica(
                     name=name,

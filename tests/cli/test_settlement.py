@@ -18,11 +18,11 @@ from benchmarks.settlement import (
 )
 
 from bursar.provisioning.accounting import agree
-from bursar.testgrid.slurm import Cluster
+from bursar.testgrid.slurm import SlurmCluster
 
 
 @pytest.fixture
-def scenes(slurm: Cluster, tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+def scenes(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Callable[..., Scene]]:
     """Makes runs on the session's cluster, and leaves nothing of them there."""
     made: list[Scene] = []
 

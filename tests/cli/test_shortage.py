@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bursar.cli import main as command
-from bursar.memory import LEAST, PER_THREAD, check_address_space, is_shortage
+from bursar.memory import LEAST, PER_THREAD, check_address_space, is_resource_shortage
 from bursar.model.errors import InputError
 
 CAMPAIGN = """
@@ -103,4 +103,4 @@ def test_a_shortage_anywhere_ends_a_command_with_one_line(
     assert ended.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bursar: no more memory, threads or processes are to be had: ")
-    assert not is_shortage(RuntimeError("something else"))
+    assert not is_resource_shortage(RuntimeError("something else"))

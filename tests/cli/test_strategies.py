@@ -11,7 +11,7 @@ import pytest
 from tests.cli.test_json import documented, keys_of
 from tests.cli.test_run import check_money
 
-from bursar.broker.decisions import DECISION, Decision
+from bursar.broker.decisions import DECISION, PlacementDecision
 from bursar.dispatch.journal import read_journal
 
 SWEEP = """\
@@ -56,7 +56,9 @@ def sent(run: Path) -> list[tuple[int, str]]:
     import msgspec
 
     events = read_journal(run / "journal.sqlite").events
-    decisions = [msgspec.json.decode(e.text, type=Decision) for e in events if e.kind == DECISION]
+    decisions = [
+        msgspec.json.decode(e.text, type=PlacementDecision) for e in events if e.kind == DECISION
+    ]
     return [(task, site) for decision in decisions for task, site, _ in decision.sent]
 
 

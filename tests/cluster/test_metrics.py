@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.cluster.metrics import bounded_slowdowns, measure, processors_busy, queue_length
-from bursar.cluster.simulation import Result, simulate
+from bursar.cluster.simulation import SimulatedSchedule, simulate
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
 
@@ -95,8 +95,8 @@ def test_actual_estimates_are_the_run_times() -> None:
     """Then nothing is killed, and the backfilling knows the truth."""
     trace = trace_of([(0, 10, 2, 4), (1, 5, 50, 4)])
 
-    user: Result = simulate(trace, processors=4, policy="easy")
-    actual: Result = simulate(trace, processors=4, policy="easy", estimates="actual")
+    user: SimulatedSchedule = simulate(trace, processors=4, policy="easy")
+    actual: SimulatedSchedule = simulate(trace, processors=4, policy="easy", estimates="actual")
 
     assert user.finish.tolist() == [2.0, 7.0]
     assert user.killed.tolist() == [True, False]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bursar.cluster.machine import Machine
-from bursar.cluster.simulation import Result, simulate
+from bursar.cluster.simulation import SimulatedSchedule, simulate
 from bursar.formats.swf import read_swf
 from bursar.model.trace import Trace
 
@@ -56,7 +56,7 @@ def test_every_hand_made_case_ends_as_expected(data: Path) -> None:
     assert checked > 60
 
 
-def bounded_slowdown(trace: Trace, result: Result, tau: float = 10.0) -> float:
+def bounded_slowdown(trace: Trace, result: SimulatedSchedule, tau: float = 10.0) -> float:
     """Mean over the jobs of max(1, response / max(run, tau))."""
     run = result.finish - result.start
     response = result.finish - trace.submit

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bursar.dispatch.credential import SILENCE
-from bursar.dispatch.guard import Guard, Unlimited
-from bursar.dispatch.journal import Journal, JournalState
+from bursar.dispatch.journal import JournalState, RunJournal
 from bursar.dispatch.launch import Endpoint, LocalWorkers
-from bursar.dispatch.server import Dispatcher, Folders
+from bursar.dispatch.server import Dispatcher, RunPaths
+from bursar.dispatch.spending_guard import SpendingGuard, UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome
 from bursar.model.task import Task
@@ -26,7 +26,7 @@ class Room:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run = f"test-{os.getpid()}-{path.name}"
-        self.folders = Folders(
+        self.folders = RunPaths(
             root=path / "campaign", files=path / "files", work=path / "work", logs=path / "logs"
         )
         for folder in (path / "campaign", path / "files", path / "work", path / "logs"):
@@ -37,14 +37,14 @@ class Room:
 
     def open(self) -> None:
         """Takes the journal, as a process that carries out the run does."""
-        self.journal = Journal(self.path / "journal.sqlite")
+        self.journal = RunJournal(self.path / "journal.sqlite")
 
     def dispatcher(
         self,
         tasks: Sequence[Task],
         parents: Sequence[Sequence[int]] | None = None,
         *,
-        guard: Guard | None = None,
+        guard: SpendingGuard | None = None,
         retry: Retry = AT_ONCE,
         past: Sequence[Outcome] = (),
         silence: float = SILENCE,
@@ -54,7 +54,7 @@ class Room:
             tasks,
             parents,
             journal=self.journal,
-            guard=guard or Unlimited(),
+            guard=guard or UnlimitedSpending(),
             retry=retry,
             folders=self.folders,
             run=self.run,
@@ -88,7 +88,7 @@ class Room:
         parents: Sequence[Sequence[int]] | None = None,
         *,
         processors: int = 2,
-        guard: Guard | None = None,
+        guard: SpendingGuard | None = None,
         retry: Retry = AT_ONCE,
         past: Sequence[Outcome] = (),
         meanwhile: Callable[[Dispatcher, LocalWorkers], Awaitable[None]] | None = None,

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from tests.dispatch.conftest import Room
 
-from bursar.dispatch.clock import epoch_of
 from bursar.dispatch.credential import PilotTerms
+from bursar.dispatch.journal_time import epoch_of
 from bursar.dispatch.tls import make_certificate
 from bursar.model.site import SiteFacts
-from bursar.service.config import Selling, ServiceConfig
-from bursar.service.house import House
+from bursar.service.config import MarketSettings, ServiceConfig
+from bursar.service.execution_service import ExecutionService
 from bursar.service.identity_file import load_identity
 from bursar.service.real_disk import RealDisk
-from bursar.service.sites import sites_of
+from bursar.service.site_provider import make_site_provider
 
 
 async def listen_for_workers_of_a_service(folder: Path) -> None:
@@ -32,17 +32,17 @@ async def listen_for_workers_of_a_service(folder: Path) -> None:
         name="here",
         folder=folder,
         site=SiteFacts(name="here", kind="local", processors=1),
-        selling=Selling(must_buy=True),  # starts no workers of its own
+        selling=MarketSettings(must_buy=True),  # starts no workers of its own
     )
     disk = RealDisk(folder / "journal")
     identity = await load_identity(disk, os.urandom)
-    house = House(
+    house = ExecutionService(
         config,
         identity=identity,
         disk=disk,
         clock=lambda: epoch + loop.time(),
         entropy=os.urandom,
-        sites=sites_of(config, identity, lambda line: None),
+        sites=make_site_provider(config, identity, lambda line: None),
         address=("127.0.0.1", 0),
     )
     await house.open()

@@ -9,22 +9,22 @@ from typing import Any
 
 import msgspec
 
-from bursar.dispatch.settings import Settings
 from bursar.dispatch.wire import (
     MAX_PIECE,
-    Frames,
+    FrameDecoder,
     FromServer,
     FromWorker,
-    Goodbye,
     Hello,
-    Job,
-    Recorded,
-    Results,
-    Returned,
+    JobAssignment,
+    LeaveRequest,
+    OutcomeAck,
+    OutcomeReport,
+    ReturnedJobs,
     Welcome,
-    Work,
+    WireJob,
     frame,
 )
+from bursar.dispatch.worker_settings import WorkerSettings
 from bursar.model.outcome import Outcome
 from bursar.model.step import Shell
 
@@ -56,11 +56,11 @@ class Server:
         self.hellos: list[Hello] = []
         self.heard: list[Outcome] = []
         self.results: dict[int, Outcome] = {}
-        self.goodbyes: list[Goodbye] = []
+        self.goodbyes: list[LeaveRequest] = []
         self.returned: list[list[tuple[int, int]]] = []
         self.gives_again = True
-        self._given: dict[tuple[int, int], Job] = {}
-        self._again: list[Job] = []
+        self._given: dict[tuple[int, int], WireJob] = {}
+        self._again: list[WireJob] = []
         self.cut_after: Callable[[], int] | None = None  # frames
         self.on_hello: Callable[[Hello], None] = lambda hello: None
         self.on_results: Callable[[], None] = lambda: None
@@ -92,13 +92,13 @@ class Server:
         assert self.writer is not None
         self.writer.write(b"".join(frame(message) for message in messages))
 
-    def give(self, *jobs: Job) -> None:
+    def give(self, *jobs: WireJob) -> None:
         """Work to do."""
         self._given |= {(job.task, job.attempt): job for job in jobs}
-        self.say(Work([msgspec.Raw(msgspec.msgpack.encode(job)) for job in jobs]))
+        self.say(JobAssignment([msgspec.Raw(msgspec.msgpack.encode(job)) for job in jobs]))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        frames, decoder = Frames(), msgspec.msgpack.Decoder(FromWorker)
+        frames, decoder = FrameDecoder(), msgspec.msgpack.Decoder(FromWorker)
         left = self.cut_after() if self.cut_after else -1
         while data := await self._read(reader):
             for body in frames.feed(data):
@@ -126,28 +126,28 @@ class Server:
                     Welcome("test-run", folder, *names, 65536, self.outlives, self.largest_value)
                 )
                 self.on_hello(message)
-            case Results(outcomes):
+            case OutcomeReport(outcomes):
                 for outcome in outcomes:
                     self.heard.append(outcome)
                     self.results.setdefault(outcome.task, outcome)
                 if self.records:
-                    writer.write(frame(Recorded(len(outcomes))))
+                    writer.write(frame(OutcomeAck(len(outcomes))))
                 if self._again:
                     self.give(*self._again)
                     self._again.clear()
                 self.on_results()
-            case Goodbye():
+            case LeaveRequest():
                 self.goodbyes.append(message)
-            case Returned(jobs):
+            case ReturnedJobs(jobs):
                 self.returned.append(jobs)
                 if self.gives_again:  # in the order they had
                     self._again[:0] = [self._given[which] for which in reversed(jobs)]
 
 
-def job(task: int, line: str = "true", **more: Any) -> Job:
+def job(task: int, line: str = "true", **more: Any) -> WireJob:
     """A task of one line for a shell."""
     given = {"attempt": 1, "processors": 1, "limit": 0.0, "folder": f"t{task}", **more}
-    return Job(**{"task": task, "steps": (Shell(line),), **given})
+    return WireJob(**{"task": task, "steps": (Shell(line),), **given})
 
 
 @asynccontextmanager
@@ -159,7 +159,7 @@ async def working(
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "bursar.dispatch.worker", stdin=asyncio.subprocess.PIPE
     )
-    settings = Settings(
+    settings = WorkerSettings(
         host="127.0.0.1",
         port=server.port,
         token="secret",

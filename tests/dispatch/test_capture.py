@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bursar.dispatch.capture import Captures
+from bursar.dispatch.output_capture import OutputCapturePool
 
 LIMIT = 1000
 
@@ -21,7 +21,7 @@ def write(fd: int, data: bytes) -> None:
 
 def test_short_and_long_streams_come_out_whole(tmp_path: Path) -> None:
     """At the limit in memory, past it in the file, and the next use starts empty."""
-    captures = Captures(LIMIT)
+    captures = OutputCapturePool(LIMIT)
     capture = captures.open(str(tmp_path))
 
     for size in (0, 1, LIMIT):
@@ -41,7 +41,7 @@ def test_short_and_long_streams_come_out_whole(tmp_path: Path) -> None:
 
 def test_more_than_a_pipe_holds_is_drained_on_the_way(tmp_path: Path) -> None:
     """Draining never waits, and takes at most a share before others have their turn."""
-    captures = Captures(LIMIT)
+    captures = OutputCapturePool(LIMIT)
     capture = captures.open(str(tmp_path))
     data = os.urandom(1 << 20) * 5
     writer = threading.Thread(target=write, args=(capture.writer, data))
@@ -64,7 +64,7 @@ def test_a_file_system_without_nameless_files_will_do(tmp_path: Path, monkeypatc
         return real(path, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", refuse)
-    captures = Captures(LIMIT)
+    captures = OutputCapturePool(LIMIT)
     capture = captures.open(str(tmp_path))
     write(capture.writer, b"y" * 5000)
 
@@ -75,7 +75,7 @@ def test_a_file_system_without_nameless_files_will_do(tmp_path: Path, monkeypatc
 def test_a_stream_that_cannot_be_kept_says_so_once(tmp_path: Path) -> None:
     """The task's outcome tells; the next task's stream is whole again."""
     folder = tmp_path / "logs"
-    captures = Captures(LIMIT)
+    captures = OutputCapturePool(LIMIT)
     capture = captures.open(str(folder))
     write(capture.writer, b"y" * 5000)
 

@@ -10,7 +10,7 @@ import pytest
 
 from bursar.dispatch.accounts import environment_of, find_account
 from bursar.dispatch.confinement import ControlGroups, open_control_groups
-from bursar.dispatch.limits import LEAST_FILES, LEAST_MEMORY, ResourceLimits
+from bursar.dispatch.resource_limits import LEAST_FILES, LEAST_MEMORY, ResourceLimits
 from bursar.model.errors import SiteError
 
 
@@ -18,7 +18,7 @@ def limits_of(limits: ResourceLimits, names: list[str]) -> list[str]:
     """What a process that holds itself to them says of itself."""
     which = ", ".join(f"r.getrlimit(r.{name})" for name in names)
     program = (
-        "import resource as r, sys, msgspec; from bursar.dispatch.limits import ResourceLimits;"
+        "import resource as r, sys, msgspec; from bursar.dispatch.resource_limits import ResourceLimits;"
         "msgspec.json.decode(sys.argv[1], type=ResourceLimits).impose();"
         f"print(*({which},), sep=';')"
     )

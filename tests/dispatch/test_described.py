@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.dispatch.described import (
+from bursar.dispatch.call_results import (
     BUILT_IN,
     ValueRefusedError,
     described_error,

@@ -16,26 +16,26 @@ import cloudpickle
 import msgspec
 import pytest
 
-from bursar.dispatch import entrance as entrance_module
 from bursar.dispatch import server as server_module
-from bursar.dispatch.callee import encode_call
+from bursar.dispatch import worker_listener as entrance_module
 from bursar.dispatch.credential import Credential, PilotTerms, decode_credential
-from bursar.dispatch.entrance import _interface
-from bursar.dispatch.line import SecureLine
+from bursar.dispatch.dispatcher_connection import TlsDispatcherConnection
+from bursar.dispatch.python_calls import encode_call
 from bursar.dispatch.server import Dispatcher
-from bursar.dispatch.settings import Settings
 from bursar.dispatch.tls import client_context, make_certificate
 from bursar.dispatch.wire import (
-    Frames,
+    FrameDecoder,
     FromServer,
-    Goodbye,
     Hello,
-    Leave,
-    Results,
+    JobAssignment,
+    LeaveOrder,
+    LeaveRequest,
+    OutcomeReport,
     Welcome,
-    Work,
     frame,
 )
+from bursar.dispatch.worker_listener import _interface
+from bursar.dispatch.worker_settings import WorkerSettings
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Shell
@@ -81,7 +81,7 @@ class Client:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self._frames = Frames()
+        self._frames = FrameDecoder()
         self._heard: list[FromServer] = []
 
     @classmethod
@@ -119,7 +119,7 @@ class Client:
 
 def worker_process(credential: Credential, name: str = "node", **more: Any) -> Any:
     """A worker that comes through the door."""
-    settings = Settings(
+    settings = WorkerSettings(
         host=credential.host,
         port=credential.port,
         token=credential.token,
@@ -271,10 +271,10 @@ def test_whoever_is_not_wanted_any_more_is_told_to_leave(room: Any) -> None:
             dispatcher.door.revoke("lease-1")
             dispatcher.door.revoke("nobody's")
             dispatcher.submit(Task(id="t"))
-            assert await there.hear() == Leave()
+            assert await there.hear() == LeaveOrder()
             assert await there.hear() is None
             late.say(hello(credential, worker="far-lease-1-late"))
-            assert await late.hear() == Leave()
+            assert await late.hear() == LeaveOrder()
             assert await late.hear() is None
             guess = await Client.to(credential)
             guess.say(hello(credential, token="a guess"))
@@ -339,8 +339,8 @@ def test_a_worker_that_takes_leave_is_missing_but_not_silent(
             client = await Client.to(credential)
             client.say(hello(credential))
             assert isinstance(await client.hear(), Welcome)
-            client.say(Goodbye(must=must))
-            assert await client.hear() == Leave()
+            client.say(LeaveRequest(must=must))
+            assert await client.hear() == LeaveOrder()
             await client.close()
             await until(lambda: dispatcher.leases()["lease-1"].ready == 0)
             load = dispatcher.leases()["lease-1"]
@@ -455,7 +455,11 @@ def test_nobody_but_the_one_with_the_certificate_is_taken_for_the_dispatcher(roo
             other, _key = make_certificate()
             with pytest.raises(ssl.SSLError, match="certificate verify failed"):
                 await asyncio.to_thread(
-                    SecureLine, credential.host, credential.port, other, credential.silence
+                    TlsDispatcherConnection,
+                    credential.host,
+                    credential.port,
+                    other,
+                    credential.silence,
                 )
 
     asyncio.run(knock())
@@ -493,7 +497,11 @@ def test_a_silent_network_is_noticed_by_the_system(room: Any) -> None:
     async def look() -> None:
         async with open_to(room) as (dispatcher, credential):
             line = await asyncio.to_thread(
-                SecureLine, credential.host, credential.port, credential.certificate, 15.0
+                TlsDispatcherConnection,
+                credential.host,
+                credential.port,
+                credential.certificate,
+                15.0,
             )
             line.send(bytearray(frame(hello(credential))))
             async with asyncio.timeout(20):
@@ -586,7 +594,7 @@ def test_nobody_leaves_with_a_task(room: Any) -> None:
                 assert isinstance(await client.hear(), Welcome)
                 delay = dice.choice([0, 0, 1, 1, 2, 3, 5])
                 if dice.random() < 0.5:
-                    client.say(Goodbye(must=False))
+                    client.say(LeaveRequest(must=False))
                     for _ in range(delay):
                         await asyncio.sleep(0)
                     task = dispatcher.submit(Task(id=f"t{number}"))
@@ -594,13 +602,13 @@ def test_nobody_leaves_with_a_task(room: Any) -> None:
                     task = dispatcher.submit(Task(id=f"t{number}"))
                     for _ in range(delay):
                         await asyncio.sleep(0)
-                    client.say(Goodbye(must=False))
+                    client.say(LeaveRequest(must=False))
                 heard = await client.hear()
-                if isinstance(heard, Work):
+                if isinstance(heard, JobAssignment):
                     worked += 1
                     assert dispatcher.busy_leases() == {"lease-1"}
                 else:
-                    assert heard == Leave()
+                    assert heard == LeaveOrder()
                     assert dispatcher.busy_leases() == set()
                     assert dispatcher.demand().tasks == 1
                 dispatcher.cancel(task)
@@ -626,16 +634,16 @@ def test_who_must_go_gets_nothing_more(room: Any) -> None:
             client = await Client.to(credential)
             client.say(hello(credential))
             assert isinstance(await client.hear(), Welcome)
-            assert isinstance(await client.hear(), Work)
-            client.say(Goodbye(must=True))
+            assert isinstance(await client.hear(), JobAssignment)
+            client.say(LeaveRequest(must=True))
             async with asyncio.timeout(20):
                 while next(iter(dispatcher._connections.values())).leaving is False:
                     await asyncio.sleep(0.005)
             dispatcher.submit(Task(id="b"))
             (connection,) = dispatcher._connections.values()
             (task,) = connection.claimed
-            client.say(Results([Outcome(task=task, attempt=1, status=Status.CANCELLED)]))
-            assert await client.hear() == Leave()
+            client.say(OutcomeReport([Outcome(task=task, attempt=1, status=Status.CANCELLED)]))
+            assert await client.hear() == LeaveOrder()
             assert dispatcher.demand().tasks == 2
             await client.close()
 
@@ -654,7 +662,7 @@ def test_a_worker_that_stands_still_holds_nobody_up(room: Any, monkeypatch: Any,
             client = await Client.to(credential)
             client.say(hello(credential))
             assert isinstance(await client.hear(), Welcome)
-            assert isinstance(await client.hear(), Work)
+            assert isinstance(await client.hear(), JobAssignment)
             async with asyncio.timeout(20):
                 if how == "vacate":
                     await dispatcher.vacate("lease-1", "its time is over")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bursar.dispatch.enclosed import DEEPEST, InstanceFiles, open_folder, parts_of
+from bursar.dispatch.confined_files import DEEPEST, ConfinedFiles, open_folder, parts_of
 from bursar.dispatch.staging import StagingError
 
 SECRET = "what nobody else may read"
@@ -25,9 +25,9 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "h"
 
 
-def files_of(home: Path) -> InstanceFiles:
+def files_of(home: Path) -> ConfinedFiles:
     """Its files."""
-    return InstanceFiles(str(home / "files"))
+    return ConfinedFiles(str(home / "files"))
 
 
 def texts(folder: Path) -> str:
@@ -217,7 +217,7 @@ def test_whatever_the_tree_nothing_gets_in_or_out(
     (outside / "secret").write_text(SECRET)
     for where, path, kind, target in entries:
         build(base / "h" / where, path, kind, target.replace("OUT", str(outside)))
-    files, work = InstanceFiles(str(base / "h" / "files")), str(base / "h" / "work")
+    files, work = ConfinedFiles(str(base / "h" / "files")), str(base / "h" / "work")
 
     for use in (
         lambda: files.stage_in(work, name),

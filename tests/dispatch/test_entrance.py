@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bursar.dispatch import entrance as entrance_module
-from bursar.dispatch.entrance import Entrance, Visit
+from bursar.dispatch import worker_listener as entrance_module
 from bursar.dispatch.tls import client_context, make_certificate, server_context
+from bursar.dispatch.worker_listener import AcceptedConnection, WorkerListener
 
 CERTIFICATE, KEY = make_certificate()
 
 
-class Greeted(Visit):
+class Greeted(AcceptedConnection):
     """Is known, and says so, once it has said anything."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ async def entrance(
     monkeypatch.setattr(entrance_module, "MOST_STRANGERS", most)
     monkeypatch.setattr(entrance_module, "SILENT", silent)
     monkeypatch.setattr(entrance_module, "HANDSHAKE", 1000.0)
-    made = Entrance(Greeted, 30.0)
+    made = WorkerListener(Greeted, 30.0)
     _, port = made.open("127.0.0.1", lambda: server_context(CERTIFICATE, KEY))
     try:
         async with asyncio.timeout(60):

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bursar.dispatch.launch import LocalWorkers, shares
+from bursar.dispatch.launch import LocalWorkers, split_processors
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.dispatch.server import Dispatcher
 from bursar.model.outcome import Status
@@ -79,10 +79,10 @@ RUNNER = textwrap.dedent(
     import asyncio, sys
     from pathlib import Path
 
-    from bursar.dispatch.guard import Unlimited
-    from bursar.dispatch.journal import Journal
+    from bursar.dispatch.spending_guard import UnlimitedSpending
+    from bursar.dispatch.journal import RunJournal
     from bursar.dispatch.launch import Endpoint, LocalWorkers
-    from bursar.dispatch.server import Dispatcher, Folders
+    from bursar.dispatch.server import Dispatcher, RunPaths
     from bursar.model.campaign import Retry
     from bursar.model.step import Shell
     from bursar.model.task import Task
@@ -90,12 +90,12 @@ RUNNER = textwrap.dedent(
     room = Path(sys.argv[1])
 
     async def main():
-        journal = Journal(room / "journal.sqlite")
+        journal = RunJournal(room / "journal.sqlite")
         line = f"echo $BURSAR_TASK >> {room}/ran; sleep 0.01; exit 0"
         tasks = [Task(id=f"t{i}", steps=(Shell(line),)) for i in range(200)]
         dispatcher = Dispatcher(
-            tasks, journal=journal, guard=Unlimited(), retry=Retry(), run=sys.argv[2],
-            folders=Folders(root=room / "campaign", files=room / "files",
+            tasks, journal=journal, guard=UnlimitedSpending(), retry=Retry(), run=sys.argv[2],
+            folders=RunPaths(root=room / "campaign", files=room / "files",
                             work=room / "work", logs=room / "logs"),
             past=journal.load().attempts,
         )
@@ -164,10 +164,10 @@ def test_workers_share_the_processors() -> None:
     """
     One worker has all where a task needs several; else they are spread evenly.
     """
-    assert shares(8, rigid=True) == [8]
-    assert shares(3, rigid=False) == [1, 1, 1]
-    assert shares(35, rigid=False) == [3] * 3 + [2] * 13
-    assert sum(shares(1000, rigid=False)) == 1000
+    assert split_processors(8, rigid=True) == [8]
+    assert split_processors(3, rigid=False) == [1, 1, 1]
+    assert split_processors(35, rigid=False) == [3] * 3 + [2] * 13
+    assert sum(split_processors(1000, rigid=False)) == 1000
 
 
 def test_what_is_noted_while_the_dispatcher_closes_is_journalled(room: Any) -> None:

@@ -15,7 +15,7 @@ from tests.dispatch.few_words import Server, job, working
 import bursar
 from bursar.dispatch.launch import LocalWorkers
 from bursar.dispatch.server import Dispatcher
-from bursar.dispatch.wire import GiveBack, Leave
+from bursar.dispatch.wire import JobRecall, LeaveOrder
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Status
 from bursar.model.step import Shell
@@ -65,7 +65,7 @@ def test_a_worker_answers_although_it_has_nothing_to_return(tmp_path: Path, unti
         server = Server(tmp_path, 0.0)
         async with working(server):
             await until(lambda: bool(server.hellos))
-            server.say(GiveBack(7))
+            server.say(JobRecall(7))
             await until(lambda: bool(server.returned))
             assert server.returned == [[]]
 
@@ -96,7 +96,7 @@ def test_each_job_is_begun_or_returned_and_never_both(
                 given += more
                 for _ in range(chance.randint(0, 3)):
                     await asyncio.sleep(chance.uniform(0, 0.01))
-                    server.say(GiveBack(chance.randint(1, 10)))
+                    server.say(JobRecall(chance.randint(1, 10)))
                     asked += 1
             returned: set[int] = set()
 
@@ -106,7 +106,7 @@ def test_each_job_is_begun_or_returned_and_never_both(
 
             await until(is_over)
             await until(lambda: len(server.returned) >= asked)
-            server.say(Leave())
+            server.say(LeaveOrder())
             await asyncio.wait_for(process.wait(), 20)
 
             assert returned.isdisjoint(server.results)

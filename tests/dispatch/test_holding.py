@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bursar.dispatch.holding import MOST_OUTCOMES, Holding, size_of
+from bursar.dispatch.unacknowledged import MOST_OUTCOMES, UnacknowledgedWork, size_of
 from bursar.dispatch.wire import BATCH_SIZE
 from bursar.model.outcome import Outcome, Status
 
@@ -21,7 +21,7 @@ class Books(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.holding = Holding()
+        self.holding = UnacknowledgedWork()
         self.task = 0
         self.waiting: list[int] = []
         self.ended: list[int] = []  # not durable, the oldest first
@@ -102,7 +102,7 @@ def test_sizes_come_back_to_nothing() -> None:
     """
     A byte that is not given back would stop a worker some day.
     """
-    holding = Holding()
+    holding = UnacknowledgedWork()
     for task in range(5):
         holding.took(task, 1)
         holding.finished(outcome(task, BATCH_SIZE // 2))
@@ -120,12 +120,12 @@ def test_a_worker_that_is_full_begins_nothing() -> None:
     """
     Many small outcomes fill it as well as a few large ones.
     """
-    holding = Holding()
+    holding = UnacknowledgedWork()
     for task in range(MOST_OUTCOMES):
         assert not holding.is_full
         holding.finished(outcome(task))
     assert holding.is_full
 
-    large = Holding()
+    large = UnacknowledgedWork()
     large.finished(outcome(1, 65 * 1024 * 1024))
     assert large.is_full

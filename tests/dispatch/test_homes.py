@@ -12,14 +12,14 @@ import cloudpickle
 import pytest
 from tests.dispatch.few_words import Server, job, working
 
-from bursar.dispatch.callee import encode_call
-from bursar.dispatch.home import MOST_HOMES, prepare_home
-from bursar.dispatch.wire import Job, Leave
+from bursar.dispatch.python_calls import encode_call
+from bursar.dispatch.wire import LeaveOrder, WireJob
+from bursar.dispatch.workspace import MOST_HOMES, prepare_workspace
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Copy, Redirect, Shell, Substitute
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
-Outcomes = Callable[[Sequence[Job]], dict[int, Outcome]]
+Outcomes = Callable[[Sequence[WireJob]], dict[int, Outcome]]
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def outcomes(tmp_path: Path, until: Until) -> Outcomes:
     """What a worker with one processor makes of some jobs."""
     (tmp_path / "service").mkdir()
 
-    def carry_out(jobs: Sequence[Job]) -> dict[int, Outcome]:
+    def carry_out(jobs: Sequence[WireJob]) -> dict[int, Outcome]:
         async def main() -> dict[int, Outcome]:
             server = Server(tmp_path / "service")
             async with working(server, processors=1) as process:
                 await until(lambda: bool(server.hellos))
                 server.give(*jobs)
                 await until(lambda: len(server.results) == len(jobs))
-                server.say(Leave())
+                server.say(LeaveOrder())
                 async with asyncio.timeout(20):
                     await process.wait()
             return server.results
@@ -48,7 +48,7 @@ def outcomes(tmp_path: Path, until: Until) -> Outcomes:
 def home(tmp_path: Path) -> Path:
     """One instance's."""
     path = tmp_path / "home"
-    prepare_home(str(path), None)
+    prepare_workspace(str(path), None)
     return path
 
 
@@ -58,7 +58,7 @@ def test_homes_have_their_own_files_folders_and_logs(outcomes: Outcomes, tmp_pat
     """
     homes = [tmp_path / name for name in ("one", "two")]
     for path in homes:
-        prepare_home(str(path), None)
+        prepare_workspace(str(path), None)
         (path / "files" / "in").write_text(path.name)
     line = "cat in > out; pwd; head -c 100000 /dev/zero >&2"
     jobs = [
@@ -188,7 +188,7 @@ def test_more_homes_than_are_kept(outcomes: Outcomes, tmp_path: Path) -> None:
     """
     homes = [tmp_path / f"home{number}" for number in range(MOST_HOMES + 3)]
     for path in homes:
-        prepare_home(str(path), None)
+        prepare_workspace(str(path), None)
     results = outcomes([job(n, "true", home=str(path)) for n, path in enumerate(homes)])
 
     assert {o.status for o in results.values()} == {Status.SUCCEEDED}
@@ -212,16 +212,16 @@ def test_a_home_is_its_users_alone(tmp_path: Path) -> None:
     The folders are nobody else's business, and preparing them twice changes nothing.
     """
     path = tmp_path / "h"
-    prepare_home(str(path), None)
+    prepare_workspace(str(path), None)
     (path / "files" / "x").write_text("x")
-    prepare_home(str(path), None)
+    prepare_workspace(str(path), None)
 
     assert (path / "files" / "x").read_text() == "x"
     for folder in (path, *path.iterdir()):
         assert folder.stat().st_mode & 0o777 == 0o700
     os.symlink(tmp_path, tmp_path / "link")
     with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
-        prepare_home(str(tmp_path / "link"), None)
+        prepare_workspace(str(tmp_path / "link"), None)
 
 
 def test_a_call_finds_nothing_that_another_instance_has_left_in_memory(
@@ -233,7 +233,7 @@ def test_a_call_finds_nothing_that_another_instance_has_left_in_memory(
     """
     homes = [str(tmp_path / name) for name in ("one", "two")]
     for path in homes:
-        prepare_home(path, None)
+        prepare_workspace(path, None)
 
     def remember(word: str) -> tuple[int, list[str]]:
         left: list[str] = sys.__dict__.setdefault("left_behind", [])

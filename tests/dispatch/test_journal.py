@@ -4,12 +4,12 @@ from contextlib import closing
 from pathlib import Path
 
 from bursar.dispatch.journal import (
-    Journal,
+    AttemptRecord,
+    AttemptStart,
     JournalState,
-    Record,
-    Start,
+    RunJournal,
     count_statuses,
-    cut_off,
+    interrupted_attempts,
     read_attempts,
     read_journal,
 )
@@ -19,12 +19,12 @@ from bursar.model.outcome import Outcome, Status
 def record(
     task: int, attempt: int = 1, status: Status = Status.SUCCEEDED, *, final: bool = True,
     end: float = 5.0, lease: str = "lease-1",
-) -> Record:  # fmt: skip
+) -> AttemptRecord:  # fmt: skip
     outcome = Outcome(task=task, attempt=attempt, status=status, start=1.0, end=end)
-    return Record(outcome, final, "here", lease)
+    return AttemptRecord(outcome, final, "here", lease)
 
 
-def start(task: int, time: float, *, attempt: int = 1, **more: object) -> Start:
+def start(task: int, time: float, *, attempt: int = 1, **more: object) -> AttemptStart:
     usual = {
         "worker": "w",
         "site": "here",
@@ -32,10 +32,12 @@ def start(task: int, time: float, *, attempt: int = 1, **more: object) -> Start:
         "processors": 1,
         "room": 2,
     }
-    return Start(task=task, attempt=attempt, time=time, **{**usual, **more})  # type: ignore[arg-type]
+    return AttemptStart(task=task, attempt=attempt, time=time, **{**usual, **more})  # type: ignore[arg-type]
 
 
-def state(starts: list[Start], records: list[Record], last_seen: float) -> JournalState:
+def state(
+    starts: list[AttemptStart], records: list[AttemptRecord], last_seen: float
+) -> JournalState:
     return JournalState(
         records=records, transfers=[], events=[], open_starts=starts, last_seen=last_seen
     )
@@ -51,7 +53,7 @@ def test_what_a_worker_had_room_for_was_cut_off() -> None:
         start(4, 14.0, worker="v", processors=2),
         start(5, 15.0, worker="v"),
     ]
-    found = cut_off(state(starts, [], 20.0), since=10.0)
+    found = interrupted_attempts(state(starts, [], 20.0), since=10.0)
     assert [r.outcome.task for r in found] == [0, 2, 4]
     assert {(r.outcome.status, r.final, r.outcome.reason) for r in found} == {
         (Status.CANCELLED, False, "the run was killed")
@@ -61,7 +63,9 @@ def test_what_a_worker_had_room_for_was_cut_off() -> None:
 def test_what_an_earlier_process_handed_out_had_never_begun() -> None:
     """Its own end was found when the next process began; what is open still had only waited."""
     starts = [start(0, 10.0), start(1, 15.0)]
-    assert [r.outcome.task for r in cut_off(state(starts, [], 20.0), since=12.0)] == [1]
+    assert [r.outcome.task for r in interrupted_attempts(state(starts, [], 20.0), since=12.0)] == [
+        1
+    ]
 
 
 def test_what_was_cut_off_ran_from_the_last_end_on_its_lease_to_the_last_sign() -> None:
@@ -73,7 +77,9 @@ def test_what_was_cut_off_ran_from_the_last_end_on_its_lease_to_the_last_sign() 
         (15.0, 12.0, (15.0, 15.0)),
         (10.0, 12.0, (12.0, 12.0)),
     ):
-        (found,) = cut_off(state([start(0, began, attempt=3)], ended, last_seen), since=10.0)
+        (found,) = interrupted_attempts(
+            state([start(0, began, attempt=3)], ended, last_seen), since=10.0
+        )
         assert (found.outcome.start, found.outcome.end) == ran
         assert (found.outcome.attempt, found.site, found.lease) == (3, "here", "lease-1")
 
@@ -82,7 +88,7 @@ def test_attempts_are_read_back_by_task_and_counted_by_their_last(tmp_path: Path
     path = tmp_path / "journal.sqlite"
     assert count_statuses(path) == {}
     assert read_attempts(path, 0) == []
-    with closing(Journal(path)) as journal:
+    with closing(RunJournal(path)) as journal:
         journal.commit(
             starts=[start(0, 1.0), start(1, 1.0), start(2, 1.0), start(2, 2.0, attempt=2)]
         )
@@ -98,7 +104,7 @@ def test_attempts_are_read_back_by_task_and_counted_by_their_last(tmp_path: Path
 
 def test_attempts_are_read_back_task_by_task_whatever_ended_first(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
-    with closing(Journal(path)) as journal:
+    with closing(RunJournal(path)) as journal:
         journal.commit([record(1, 1)])
         journal.commit([record(0, 1, Status.LOST, final=False)])
         journal.commit([record(0, 2)])
@@ -108,7 +114,7 @@ def test_attempts_are_read_back_task_by_task_whatever_ended_first(tmp_path: Path
 
 def test_the_last_sign_is_the_latest_of_all_that_was_written(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
-    with closing(Journal(path)) as journal:
+    with closing(RunJournal(path)) as journal:
         assert journal.load().last_seen == 0.0
         journal.commit([record(0, end=5.0)])
         assert journal.load().last_seen == 5.0

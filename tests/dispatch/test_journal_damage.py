@@ -20,16 +20,16 @@ import pytest
 
 from bursar.dispatch import journal
 from bursar.dispatch.journal import (
-    Event,
-    Journal,
+    AttemptRecord,
+    AttemptStart,
     JournalState,
-    Record,
-    Start,
+    RunEvent,
+    RunJournal,
     count_statuses,
     read_attempts,
     read_journal,
 )
-from bursar.dispatch.journal_head import Head, HeadFile, head_path, read_head
+from bursar.dispatch.journal_head import JournalHead, JournalHeadFile, head_path, read_head
 from bursar.model.errors import BursarError, InputError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.transfer import Transfer
@@ -46,12 +46,14 @@ def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return folder
 
 
-def fill(journal: Journal, transactions: int, first: int = 0) -> None:
+def fill(journal: RunJournal, transactions: int, first: int = 0) -> None:
     """What a run writes: starts, then outcomes with money and now and then an event."""
     for number in range(first, first + transactions):
         tasks = range(3 * number, 3 * number + 3)
         at = 100.0 + number
-        journal.commit(starts=[Start(t, 1, "here", "lease-1", "w1", 2, 1, at) for t in tasks])
+        journal.commit(
+            starts=[AttemptStart(t, 1, "here", "lease-1", "w1", 2, 1, at) for t in tasks]
+        )
         outcomes = [
             Outcome(
                 task=task,
@@ -65,13 +67,13 @@ def fill(journal: Journal, transactions: int, first: int = 0) -> None:
             for task in tasks
         ]
         journal.commit(
-            [Record(outcome, True, "here", "lease-1") for outcome in outcomes],
+            [AttemptRecord(outcome, True, "here", "lease-1") for outcome in outcomes],
             [
                 Transfer(
                     time=at, source="budget", target="held:lease-1", amount=1 + number, kind="hold"
                 )
             ],
-            [Event(at, "message", f"transaction {number}")] if number % 5 == 0 else [],
+            [RunEvent(at, "message", f"transaction {number}")] if number % 5 == 0 else [],
         )
         if number % 20 == 0:
             journal.beat(at)
@@ -83,10 +85,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         closed, killed = (tmp_path_factory.mktemp(name) for name in ("closed", "killed"))
-        with closing(Journal(closed / "journal.sqlite")) as journal:
+        with closing(RunJournal(closed / "journal.sqlite")) as journal:
             fill(journal, 60)
         open_in = tmp_path_factory.mktemp("open")
-        with closing(Journal(open_in / "journal.sqlite")) as journal:
+        with closing(RunJournal(open_in / "journal.sqlite")) as journal:
             fill(journal, 40)
             journal._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             fill(journal, 40, 40)
@@ -162,7 +164,7 @@ def damaged_at_random(folders: tuple[Path, Path], room: Path, seed: int) -> bool
             assert db.execute("SELECT count(*) FROM attempts").fetchone()[0] == len(found.records)
     # Who would go on with it finds the same.
     try:
-        with closing(Journal(writer / "journal.sqlite")) as journal:
+        with closing(RunJournal(writer / "journal.sqlite")) as journal:
             again: JournalState | str = journal.load()
     except InputError as error:
         again = str(error)
@@ -243,12 +245,12 @@ def test_a_journal_that_is_made_while_somebody_looks_is_whole(
     path.touch()
     looks = []
 
-    def read_head_before_it_is_made(of: Path) -> Head | None:
+    def read_head_before_it_is_made(of: Path) -> JournalHead | None:
         head = read_head(of)
         looks.append(of)
         if len(looks) > 1:
             return head
-        with closing(Journal(path)) as made:
+        with closing(RunJournal(path)) as made:
             fill(made, 2)
         return head
 
@@ -263,17 +265,17 @@ def test_a_journal_whose_making_was_interrupted_is_made_anew(
     """Its head is there before its tables, and says of no transaction that it is missing."""
     path = tmp_path / "journal.sqlite"
 
-    def interrupted(head_file: HeadFile, head: Head) -> None:
+    def interrupted(head_file: JournalHeadFile, head: JournalHead) -> None:
         head_file.note(head)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(HeadFile, "begin", interrupted)
+        patch.setattr(JournalHeadFile, "begin", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            Journal(path)
+            RunJournal(path)
     assert head_path(path).exists()
 
-    with closing(Journal(path)) as journal:
+    with closing(RunJournal(path)) as journal:
         fill(journal, 1)
     assert len(read_journal(path).records) == 3
 
@@ -282,7 +284,7 @@ def test_what_a_power_cut_tears_is_no_damage(tmp_path: Path) -> None:
     """The end of the log is torn in a transaction of which nobody was told: it is not there."""
     path = tmp_path / "run" / "journal.sqlite"
     path.parent.mkdir()
-    with closing(Journal(path)) as journal:
+    with closing(RunJournal(path)) as journal:
         fill(journal, 5)
         before = read_journal(path)
         head = head_path(path).read_bytes()
@@ -299,7 +301,7 @@ def test_what_a_power_cut_tears_is_no_damage(tmp_path: Path) -> None:
             found = told_of(torn)
             assert isinstance(found, JournalState)
             assert found.records in (before.records, after.records)
-            with closing(Journal(torn / "journal.sqlite")) as again:
+            with closing(RunJournal(torn / "journal.sqlite")) as again:
                 fill(again, 1, 6)  # and it goes on
             assert isinstance(told_of(torn), JournalState)
 
@@ -335,7 +337,7 @@ def test_a_chain_that_was_recomputed_lacks_the_seal(
     """Who deletes payments and makes all digests anew with our own code still needs the key."""
     path = tmp_path / "run" / "journal.sqlite"
     path.parent.mkdir()
-    with closing(Journal(path)) as journal:
+    with closing(RunJournal(path)) as journal:
         fill(journal, 30)
     assert read_journal(path).seal == "valid"
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "elsewhere")}
@@ -351,7 +353,7 @@ def test_a_chain_that_was_recomputed_lacks_the_seal(
 def test_what_is_changed_under_a_run_is_found_by_it(tmp_path: Path) -> None:
     """The process that writes holds the chain's head: a task cannot go behind it."""
     path = tmp_path / "journal.sqlite"
-    with closing(Journal(path)) as journal:
+    with closing(RunJournal(path)) as journal:
         fill(journal, 3)
         with closing(sqlite3.connect(path)) as db:
             db.execute("DELETE FROM commits WHERE number = 6")
@@ -390,7 +392,7 @@ def test_a_journal_of_before_is_read_and_gets_its_digests(tmp_path: Path, has_st
     """Old runs are read as they are; from when one goes on, its changes are found."""
     path = tmp_path / "journal.sqlite"
     outcome = Outcome(task=1, attempt=1, status=Status.SUCCEEDED, start=100.0, end=101.0)
-    start = Start(2, 1, "here", "lease-1", "w1", 2, 1, 103.0)
+    start = AttemptStart(2, 1, "here", "lease-1", "w1", 2, 1, 103.0)
     with closing(sqlite3.connect(path)) as db:
         db.executescript(OLD)
         blob = msgspec.msgpack.encode(outcome)
@@ -405,7 +407,7 @@ def test_a_journal_of_before_is_read_and_gets_its_digests(tmp_path: Path, has_st
     assert old.seal == "unchained"
     assert (old.attempts, old.last_seen) == ([outcome], 107.5)
     assert list(old.open_starts) == ([start] if has_starts else [])
-    with closing(Journal(path)) as journal:
+    with closing(RunJournal(path)) as journal:
         assert journal.identity == "abcdef"
         assert journal.load() == replace(old, seal="valid")
         fill(journal, 1, 10)

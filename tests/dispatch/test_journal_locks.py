@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from tests.dispatch.conftest import Room
 
-from bursar.dispatch.journal import Event, Journal, read_journal
+from bursar.dispatch.journal import RunEvent, RunJournal, read_journal
 from bursar.dispatch.launch import LocalWorkers
 from bursar.dispatch.server import Dispatcher
 from bursar.model.errors import BursarError
 from bursar.model.step import Shell
 from bursar.model.task import Task
-from bursar.sqlite_file import PatientConnection, connect, transaction
+from bursar.sqlite_file import LockWaitingConnection, connect, transaction
 
 HOLD = """
 import sqlite3, sys
@@ -58,11 +58,11 @@ def test_a_locked_journal_is_waited_for_and_said_so(tmp_path: Path) -> None:
     """One line when it begins, one when it ends, and what was to be written is there."""
     said: list[str] = []
     path = tmp_path / "journal.sqlite"
-    with closing(Journal(path, say=said.append)) as journal:
-        journal.commit(events=[Event(1.0, "message", "before")])
+    with closing(RunJournal(path, say=said.append)) as journal:
+        journal.commit(events=[RunEvent(1.0, "message", "before")])
         with held(path) as other:
             writing = threading.Thread(
-                target=journal.commit, kwargs={"events": [Event(2.0, "message", "after")]}
+                target=journal.commit, kwargs={"events": [RunEvent(2.0, "message", "after")]}
             )
             writing.start()
             until(lambda: bool(said))
@@ -110,11 +110,11 @@ def test_a_run_goes_on_while_its_journal_is_locked(room: Room) -> None:
 def test_a_lock_that_never_ends_is_one_line(tmp_path: Path) -> None:
     """After the patience, which is long, what was to be written is not there."""
     path = tmp_path / "journal.sqlite"
-    with closing(Journal(path)) as journal:
+    with closing(RunJournal(path)) as journal:
         journal._db.patience = 0.1
         with held(path), pytest.raises(BursarError, match="another process has locked it"):
-            journal.commit(events=[Event(2.0, "message", "never")])
-        journal.commit(events=[Event(3.0, "message", "later")])
+            journal.commit(events=[RunEvent(2.0, "message", "never")])
+        journal.commit(events=[RunEvent(3.0, "message", "later")])
         assert [event.text for event in journal.load().events] == ["later"]
 
 
@@ -134,7 +134,7 @@ def test_an_old_view_is_not_waited_with(tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(sqlite3.OperationalError):
             other.execute("INSERT INTO t VALUES (2)")
-        assert time.monotonic() - began < PatientConnection.patience / 2
+        assert time.monotonic() - began < LockWaitingConnection.patience / 2
 
 
 def test_every_sqlite_file_is_opened_in_one_way() -> None:

@@ -16,20 +16,20 @@ import pytest
 from tests.dispatch.few_words import Server, job
 from tests.sealing.world import World
 
-from bursar.dispatch.accounts import Account, find_account
-from bursar.dispatch.callee import encode_call
-from bursar.dispatch.home import prepare_home
-from bursar.dispatch.lasting import LastingStarter, Terms
+from bursar.dispatch.accounts import UnixAccount, find_account
+from bursar.dispatch.detached_workers import DetachedStarter, WorkerSpec
 from bursar.dispatch.launch import Endpoint, LocalWorkers
-from bursar.dispatch.limits import LEAST_MEMORY, ResourceLimits
 from bursar.dispatch.orphans import kill_leftovers, workers_of
-from bursar.dispatch.wire import Leave, SealKey
+from bursar.dispatch.python_calls import encode_call
+from bursar.dispatch.resource_limits import LEAST_MEMORY, ResourceLimits
+from bursar.dispatch.wire import LeaveOrder, SealKey
+from bursar.dispatch.workspace import prepare_workspace
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Shell
 from bursar.sealing.contents import SealedTask, decode_result, encode_contents
 from bursar.sealing.keys import Identity
-from bursar.sealing.sealer import Sealer
+from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
@@ -51,10 +51,10 @@ def run(tmp_path: Path) -> str:
     kill_leftovers(run)
 
 
-def terms_of(account: Account, seal_key: str = "") -> Terms:
+def terms_of(account: UnixAccount, seal_key: str = "") -> WorkerSpec:
     """Workers of an account, by an interpreter that everybody may run."""
     path = [entry for entry in sys.path if entry.endswith(("site-packages", "src"))]
-    return Terms(
+    return WorkerSpec(
         account=account,
         python=SYSTEM_PYTHON,
         environment={"PYTHONPATH": os.pathsep.join(path)},
@@ -68,7 +68,7 @@ def open_way(folder: Path) -> None:
         each.chmod(each.stat().st_mode | 0o011)
 
 
-def make(starter: LastingStarter, events: list[str], processors: int = 1) -> LocalWorkers:
+def make(starter: DetachedStarter, events: list[str], processors: int = 1) -> LocalWorkers:
     """The workers of a lease."""
     return LocalWorkers(
         "here", "l1", processors, rigid=True, on_event=events.append, starter=starter
@@ -83,12 +83,12 @@ def endpoint(server: Server, run: str) -> Endpoint:
 STARTS = """
 import asyncio, json, os, sys
 from bursar.dispatch.launch import Endpoint, LocalWorkers
-from bursar.dispatch.lasting import LastingStarter, Terms
+from bursar.dispatch.detached_workers import DetachedStarter, WorkerSpec
 
 async def main():
     port, run = int(sys.argv[1]), sys.argv[2]
     workers = LocalWorkers(
-        "here", "l1", 1, rigid=True, on_event=print, starter=LastingStarter(Terms())
+        "here", "l1", 1, rigid=True, on_event=print, starter=DetachedStarter(WorkerSpec())
     )
     await workers.start(Endpoint(address=("127.0.0.1", port), token="secret", run=run))
     print(json.dumps(workers.pids), flush=True)
@@ -128,13 +128,13 @@ def test_workers_survive_who_started_them_and_are_found_again(
         assert workers_of(run) == pids
 
         events: list[str] = []
-        workers = make(LastingStarter(Terms(), living=workers_of(run)), events)
+        workers = make(DetachedStarter(WorkerSpec(), living=workers_of(run)), events)
         await workers.start(endpoint(server, run))
         assert workers.pids == pids
         await asyncio.to_thread((tmp_path / "gate").write_text, "on\n")
         await until(lambda: 1 in server.results)
         assert server.results[1].stdout == b"on\n"
-        server.say(Leave())
+        server.say(LeaveOrder())
         await workers.release()
         assert (events, workers.pids, workers_of(run)) == ([], {}, {})
         assert len(server.hellos) == 1
@@ -154,12 +154,12 @@ def test_one_that_was_taken_over_and_dies_is_replaced(
         server = Server(tmp_path)
         await server.open()
         events: list[str] = []
-        earlier = make(LastingStarter(Terms()), events)
+        earlier = make(DetachedStarter(WorkerSpec()), events)
         await earlier.start(endpoint(server, run))
         await until(lambda: bool(server.hellos))
         await earlier.leave_running()
         pid = workers_of(run)["here-l1-0"]
-        workers = make(LastingStarter(Terms(), living=workers_of(run)), events)
+        workers = make(DetachedStarter(WorkerSpec(), living=workers_of(run)), events)
         await workers.start(endpoint(server, run))
         server.give(job(1, f"touch {tmp_path}/on; sleep 60"))
         await until((tmp_path / "on").exists)
@@ -168,7 +168,7 @@ def test_one_that_was_taken_over_and_dies_is_replaced(
         await until(lambda: len(server.hellos) == 2)
         assert events == ["worker here-l1-0 died (it is gone) and is replaced"]
         assert workers.pids.keys() == workers_of(run).keys() == {"here-l1-0"}
-        server.say(Leave())
+        server.say(LeaveOrder())
         await workers.release()
         await server.close()
 
@@ -179,7 +179,7 @@ def test_a_number_that_is_another_process_now_is_not_taken_over(tmp_path: Path, 
     """
     Between the look and the hold the worker may end, and its number be given to another one.
     """
-    starter = LastingStarter(Terms(), living={"here-l1-0": os.getpid(), "here-l1-1": 1 << 22})
+    starter = DetachedStarter(WorkerSpec(), living={"here-l1-0": os.getpid(), "here-l1-1": 1 << 22})
 
     assert starter.adopt("here-l1-0", run) is None
     assert starter.adopt("here-l1-1", run) is None
@@ -191,7 +191,7 @@ def test_what_cannot_be_started_is_one_line(tmp_path: Path, run: str) -> None:
     """
 
     async def main() -> None:
-        workers = make(LastingStarter(Terms(python=str(tmp_path / "none"))), [])
+        workers = make(DetachedStarter(WorkerSpec(python=str(tmp_path / "none"))), [])
         with pytest.raises(SiteError, match="here: cannot start a worker: No such file"):
             await workers.start(Endpoint(address=("127.0.0.1", 1), token="", run=run))
 
@@ -210,11 +210,11 @@ def test_tasks_find_nothing_of_the_service(
     async def main() -> None:
         server = Server(tmp_path)
         await server.open()
-        terms = Terms(
+        terms = WorkerSpec(
             limits=ResourceLimits(memory=LEAST_MEMORY, file_size=100_000),
             environment={"GIVEN": "yes"},
         )
-        workers = make(LastingStarter(terms), [])
+        workers = make(DetachedStarter(terms), [])
         await workers.start(endpoint(server, run))
         await until(lambda: bool(server.hellos))
         pid = workers.pids["here-l1-0"]
@@ -232,7 +232,7 @@ def test_tasks_find_nothing_of_the_service(
         assert said.endswith(f"0077\n{LEAST_MEMORY // 1024}\n0\n")
         assert server.results[2].status is Status.FAILED
         assert "File too large" in server.results[3].reason  # its stream; the worker goes on
-        server.say(Leave())
+        server.say(LeaveOrder())
         await workers.release()
         await server.close()
 
@@ -247,8 +247,8 @@ def test_tasks_run_as_their_user_in_their_home_only(tmp_path: Path, until: Until
     open_way(tmp_path)
     nobody = find_account("nobody")
     mine, other = tmp_path / "mine", tmp_path / "other"
-    prepare_home(str(mine), nobody.owner)
-    prepare_home(str(other), (12345, 12345))
+    prepare_workspace(str(mine), nobody.owner)
+    prepare_workspace(str(other), (12345, 12345))
     (other / "files" / "secret").write_text("hush")
     (mine / "files" / "in").write_text("hello")
     os.chown(mine / "files" / "in", *nobody.owner)
@@ -256,7 +256,7 @@ def test_tasks_run_as_their_user_in_their_home_only(tmp_path: Path, until: Until
     async def main() -> None:
         server = Server(tmp_path)
         await server.open()
-        workers = make(LastingStarter(terms_of(nobody)), [])
+        workers = make(DetachedStarter(terms_of(nobody)), [])
         await workers.start(endpoint(server, run))
         await until(lambda: bool(server.hellos))
         home = {"home": str(mine)}
@@ -287,7 +287,7 @@ def test_tasks_run_as_their_user_in_their_home_only(tmp_path: Path, until: Until
             assert results[task].status is Status.FAILED
         assert b"Permission denied" in results[3].stderr
         assert (mine / "logs" / "t5.1.stdout").stat().st_size == 100_000
-        server.say(Leave())
+        server.say(LeaveOrder())
         await workers.release()
         await server.close()
 
@@ -316,12 +316,12 @@ def test_a_task_cannot_look_into_its_worker(tmp_path: Path, until: Until, run: s
     open_way(tmp_path)
     nobody = find_account("nobody")
     home = tmp_path / "home"
-    prepare_home(str(home), nobody.owner)
+    prepare_workspace(str(home), nobody.owner)
 
     async def main() -> dict[int, Outcome]:
         server = Server(tmp_path)
         await server.open()
-        workers = make(LastingStarter(terms_of(nobody)), [])
+        workers = make(DetachedStarter(terms_of(nobody)), [])
         await workers.start(endpoint(server, run))
         await until(lambda: bool(server.hellos))
         pid = workers.pids["here-l1-0"]
@@ -337,7 +337,7 @@ def test_a_task_cannot_look_into_its_worker(tmp_path: Path, until: Until, run: s
             job(4, steps=(call("open('/proc/self/environ').read(1)"),), home=str(home)),
         )
         await until(lambda: len(server.results) == 4)
-        server.say(Leave())
+        server.say(LeaveOrder())
         await workers.release()
         await server.close()
         return server.results
@@ -379,10 +379,10 @@ def test_who_starts_a_worker_loads_nothing_of_its_account(
     async def main() -> None:
         server = Server(tmp_path)
         await server.open()
-        workers = make(LastingStarter(terms_of(nobody)), [])
+        workers = make(DetachedStarter(terms_of(nobody)), [])
         await workers.start(endpoint(server, run))
         await until(lambda: bool(server.hellos))
-        server.say(Leave())
+        server.say(LeaveOrder())
         await workers.release()
         await server.close()
 
@@ -409,7 +409,7 @@ def test_an_account_that_cannot_run_a_worker_is_one_line(
         terms, reason = replace(terms, environment={}), "cannot load Bursar as nobody"
 
     async def main() -> None:
-        workers = make(LastingStarter(terms), [])
+        workers = make(DetachedStarter(terms), [])
         with pytest.raises(SiteError, match=f"here: cannot start a worker: .*{reason}"):
             await workers.start(Endpoint(address=("127.0.0.1", 1), token="", run=run))
 
@@ -434,13 +434,13 @@ def test_the_sealing_key_is_nothing_that_accounts_can_read(
     def put(identity: Identity) -> None:
         key.write_bytes(identity_pem(identity) + certificate_pem(world.authority.certificate))
 
-    def sealer(identity: Identity) -> Sealer:
-        return Sealer(
+    def sealer(identity: Identity) -> TaskSealer:
+        return TaskSealer(
             identity.certificate, world.ann, world.trust(), level="message", clock=time.time
         )
 
     home = tmp_path / "home"
-    prepare_home(str(home), nobody.owner)
+    prepare_workspace(str(home), nobody.owner)
     task = encode_contents(SealedTask(steps=(Shell(f"cat {key}; echo opened"),), environment={}))
     first, second = sealer(world.worker), sealer(world.other_worker)
 
@@ -448,7 +448,7 @@ def test_the_sealing_key_is_nothing_that_accounts_can_read(
         server = Server(tmp_path)
         await server.open()
         put(world.worker)
-        starter = LastingStarter(terms_of(nobody, str(key)))
+        starter = DetachedStarter(terms_of(nobody, str(key)))
         workers = make(starter, [])
         await workers.start(endpoint(server, run))
         await until(lambda: len(server.hellos) == 1)
@@ -466,7 +466,7 @@ def test_the_sealing_key_is_nothing_that_accounts_can_read(
         await until(lambda: len(server.hellos) == 2)
         server.give(job(4, steps=(), home=str(home), sealed=second.seal(task, "task 4")))
         await until(lambda: len(server.results) == 4)
-        server.say(Leave())
+        server.say(LeaveOrder())
         await workers.release()
         key.unlink()
         with pytest.raises(
@@ -509,7 +509,7 @@ def test_a_worker_says_its_secret_to_nobody_elses_process(
         assert squatter.stdout is not None
         port = int(await asyncio.to_thread(squatter.stdout.readline))
         errors = tmp_path / "errors"
-        workers = make(LastingStarter(Terms(errors=str(errors))), events := [])
+        workers = make(DetachedStarter(WorkerSpec(errors=str(errors))), events := [])
         await workers.start(Endpoint(address=("127.0.0.1", port), token="secret", run=run))
         assert await asyncio.to_thread(squatter.stdout.readline) == "b''\n"
         await until(lambda: bool(events))

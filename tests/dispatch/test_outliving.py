@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 from tests.dispatch.few_words import Server, job, working
 
-from bursar.dispatch.callee import encode_call
-from bursar.dispatch.wire import LONGEST_REASON, Cancel, Goodbye, Hello, Leave, Recorded
+from bursar.dispatch.python_calls import encode_call
+from bursar.dispatch.wire import (
+    LONGEST_REASON,
+    CancelTasks,
+    Hello,
+    LeaveOrder,
+    LeaveRequest,
+    OutcomeAck,
+)
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Exec
 
@@ -43,7 +50,7 @@ def test_a_task_outlives_the_connection_and_the_server(tmp_path: Path, until: Un
             pid = (tmp_path / "pid").read_text().strip()
             assert server.results[7].stdout.decode() == f"{pid} on\n"
 
-            server.say(Leave())
+            server.say(LeaveOrder())
             async with asyncio.timeout(20):
                 assert await process.wait() == 0
         assert len(server.heard) == 1
@@ -98,18 +105,18 @@ def test_what_is_not_durable_is_said_again_in_order(tmp_path: Path, until: Until
             await until(lambda: bool(server.hellos))
             server.give(*(job(task, f"echo {task}") for task in range(5)))
             await until(lambda: len(server.heard) == 5)
-            server.say(Recorded(2))
+            server.say(OutcomeAck(2))
             await asyncio.sleep(0.05)  # else the word is lost with the connection
             server.cut()
             await until(lambda: len(server.hellos) == 2 and len(server.heard) == 8)
             assert server.hellos[1].holds == ((2, 1), (3, 1), (4, 1))
             assert [o.task for o in server.heard[5:]] == [2, 3, 4]
             # It leaves when the last is durable, not before: it even comes back for that.
-            server.say(Leave())
+            server.say(LeaveOrder())
             await asyncio.sleep(0.05)
             server.cut()
             await until(lambda: len(server.heard) == 11)
-            server.say(Recorded(3))
+            server.say(OutcomeAck(3))
             async with asyncio.timeout(20):
                 assert await process.wait() == 0
 
@@ -151,7 +158,7 @@ def test_held_tasks_can_be_cancelled_after_coming_back(tmp_path: Path, until: Un
             await until((tmp_path / "on").exists)
             server.cut()
             await until(lambda: len(server.hellos) == 2)
-            server.say(Cancel([1, 2, 99], 0.0, "not wanted"))
+            server.say(CancelTasks([1, 2, 99], 0.0, "not wanted"))
             await until(lambda: len(server.results) == 2)
         assert server.hellos[1].holds == ((1, 1), (2, 1))
         assert {o.status for o in server.heard} == {Status.CANCELLED}
@@ -196,7 +203,7 @@ def test_a_server_that_speaks_nonsense_is_left_and_found_again(
             await until(lambda: bool(server.hellos))
             server.give(job(1, f"read line < {tmp_path}/gate"))
             os.mkfifo(tmp_path / "gate")
-            server.say(Recorded(5))
+            server.say(OutcomeAck(5))
             await until(lambda: len(server.hellos) == 2)
             assert server.writer is not None
             server.writer.write(b"\0\0\0\5hello")
@@ -204,7 +211,7 @@ def test_a_server_that_speaks_nonsense_is_left_and_found_again(
             server.writer.write(b"\xff" * 100)
             await until(lambda: len(server.hellos) == 4)
             assert server.hellos[3].holds == ((1, 1),)
-            server.say(Cancel([], 0.0, "over"))
+            server.say(CancelTasks([], 0.0, "over"))
             await until(lambda: 1 in server.results)
 
     asyncio.run(main())
@@ -232,8 +239,8 @@ def test_told_to_end_it_ends_its_tasks_and_says_so(
                 await server.open()
             await until(lambda: 1 in server.results and bool(server.goodbyes))
             assert server.results[1].status is Status.CANCELLED
-            assert server.goodbyes == [Goodbye(must=True)]
-            server.say(Leave())
+            assert server.goodbyes == [LeaveRequest(must=True)]
+            server.say(LeaveOrder())
             async with asyncio.timeout(20):
                 assert await process.wait() == 0
 

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.dispatch.guard import Unlimited
-from bursar.dispatch.journal import Journal
+from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.launch import Endpoint
 from bursar.dispatch.prefetch import HORIZON, Prefetch
-from bursar.dispatch.server import Dispatcher, Folders
+from bursar.dispatch.server import Dispatcher, RunPaths
+from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.worker import SimulatedWorker
+from bursar.simulation.simulated_worker import SimulatedWorker
+from bursar.simulation.virtual_loop import VirtualLoop
 
 SHORT = 0.001
 LONG = 2.0
@@ -120,13 +120,13 @@ def carry_out(
         stage = Stage(seconds)
         tasks = [Task(id=f"t{i}") for i in range(len(seconds))]
         told: dict[int, Outcome] = {}
-        journal = Journal(folder / "journal.sqlite")
+        journal = RunJournal(folder / "journal.sqlite")
         dispatcher = Dispatcher(
             tasks[:first],
             journal=journal,
-            guard=Unlimited(),
+            guard=UnlimitedSpending(),
             retry=Retry(),
-            folders=Folders(root=folder, files=folder, work=folder, logs=folder),
+            folders=RunPaths(root=folder, files=folder, work=folder, logs=folder),
             run="virtual",
             placed=None if placed is None else placed[:first],
             on_outcome=lambda record: told.__setitem__(record.outcome.task, record.outcome),

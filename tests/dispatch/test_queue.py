@@ -5,10 +5,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from bursar.dispatch.queue import GUESS, Claim, Counts, Misfits, State, TaskQueue, Verdict
+from bursar.dispatch.queue import (
+    GUESS,
+    DispatchState,
+    RetryDecision,
+    TaskClaim,
+    TaskCounts,
+    TaskQueue,
+    UnplaceableTasks,
+)
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
-from bursar.model.demand import Demand
+from bursar.model.demand import ProcessorDemand
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
 
@@ -45,12 +53,12 @@ def end(
     attempt: int = 1,
     took: float = 1.0,
     now: float = 0.0,
-) -> Verdict | None:
+) -> RetryDecision | None:
     outcome = Outcome(task=task, attempt=attempt, status=status, start=5.0, end=5.0 + took)
     return queue.finish(worker, outcome, now)
 
 
-def states(queue: TaskQueue) -> list[State]:
+def states(queue: TaskQueue) -> list[DispatchState]:
     return [queue.state(task) for task in range(queue.counts.total)]
 
 
@@ -82,18 +90,22 @@ def test_an_earlier_lifes_attempts_are_taken_in() -> None:
     )
 
     assert states(queue) == [
-        State.SUCCEEDED,
-        State.FAILED,
-        State.READY,
-        State.READY,
-        State.READY,
-        State.SKIPPED,
+        DispatchState.SUCCEEDED,
+        DispatchState.FAILED,
+        DispatchState.READY,
+        DispatchState.READY,
+        DispatchState.READY,
+        DispatchState.SKIPPED,
     ]
     queue.join("w", "", 3)
-    assert queue.claim("w", 3, 0.0, float) == [Claim(2, 3, 2.0), Claim(3, 2, 3.0), Claim(4, 1, 4.0)]
+    assert queue.claim("w", 3, 0.0, float) == [
+        TaskClaim(2, 3, 2.0),
+        TaskClaim(3, 2, 3.0),
+        TaskClaim(4, 1, 4.0),
+    ]
     # One failure was told, so that the second is the last.
-    assert end(queue, "w", 3, Status.FAILED, attempt=2) == Verdict(final=True)
-    assert end(queue, "w", 2, Status.FAILED, attempt=3) == Verdict(final=False)
+    assert end(queue, "w", 3, Status.FAILED, attempt=2) == RetryDecision(final=True)
+    assert end(queue, "w", 2, Status.FAILED, attempt=3) == RetryDecision(final=False)
 
 
 def test_failures_of_an_earlier_life_can_be_forgotten() -> None:
@@ -104,9 +116,9 @@ def test_failures_of_an_earlier_life_can_be_forgotten() -> None:
         retry_failed=True,
     )
 
-    assert states(queue) == [State.READY, State.SUCCEEDED]
+    assert states(queue) == [DispatchState.READY, DispatchState.SUCCEEDED]
     queue.join("w", "", 2)
-    assert queue.claim("w", 2, 0.0, float) == [Claim(0, 2, 0.0)]
+    assert queue.claim("w", 2, 0.0, float) == [TaskClaim(0, 2, 0.0)]
 
 
 def test_what_an_earlier_life_ended_hides_nothing_that_is_ready() -> None:
@@ -129,7 +141,7 @@ def test_parents_are_told_with_the_first_tasks_only() -> None:
     with pytest.raises(ValueError, match="first tasks only"):
         queue.extend(tasks(1.0), [[]])
     assert queue.extend(tasks(1.0)) == range(2, 3)
-    assert states(queue) == [State.READY, State.WAITING, State.READY]
+    assert states(queue) == [DispatchState.READY, DispatchState.WAITING, DispatchState.READY]
 
 
 def test_more_retries_than_can_be_counted_are_as_many_as_can() -> None:
@@ -137,7 +149,7 @@ def test_more_retries_than_can_be_counted_are_as_many_as_can() -> None:
     queue.join("w", "", 1)
     for attempt in (1, 2, 3):
         assert take(queue, "w", 1) == [0]
-        assert end(queue, "w", 0, Status.FAILED, attempt=attempt) == Verdict(final=False)
+        assert end(queue, "w", 0, Status.FAILED, attempt=attempt) == RetryDecision(final=False)
 
 
 def test_a_failure_skips_what_follows_from_it_through_all_generations() -> None:
@@ -146,16 +158,16 @@ def test_a_failure_skips_what_follows_from_it_through_all_generations() -> None:
     queue.join("w", "", 2)
     assert queue.cancel(2) is None
     assert take(queue, "w", 1) == [0]
-    assert end(queue, "w", 0, Status.FAILED) == Verdict(final=True)
+    assert end(queue, "w", 0, Status.FAILED) == RetryDecision(final=True)
     assert states(queue) == [
-        State.FAILED,
-        State.SKIPPED,
-        State.CANCELLED,
-        State.SKIPPED,
-        State.READY,
-        State.SKIPPED,
+        DispatchState.FAILED,
+        DispatchState.SKIPPED,
+        DispatchState.CANCELLED,
+        DispatchState.SKIPPED,
+        DispatchState.READY,
+        DispatchState.SKIPPED,
     ]
-    assert queue.counts == Counts(
+    assert queue.counts == TaskCounts(
         total=6, waiting=1, running=0, succeeded=0, failed=1, skipped=3, cancelled=1, refused=0
     )
     assert queue.cancel(2) is None
@@ -169,18 +181,18 @@ def test_what_follows_waits_for_the_latest_of_its_data() -> None:
     assert take(queue, "w", 3) == [0, 1, 2]
     for task in (0, 1, 2):
         outcome = Outcome(task=task, attempt=1, status=Status.SUCCEEDED)
-        assert queue.finish("w", outcome, 9.0, hold=True) == Verdict(final=True)
+        assert queue.finish("w", outcome, 9.0, hold=True) == RetryDecision(final=True)
     assert queue.next_wake() is None
     queue.release(0, 10.0, {3: 3.0, 4: 0.0}.__getitem__)
-    assert queue.state(4) is State.READY
+    assert queue.state(4) is DispatchState.READY
     queue.release(1, 11.0, {3: 1.0}.__getitem__)
-    assert queue.state(3) is State.WAITING
+    assert queue.state(3) is DispatchState.WAITING
     queue.release(2, 11.5, {3: 0.0}.__getitem__)
-    assert queue.state(3) is State.DELAYED
+    assert queue.state(3) is DispatchState.DELAYED
     assert queue.next_wake() == 13.0
     assert queue.wake(12.99) == 0
     assert queue.wake(13.0) == 1
-    assert queue.state(3) is State.READY
+    assert queue.state(3) is DispatchState.READY
     assert queue.next_wake() is None
 
 
@@ -192,19 +204,19 @@ def test_data_that_has_arrived_by_the_last_end_delays_nothing() -> None:
         queue.finish("w", Outcome(task=task, attempt=1, status=Status.SUCCEEDED), 1.0, hold=True)
     queue.release(0, 1.0, {2: 4.0}.__getitem__)
     queue.release(1, 5.0)
-    assert queue.state(2) is State.READY
+    assert queue.state(2) is DispatchState.READY
 
 
 def test_a_wait_of_a_task_that_was_cancelled_wakes_nobody() -> None:
     queue = queue_of(tasks(1.0, 1.0), attempts=2, backoff=4.0)
     queue.join("w", "", 2)
     assert take(queue, "w", 2) == [0, 1]
-    assert end(queue, "w", 0, Status.FAILED, now=2.0) == Verdict(final=False, retry_at=6.0)
-    assert end(queue, "w", 1, Status.FAILED, now=3.0) == Verdict(final=False, retry_at=7.0)
+    assert end(queue, "w", 0, Status.FAILED, now=2.0) == RetryDecision(final=False, retry_at=6.0)
+    assert end(queue, "w", 1, Status.FAILED, now=3.0) == RetryDecision(final=False, retry_at=7.0)
     assert queue.counts.waiting == 2  # not ready, but not at an end either
     queue.cancel(0)
     assert queue.wake(100.0) == 1
-    assert states(queue) == [State.CANCELLED, State.READY]
+    assert states(queue) == [DispatchState.CANCELLED, DispatchState.READY]
 
 
 # Places.
@@ -222,7 +234,7 @@ def test_tasks_of_a_lease_run_on_its_workers_alone() -> None:
     with pytest.raises(ValueError, match="at near still has tasks"):
         queue.leave("at near")
     assert queue.lose("at near") == [(0, 1)]
-    assert end(queue, "at near", 0) == Verdict(final=True)
+    assert end(queue, "at near", 0) == RetryDecision(final=True)
     queue.leave("at near")
     assert list(queue.workers) == ["at far"]
     assert queue.left("near") == 0
@@ -238,7 +250,7 @@ def test_tasks_are_bound_anew_with_another_order() -> None:
     assert (queue.left("near"), queue.left("far")) == (1, 4)
     assert take(queue, "near", 4) == []
     assert take(queue, "far", 4) == [3, 2, 1]
-    assert end(queue, "far", 3) == Verdict(final=True)
+    assert end(queue, "far", 3) == RetryDecision(final=True)
     assert take(queue, "far", 4) == [4]
 
 
@@ -248,11 +260,11 @@ def test_what_runs_again_goes_where_there_is_room() -> None:
     queue.join("near", "near", 6)
     queue.join("far", "far", 6)
     assert take(queue, "near", 6) == [0, 1, 2]
-    assert end(queue, "near", 0, Status.FAILED) == Verdict(final=False)
-    assert end(queue, "near", 1, Status.CANCELLED) == Verdict(final=False)
+    assert end(queue, "near", 0, Status.FAILED) == RetryDecision(final=False)
+    assert end(queue, "near", 1, Status.CANCELLED) == RetryDecision(final=False)
     assert queue.give_back("near", 2, 1)
     assert queue.left("near") == 1
-    assert queue.demand() == Demand(
+    assert queue.demand() == ProcessorDemand(
         tasks=2, processors=4, widest=2, work=4.0, longest=1.0, running=0, later=0
     )
     assert take(queue, "far", 6) == [0, 1]
@@ -276,7 +288,7 @@ def test_a_lease_in_order_starts_nothing_before_its_turn() -> None:
     queue = in_order(Task(id="a", processors=2), wide, Task(id="b"), order=[1, 2, 3])
     assert take(queue, "w", 4) == [0]
     assert take(queue, "w", 2) == []
-    assert end(queue, "w", 0) == Verdict(final=True)
+    assert end(queue, "w", 0) == RetryDecision(final=True)
     assert take(queue, "w", 4) == [1, 2]
 
 
@@ -302,19 +314,19 @@ def test_what_waits_for_a_parent_holds_up_its_lease() -> None:
 
     final = False
     assert queue.claim("w", 4, 0.0, admit) == []
-    assert queue.state(3) is State.READY
+    assert queue.state(3) is DispatchState.READY
     final = True
     assert queue.claim("w", 4, 0.0, admit) == []
-    assert queue.state(3) is State.REFUSED
-    assert end(queue, "v", 0) == Verdict(final=True)
-    assert queue.claim("w", 4, 0.0, admit) == [Claim(1, 1, 9.0), Claim(4, 1, 9.0)]
+    assert queue.state(3) is DispatchState.REFUSED
+    assert end(queue, "v", 0) == RetryDecision(final=True)
+    assert queue.claim("w", 4, 0.0, admit) == [TaskClaim(1, 1, 9.0), TaskClaim(4, 1, 9.0)]
 
 
 def test_what_had_its_turn_and_comes_back_is_first_again() -> None:
     """Failed or given back; what was never claimed keeps its place."""
     queue = in_order(*(Task(id=i) for i in "abcd"), order=[0, 1, 2, 3])
     assert take(queue, "w", 2) == [0, 1]
-    assert end(queue, "w", 1, Status.FAILED) == Verdict(final=False)
+    assert end(queue, "w", 1, Status.FAILED) == RetryDecision(final=False)
     assert take(queue, "w", 1) == [1]
     assert queue.give_back("w", 1, 2)
     assert queue.give_back("w", 0, 1)
@@ -331,8 +343,8 @@ def test_a_task_that_would_not_end_in_time_is_left_to_others() -> None:
     queue.join("v", "long", 4)
     queue.ends("short", 110.0, 2.0)
     queue.ends("long", None)
-    assert queue.misfits(100.0, ["w"]) == Misfits(tasks=1, processors=1, longest=24.0)
-    assert queue.misfits(100.0, ["w", "v"]) == Misfits()
+    assert queue.misfits(100.0, ["w"]) == UnplaceableTasks(tasks=1, processors=1, longest=24.0)
+    assert queue.misfits(100.0, ["w", "v"]) == UnplaceableTasks()
     assert take(queue, "w", 4, 100.0) == [1, 2, 3]
     assert take(queue, "v", 4, 100.0) == [0]
 
@@ -345,15 +357,15 @@ def test_tasks_that_take_longer_than_estimated_are_expected_to_go_on_so() -> Non
     assert queue.demand().work == 10.0 + 30.0 + 42.0 + GUESS
     assert queue.demand().longest == GUESS
     assert take(queue, "w", 1) == [0]
-    assert end(queue, "w", 0, took=5.0) == Verdict(final=True)
+    assert end(queue, "w", 0, took=5.0) == RetryDecision(final=True)
     # 5 s were taken where 10 / 4 s were guessed: twice as long.
-    assert queue.demand() == Demand(
+    assert queue.demand() == ProcessorDemand(
         tasks=3, processors=3, widest=1, work=60.0 + 84.0 + 20.0, longest=84.0, running=0, later=0
     )
     queue.join("v", "slow", 4)
     queue.ends("slow", 50.0, 1.0)
-    assert queue.misfits(0.0, ["v"]) == Misfits(tasks=2, processors=1, longest=84.0)
-    assert queue.misfits(30.5, ["v"]) == Misfits(tasks=3, processors=1, longest=84.0)
+    assert queue.misfits(0.0, ["v"]) == UnplaceableTasks(tasks=2, processors=1, longest=84.0)
+    assert queue.misfits(30.5, ["v"]) == UnplaceableTasks(tasks=3, processors=1, longest=84.0)
     assert take(queue, "v", 4, 29.9) == [3]
 
 
@@ -363,7 +375,7 @@ def test_what_waits_behind_others_must_end_in_time_too() -> None:
     queue.join("w", "short", 2)
     queue.ends("short", 100.0)
     assert take(queue, "w", 1) == [0]
-    assert end(queue, "w", 0, took=4.0) == Verdict(final=True)  # mean 4 s, no stretch
+    assert end(queue, "w", 0, took=4.0) == RetryDecision(final=True)  # mean 4 s, no stretch
     assert take(queue, "w", 2) == [1, 2]
     worker = queue.workers["w"]
     assert (worker.used, worker.work, worker.unknown) == (2, 6.0, 1)
@@ -371,7 +383,7 @@ def test_what_waits_behind_others_must_end_in_time_too() -> None:
     assert take(queue, "w", 1, 90.5) == []
     assert take(queue, "w", 1, 90.0) == [3]
     assert (worker.used, worker.work, worker.unknown) == (3, 11.0, 1)
-    assert end(queue, "w", 2, Status.FAILED) == Verdict(final=False)
+    assert end(queue, "w", 2, Status.FAILED) == RetryDecision(final=False)
     assert (worker.used, worker.work, worker.unknown) == (2, 11.0, 0)
     assert queue.give_back("w", 1, 1)
     assert (worker.used, worker.work) == (1, 5.0)
@@ -456,7 +468,7 @@ def test_an_answer_for_now_keeps_all_behind_it() -> None:
         asked.append(task)
         return 7.0 if task != 1 else Refusal("wait", False)
 
-    assert queue.claim("w", 3, 0.0, admit) == [Claim(0, 1, 7.0)]
+    assert queue.claim("w", 3, 0.0, admit) == [TaskClaim(0, 1, 7.0)]
     assert asked == [0, 1]
     assert take(queue, "w", 3) == [1, 2]
 
@@ -467,10 +479,10 @@ def test_draining_claims_nothing_and_waits_for_nothing() -> None:
     assert take(queue, "w", 1) == [0]
     queue.drain()
     assert take(queue, "w", 1) == []
-    assert queue.demand() == Demand(running=1)
-    assert queue.misfits(0.0, []) == Misfits()
+    assert queue.demand() == ProcessorDemand(running=1)
+    assert queue.misfits(0.0, []) == UnplaceableTasks()
     assert not queue.idle
-    assert end(queue, "w", 0) == Verdict(final=True)
+    assert end(queue, "w", 0) == RetryDecision(final=True)
     assert queue.idle
 
 
@@ -480,10 +492,15 @@ def test_a_cancelled_task_in_a_workers_hands_ends_there() -> None:
     queue.join("w", "", 3)
     assert take(queue, "w", 3) == [0, 1, 2]
     assert [queue.cancel(task) for task in range(3)] == ["w", "w", "w"]
-    assert end(queue, "w", 0, Status.FAILED) == Verdict(final=True)
+    assert end(queue, "w", 0, Status.FAILED) == RetryDecision(final=True)
     assert queue.give_back("w", 1, 1)
-    assert end(queue, "w", 2) == Verdict(final=True)
-    assert states(queue) == [State.CANCELLED, State.CANCELLED, State.SUCCEEDED, State.SKIPPED]
+    assert end(queue, "w", 2) == RetryDecision(final=True)
+    assert states(queue) == [
+        DispatchState.CANCELLED,
+        DispatchState.CANCELLED,
+        DispatchState.SUCCEEDED,
+        DispatchState.SKIPPED,
+    ]
     assert not queue.give_back("w", 1, 1)
     assert not queue.give_back("nobody", 1, 1)
 
@@ -494,11 +511,11 @@ def test_ends_of_another_attempt_change_nothing() -> None:
     assert take(queue, "w", 1) == [0]
     for attempt in (0, 2):
         assert end(queue, "w", 0, attempt=attempt) is None
-    assert end(queue, "w", 0, Status.FAILED) == Verdict(final=False)
+    assert end(queue, "w", 0, Status.FAILED) == RetryDecision(final=False)
     assert take(queue, "w", 1) == [0]
     assert end(queue, "w", 0, attempt=1) is None
-    assert queue.state(0) is State.CLAIMED
-    assert end(queue, "w", 0, attempt=2) == Verdict(final=True)
+    assert queue.state(0) is DispatchState.CLAIMED
+    assert end(queue, "w", 0, attempt=2) == RetryDecision(final=True)
 
 
 # Asking back.
@@ -570,7 +587,7 @@ def test_running_processors_are_those_that_there_are() -> None:
     queue = queue_of(tasks(*[1.0] * 5))
     queue.join("w", "", 2)
     assert take(queue, "w", 4) == [0, 1, 2, 3]
-    assert queue.demand() == Demand(
+    assert queue.demand() == ProcessorDemand(
         tasks=1, processors=1, widest=1, work=1.0, longest=1.0, running=2, later=0
     )
 
@@ -580,7 +597,7 @@ def test_infinite_sums_leave_no_trace() -> None:
     queue = queue_of(tasks(None, None, 2.0))
     queue.join("w", "", 3)
     assert take(queue, "w", 3) == [0, 1, 2]
-    assert end(queue, "w", 0, took=3.0) == Verdict(final=True)
+    assert end(queue, "w", 0, took=3.0) == RetryDecision(final=True)
     assert queue.give_back("w", 1, 1)
     assert queue.give_back("w", 2, 1)
     demand = queue.demand()

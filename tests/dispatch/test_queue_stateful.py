@@ -19,14 +19,20 @@ from hypothesis.stateful import (
     rule,
 )
 
-from bursar.dispatch.queue import GUESS, State, TaskQueue
+from bursar.dispatch.queue import GUESS, DispatchState, TaskQueue
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
 
 SITES = ["", "near", "far"]
-ENDS = [State.SUCCEEDED, State.FAILED, State.SKIPPED, State.CANCELLED, State.REFUSED]
+ENDS = [
+    DispatchState.SUCCEEDED,
+    DispatchState.FAILED,
+    DispatchState.SKIPPED,
+    DispatchState.CANCELLED,
+    DispatchState.REFUSED,
+]
 
 
 @dataclass
@@ -39,7 +45,7 @@ class TwinTask:
     estimate: float
     priority: int
     tries: int
-    state: State = State.WAITING
+    state: DispatchState = DispatchState.WAITING
     attempts: int = 0
     failures: int = 0
     due: float = 0.0
@@ -126,13 +132,16 @@ class Interleavings(RuleBasedStateMachine):
     def unlock(self) -> None:
         """What waits for nobody becomes ready; what waits in vain is skipped."""
         for task in self.twin:
-            if task.state is not State.WAITING:
+            if task.state is not DispatchState.WAITING:
                 continue
             above = [self.twin[p] for p in task.parents]
-            if any(p.state in (State.FAILED, State.SKIPPED, State.CANCELLED) for p in above):
-                task.state = State.SKIPPED
-            elif all(p.state is State.SUCCEEDED and p.released for p in above):
-                task.state = State.READY
+            if any(
+                p.state in (DispatchState.FAILED, DispatchState.SKIPPED, DispatchState.CANCELLED)
+                for p in above
+            ):
+                task.state = DispatchState.SKIPPED
+            elif all(p.state is DispatchState.SUCCEEDED and p.released for p in above):
+                task.state = DispatchState.READY
 
     def expect(self, estimate: float) -> float:
         """Seconds at speed 1, learnt from what ended: the definition, summed anew each time."""
@@ -162,7 +171,7 @@ class Interleavings(RuleBasedStateMachine):
         line = sorted(
             (t.priority, i)
             for i, t in enumerate(self.twin)
-            if t.state is State.READY
+            if t.state is DispatchState.READY
             and t.site in ("", worker.site)
             and t.processors <= worker.processors
         )
@@ -183,13 +192,13 @@ class Interleavings(RuleBasedStateMachine):
             answer = answers(i)
             if isinstance(answer, Refusal):
                 if answer.final:
-                    task.state = State.REFUSED
+                    task.state = DispatchState.REFUSED
                     continue
                 break
             if late:
                 reservation = (reservation[0], reservation[1] - task.processors)
             room -= task.processors
-            task.state = State.CLAIMED
+            task.state = DispatchState.CLAIMED
             task.attempts += 1
             task.started.append(task.attempts)
             worker.claimed[i] = self.now + task.estimate
@@ -263,7 +272,7 @@ class Interleavings(RuleBasedStateMachine):
         del self.workers[name].claimed[i]
         task.started.pop()
         task.attempts -= 1
-        task.state = State.CANCELLED if task.unwanted else State.READY
+        task.state = DispatchState.CANCELLED if task.unwanted else DispatchState.READY
         self.unlock()
 
     @rule(
@@ -279,7 +288,7 @@ class Interleavings(RuleBasedStateMachine):
         self.end(name, i, status, hold=hold, took=took)
 
     @rule(hold=st.booleans())
-    @precondition(lambda self: any(t.state is State.READY for t in self.twin))
+    @precondition(lambda self: any(t.state is DispatchState.READY for t in self.twin))
     def work(self, hold: bool) -> None:
         """Each worker takes what it can, and succeeds with the first that it has."""
         for name, worker in self.workers.items():
@@ -316,22 +325,22 @@ class Interleavings(RuleBasedStateMachine):
         self.over.append((name, i, task.attempts))
         due = None
         if status is Status.SUCCEEDED:
-            task.state = State.SUCCEEDED
+            task.state = DispatchState.SUCCEEDED
             task.released = not hold
         elif task.unwanted:
-            task.state = State.CANCELLED
+            task.state = DispatchState.CANCELLED
         elif status is Status.CANCELLED:
-            task.state = State.READY
+            task.state = DispatchState.READY
         else:
             task.failures += 1
             wait = self.retry.wait_before(task.failures + 1)
             if task.failures >= task.tries:
-                task.state = State.FAILED
+                task.state = DispatchState.FAILED
             elif wait:
-                task.state = State.DELAYED
+                task.state = DispatchState.DELAYED
                 due = task.due = self.now + wait
             else:
-                task.state = State.READY
+                task.state = DispatchState.READY
         assert verdict.final == (task.state in ENDS)
         assert verdict.retry_at == due
         if verdict.final:
@@ -340,11 +349,15 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(data=st.data())
     @precondition(
-        lambda self: any(t.state is State.SUCCEEDED and not t.released for t in self.twin)
+        lambda self: any(t.state is DispatchState.SUCCEEDED and not t.released for t in self.twin)
     )
     def release(self, data) -> None:  # type: ignore[no-untyped-def]
         """A success has become durable."""
-        held = [i for i, t in enumerate(self.twin) if t.state is State.SUCCEEDED and not t.released]
+        held = [
+            i
+            for i, t in enumerate(self.twin)
+            if t.state is DispatchState.SUCCEEDED and not t.released
+        ]
         i = data.draw(st.sampled_from(held))
         self.queue.release(i)
         self.twin[i].released = True
@@ -394,22 +407,22 @@ class Interleavings(RuleBasedStateMachine):
         told = self.queue.cancel(i)
         holder = next((n for n, w in self.workers.items() if i in w.claimed), None)
         assert told == holder
-        if task.state is State.CLAIMED:
+        if task.state is DispatchState.CLAIMED:
             task.unwanted = True
         elif task.state not in ENDS:
-            task.state = State.CANCELLED
+            task.state = DispatchState.CANCELLED
         self.unlock()
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0]))
     def wake(self, seconds: float) -> None:
         """Time passes."""
         self.now += seconds
-        due = [t for t in self.twin if t.state is State.DELAYED and t.due <= self.now]
+        due = [t for t in self.twin if t.state is DispatchState.DELAYED and t.due <= self.now]
         assert self.queue.wake(self.now) == len(due)
         for task in due:
-            task.state = State.READY
+            task.state = DispatchState.READY
         wake = self.queue.next_wake()
-        rest = [t.due for t in self.twin if t.state is State.DELAYED]
+        rest = [t.due for t in self.twin if t.state is DispatchState.DELAYED]
         if rest:
             assert wake is not None
             assert self.now < wake <= min(rest)
@@ -426,7 +439,7 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def numbers_agree(self) -> None:
         """What waits for processors, and what fits on none that are there, by the definition."""
-        ready = [t for t in self.twin if t.state is State.READY and not t.site]
+        ready = [t for t in self.twin if t.state is DispatchState.READY and not t.site]
         if self.draining:
             ready = []
         seconds = [
@@ -449,7 +462,7 @@ class Interleavings(RuleBasedStateMachine):
             min(u, w.processors) for u, w in zip(used, self.workers.values(), strict=True)
         )
         if not self.draining:
-            waiting = (State.WAITING, State.DELAYED)
+            waiting = (DispatchState.WAITING, DispatchState.DELAYED)
             assert demand.later == sum(t.state in waiting for t in self.twin)
         fits = [
             any(
@@ -473,16 +486,16 @@ class Interleavings(RuleBasedStateMachine):
         assert states == [t.state for t in self.twin]
         counts = self.queue.counts
         assert counts.total == len(states)
-        assert counts.running == states.count(State.CLAIMED)
-        assert counts.waiting == sum(s < State.CLAIMED for s in states)
-        assert counts.succeeded == states.count(State.SUCCEEDED)
-        assert counts.failed == states.count(State.FAILED)
-        assert counts.skipped == states.count(State.SKIPPED)
-        assert counts.cancelled == states.count(State.CANCELLED)
-        assert counts.refused == states.count(State.REFUSED)
-        assert self.queue.ready == states.count(State.READY)
-        to_come = {State.READY, State.DELAYED} if not self.draining else set()
-        assert self.queue.idle == (not {State.CLAIMED, *to_come} & set(states))
+        assert counts.running == states.count(DispatchState.CLAIMED)
+        assert counts.waiting == sum(s < DispatchState.CLAIMED for s in states)
+        assert counts.succeeded == states.count(DispatchState.SUCCEEDED)
+        assert counts.failed == states.count(DispatchState.FAILED)
+        assert counts.skipped == states.count(DispatchState.SKIPPED)
+        assert counts.cancelled == states.count(DispatchState.CANCELLED)
+        assert counts.refused == states.count(DispatchState.REFUSED)
+        assert self.queue.ready == states.count(DispatchState.READY)
+        to_come = {DispatchState.READY, DispatchState.DELAYED} if not self.draining else set()
+        assert self.queue.idle == (not {DispatchState.CLAIMED, *to_come} & set(states))
         for i, state in enumerate(states):
             assert self.queue.is_at_end(i) == (state in ENDS)
         for site in SITES:
@@ -517,7 +530,7 @@ class Interleavings(RuleBasedStateMachine):
         if not hasattr(self, "queue") or self.draining:
             return
         for i, task in enumerate(self.twin):
-            if task.state is State.SUCCEEDED and not task.released:
+            if task.state is DispatchState.SUCCEEDED and not task.released:
                 self.queue.release(i)
                 task.released = True
         self.unlock()
@@ -537,9 +550,10 @@ class Interleavings(RuleBasedStateMachine):
         assert self.queue.idle
         for task in self.twin:
             if task.state not in ENDS:
-                assert task.state is State.WAITING
+                assert task.state is DispatchState.WAITING
                 assert any(
-                    self.twin[p].state in (State.REFUSED, State.WAITING) for p in task.parents
+                    self.twin[p].state in (DispatchState.REFUSED, DispatchState.WAITING)
+                    for p in task.parents
                 )
 
     def claim_all(self, name: str, worker: TwinWorker) -> None:

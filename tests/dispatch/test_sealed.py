@@ -10,12 +10,12 @@ from tests.dispatch.few_words import Server, job, working
 from tests.sealing.world import World
 
 from bursar.dispatch.attempt import MOST_PRINTED
-from bursar.dispatch.home import prepare_home
+from bursar.dispatch.workspace import prepare_workspace
 from bursar.model.outcome import Outcome, Status
 from bursar.model.remote import SealLevel
 from bursar.model.step import Shell
 from bursar.sealing.contents import SealedResult, SealedTask, decode_result, encode_contents
-from bursar.sealing.sealer import Sealer
+from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, make_authority
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
@@ -42,8 +42,8 @@ def test_what_passes_the_server_says_nothing(
     key = tmp_path / "key.pem"
     key.write_bytes(identity_pem(world.worker) + certificate_pem(world.authority.certificate))
     home = tmp_path / "home"
-    prepare_home(str(home), None)
-    sealer = Sealer(
+    prepare_workspace(str(home), None)
+    sealer = TaskSealer(
         world.worker.certificate, world.ann, world.trust(), level=level, clock=time.time
     )
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bursar.dispatch.guard import Unlimited
 from bursar.dispatch.server import Dispatcher
+from bursar.dispatch.spending_guard import UnlimitedSpending
 from bursar.dispatch.wire import Hello, frame
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
@@ -249,7 +249,7 @@ def test_draining_lets_running_tasks_end(room: Any, until: Any) -> None:
     assert room.counts.waiting == 20 - len(outcomes)
 
 
-class Purse(Unlimited):
+class Purse(UnlimitedSpending):
     """
     Money for so many tasks; then a refusal.
 
@@ -377,7 +377,7 @@ def test_a_guard_that_fails_stops_the_run(room: Any) -> None:
     An error always reaches who waits, however deep it came up.
     """
 
-    class Broken(Unlimited):
+    class Broken(UnlimitedSpending):
         def admit(self, task: int, site: str, now: float) -> float | Refusal:
             raise RuntimeError("lost count")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bursar.dispatch.kernel import children
+from bursar.dispatch.linux import children
 from bursar.dispatch.spawning import Reaper, Spawner
 
 TELL = """

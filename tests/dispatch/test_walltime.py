@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bursar.dispatch.queue import GUESS, Misfits, TaskQueue
+from bursar.dispatch.queue import GUESS, TaskQueue, UnplaceableTasks
 from bursar.dispatch.server import LeaseLoad
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
@@ -222,14 +222,14 @@ def test_misfits_are_counted() -> None:
         ]
     )
     queue.join("w", "lease", 4)
-    assert queue.misfits(0.0, ["w"]) == Misfits(tasks=1, processors=8, longest=1.0)
+    assert queue.misfits(0.0, ["w"]) == UnplaceableTasks(tasks=1, processors=8, longest=1.0)
     queue.ends("lease", 100.0)
 
-    assert queue.misfits(0.0, ["w"]) == Misfits(tasks=3, processors=8, longest=400.0)
+    assert queue.misfits(0.0, ["w"]) == UnplaceableTasks(tasks=3, processors=8, longest=400.0)
     assert queue.misfits(60.0, ["w"]).tasks == 4
-    assert queue.misfits(0.0, []) == Misfits(tasks=5, processors=8, longest=400.0)
+    assert queue.misfits(0.0, []) == UnplaceableTasks(tasks=5, processors=8, longest=400.0)
     queue.drain()
-    assert queue.misfits(0.0, []) == Misfits()
+    assert queue.misfits(0.0, []) == UnplaceableTasks()
 
 
 def test_demand_is_what_could_start() -> None:
@@ -297,7 +297,7 @@ def test_the_dispatcher_holds_back_and_tells(room: Any, until: Any) -> None:
             assert 0 <= dispatcher.now() - load.idle_since < 20
             dispatcher.ends("lease-1", None)
             await dispatcher.wait()
-            assert dispatcher.misfits == Misfits()
+            assert dispatcher.misfits == UnplaceableTasks()
 
     asyncio.run(run())
 

@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.dispatch.wire import (
-    Cancel,
-    Frames,
+    CancelTasks,
+    FrameDecoder,
     FromServer,
     FromWorker,
-    GiveBack,
-    Goodbye,
     Hello,
-    Job,
-    Leave,
+    JobAssignment,
+    JobRecall,
+    LeaveOrder,
+    LeaveRequest,
+    OutcomeReport,
     ProtocolError,
-    Results,
-    Returned,
+    ReturnedJobs,
     Welcome,
-    Work,
+    WireJob,
     frame,
 )
 from bursar.model.outcome import Outcome, Status
@@ -36,7 +36,7 @@ def test_frames_survive_any_cut(bodies: list[bytes], piece: int) -> None:
     However the network cuts the stream, the frames come out as they went in.
     """
     stream = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
-    frames = Frames()
+    frames = FrameDecoder()
 
     found = [f for i in range(0, len(stream), piece) for f in frames.feed(stream[i : i + piece])]
 
@@ -48,7 +48,7 @@ def test_a_frame_larger_than_the_limit_is_refused_before_it_is_read() -> None:
     Four bytes must not make us buffer what they announce.
     """
     with pytest.raises(ProtocolError, match="larger than 100"):
-        list(Frames(100).feed((101).to_bytes(4, "big")))
+        list(FrameDecoder(100).feed((101).to_bytes(4, "big")))
 
 
 @pytest.mark.parametrize(
@@ -56,16 +56,16 @@ def test_a_frame_larger_than_the_limit_is_refused_before_it_is_read() -> None:
     [
         Hello("secret", "w", "local", 2, "lease-1"),
         Hello("secret", "w", "local", 2, "lease-1", "node", ((1, 2),), has_seal_key=True),
-        Results([OUTCOME, OUTCOME]),
-        Goodbye(must=True),
-        Returned([(1, 1), (2, 3)]),
+        OutcomeReport([OUTCOME, OUTCOME]),
+        LeaveRequest(must=True),
+        ReturnedJobs([(1, 1), (2, 3)]),
     ],
 )
 def test_what_a_worker_says_arrives_as_it_was_said(message: FromWorker) -> None:
     """
     Encoding and decoding are each other's inverse.
     """
-    (body,) = Frames().feed(frame(message))
+    (body,) = FrameDecoder().feed(frame(message))
 
     assert msgspec.msgpack.decode(body, type=FromWorker) == message
 
@@ -74,16 +74,16 @@ def test_what_a_worker_says_arrives_as_it_was_said(message: FromWorker) -> None:
     "message",
     [
         Welcome("run", "/root", "/files", "/work", "/logs", 65536),
-        GiveBack(4),
-        Cancel([1, 2], 0.5, "because"),
-        Leave(),
+        JobRecall(4),
+        CancelTasks([1, 2], 0.5, "because"),
+        LeaveOrder(),
     ],
 )
 def test_what_the_server_says_arrives_as_it_was_said(message: FromServer) -> None:
     """
     Encoding and decoding are each other's inverse.
     """
-    (body,) = Frames().feed(frame(message))
+    (body,) = FrameDecoder().feed(frame(message))
 
     assert msgspec.msgpack.decode(body, type=FromServer) == message
 
@@ -92,7 +92,7 @@ def test_a_job_carries_every_kind_of_step() -> None:
     """
     Jobs are encoded one by one and travel raw inside a batch.
     """
-    job = Job(
+    job = WireJob(
         task=1,
         attempt=1,
         processors=2,
@@ -112,11 +112,11 @@ def test_a_job_carries_every_kind_of_step() -> None:
         environment={"A": "1"},
     )
 
-    (body,) = Frames().feed(frame(Work([msgspec.Raw(msgspec.msgpack.encode(job))])))
+    (body,) = FrameDecoder().feed(frame(JobAssignment([msgspec.Raw(msgspec.msgpack.encode(job))])))
     work = msgspec.msgpack.decode(body, type=FromServer)
 
-    assert isinstance(work, Work)
-    assert msgspec.msgpack.decode(work.jobs[0], type=Job) == job
+    assert isinstance(work, JobAssignment)
+    assert msgspec.msgpack.decode(work.jobs[0], type=WireJob) == job
 
 
 @given(st.binary(max_size=200))
@@ -128,4 +128,4 @@ def test_noise_is_refused_and_nothing_else(body: bytes) -> None:
         message = msgspec.msgpack.decode(body, type=FromWorker)
     except msgspec.MsgspecError:
         return
-    assert isinstance(message, Hello | Results | Returned)
+    assert isinstance(message, Hello | OutcomeReport | ReturnedJobs)

@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from bursar.dispatch.callee import encode_call
+from bursar.dispatch.python_calls import encode_call
 from bursar.model.campaign import Retry
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute

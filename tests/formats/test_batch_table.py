@@ -9,14 +9,14 @@ from jsonschema import Draft202012Validator
 from bursar.formats.schema import sites_schema
 from bursar.formats.sites_toml import read_sites
 from bursar.model.errors import InputError
-from bursar.model.provisioning import Acquiring, Batch
+from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
 
 SCHEMA = Draft202012Validator(sites_schema())
 
 SITE = '[site.x]\nkind = "slurm"\nprocessors = 4\n'
 
 
-def read(folder: Path, text: str) -> tuple[Batch | None, Acquiring]:
+def read(folder: Path, text: str) -> tuple[BatchScheduler | None, AcquisitionPolicy]:
     path = folder / "s.toml"
     path.write_text(text)
     (site,) = read_sites(path)
@@ -24,7 +24,7 @@ def read(folder: Path, text: str) -> tuple[Batch | None, Acquiring]:
 
 
 def test_what_is_not_said_is_left_to_the_scheduler(tmp_path: Path) -> None:
-    assert read(tmp_path, SITE) == (Batch(manager="slurm"), Acquiring())
+    assert read(tmp_path, SITE) == (BatchScheduler(manager="slurm"), AcquisitionPolicy())
 
 
 def test_all_is_read(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_all_is_read(tmp_path: Path) -> None:
     )
     assert not list(SCHEMA.iter_errors(tomllib.loads(text)))
     batch, acquiring = read(tmp_path, text)
-    assert batch == Batch(
+    assert batch == BatchScheduler(
         manager="slurm",
         queue="q",
         account="a",
@@ -50,7 +50,7 @@ def test_all_is_read(tmp_path: Path) -> None:
         reach="login1",
         python="python3",
     )
-    assert acquiring == Acquiring(
+    assert acquiring == AcquisitionPolicy(
         acquisition="additive",
         fewest=1,
         most=3,

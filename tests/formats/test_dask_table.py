@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from bursar.formats.schema import sites_schema
 from bursar.formats.sites_toml import read_sites
-from bursar.model.dask import Dask
+from bursar.model.dask import DaskEndpoint
 from bursar.model.errors import InputError
 
 SCHEMA = Draft202012Validator(sites_schema())
@@ -37,8 +37,8 @@ def test_a_cluster_is_read(tmp_path: Path) -> None:
     (secure,) = read_sites(written(tmp_path, TLS))
 
     assert (clear.kind, clear.processors) == ("dask", 8)
-    assert clear.dask == Dask(scheduler="tcp://head:8786")
-    assert secure.dask == Dask(
+    assert clear.dask == DaskEndpoint(scheduler="tcp://head:8786")
+    assert secure.dask == DaskEndpoint(
         scheduler="tls://[::1]:8786",
         ca=str(tmp_path / "ca.pem"),
         certificate=str(tmp_path / "me.pem"),

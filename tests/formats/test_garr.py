@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.formats.garr import ASSUMED, POINTS, SITES, STATED, garr
+from bursar.formats.garr import ASSUMED, POINTS, SITES, STATED, garr_network
 from bursar.model.errors import InputError
 
 MEGABIT = 125_000.0
@@ -13,7 +13,7 @@ MEGABIT = 125_000.0
 
 def test_sixteen_sections_on_a_backbone_of_34_megabits() -> None:
     """Each reaches each over at most two points of presence and Torino's."""
-    network = garr()
+    network = garr_network()
 
     assert len(SITES) == len(set(SITES)) == 16
     assert network.sites == SITES
@@ -34,15 +34,15 @@ def test_every_section_stands_in_one_table() -> None:
 
 def test_the_table_of_links_says_what_stands_here(data: Path) -> None:
     """From the file, from the folder, and without either."""
-    network = garr()
+    network = garr_network()
 
-    assert garr(data / "datagrid" / "garr_links.csv") == network
-    assert garr(data) == network
+    assert garr_network(data / "datagrid" / "garr_links.csv") == network
+    assert garr_network(data) == network
 
 
 def test_a_folder_without_the_table(tmp_path: Path) -> None:
     """The figures that stand here."""
-    assert garr(tmp_path) == garr()
+    assert garr_network(tmp_path) == garr_network()
 
 
 def test_a_table_that_lacks_a_link(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_table_that_lacks_a_link(tmp_path: Path) -> None:
     rows += [f"bollettino-cilea-66,{a},{b},155" for a, b in itertools.combinations(POINTS, 2)]
     rows += [f"bollettino-cilea-66,{s},GARR-B PoP {p},{r:g}" for s, (p, r) in STATED.items()]
     path.write_text("\n".join(rows))
-    assert garr(path).route("Milano", "Roma").bandwidth == 155 * MEGABIT
+    assert garr_network(path).route("Milano", "Roma").bandwidth == 155 * MEGABIT
 
     path.write_text("\n".join(rows[:-1]))
     with pytest.raises(InputError, match='no link between "INFN-Napoli" and "Napoli"'):
-        garr(path)
+        garr_network(path)

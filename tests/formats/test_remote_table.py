@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from bursar.formats.schema import sites_schema
 from bursar.formats.sites_toml import read_sites
 from bursar.model.errors import InputError
-from bursar.model.remote import Remote
+from bursar.model.remote import RemoteEndpoint
 from bursar.model.site import SiteFacts
 
 SCHEMA = Draft202012Validator(sites_schema())
@@ -39,7 +39,7 @@ def read(folder: Path, text: str) -> SiteFacts:
 
 def test_an_address_is_enough(folder: Path) -> None:
     site = read(folder, SITE + URL)
-    assert site.remote == Remote(url="https://grid.example.org:7480")
+    assert site.remote == RemoteEndpoint(url="https://grid.example.org:7480")
     assert (site.kind, site.processors, site.is_shared) == ("remote", 4, True)
 
 
@@ -52,7 +52,7 @@ def test_all_is_read(folder: Path) -> None:
         + f'fingerprint = "{"ab" * 32}"\n'
     )
     assert not list(SCHEMA.iter_errors(tomllib.loads(text)))
-    assert read(folder, text).remote == Remote(
+    assert read(folder, text).remote == RemoteEndpoint(
         url="https://[::1]:7480",
         token_file=str(folder / "token"),
         ca=str(folder / "ca.pem"),

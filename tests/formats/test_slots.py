@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bursar.formats.sites_toml import read_sites
 from bursar.formats.slots_csv import read_slots
 from bursar.model.errors import InputError
-from bursar.model.overlap import most_offered, overcrowded
+from bursar.model.overlap import find_oversubscription, peak_offered_processors
 from bursar.model.slot import Slot
 
 SITE = '[site.x]\nkind = "advertised"\nunit_price = 2\nfixed_price = 3\nslots = "slots.csv"\n'
@@ -185,6 +185,6 @@ def test_what_is_offered_at_once_is_counted_second_by_second(
     counts = {s: sum(offered[i].processors for i in open_) for s, open_ in open_at.items()}
     first = next((s for s, count in counts.items() if count > processors), None)
 
-    assert most_offered(offered) == max(counts.values())
+    assert peak_offered_processors(offered) == max(counts.values())
     expected = None if first is None else (first, open_at[first])
-    assert overcrowded(offered, processors) == expected
+    assert find_oversubscription(offered, processors) == expected

@@ -7,7 +7,7 @@ import pytest
 
 from bursar.formats.topology_toml import read_topology
 from bursar.model.errors import InputError
-from bursar.model.wire import Profile
+from bursar.model.network_link import BandwidthProfile
 
 TOML = """\
 routing = "widest"
@@ -67,7 +67,7 @@ def test_a_file_that_says_all(toml: Path) -> None:
     assert topology.routing == "widest"
     assert (first.bandwidth, first.latency, first.duplex) == (155e6 / 8, 0.005, "full")
     assert (second.bandwidth, second.duplex) == (1e6, "half")
-    assert second.profile == Profile(shares=(0.5, 0.8), step=1800.0)
+    assert second.profile == BandwidthProfile(shares=(0.5, 0.8), step=1800.0)
     assert (third.source, third.target, third.duplex) == ("Bari", "CNAF", "one-way")
     assert third.bandwidth == math.inf
     assert topology.find("spare", "Roma") is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bursar.formats.weights_toml import read_weights, write_weights
 from bursar.model.errors import BursarError, InputError
-from bursar.model.weights import Weights
+from bursar.model.weights import RankWeights
 
 SHARES = st.floats(0, 1)
 FOUND = st.dictionaries(
@@ -29,7 +29,7 @@ def test_what_is_written_is_read(
 ) -> None:
     """To the last bit, whatever is said of how it was found."""
     path = tmp_path_factory.getbasetemp() / "weights.toml"
-    weights = Weights(alpha=alpha, beta=beta)
+    weights = RankWeights(alpha=alpha, beta=beta)
 
     write_weights(path, weights, found)  # type: ignore[arg-type]
 
@@ -39,7 +39,7 @@ def test_what_is_written_is_read(
 def test_the_file_is_one_that_people_read(tmp_path: Path) -> None:
     path = tmp_path / "w.toml"
 
-    write_weights(path, Weights(alpha=0.75, beta=0.25), {"load": "60 s", "lifetime_s": 812.5})
+    write_weights(path, RankWeights(alpha=0.75, beta=0.25), {"load": "60 s", "lifetime_s": 812.5})
 
     assert path.read_text() == (
         '[weights]\nalpha = 0.75\nbeta = 0.25\n\n[found]\nload = "60 s"\nlifetime_s = 812.5\n'
@@ -73,10 +73,10 @@ def test_what_is_wrong_is_said_with_its_place(
 
 def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(BursarError, match="cannot be written"):
-        write_weights(tmp_path / "none" / "w.toml", Weights())
+        write_weights(tmp_path / "none" / "w.toml", RankWeights())
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
 def test_weights_are_shares(weight: float) -> None:
     with pytest.raises(ValueError, match="alpha must be between 0 and 1"):
-        Weights(alpha=weight)
+        RankWeights(alpha=weight)

@@ -11,7 +11,7 @@ import pytest
 
 from bursar.formats.wfformat import read_wfformat
 from bursar.model.errors import InputError
-from bursar.model.recording import Machine
+from bursar.model.recording import RecordedMachine
 from bursar.model.task import File
 
 # Tasks of each instance as the data's own index states them, and its makespan.
@@ -126,7 +126,7 @@ def test_an_instance_becomes_tasks_files_and_machines(tmp_path: Path) -> None:
     assert campaign.recording.makespan == 3.5
     assert campaign.recording.machine_of == {"a": ("node1",)}
     assert campaign.recording.machines == (
-        Machine(name="node1", processors=4, megahertz=2400, memory=8192, system="linux"),
+        RecordedMachine(name="node1", processors=4, megahertz=2400, memory=8192, system="linux"),
     )
 
 

@@ -9,14 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bursar.market.accounts import BANK, LARGEST, Account, Accounts, Quota, Row
+from bursar.market.accounts import BANK, LARGEST, Accounts, LedgerAccount, LedgerRow, SpendingQuota
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
 
 USERS = {
-    "ann": Account(name="ann", group="lab", quota=Quota(amount=900, per="month")),
-    "ben": Account(name="ben", group="lab"),
-    "cleo": Account(name="cleo", quota=Quota(amount=500)),
+    "ann": LedgerAccount(name="ann", group="lab", quota=SpendingQuota(amount=900, per="month")),
+    "ben": LedgerAccount(name="ben", group="lab"),
+    "cleo": LedgerAccount(name="cleo", quota=SpendingQuota(amount=500)),
 }
 PROVIDERS = ("uni", "cloud")
 DAY = 86400.0
@@ -29,7 +29,9 @@ days = st.integers(min_value=0, max_value=70)
 
 
 def opened() -> Accounts:
-    return Accounts("SU", [*USERS.values(), *(Account(name=p, kind="provider") for p in PROVIDERS)])
+    return Accounts(
+        "SU", [*USERS.values(), *(LedgerAccount(name=p, kind="provider") for p in PROVIDERS)]
+    )
 
 
 class Twin:
@@ -100,7 +102,7 @@ class AccountsMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.accounts, self.twin = opened(), Twin()
-        self.done: list[tuple[Callable[[], Row | Refusal], Row]] = []
+        self.done: list[tuple[Callable[[], LedgerRow | Refusal], LedgerRow]] = []
         self.asked = 0
 
     def ask(self, kind: str, amount: int, day: int, **who: str) -> None:
@@ -110,7 +112,7 @@ class AccountsMachine(RuleBasedStateMachine):
         allowed = self.twin.allows(kind, amount, now, **who)
         operation = getattr(self.accounts, kind)
         answer = operation(now, key, *who.values(), amount)
-        assert isinstance(answer, Row) == allowed, answer
+        assert isinstance(answer, LedgerRow) == allowed, answer
         if isinstance(answer, Refusal):
             assert answer.reason
             assert self.accounts.balances == before
@@ -187,7 +189,7 @@ TestAccounts.settings = settings(deadline=None, max_examples=40, stateful_step_c
 
 def funded(amount: int = 1000) -> Accounts:
     accounts = opened()
-    assert isinstance(accounts.grant(0.0, "funds", "ben", amount), Row)
+    assert isinstance(accounts.grant(0.0, "funds", "ben", amount), LedgerRow)
     return accounts
 
 
@@ -225,7 +227,7 @@ def test_a_refund_of_another_agreement_is_not_a_repeat() -> None:
     for agreement in ("a", "b"):
         accounts.hold(1.0, f"h{agreement}", "ben", agreement, 10)
         accounts.settle(1.0, f"s{agreement}", agreement, "uni", 10)
-    assert isinstance(accounts.refund(2.0, "k", "a", 5), Row)
+    assert isinstance(accounts.refund(2.0, "k", "a", 5), LedgerRow)
     assert isinstance(accounts.refund(2.0, "k", "b", 5), Refusal)
 
 
@@ -233,7 +235,7 @@ def test_a_refused_key_may_be_used_when_there_is_money() -> None:
     accounts = opened()
     assert isinstance(accounts.hold(0.0, "k", "ben", "a", 5), Refusal)
     accounts.grant(1.0, "g", "ben", 5)
-    assert isinstance(accounts.hold(2.0, "k", "ben", "a", 5), Row)
+    assert isinstance(accounts.hold(2.0, "k", "ben", "a", 5), LedgerRow)
 
 
 @pytest.mark.parametrize("amount", [0, -1, 1.5, True, "10", None, LARGEST + 1])
@@ -263,11 +265,14 @@ def test_what_is_no_amount_is_refused_with_a_reason(amount: object) -> None:
         (lambda a: a.transfer(0.0, "k", "ben", "ben", 1), "themselves"),
         (lambda a: a.hold(0.0, "k", "ben", "a", 1001), "user:ben is 0.000001 SU short"),
         (lambda a: a.set_quota("uni", None), 'no user "uni"'),
-        (lambda a: a.open_account(Account(name="ben", kind="provider")), "there is an account"),
+        (
+            lambda a: a.open_account(LedgerAccount(name="ben", kind="provider")),
+            "there is an account",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_reason(
-    ask: Callable[[Accounts], Row | Refusal], reason: str
+    ask: Callable[[Accounts], LedgerRow | Refusal], reason: str
 ) -> None:
     accounts = funded()
     before = accounts.balances
@@ -281,10 +286,10 @@ def test_a_quota_of_a_month_is_there_again_in_the_next() -> None:
     """And a refund in the next month gives the month that paid its part back, not this one."""
     accounts = opened()
     accounts.grant(0.0, "g", "ann", 5000)
-    assert isinstance(accounts.hold(0.0, "1", "ann", "a", 900), Row)
+    assert isinstance(accounts.hold(0.0, "1", "ann", "a", 900), LedgerRow)
     refusal = accounts.hold(30 * DAY, "2", "ann", "b", 1)
     assert refusal == Refusal("0.000001 SU over the quota of ann, 0.0009 SU per month", final=False)
-    assert isinstance(accounts.hold(31 * DAY, "2", "ann", "b", 900), Row)
+    assert isinstance(accounts.hold(31 * DAY, "2", "ann", "b", 900), LedgerRow)
     accounts.settle(32 * DAY, "3", "a", "uni", 900)
     accounts.refund(33 * DAY, "4", "a", 100)
     assert accounts.used("ann", 0.0) == 800
@@ -294,10 +299,10 @@ def test_a_quota_of_a_month_is_there_again_in_the_next() -> None:
 def test_a_new_quota_counts_what_was_used_before_it() -> None:
     accounts = funded()
     accounts.hold(0.0, "1", "ben", "a", 400)
-    accounts.set_quota("ben", Quota(amount=500, per="year"))
+    accounts.set_quota("ben", SpendingQuota(amount=500, per="year"))
     assert accounts.used("ben", DAY) == 400
     assert isinstance(accounts.hold(DAY, "2", "ben", "b", 101), Refusal)
-    assert isinstance(accounts.hold(DAY, "3", "ben", "b", 100), Row)
+    assert isinstance(accounts.hold(DAY, "3", "ben", "b", 100), LedgerRow)
 
 
 def test_no_more_is_refunded_than_is_left_of_what_was_paid() -> None:
@@ -308,7 +313,7 @@ def test_no_more_is_refunded_than_is_left_of_what_was_paid() -> None:
         accounts.settle(2.0, f"settle {name}", name, "uni", amount)
     accounts.refund(3.0, "refund", "a", 50)
     rest, more = (
-        Row(7, 4.0, "again", "refund", "provider:uni", "user:ben", amount, "a")
+        LedgerRow(7, 4.0, "again", "refund", "provider:uni", "user:ben", amount, "a")
         for amount in (400, 401)
     )
 
@@ -326,20 +331,25 @@ def test_rows_that_cannot_have_been_made_are_refused() -> None:
     accounts.refund(3.0, "3", "a", 50)
     rows = accounts.rows
     grant, hold, settle, refund = rows
-    too_much = Row(5, 3.0, "5", "refund", "provider:uni", "user:ben", 401, "a")
+    too_much = LedgerRow(5, 3.0, "5", "refund", "provider:uni", "user:ben", 401, "a")
     for wrong in (
         rows[1:],
         (grant, settle),
         (grant, hold, hold),
-        (grant, hold, settle, Row(4, 3.0, "3", "refund", "provider:cloud", "user:ben", 1, "a")),
-        (grant, hold, Row(3, 3.0, "2", "release", "held:a", "user:ann", 1, "a")),
-        (grant, hold, Row(3, 3.0, "2", "settle", "held:a", "provider:uni", 601, "a")),
-        (grant, hold, Row(3, 3.0, "2", "settle", "held:a", "provider:uni", 5, "b")),
-        (grant, Row(2, 3.0, "2", "refund", "provider:uni", "user:ben", 5, "a")),
-        (grant, Row(2, 3.0, "2", "gift", "bank", "user:ben", 5)),
-        (grant, Row(2, 3.0, "2", "grant", "bank", "user:zoe", 5)),
-        (grant, Row(2, 3.0, "2", "grant", "bank", "user:ben", -5)),
-        (grant, Row(2, 3.0, "funds", "grant", "bank", "user:ben", 5)),
+        (
+            grant,
+            hold,
+            settle,
+            LedgerRow(4, 3.0, "3", "refund", "provider:cloud", "user:ben", 1, "a"),
+        ),
+        (grant, hold, LedgerRow(3, 3.0, "2", "release", "held:a", "user:ann", 1, "a")),
+        (grant, hold, LedgerRow(3, 3.0, "2", "settle", "held:a", "provider:uni", 601, "a")),
+        (grant, hold, LedgerRow(3, 3.0, "2", "settle", "held:a", "provider:uni", 5, "b")),
+        (grant, LedgerRow(2, 3.0, "2", "refund", "provider:uni", "user:ben", 5, "a")),
+        (grant, LedgerRow(2, 3.0, "2", "gift", "bank", "user:ben", 5)),
+        (grant, LedgerRow(2, 3.0, "2", "grant", "bank", "user:zoe", 5)),
+        (grant, LedgerRow(2, 3.0, "2", "grant", "bank", "user:ben", -5)),
+        (grant, LedgerRow(2, 3.0, "funds", "grant", "bank", "user:ben", 5)),
         (grant, hold, settle, refund, too_much),
     ):
         with pytest.raises(InputError, match="row"):
@@ -349,12 +359,12 @@ def test_rows_that_cannot_have_been_made_are_refused() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Account(name=" "),
-        lambda: Account(name="a\nb"),
-        lambda: Account(name="a", kind="bank"),  # type: ignore[arg-type]
-        lambda: Account(name="a", kind="provider", group="lab"),
-        lambda: Quota(amount=-1),
-        lambda: Quota(amount=1, per="week"),  # type: ignore[arg-type]
+        lambda: LedgerAccount(name=" "),
+        lambda: LedgerAccount(name="a\nb"),
+        lambda: LedgerAccount(name="a", kind="bank"),  # type: ignore[arg-type]
+        lambda: LedgerAccount(name="a", kind="provider", group="lab"),
+        lambda: SpendingQuota(amount=-1),
+        lambda: SpendingQuota(amount=1, per="week"),  # type: ignore[arg-type]
     ],
 )
 def test_an_account_checks_itself(make: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.market.accounts import BANK, Account, Quota, Row
+from bursar.market.accounts import BANK, LedgerAccount, LedgerRow, SpendingQuota
 from bursar.market.book import Book, read_book
 from bursar.market.usage import UsageRecord
 from bursar.model.admission import Refusal
@@ -43,9 +43,11 @@ with Book(Path(sys.argv[1])) as book:
 def make(path: Path, granted: int = 1000) -> None:
     """A book of two users and a provider."""
     with Book(path, currency="SU") as book, book.together():
-        book.open_account(Account(name="ann", group="lab", quota=Quota(amount=10**15)))
-        book.open_account(Account(name="ben", group="lab"))
-        book.open_account(Account(name="uni", kind="provider"))
+        book.open_account(
+            LedgerAccount(name="ann", group="lab", quota=SpendingQuota(amount=10**15))
+        )
+        book.open_account(LedgerAccount(name="ben", group="lab"))
+        book.open_account(LedgerAccount(name="uni", kind="provider"))
         book.grant(0.0, "funds", "ann", granted)
 
 
@@ -73,15 +75,17 @@ def test_a_book_opened_again_is_the_same(path: Path) -> None:
         book.refund(3.0, "r", "a", 50)
         assert book.meter(record) == record
         assert book.meter(record) == record
-        book.set_quota("ben", Quota(amount=7, per="day"))
+        book.set_quota("ben", SpendingQuota(amount=7, per="day"))
         before, rows, head = book.balances, book.rows, book.head
     with Book(path, currency="SU") as book:
         assert (book.balances, book.rows, book.head) == (before, rows, head)
         assert book.hold(9.0, "h", "ann", "a", 600) == held
         assert book.used("ann", 9.0) == 550
-        assert book.accounts["ben"].quota == Quota(amount=7, per="day")
+        assert book.accounts["ben"].quota == SpendingQuota(amount=7, per="day")
         assert book.usage == (record,)
-        assert isinstance(book.open_account(Account(name="uni", kind="provider")), Account)
+        assert isinstance(
+            book.open_account(LedgerAccount(name="uni", kind="provider")), LedgerAccount
+        )
         assert len(book) == len(rows)
     state = read_book(path)
     assert (state.accounts.balances, state.head, state.usage) == (before, head, (record,))
@@ -95,13 +99,13 @@ def test_a_batch_left_by_an_exception_was_never_there(path: Path) -> None:
             begin_and_fail(book)
         assert book.balances == before
         assert "new" not in book.accounts
-        assert isinstance(book.transfer(0.0, "t", "ann", "ben", 5), Row)
+        assert isinstance(book.transfer(0.0, "t", "ann", "ben", 5), LedgerRow)
     check(path)
 
 
 def begin_and_fail(book: Book) -> None:
     with book.together(), book.together():
-        book.open_account(Account(name="new"))
+        book.open_account(LedgerAccount(name="new"))
         book.transfer(0.0, "t", "ann", "ben", 5)
         raise ZeroDivisionError
 
@@ -109,7 +113,7 @@ def begin_and_fail(book: Book) -> None:
 def test_a_refusal_in_a_batch_takes_nothing_else_back(path: Path) -> None:
     with Book(path) as book:
         with book.together():
-            assert isinstance(book.transfer(0.0, "1", "ann", "ben", 5), Row)
+            assert isinstance(book.transfer(0.0, "1", "ann", "ben", 5), LedgerRow)
             assert isinstance(book.transfer(0.0, "2", "ann", "ben", 5000), Refusal)
         assert read_book(path).accounts.balance("user:ben") == 5
 
@@ -125,7 +129,7 @@ def test_nothing_is_seen_of_a_batch_before_it_is_left(path: Path) -> None:
 def write_much(book: Book) -> None:
     with book.together():
         for number in range(900):
-            assert isinstance(book.hold(0.0, str(number), "ann", "a", 1, memo="x" * 99), Row)
+            assert isinstance(book.hold(0.0, str(number), "ann", "a", 1, memo="x" * 99), LedgerRow)
 
 
 def test_what_cannot_be_written_did_not_happen(path: Path) -> None:

@@ -7,13 +7,13 @@ import pytest
 from tests.market.trading import NOW, UNITS, WANTED, Shop, manager, only, server
 
 from bursar.market.agreement import LARGEST, LATEST, DealTemplate, Terms, check_moment
-from bursar.market.exchange import Exchange
-from bursar.market.messages import Ask, CallForBids, FinalOffer, Reject
+from bursar.market.budget_thresholds import BudgetThresholds, BudgetWarning
+from bursar.market.exchange import MessageExchange
 from bursar.market.negotiation.bargaining import BargainingBuyer, Concession
 from bursar.market.negotiation.english import EnglishAuctioneer
 from bursar.market.negotiation.share import ShareAuctioneer
-from bursar.market.threshold import Thresholds, Warned
 from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_messages import Ask, CallForBids, FinalOffer, Reject
 from bursar.model.admission import Refusal
 
 
@@ -56,19 +56,19 @@ def test_orders_are_of_1_to_a_billion_processors() -> None:
 
 
 def test_shares_of_the_budget_are_told_in_per_cent_from_one_per_cent_on() -> None:
-    due = Thresholds(1_000, {0.004: "warn", 0.01: "warn", 0.25: "warn"})
+    due = BudgetThresholds(1_000, {0.004: "warn", 0.01: "warn", 0.25: "warn"})
     assert due.next_due == pytest.approx(4)
     assert due.due(3) == []
-    assert due.due(4) == [Warned("0.004 of the budget is spent")]
+    assert due.due(4) == [BudgetWarning("0.004 of the budget is spent")]
     assert due.due(250) == [
-        Warned("1% of the budget is spent"),
-        Warned("25% of the budget is spent"),
+        BudgetWarning("1% of the budget is spent"),
+        BudgetWarning("25% of the budget is spent"),
     ]
     assert due.next_due == 1_000  # then everything stops, whatever was asked for
 
 
 def test_a_quote_is_accepted_before_it_expires_and_only_the_one_that_was_made() -> None:
-    exchange = Exchange([server(), ann := manager()])
+    exchange = MessageExchange([server(), ann := manager()])
     exchange.carry(ann.ask("d", ["uni"], WANTED, NOW), NOW)
     quote = only(ann.quotes("d", NOW))
     assert ann.quotes("d", math.nextafter(quote.expires, 0.0)) == (quote,)
@@ -86,7 +86,7 @@ def test_a_deal_is_begun_once_with_each_party() -> None:
 
 
 def test_agreements_are_numbered_from_1() -> None:
-    exchange = Exchange([owner := server(processors=8), ann := manager()])
+    exchange = MessageExchange([owner := server(processors=8), ann := manager()])
     for deal in ("d", "e"):
         exchange.carry(ann.ask(deal, ["uni"], WANTED, NOW), NOW)
         exchange.carry(ann.accept(only(ann.quotes(deal, NOW)), NOW), NOW)
@@ -142,7 +142,7 @@ def test_shares_go_by_bids_and_who_bids_nothing_gets_nothing() -> None:
     buyers = [TradeManager(name) for name in (*names, "eve")]
     for buyer in buyers:
         buyer.join("d", "uni", names.get(buyer.name, 0) * UNITS)
-    exchange = Exchange([owner := server(), *buyers])
+    exchange = MessageExchange([owner := server(), *buyers])
     opened = owner.auction(auctioneer, NOW)
     assert not isinstance(opened, Refusal)
     exchange.carry(opened, NOW)

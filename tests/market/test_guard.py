@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from bursar.market.budget_thresholds import BudgetDrain, BudgetHalt, BudgetWarning
 from bursar.market.guard import LEAD, BudgetGuard
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
-from bursar.market.threshold import Drain, Stop, Warned
 from bursar.model.admission import Refusal
 from bursar.model.outcome import Outcome, Status
 from bursar.model.transfer import Transfer
@@ -82,7 +82,7 @@ def test_a_task_without_a_limit_may_run_until_the_money_ends() -> None:
 
     assert guard.admit(0, "lease-1", 5.0) == pytest.approx(15 - 5 - LEAD)
     assert not guard.tick(14.4)
-    assert [type(effect) for effect in guard.tick(14.6)] == [Stop]
+    assert [type(effect) for effect in guard.tick(14.6)] == [BudgetHalt]
 
 
 def test_a_task_without_a_limit_may_run_for_ever_where_time_is_free() -> None:
@@ -166,8 +166,8 @@ def test_thresholds_are_due_once_each() -> None:
 
     found = [type(effect) for now in range(1, 25) for effect in guard.tick(float(now))]
 
-    assert found[:2] == [Warned, Drain]
-    assert found[2] is Stop
+    assert found[:2] == [BudgetWarning, BudgetDrain]
+    assert found[2] is BudgetHalt
 
 
 def test_without_a_budget_nothing_is_refused_and_all_is_metered() -> None:
@@ -272,7 +272,7 @@ class GuardMachine(RuleBasedStateMachine):
         while self.now < until and not self.stopped:
             self.now += 0.2
             for effect in self.guard.tick(self.now):
-                self.stopped = self.stopped or isinstance(effect, Stop)
+                self.stopped = self.stopped or isinstance(effect, BudgetHalt)
             self.running = {t: r for t, r in self.running.items() if r[1] > self.now}
         if self.stopped:
             while self.sites:
@@ -430,7 +430,7 @@ class RecordedMachine(RuleBasedStateMachine):
                 if lease.until is not None and self.now >= lease.until:
                     self.give_back_one(name)
             effects = self.guard.tick(self.now)
-            if any(isinstance(effect, Stop) for effect in effects):
+            if any(isinstance(effect, BudgetHalt) for effect in effects):
                 self.stopped = True
                 for name in self.guard.leases:
                     self.give_back_one(name)
@@ -477,7 +477,7 @@ def test_looking_only_when_there_is_something_to_do_is_enough() -> None:
     guard = _guard(1000.5, on_budget={0.25: "warn"})
     guard.open(_lease())
     now, seen, looks = 0.0, [], 0
-    while not any(isinstance(effect, Stop) for _, effect in seen):
+    while not any(isinstance(effect, BudgetHalt) for _, effect in seen):
         now = guard.next_look(now)
         seen += [(now, effect) for effect in guard.tick(now)]
         # Just before the end what is left is held piece by piece, and closing takes the rest.

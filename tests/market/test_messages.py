@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import WANTED
 
-from bursar.market import messages as m
+from bursar.market import trade_messages as m
 from bursar.market.agreement import LARGEST, Agreement, DealTemplate, Terms
-from bursar.market.messages import decode, encode
+from bursar.market.trade_messages import decode, encode
 from bursar.model.errors import InputError
 
 HEAD = {"deal": "d", "sender": "ann", "to": "uni", "number": 1}
@@ -43,7 +43,7 @@ EACH = [
 
 
 @pytest.mark.parametrize("message", EACH, ids=lambda message: type(message).__name__)
-def test_every_message_survives_the_wire(message: m.Message) -> None:
+def test_every_message_survives_the_wire(message: m.TradeMessage) -> None:
     assert decode(encode(message)) == message
 
 
@@ -94,12 +94,12 @@ def test_what_is_no_message_is_wrong_input_on_one_line(data: bytes) -> None:
 @given(st.binary(max_size=300), st.integers(0, 200), st.sampled_from(EACH))
 @settings(deadline=None)
 def test_damaged_bytes_are_a_message_or_wrong_input(
-    noise: bytes, place: int, message: m.Message
+    noise: bytes, place: int, message: m.TradeMessage
 ) -> None:
     data = encode(message)
     for damaged in (noise, data[:place] + noise + data[place:], data[:place]):
         with contextlib.suppress(InputError):
-            assert isinstance(decode(damaged), m.Message)
+            assert isinstance(decode(damaged), m.TradeMessage)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])

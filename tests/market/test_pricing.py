@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.market.pricing import Asked, adjusted, next_change, unit_price
+from bursar.market.pricing import PriceQuery, adjusted, next_change, unit_price
 from bursar.model.pricing import (
     Adjusting,
     Advance,
@@ -32,7 +32,7 @@ def at(text: str, zone: str = MELBOURNE) -> float:
 
 def price(*rules: Rule, start: float = 0.0, **asked) -> float:
     defaults = {"processors": 1, "seconds": 1.0, "now": 0.0, **asked}
-    return unit_price(Pricing(1.0, rules), Asked(start=start, **defaults))
+    return unit_price(Pricing(1.0, rules), PriceQuery(start=start, **defaults))
 
 
 PEAK = Calendar(zone=MELBOURNE, days=WEEKDAYS, begin=9 * 3600, end=18 * 3600, factor=2.0)
@@ -194,7 +194,7 @@ def test_a_price_or_factor_that_is_no_number_or_negative_is_refused(wrong: float
     with pytest.raises(ValueError, match="must ascend"):
         Advance(steps=((wrong, 1.0),))
     with pytest.raises(ValueError, match="utilisation"):
-        Asked(processors=1, seconds=1.0, start=0.0, now=0.0, utilisation=wrong)
+        PriceQuery(processors=1, seconds=1.0, start=0.0, now=0.0, utilisation=wrong)
 
 
 def test_an_unknown_zone_is_refused() -> None:

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.formats.period import Period, parse_period
-from bursar.market.accounts import Account, Accounts, Row
+from bursar.market.accounts import Accounts, LedgerAccount, LedgerRow
 from bursar.market.statements import (
-    Difference,
+    LedgerDifference,
     make_invoice,
     make_statement,
     reconcile,
@@ -35,8 +35,8 @@ def opened() -> Accounts:
     return Accounts(
         "SU",
         [
-            *(Account(name=name, group="lab") for name in USERS),
-            *(Account(name=name, kind="provider") for name in PROVIDERS),
+            *(LedgerAccount(name=name, group="lab") for name in USERS),
+            *(LedgerAccount(name=name, kind="provider") for name in PROVIDERS),
         ],
     )
 
@@ -122,11 +122,15 @@ def test_two_books_reconcile_to_the_unit(history: list, data: st.DataObject) -> 
     dearer = msgspec.structs.replace(row, amount=row.amount + 1)
     theirs[place] = dearer
     assert reconcile(mine, theirs) == [
-        Difference(row.key, row.agreement, sign * row.amount, sign * (row.amount + 1))
+        LedgerDifference(row.key, row.agreement, sign * row.amount, sign * (row.amount + 1))
     ]
     del theirs[place]
-    assert reconcile(mine, theirs) == [Difference(row.key, row.agreement, sign * row.amount, None)]
-    assert reconcile(theirs, mine) == [Difference(row.key, row.agreement, None, sign * row.amount)]
+    assert reconcile(mine, theirs) == [
+        LedgerDifference(row.key, row.agreement, sign * row.amount, None)
+    ]
+    assert reconcile(theirs, mine) == [
+        LedgerDifference(row.key, row.agreement, None, sign * row.amount)
+    ]
     assert [d.user for d in reconcile([*mine, row], mine)] == [2 * sign * row.amount]
 
 
@@ -206,7 +210,7 @@ def test_papers_of_unknown_accounts_are_refused() -> None:
 
 def test_a_difference_reads_as_a_sentence() -> None:
     row = november().row_of("sa")
-    assert isinstance(row, Row)
+    assert isinstance(row, LedgerRow)
     assert [str(d) for d in reconcile([row], [])] == [
         "a, sa: 300 for the user, nothing for the provider"
     ]

@@ -10,18 +10,18 @@ from tests.market.trading import NOW, UNITS
 from tests.recording import assert_recorded, pick
 
 from bursar.market.agreement import DealTemplate
-from bursar.market.exchange import Exchange
+from bursar.market.exchange import MessageExchange
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
-from bursar.market.messages import Message, encode
 from bursar.market.negotiation.auction import Auctioneer
 from bursar.market.negotiation.bargaining import Concession
 from bursar.market.negotiation.dutch import DutchAuctioneer
 from bursar.market.negotiation.english import EnglishAuctioneer
-from bursar.market.negotiation.sealed import SealedAuctioneer
+from bursar.market.negotiation.sealed_bid import SealedAuctioneer
 from bursar.market.negotiation.share import ShareAuctioneer
 from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_messages import TradeMessage, encode
 from bursar.market.trade_server import TradeServer
 from bursar.model.outcome import Outcome, Status
 from bursar.model.pricing import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing
@@ -61,7 +61,7 @@ class Market:
             for name in OWNERS
         }
         self.buyers = {name: TradeManager(name) for name in BUYERS}
-        self.exchange = Exchange([*self.owners.values(), *self.buyers.values()])
+        self.exchange = MessageExchange([*self.owners.values(), *self.buyers.values()])
         self.now = NOW
         self.deals: list[tuple[str, str]] = []
         self.lines = [f"world {seed}"]
@@ -163,7 +163,7 @@ class Market:
         self.lines += [f"  {encode(message).decode()}" for message in fresh]
         self.lines.append(f"  {self.state()}")
 
-    def altered(self, old: Message) -> Message:
+    def altered(self, old: TradeMessage) -> TradeMessage:
         """A message that was said before, the same or with something wrong about it."""
         how: Any = pick(
             self.chance,

@@ -8,11 +8,19 @@ from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.exchange import Exchange
-from bursar.market.messages import Accept, Confirm, Message, Offer, Quote, Reject, RequestQuote
+from bursar.market.exchange import MessageExchange
 from bursar.market.negotiation.bargaining import Concession
-from bursar.market.negotiation.sealed import SealedAuctioneer
+from bursar.market.negotiation.sealed_bid import SealedAuctioneer
 from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_messages import (
+    Accept,
+    Confirm,
+    Offer,
+    Quote,
+    Reject,
+    RequestQuote,
+    TradeMessage,
+)
 from bursar.market.trade_server import TradeServer
 from bursar.model.admission import Refusal
 from bursar.model.pricing import Adjusting, Advance, Demand, ForGroup, Loyalty, Pricing
@@ -20,7 +28,7 @@ from bursar.model.pricing import Adjusting, Advance, Demand, ForGroup, Loyalty, 
 PROCESSORS = 5
 
 
-def bought(exchange: Exchange, ann: TradeManager, now: float = NOW) -> Agreement:
+def bought(exchange: MessageExchange, ann: TradeManager, now: float = NOW) -> Agreement:
     exchange.carry(ann.ask("d", ["uni"], WANTED, now), now)
     exchange.carry(ann.accept(only(ann.quotes("d", now)), now), now)
     return only(ann.agreements)
@@ -32,7 +40,7 @@ def quote(owner: TradeServer, template: DealTemplate = WANTED, **fields) -> Quot
 
 
 def test_a_deal_holds_its_price_whatever_pricing_does() -> None:
-    exchange = Exchange([owner := server(), ann := manager()])
+    exchange = MessageExchange([owner := server(), ann := manager()])
     agreement = bought(exchange, ann)
 
     owner.reprice(Pricing(100.0))
@@ -43,7 +51,7 @@ def test_a_deal_holds_its_price_whatever_pricing_does() -> None:
 
 
 def test_a_quote_keeps_its_price_until_it_expires() -> None:
-    exchange = Exchange([owner := server(), ann := manager()])
+    exchange = MessageExchange([owner := server(), ann := manager()])
     exchange.carry(ann.ask("d", ["uni"], WANTED, NOW), NOW)
 
     owner.reprice(Pricing(100.0))
@@ -54,7 +62,7 @@ def test_a_quote_keeps_its_price_until_it_expires() -> None:
 
 def test_the_cheapest_of_several_quotes_comes_first() -> None:
     owners = [server("dear", base=3.0), server("cheap", base=1.0), server("small", processors=1)]
-    exchange = Exchange([ann := manager(), *owners])
+    exchange = MessageExchange([ann := manager(), *owners])
 
     exchange.carry(ann.ask("d", ["dear", "cheap", "small"], WANTED, NOW), NOW)
 
@@ -64,7 +72,7 @@ def test_the_cheapest_of_several_quotes_comes_first() -> None:
 
 def test_what_does_not_fit_now_is_quoted_for_later() -> None:
     """All is sold from 5000 to 5100; the next window begins then."""
-    exchange = Exchange([owner := server(), ann := manager()])
+    exchange = MessageExchange([owner := server(), ann := manager()])
     bought(exchange, ann)
 
     assert quote(owner, sender="bob", deal="e").terms.start == 5_100.0
@@ -86,7 +94,7 @@ def test_prices_follow_the_policy_for_the_customer_and_the_machine() -> None:
         ),
         groups={"ann": frozenset({"physics"})},
     )
-    exchange = Exchange([owner, bob := manager("bob")])
+    exchange = MessageExchange([owner, bob := manager("bob")])
     assert bought(exchange, bob).unit_price == pytest.approx(0.9)
 
     assert quote(owner).terms.unit_price == pytest.approx(1.5 * 0.5 * 0.9)
@@ -152,7 +160,7 @@ def test_nobody_accepts_another_customers_quote() -> None:
 
 
 def test_a_cancelled_deal_frees_its_processors_unless_it_has_begun() -> None:
-    exchange = Exchange([owner := server(), ann := manager(), bob := manager("bob")])
+    exchange = MessageExchange([owner := server(), ann := manager(), bob := manager("bob")])
     bought(exchange, ann)
     exchange.carry(ann.cancel("d", "uni", NOW), NOW)
     assert (ann.agreements, owner.agreements) == ((), ())
@@ -185,7 +193,9 @@ class Careful:
 def test_a_clerk_names_agreements_and_has_a_say() -> None:
     """What it refuses binds nobody and takes no processors; what is taken back, it is told."""
     clerk = Careful()
-    exchange = Exchange([owner := server(clerk=clerk), ann := manager(), bob := manager("bob")])
+    exchange = MessageExchange(
+        [owner := server(clerk=clerk), ann := manager(), bob := manager("bob")]
+    )
     exchange.carry(ann.ask("d", ["uni"], WANTED, NOW), NOW)
     exchange.carry(ann.accept(only(ann.quotes("d", NOW)), NOW), NOW)
     assert (ann.agreements, owner.agreements, owner.capacity.commitments) == ((), (), ())
@@ -199,7 +209,7 @@ def test_a_clerk_names_agreements_and_has_a_say() -> None:
 
 def test_what_was_agreed_in_an_earlier_life_stays_sold() -> None:
     """Until it is forgotten."""
-    exchange = Exchange([server(), ann := manager()])
+    exchange = MessageExchange([server(), ann := manager()])
     agreement = bought(exchange, ann)
     later = server()
     later.restore(agreement)
@@ -211,7 +221,7 @@ def test_what_was_agreed_in_an_earlier_life_stays_sold() -> None:
 
 def test_what_an_agreement_had_until_its_early_end_is_not_sold_again() -> None:
     """A quote may be accepted for a start that has passed; a restart changes nothing."""
-    exchange = Exchange([owner := server(), ann := manager()])
+    exchange = MessageExchange([owner := server(), ann := manager()])
     agreement = bought(exchange, ann)
     ended = agreement.start + 0.25 * agreement.terms.seconds
     owner.forget_agreement(agreement.id, ended)
@@ -227,7 +237,7 @@ def test_what_an_agreement_had_until_its_early_end_is_not_sold_again() -> None:
 
 def test_an_offer_that_was_taken_in_an_earlier_life_is_not_taken_again() -> None:
     """Whoever repeats it, since its answer was lost, is told of the agreement that there is."""
-    exchange = Exchange([server(), ann := manager()])
+    exchange = MessageExchange([server(), ann := manager()])
     agreement = bought(exchange, ann)
     head = {"deal": "d", "sender": "ann", "to": "uni", "number": 1}
     offer = Offer(**head, template=WANTED, amount=10**12, currency=WANTED.currency)
@@ -254,7 +264,7 @@ def test_a_conversation_with_one_customer_is_forgotten_alone() -> None:
 
 def test_bargaining_through_both_sides_makes_a_deal_between_the_reserves() -> None:
     """The owner asks 400 and goes down to 320; the buyer goes up to 350."""
-    exchange = Exchange([owner := server(), ann := manager()])
+    exchange = MessageExchange([owner := server(), ann := manager()])
     concession = Concession(first=100 * UNITS, reserve=350 * UNITS)
 
     exchange.carry(ann.bargain("d", "uni", WANTED, concession, NOW), NOW)
@@ -302,9 +312,9 @@ class Troubled:
     def __init__(self, generator: random.Random) -> None:
         self.generator = generator
         self.calm = False
-        self.old: list[Message] = []
+        self.old: list[TradeMessage] = []
 
-    def __call__(self, messages: list[Message]) -> list[Message]:
+    def __call__(self, messages: list[TradeMessage]) -> list[TradeMessage]:
         if self.calm:
             return messages
         draw = self.generator
@@ -328,12 +338,12 @@ def test_capacity_is_never_oversold_whatever_is_lost_repeated_or_reordered(
     owner = server(processors=PROCESSORS, holds=holds, validity=50.0)
     buyers = {name: manager(name) for name in ("ann", "bob")}
     troubled = Troubled(random.Random(seed))
-    exchange = Exchange([owner, *buyers.values()], troubled)
+    exchange = MessageExchange([owner, *buyers.values()], troubled)
     now = NOW
     deals: list[tuple[str, str]] = []
     for i, (act, name, template) in enumerate(script):
         buyer, deal = buyers[name], f"d{i}"
-        said: tuple[Message, ...] = ()
+        said: tuple[TradeMessage, ...] = ()
         if act == "ask":
             said = buyer.ask(deal, ["uni"], template, now)
         elif act == "bargain":
@@ -381,12 +391,12 @@ def test_an_answer_that_was_lost_comes_when_asked_again() -> None:
     """Every message is lost the first time it is sent."""
     lost: set[tuple[str, int]] = set()
 
-    def lose(messages: list[Message]) -> list[Message]:
+    def lose(messages: list[TradeMessage]) -> list[TradeMessage]:
         kept = [m for m in messages if (m.sender, m.number) in lost]
         lost.update((m.sender, m.number) for m in messages)
         return kept
 
-    exchange = Exchange([owner := server(), ann := manager()], lose)
+    exchange = MessageExchange([owner := server(), ann := manager()], lose)
     exchange.carry(ann.ask("d", ["uni"], WANTED, NOW), NOW)
     while not ann.quotes("d", NOW):
         exchange.carry(ann.again("d"), NOW)
@@ -398,7 +408,7 @@ def test_an_answer_that_was_lost_comes_when_asked_again() -> None:
 
 
 def test_parties_with_nothing_more_to_say_have_nothing_to_wait_for() -> None:
-    exchange = Exchange([owner := server(), ann := manager()])
+    exchange = MessageExchange([owner := server(), ann := manager()])
     bought(exchange, ann)
 
     assert owner.next_look() == ann.next_look() == float("inf")
@@ -409,7 +419,7 @@ def test_processors_that_were_held_a_moment_ago_are_not_sold_for_that_moment() -
     """One quote is for 1000 to 1100, accepted at 1070; from 1050 to 1060 all were held."""
     early = DealTemplate(processors=4, seconds=10.0, earliest=1_050.0, latest=1_060.0)
     long = DealTemplate(processors=4, seconds=100.0, earliest=NOW, latest=1_100.0)
-    exchange = Exchange([owner := server(), ann := manager(), bob := manager("bob")])
+    exchange = MessageExchange([owner := server(), ann := manager(), bob := manager("bob")])
     exchange.carry(ann.ask("d", ["uni"], long, NOW), NOW)
     exchange.carry(bob.ask("d", ["uni"], early, NOW), NOW)
     exchange.carry(bob.accept(only(bob.quotes("d", NOW)), NOW), NOW)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bursar.market.lease import Lease
 from bursar.market.usage import (
-    Rates,
+    AgreementRates,
     SignedRecord,
     UsageRecord,
     charge,
@@ -69,13 +69,13 @@ def chain(count: int) -> list[SignedRecord]:
 def test_a_charge_is_that_of_a_lease() -> None:
     """7200 processor-seconds at 0.01 and 5 fixed: 77, as the same lease costs."""
     lease = Lease(id="l", site="uni", processors=2, unit_price=0.01, fixed_price=5.0, start=0.0)
-    assert charge([record()], Rates(unit_price=0.01, fixed_price=5.0)) == 77 * MICROS
+    assert charge([record()], AgreementRates(unit_price=0.01, fixed_price=5.0)) == 77 * MICROS
     assert lease.charge(7200.0) == 77 * MICROS
 
 
 def test_what_was_agreed_on_bounds_what_is_paid_and_what_is_missing() -> None:
     """7200 delivered: of 5000 agreed only these are paid; of 10000, 2800 are missing."""
-    terms = Rates(unit_price=0.5)
+    terms = AgreementRates(unit_price=0.5)
     over, short = record(agreed=5000.0), record("2", agreed=10000.0)
     assert charge([over], terms) == 2500 * MICROS
     assert undelivered([over], terms) == 0
@@ -89,7 +89,7 @@ def test_a_charge_does_not_depend_on_the_order(
     found: list[UsageRecord], chance: random.Random
 ) -> None:
     """Nor is it less than that of a part."""
-    terms = Rates(unit_price=1 / 3, fixed_price=0.1)
+    terms = AgreementRates(unit_price=1 / 3, fixed_price=0.1)
     whole = charge(found, terms)
     chance.shuffle(found)
     assert charge(found, terms) == whole
@@ -97,7 +97,7 @@ def test_a_charge_does_not_depend_on_the_order(
 
 
 def test_usage_of_two_agreements_or_twice_of_one_job_has_no_charge() -> None:
-    terms = Rates(unit_price=1.0)
+    terms = AgreementRates(unit_price=1.0)
     with pytest.raises(InputError, match="usage of 2 agreements, expected that of one"):
         charge([record(), record(agreement="b")], terms)
     with pytest.raises(InputError, match="a job twice"):
@@ -113,8 +113,8 @@ def test_usage_of_two_agreements_or_twice_of_one_job_has_no_charge() -> None:
         lambda: record(processors=0),
         lambda: record(cpu_seconds=-0.1),
         lambda: record(agreed=-1.0),
-        lambda: Rates(unit_price=-1.0),
-        lambda: Rates(unit_price=1.0, fixed_price=float("nan")),
+        lambda: AgreementRates(unit_price=-1.0),
+        lambda: AgreementRates(unit_price=1.0, fixed_price=float("nan")),
     ],
 )
 def test_a_record_checks_itself(make: Callable[[], object]) -> None:

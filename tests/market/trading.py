@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.messages import Message
 from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import TradeServer
 from bursar.model.admission import Refusal
 from bursar.model.pricing import Pricing
@@ -25,7 +25,7 @@ def manager(name: str = "ann") -> TradeManager:
     return TradeManager(name)
 
 
-def only(messages: Iterable[Message]) -> Message:
+def only(messages: Iterable[TradeMessage]) -> TradeMessage:
     (message,) = messages
     return message
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.model.errors import InputError
+from bursar.model.network_link import Duplex, NetworkLink
 from bursar.model.routing import Routing
 from bursar.model.topology import Topology
-from bursar.model.wire import Duplex, Wire
 
 
 def wire(
@@ -19,12 +19,14 @@ def wire(
     bandwidth: float = 1.0,
     latency: float = 0.0,
     duplex: Duplex = "full",
-) -> Wire:
+) -> NetworkLink:
     """Short for a wire."""
-    return Wire(source=source, target=target, bandwidth=bandwidth, latency=latency, duplex=duplex)
+    return NetworkLink(
+        source=source, target=target, bandwidth=bandwidth, latency=latency, duplex=duplex
+    )
 
 
-def network(*wires: Wire, routing: Routing = "latency") -> Topology:
+def network(*wires: NetworkLink, routing: Routing = "latency") -> Topology:
     """The network of these wires."""
     nodes = dict.fromkeys(end for one in wires for end in (one.source, one.target))
     return Topology(nodes=tuple(nodes), wires=wires, routing=routing)
@@ -145,7 +147,7 @@ def test_who_asks_for_an_unknown_node_is_told_a_near_one() -> None:
 )
 def test_a_network_checks_itself(
     nodes: tuple[str, ...],
-    wires: tuple[Wire, ...],
+    wires: tuple[NetworkLink, ...],
     routers: tuple[str, ...],
     routing: Routing,
     message: str,

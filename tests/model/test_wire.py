@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.model.wire import Profile, Wire
+from bursar.model.network_link import BandwidthProfile, NetworkLink
 
 
 def test_a_profile_goes_round() -> None:
     """0.5 for ten seconds, 0.2 for ten, then 0.5 again."""
-    profile = Profile(shares=(0.5, 0.2), step=10.0)
+    profile = BandwidthProfile(shares=(0.5, 0.2), step=10.0)
 
     assert [profile.share_at(t) for t in (0, 9.9, 10, 19.9, 20, 35)] == [
         0.5,
@@ -28,7 +28,7 @@ def test_a_profile_goes_round() -> None:
 @given(step=st.floats(1e-3, 1e5), number=st.integers(0, 10**6))
 def test_a_change_lies_ahead_and_the_next_share_holds_then(step: float, number: int) -> None:
     """Rounding must neither leave time standing nor pass over a step."""
-    profile = Profile(shares=tuple(i / 7 for i in range(7)), step=step)
+    profile = BandwidthProfile(shares=tuple(i / 7 for i in range(7)), step=step)
     moment = number * step
 
     assert profile.share_at(moment) == (number % 7) / 7
@@ -49,7 +49,7 @@ def test_a_change_lies_ahead_and_the_next_share_holds_then(step: float, number: 
 def test_a_profile_checks_itself(shares: tuple[float, ...], step: float, message: str) -> None:
     """Shares are shares and steps take time."""
     with pytest.raises(ValueError, match=message):
-        Profile(shares=shares, step=step)
+        BandwidthProfile(shares=shares, step=step)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,14 @@ def test_a_profile_checks_itself(shares: tuple[float, ...], step: float, message
         ({"latency": -1.0}, "latency must be finite and not negative"),
         ({"latency": math.inf}, "latency must be finite and not negative"),
         ({"duplex": "both"}, 'duplex must be "full"'),
-        ({"bandwidth": math.inf, "profile": Profile(shares=(1.0,), step=1.0)}, "finite bandwidth"),
+        (
+            {"bandwidth": math.inf, "profile": BandwidthProfile(shares=(1.0,), step=1.0)},
+            "finite bandwidth",
+        ),
     ],
 )
 def test_a_wire_checks_itself(changes: dict[str, object], message: str) -> None:
     """What is out of range is said."""
     values: dict[str, object] = {"source": "a", "target": "b", "bandwidth": 1.0} | changes
     with pytest.raises(ValueError, match=message):
-        Wire(**values)  # type: ignore[arg-type]
+        NetworkLink(**values)  # type: ignore[arg-type]

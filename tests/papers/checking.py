@@ -4,14 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bursar.papers.experiment import Finding
+from bursar.papers.experiment import PaperFinding
 
 KEYS = {"what", "paper", "own", "ours", "verdict", "comparisons", "remark"}
 FIGURES = {"name", "mean", "low", "high", "at_least", "at_most"}
 UNCOUNTED = {"identity", "calibrated", "impossible"}
 
 
-def check_findings(findings: Sequence[Finding]) -> None:
+def check_findings(findings: Sequence[PaperFinding]) -> None:
     """Check the findings of a run of any size."""
     assert findings
     check_documents([finding.to_dict() for finding in findings])

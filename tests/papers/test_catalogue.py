@@ -8,10 +8,18 @@ import pytest
 from tests.papers.checking import check_findings
 
 from bursar.papers.catalogue import EXPERIMENTS, find
-from bursar.papers.comparison import BEST_EFFORT, BOUND, DEPENDENT, MOGA, OURS, Settings, compare
-from bursar.papers.experiment import EFFORTS, Cell, Experiment, Outcome
-from bursar.papers.grid import SLOTS, offered, one_processor_each, sites_of
-from bursar.papers.running import run
+from bursar.papers.escience06_sites import SLOTS, offered_slots, one_processor_each, sites_of
+from bursar.papers.execution_comparison import (
+    BEST_EFFORT,
+    BOUND,
+    DEPENDENT,
+    MOGA,
+    OURS,
+    PlanSearchSettings,
+    compare,
+)
+from bursar.papers.experiment import EFFORTS, Cell, Experiment, ExperimentResult
+from bursar.papers.experiment_runner import run_experiment
 from bursar.papers.summary import selected
 from bursar.papers.writing import write
 from bursar.planning.problem import build_problem
@@ -36,7 +44,7 @@ def test_what_needs_no_data_runs_and_is_written(paper: str, figure: str, tmp_pat
     rows = [row for cell in cells for row in experiment.measure(cell, tmp_path)]
     again = [row for cell in cells for row in experiment.measure(cell, tmp_path)]
     assert rows == again
-    outcome = Outcome(
+    outcome = ExperimentResult(
         experiment=experiment,
         effort="quick",
         rows=rows,
@@ -52,7 +60,7 @@ def test_what_needs_no_data_runs_and_is_written(paper: str, figure: str, tmp_pat
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_grid_offers_as_many_slots_as_the_paper_states(seed: int) -> None:
-    slots = offered(seed)
+    slots = offered_slots(seed)
     assert len(slots) == SLOTS
     fine = one_processor_each(slots)
     assert {slot.processors for slot in fine} == {1}
@@ -69,7 +77,7 @@ def test_one_workflow_is_run_in_every_way(data: Path) -> None:
     work = layered(
         np.random.default_rng(0), tasks=30, depth=5, mean_runtime=1000.0, mean_processors=22
     )
-    settings = Settings(population=10, generations=5, evaluations=300, seed=0)
+    settings = PlanSearchSettings(population=10, generations=5, evaluations=300, seed=0)
 
     rows = compare(cluster, work, [0.0, 0.5, 1.0], settings)
 
@@ -132,5 +140,5 @@ def test_few_scenarios_of_nimrodg_are_judged_by_the_rule() -> None:
 def test_an_interrupted_figure_goes_on(tmp_path: Path) -> None:
     (experiment,) = find("hpdc07", "4")
     kept = tmp_path / "cells.jsonl"
-    assert run(experiment, "quick", data=tmp_path, kept=kept).cached == 0
-    assert run(experiment, "full", data=tmp_path, kept=kept).cached == 1
+    assert run_experiment(experiment, "quick", data=tmp_path, kept=kept).cached == 0
+    assert run_experiment(experiment, "full", data=tmp_path, kept=kept).cached == 1

@@ -8,7 +8,7 @@ from tests.papers.checking import check_findings
 from bursar.papers import datagrid_grids as grids
 from bursar.papers.catalogue import find
 from bursar.papers.datagrid import HEAVY_WEIGHTS, LIGHT_WEIGHTS
-from bursar.papers.datagrid_findings import improvements, of_heavy
+from bursar.papers.datagrid_findings import find_heavy, improvements
 from bursar.papers.experiment import Experiment, Row
 
 NOWHERE = Path("nowhere")
@@ -116,7 +116,7 @@ def test_what_the_toll_was_chosen_by_does_not_count_for_completion() -> None:
         for seed in range(3)
     ]  # fmt: skip
 
-    told = [finding for finding in of_heavy(rows) if finding.own]
+    told = [finding for finding in find_heavy(rows) if finding.own]
 
     names = [[each.name.partition(" ")[0] for each in finding.comparisons] for finding in told]
     assert names == [["720", "1500"], ["450", "500"]] * 2

@@ -15,11 +15,11 @@ from bursar.papers.documenting import (
     tally,
     update_page,
 )
-from bursar.papers.equivalence import ABOVE, BELOW, measured
-from bursar.papers.experiment import Experiment, Finding, Outcome
+from bursar.papers.equivalence import ABOVE, BELOW, compare_with_bounds
+from bursar.papers.experiment import Experiment, ExperimentResult, PaperFinding
 
 
-def outcome_of(*findings: Finding) -> Outcome:
+def outcome_of(*findings: PaperFinding) -> ExperimentResult:
     experiment = Experiment(
         paper="paper",
         figure="table-2",
@@ -30,16 +30,22 @@ def outcome_of(*findings: Finding) -> Outcome:
         findings=lambda rows: [],
         charts=lambda rows: {},
     )
-    return Outcome(
+    return ExperimentResult(
         experiment=experiment, effort="full", rows=[], cells=4, cached=0, seconds=0.0, seeds=2,
         findings=list(findings),
     )  # fmt: skip
 
 
-AGREES = Finding(
-    what="area | all", paper="9", ours="9\n8", comparisons=(measured(9.0, 8.5, 9.5),), remark="so"
+AGREES = PaperFinding(
+    what="area | all",
+    paper="9",
+    ours="9\n8",
+    comparisons=(compare_with_bounds(9.0, 8.5, 9.5),),
+    remark="so",
 )
-OURS = Finding(what="speed", paper="best", ours="3", own=True, comparisons=(measured(3.0, 4.0),))
+OURS = PaperFinding(
+    what="speed", paper="best", ours="3", own=True, comparisons=(compare_with_bounds(3.0, 4.0),)
+)
 PAGE = """\
 # Page
 
@@ -94,14 +100,17 @@ def test_a_page_without_findings_is_told_apart(tmp_path: Path) -> None:
 def test_bounds_are_told_in_words() -> None:
     """Strict and not, round a number that is not 0 as well."""
     told = [
-        bounds([measured(0.0, low, high).to_dict()])
+        bounds([compare_with_bounds(0.0, low, high).to_dict()])
         for low, high in (
             (ABOVE, math.inf), (BELOW, math.inf), (-math.inf, BELOW), (-math.inf, ABOVE),
             (80 + ABOVE, math.inf), (-math.inf, 1 + BELOW), (-45.0, 45.0), (16.547, 18.29),
         )
     ]  # fmt: skip
     assert told == ["> 0", "≥ 0", "< 0", "≤ 0", "> 80", "< 1", "-45 to 45", "16.55 to 18.29"]
-    two = [measured(1.0, 0.0, 2.0, name="a"), measured(1.0, 0.0, 3.0, name="b")]
+    two = [
+        compare_with_bounds(1.0, 0.0, 2.0, name="a"),
+        compare_with_bounds(1.0, 0.0, 3.0, name="b"),
+    ]
     assert bounds([each.to_dict() for each in two]) == "a: 0 to 2\nb: 0 to 3"
 
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.papers.checking import check_findings
 
-from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition
+from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy
 from bursar.model.trace import Trace
 from bursar.papers import drp_live, drp_traces
 from bursar.papers.catalogue import find
 from bursar.papers.drp import acquired
-from bursar.papers.drp_acquiring import Acquirer, Work
+from bursar.papers.drp_acquiring import Acquirer, TaskBacklog
 from bursar.papers.drp_findings import BLIND, NEAR, REMARKS, above
 from bursar.papers.drp_site import (
     FIRST,
@@ -31,10 +31,10 @@ from bursar.papers.drp_site import (
     measures,
     moments,
 )
-from bursar.papers.experiment import Finding, Row
-from bursar.provisioning.view import SiteView
-from bursar.simulation.loaded import LoadedCluster
-from bursar.testgrid.slurm import Cluster
+from bursar.papers.experiment import PaperFinding, Row
+from bursar.provisioning.pool_snapshot import PoolSite
+from bursar.simulation.loaded_cluster import LoadedCluster
+from bursar.testgrid.slurm import SlurmCluster
 
 NOWHERE = Path("nowhere")
 
@@ -178,7 +178,7 @@ def test_overheads_repeat_with_their_seed() -> None:
     assert experiment.charts(rows)
 
 
-def gaps(seeds: int, policies: Sequence[str] = BLIND) -> dict[str, Finding]:
+def gaps(seeds: int, policies: Sequence[str] = BLIND) -> dict[str, PaperFinding]:
     """What is found of our policy beside blind ones, with so many draws of the overheads."""
     (experiment,) = find("drp", "overheads")
     cells = [
@@ -265,15 +265,15 @@ def busy(seconds: float = 3600.0) -> LoadedCluster:
 @pytest.mark.parametrize("policy", drp_traces.POLICIES)
 def test_an_empty_machine_gives_everything_to_everybody(policy: Acquisition) -> None:
     cluster = LoadedCluster(trace([(0.0, 1, 1.0)]), 10, at=100.0, looseness=None)
-    found = drp_traces.gathered(cluster, policy, 8, drp_traces.HORIZON)
+    found = drp_traces.gather_processors(cluster, policy, 8, drp_traces.HORIZON)
     assert found["cpu"] == pytest.approx(100.0)
     assert (found["first"], found["half"], found["all"], found["most"]) == (0.0, 0.0, 0.0, 8)
 
 
 def test_all_at_once_waits_where_one_at_a_time_takes_what_is_free() -> None:
     """8 wanted, 4 free until an hour of the two has gone: half, and three quarters."""
-    rigid = drp_traces.gathered(busy(), "all-at-once", 8, drp_traces.HORIZON)
-    loose = drp_traces.gathered(busy(), "one-at-a-time", 8, drp_traces.HORIZON)
+    rigid = drp_traces.gather_processors(busy(), "all-at-once", 8, drp_traces.HORIZON)
+    loose = drp_traces.gather_processors(busy(), "one-at-a-time", 8, drp_traces.HORIZON)
     assert (rigid["cpu"], loose["cpu"]) == (pytest.approx(50.0), pytest.approx(75.0))
     assert (rigid["first"], rigid["all"]) == (3600.0, 3600.0)
     assert (loose["half"], loose["all"]) == (0.0, 3600.0)
@@ -288,7 +288,7 @@ def test_our_policy_fits_a_hole_that_blind_requests_do_not() -> None:
         trace([(0.0, 6, 3600.0), (0.0, 10, 7200.0)]), 10, at=0.0, policy="easy", looseness=None
     )
     found = {
-        policy: drp_traces.gathered(cluster.copy(), policy, 4, drp_traces.HORIZON)["cpu"]
+        policy: drp_traces.gather_processors(cluster.copy(), policy, 4, drp_traces.HORIZON)["cpu"]
         for policy in (*BLIND, "adaptive")
     }
     assert all(found[policy] == 0.0 for policy in BLIND)
@@ -297,7 +297,7 @@ def test_our_policy_fits_a_hole_that_blind_requests_do_not() -> None:
 
 def test_only_whole_tasks_are_useful() -> None:
     """Of allocations of 25 minutes two tasks are useful: 5 times 1,200 s of 7,200."""
-    found = drp_traces.gathered(busy(), "one-at-a-time", 4, 1500.0)
+    found = drp_traces.gather_processors(busy(), "one-at-a-time", 4, 1500.0)
     assert found["cpu"] == pytest.approx(100.0)
     assert found["useful"] == pytest.approx(100 * 6000 / 7200)
 
@@ -329,7 +329,7 @@ def test_never_more_is_held_than_was_wanted(
         early="compress",
         looseness=None,
     )
-    found = drp_traces.gathered(cluster, policy, wanted, longest)
+    found = drp_traces.gather_processors(cluster, policy, wanted, longest)
     assert 0 <= found["useful"] <= found["cpu"] + 1e-9
     assert found["cpu"] <= 100 + 1e-9
     assert found["most"] <= wanted
@@ -383,14 +383,19 @@ def test_bounds_that_hold_too_often_are_told_as_such(data: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["additive", "array"])
 def test_workers_of_real_jobs_are_counted_as_they_come(
-    policy: Acquisition, slurm: Cluster, tmp_path: Path
+    policy: Acquisition, slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     """Six workers on two nodes: as requests of 1, 2 and 3, and as one array."""
-    told = SiteView(
-        name="slurm", rules=Acquiring(), processors=16, per_node=4, arrays=True, node_ranges=True
+    told = PoolSite(
+        name="slurm",
+        rules=AcquisitionPolicy(),
+        processors=16,
+        per_node=4,
+        arrays=True,
+        node_ranges=True,
     )
-    acquirer = Acquirer(policy, Work(wanted=6, tasks=600, seconds=60.0), told, 600.0)
-    run = drp_live.Run(drp_live.manager_of(slurm), acquirer, tmp_path)
+    acquirer = Acquirer(policy, TaskBacklog(wanted=6, tasks=600, seconds=60.0), told, 600.0)
+    run = drp_live.LiveAcquisition(drp_live.manager_of(slurm), acquirer, tmp_path)
     try:
         asyncio.run(run.go(20.0, enough=lambda: len(run.moments()) == 6))
     finally:

@@ -9,9 +9,9 @@ import pytest
 
 from bursar.model.errors import BursarError, InputError
 from bursar.papers.catalogue import find
-from bursar.papers.drp_phases import ECHO, Phases, through
+from bursar.papers.drp_phases import ECHO, PhaseTimes, measure_phases
 from bursar.papers.drp_service import EXPERIMENTS
-from bursar.papers.drp_serving import serving
+from bursar.papers.drp_serving import measured_service
 from bursar.remote.messages import TaskSpec
 
 THROUGHPUT, SECURITY = EXPERIMENTS
@@ -19,7 +19,7 @@ THROUGHPUT, SECURITY = EXPERIMENTS
 
 def test_every_task_is_counted_once_in_each_phase() -> None:
     """Also those at a step's edge, and one that a slow clock has end before the begin."""
-    phases = Phases(
+    phases = PhaseTimes(
         began=100.0,
         submitted=[(100.5, 2), (101.0, 2)],
         ended=[99.9, 101.0, 101.9, 103.0],
@@ -35,7 +35,7 @@ def test_every_task_is_counted_once_in_each_phase() -> None:
 
 def test_rates_are_of_a_second_whatever_the_step_is() -> None:
     """Ten tasks in a quarter of a second are forty a second."""
-    phases = Phases(0.0, [(0.1, 10)], [0.2] * 10, [(0.2, 10)])
+    phases = PhaseTimes(0.0, [(0.1, 10)], [0.2] * 10, [(0.2, 10)])
     ((at, rates),) = phases.over_time(0.25)
     assert at == 0.125
     assert rates == {"submission": 40.0, "processing": 40.0, "delivery": 40.0}
@@ -95,10 +95,10 @@ def test_only_as_many_tasks_are_held_against_the_papers_time(tasks: int, stated:
 
 def test_tasks_go_through_a_real_service_sealed_and_signed() -> None:
     """All of them, each phase seen; nothing of the service is left. What fails is no figure."""
-    with serving("message", 1) as service:
-        phases = asyncio.run(through(service, ECHO, 30, piece=10))
+    with measured_service("message", 1) as service:
+        phases = asyncio.run(measure_phases(service, ECHO, 30, piece=10))
         with pytest.raises(BursarError, match="failed"):
-            asyncio.run(through(service, TaskSpec(command=("/bin/false",)), 2))
+            asyncio.run(measure_phases(service, TaskSpec(command=("/bin/false",)), 2))
         folder, run = service.folder, service.run
     assert [count for _, count in phases.submitted] == [10, 10, 10]
     assert sum(count for _, count in phases.delivered) == len(phases.ended) == 30

@@ -13,12 +13,12 @@ from bursar.papers.equivalence import (
     ABOVE,
     BELOW,
     Comparison,
-    measured,
-    near,
-    near_per_cent,
-    together,
+    combine_judgements,
+    compare_per_cent,
+    compare_with_bounds,
+    compare_with_stated,
 )
-from bursar.papers.experiment import Finding
+from bursar.papers.experiment import PaperFinding
 from bursar.papers.summary import Summary, deviation_ratio
 
 NUMBERS = st.floats(-1e6, 1e6)
@@ -43,31 +43,31 @@ def test_noise_does_not_agree() -> None:
     """+16.9 with an error of 5.8 against +7.7: twice the error away, once called agreement."""
     few = Summary(16.9, 5.8 * math.sqrt(2), 2)
     many = Summary(16.9, 5.8 * math.sqrt(50), 50)
-    assert near_per_cent(few, 7.7).judgement == "open"
-    assert near_per_cent(many, 7.7).judgement == "open"
-    assert near_per_cent(Summary(16.9, 0.1 * math.sqrt(50), 50), 7.7).judgement == "differs"
+    assert compare_per_cent(few, 7.7).judgement == "open"
+    assert compare_per_cent(many, 7.7).judgement == "open"
+    assert compare_per_cent(Summary(16.9, 0.1 * math.sqrt(50), 50), 7.7).judgement == "differs"
 
 
 def test_an_interval_that_holds_nothing_is_not_as_good() -> None:
-    assert measured(Summary(-0.4, 1.0, 10), at_least=BELOW).judgement == "open"
-    assert measured(Summary(0.4, 1.0, 10), at_least=BELOW).judgement == "open"
-    assert measured(Summary(2.0, 1.0, 10), at_least=BELOW).judgement == "agrees"
-    assert measured(Summary(-2.0, 1.0, 10), at_least=BELOW).judgement == "differs"
+    assert compare_with_bounds(Summary(-0.4, 1.0, 10), at_least=BELOW).judgement == "open"
+    assert compare_with_bounds(Summary(0.4, 1.0, 10), at_least=BELOW).judgement == "open"
+    assert compare_with_bounds(Summary(2.0, 1.0, 10), at_least=BELOW).judgement == "agrees"
+    assert compare_with_bounds(Summary(-2.0, 1.0, 10), at_least=BELOW).judgement == "differs"
 
 
 def test_a_figure_without_chance_is_a_point() -> None:
     """Equal is as good, and no gain; a single random value says nothing."""
-    assert measured(0.0, at_least=BELOW).judgement == "agrees"
-    assert measured(0.0, at_least=ABOVE).judgement == "differs"
-    assert near(95.0, 100.0).judgement == "agrees"
-    assert near(94.0, 100.0).judgement == "differs"
-    assert near(Summary.of([100.0]), 100.0).judgement == "open"
-    assert near(Summary.of([]), 100.0).judgement == "open"
+    assert compare_with_bounds(0.0, at_least=BELOW).judgement == "agrees"
+    assert compare_with_bounds(0.0, at_least=ABOVE).judgement == "differs"
+    assert compare_with_stated(95.0, 100.0).judgement == "agrees"
+    assert compare_with_stated(94.0, 100.0).judgement == "differs"
+    assert compare_with_stated(Summary.of([100.0]), 100.0).judgement == "open"
+    assert compare_with_stated(Summary.of([]), 100.0).judgement == "open"
 
 
 def test_margins_of_small_percentages_leave_no_room_for_no_effect() -> None:
     """3 % may be 2.25 to 3.75 %, 56 % may be 51 to 61 %."""
-    small, large = near_per_cent(0.0, 3.0), near_per_cent(50.0, 56.0)
+    small, large = compare_per_cent(0.0, 3.0), compare_per_cent(50.0, 56.0)
     assert (small.at_least, small.at_most, small.judgement) == (2.25, 3.75, "differs")
     assert (large.at_least, large.at_most) == (51.0, 61.0)
 
@@ -83,18 +83,18 @@ def test_a_wider_interval_never_decides_what_a_narrower_one_left_open(
 
 
 def test_all_comparisons_of_a_finding_must_agree() -> None:
-    assert together(["agrees", "agrees"]) == "agrees"
-    assert together(["agrees", "open"]) == "open"
-    assert together(["agrees", "open", "differs"]) == "differs"
+    assert combine_judgements(["agrees", "agrees"]) == "agrees"
+    assert combine_judgements(["agrees", "open"]) == "open"
+    assert combine_judgements(["agrees", "open", "differs"]) == "differs"
 
 
 def test_what_is_not_counted_has_no_judgement() -> None:
-    wrong = measured(7.0, at_least=8.0)
-    assert Finding(what="", paper="", ours="", comparisons=(wrong,)).verdict == "differs"
+    wrong = compare_with_bounds(7.0, at_least=8.0)
+    assert PaperFinding(what="", paper="", ours="", comparisons=(wrong,)).verdict == "differs"
     for why in ("identity", "calibrated", "impossible"):
-        finding = Finding(what="", paper="", ours="", comparisons=(wrong,), uncounted=why)  # type: ignore[arg-type]
+        finding = PaperFinding(what="", paper="", ours="", comparisons=(wrong,), uncounted=why)  # type: ignore[arg-type]
         assert finding.verdict == why
-    assert Finding(what="", paper="", ours="").verdict is None
+    assert PaperFinding(what="", paper="", ours="").verdict is None
 
 
 def test_the_ratio_of_deviations_has_an_interval() -> None:

@@ -7,26 +7,32 @@ import pytest
 from tests.papers.checking import check_findings
 
 from bursar.market.accounts import Accounts
-from bursar.market.messages import Accept as Accepted
-from bursar.market.messages import Bid, Confirm, Quote
+from bursar.market.trade_messages import Accept as Accepted
+from bursar.market.trade_messages import Bid, Confirm, Quote
 from bursar.papers.catalogue import find
 from bursar.papers.experiment import Experiment
 from bursar.papers.market import POLICIES, setting
 from bursar.papers.market_findings import differences
-from bursar.simulation.marketplace.customer import HIGHEST, LOWEST, Customer, draw_values
-from bursar.simulation.marketplace.outcome import PROTOCOLS, Protocol, faults, measure, trade
-from bursar.simulation.marketplace.place import BEGIN, FLOOR, Place
+from bursar.simulation.marketplace.customer import HIGHEST, LOWEST, MarketCustomer, draw_values
+from bursar.simulation.marketplace.market_measures import (
+    PROTOCOLS,
+    MarketProtocol,
+    find_violations,
+    measure,
+    simulate_market,
+)
+from bursar.simulation.marketplace.market_simulation import BEGIN, COST_SHARE, MarketSimulation
 
 SMALL = {"users": 2, "jobs": 15, "seed": 3}
 UNITS = 1_000_000
 
 
-def traded(protocol: Protocol, **cell: object) -> Place:
-    return trade(setting({**SMALL, **cell}), protocol)
+def traded(protocol: MarketProtocol, **cell: object) -> MarketSimulation:
+    return simulate_market(setting({**SMALL, **cell}), protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_money_is_conserved(protocol: Protocol) -> None:
+def test_money_is_conserved(protocol: MarketProtocol) -> None:
     """What users have left and owners have earned is what was granted, to the micro-unit."""
     place = traded(protocol)
 
@@ -40,7 +46,7 @@ def test_money_is_conserved(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_nobody_is_oversold(protocol: Protocol) -> None:
+def test_nobody_is_oversold(protocol: MarketProtocol) -> None:
     """At no start of a deal are more of an owner's processors sold than there are."""
     place = traded(protocol, users=4)
     agreements = [deal.agreement for deal in place.deals]
@@ -55,7 +61,7 @@ def test_nobody_is_oversold(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_job_is_done_once_and_in_time(protocol: Protocol) -> None:
+def test_a_job_is_done_once_and_in_time(protocol: MarketProtocol) -> None:
     place = traded(protocol)
 
     for customer in place.customers.values():
@@ -83,7 +89,7 @@ def test_a_quoted_price_holds(policy: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["english", "vickrey", "dutch", "first-price", "share"])
-def test_nobody_pays_more_than_it_bid(protocol: Protocol) -> None:
+def test_nobody_pays_more_than_it_bid(protocol: MarketProtocol) -> None:
     """The price is at most the winner's highest bid of that auction, and it is what was told."""
     place = traded(protocol)
 
@@ -104,13 +110,13 @@ def test_bargaining_ends_between_cost_and_list() -> None:
 
     for deal in place.deals:
         cost, amount = place.costs[deal.agreement.owner], deal.agreement.terms.amount
-        assert cost <= amount <= cost / FLOOR
+        assert cost <= amount <= cost / COST_SHARE
 
 
 def test_an_owner_that_fails_gives_the_money_back() -> None:
     """Of the deals that ran into the outage nothing is earned, and their jobs wait again."""
     wanted = replace(setting({**SMALL, "jobs": 40}), outage=(90.0, 270.0))
-    place = trade(wanted, "posted")
+    place = simulate_market(wanted, "posted")
 
     cheapest = next(iter(place.owners))
     lost = [
@@ -133,7 +139,7 @@ def test_a_lost_payment_is_found() -> None:
         rows=[row for row in rows if row.number < last.number],
     )
 
-    assert any("paid" in fault for fault in faults(place))
+    assert any("paid" in fault for fault in find_violations(place))
 
 
 @pytest.mark.parametrize("figure", ["protocols", "policies", "prices", "breakdown"])
@@ -169,7 +175,9 @@ def test_a_shaded_bid_is_the_equilibrium_bid() -> None:
     Value 100 of 80 to 120. Two bidders, no reserve: 100 - (100 - 80) / 2 = 90. Three:
     100 - 20 / 3 = 93.3. Reserve 90, two bidders: 100 - (20^2 - 10^2) / (2 * 20) = 92.5.
     """
-    customer = Customer(traded("share").customers["user-1"].manager, 100 * UNITS, (100 * UNITS,))
+    customer = MarketCustomer(
+        traded("share").customers["user-1"].manager, 100 * UNITS, (100 * UNITS,)
+    )
     assert (LOWEST, HIGHEST) == (0.8, 1.2)
 
     assert customer.shaded(0, 100 * UNITS, 0, 1) == pytest.approx(90 * UNITS)

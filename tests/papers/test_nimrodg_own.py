@@ -14,7 +14,7 @@ from bursar.model.errors import InputError
 from bursar.papers.catalogue import find
 from bursar.papers.nimrodg import PRICES, campaign, queues
 from bursar.papers.nimrodg_own import KNOWN, RULE, UNKNOWN, bounds
-from bursar.simulation.world import Chance
+from bursar.simulation.execution_model import ExecutionUncertainty
 
 
 @given(
@@ -92,5 +92,5 @@ def test_hidden_runtimes_are_kept_from_plans() -> None:
             campaign(990, 171_000),
             queues(),
             provisioning="best-effort",
-            chance=Chance(hidden=True),
+            chance=ExecutionUncertainty(hidden=True),
         )

@@ -8,7 +8,7 @@ from tests.papers.checking import check_documents
 
 from bursar.papers.catalogue import EXPERIMENTS, TITLES, figures_of, find
 from bursar.papers.documenting import ALL, blocks, entry_of, read_entries, rendered
-from bursar.papers.running import run
+from bursar.papers.experiment_runner import run_experiment
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "papers"
 NOWHERE = Path("nowhere")
@@ -45,7 +45,7 @@ def test_every_figure_that_is_not_live_is_on_its_page() -> None:
 def assert_as_documented(paper: str, figure: str, folder: Path) -> None:
     (experiment,) = find(paper, figure)
     told = read_entries(DOCS / f"{paper}.json")[figure]
-    outcome = run(experiment, told["effort"], data=NOWHERE, kept=folder / "cells.jsonl")
+    outcome = run_experiment(experiment, told["effort"], data=NOWHERE, kept=folder / "cells.jsonl")
     assert json.loads(json.dumps(entry_of(outcome))) == told, HOW
 
 

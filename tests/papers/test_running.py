@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bursar.model.errors import BursarError
-from bursar.papers import running
-from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
-from bursar.papers.running import key_of, processes, read_kept, run
+from bursar.papers import experiment_runner
+from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
+from bursar.papers.experiment_runner import key_of, read_kept, run_experiment, worker_processes
 
 MEASURED: list[int] = []
 
@@ -23,9 +23,9 @@ def _measure(cell: Cell, data: Path) -> list[Row]:
     return [{"seed": cell["seed"], "square": cell["seed"] ** 2}]
 
 
-def _findings(rows: Sequence[Row]) -> list[Finding]:
+def _findings(rows: Sequence[Row]) -> list[PaperFinding]:
     total = sum(row["square"] for row in rows)
-    return [Finding(what="sum", paper="", ours=str(total))]
+    return [PaperFinding(what="sum", paper="", ours=str(total))]
 
 
 EXPERIMENT = Experiment(
@@ -48,8 +48,8 @@ def _forget() -> None:
 def test_every_cell_is_measured_once_and_kept(tmp_path: Path) -> None:
     kept = tmp_path / "deep" / "cells.jsonl"
 
-    first = run(EXPERIMENT, "normal", data=tmp_path, kept=kept)
-    again = run(EXPERIMENT, "normal", data=tmp_path, kept=kept)
+    first = run_experiment(EXPERIMENT, "normal", data=tmp_path, kept=kept)
+    again = run_experiment(EXPERIMENT, "normal", data=tmp_path, kept=kept)
 
     assert list(range(6)) == MEASURED
     assert first.rows == again.rows == [{"seed": k, "square": k * k} for k in range(6)]
@@ -62,12 +62,12 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     A quick run leaves three cells, and a crash half a line; the others are measured.
     """
     kept = tmp_path / "cells.jsonl"
-    run(EXPERIMENT, "quick", data=tmp_path, kept=kept)
+    run_experiment(EXPERIMENT, "quick", data=tmp_path, kept=kept)
     kept.write_text(kept.read_text() + '{"key": "abc", "rows": [')
     MEASURED.clear()
 
     told: list[tuple[int, int]] = []
-    outcome = run(
+    outcome = run_experiment(
         EXPERIMENT,
         "normal",
         data=tmp_path,
@@ -83,15 +83,17 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
 def test_other_code_measures_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "cells.jsonl"
-    run(EXPERIMENT, "quick", data=tmp_path, kept=kept)
-    monkeypatch.setattr(running, "code_stamp", lambda: "other")
-    assert run(EXPERIMENT, "quick", data=tmp_path, kept=kept).cached == 0
+    run_experiment(EXPERIMENT, "quick", data=tmp_path, kept=kept)
+    monkeypatch.setattr(experiment_runner, "code_stamp", lambda: "other")
+    assert run_experiment(EXPERIMENT, "quick", data=tmp_path, kept=kept).cached == 0
 
 
 def test_processes_change_nothing_but_the_order_of_the_file(tmp_path: Path) -> None:
-    one = run(EXPERIMENT, "normal", data=tmp_path, kept=tmp_path / "a.jsonl")
-    with processes(2) as pool:
-        two = run(EXPERIMENT, "normal", data=tmp_path, kept=tmp_path / "b.jsonl", pool=pool)
+    one = run_experiment(EXPERIMENT, "normal", data=tmp_path, kept=tmp_path / "a.jsonl")
+    with worker_processes(2) as pool:
+        two = run_experiment(
+            EXPERIMENT, "normal", data=tmp_path, kept=tmp_path / "b.jsonl", pool=pool
+        )
     assert one.rows == two.rows
     entries = [json.loads(line)["key"] for line in (tmp_path / "b.jsonl").read_text().splitlines()]
     assert sorted(entries) == sorted(key_of(EXPERIMENT, cell) for cell in _cells("normal"))
@@ -100,4 +102,4 @@ def test_processes_change_nothing_but_the_order_of_the_file(tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BursarError, match="cannot be written"):
-        run(EXPERIMENT, "quick", data=tmp_path, kept=tmp_path / "file" / "cells.jsonl")
+        run_experiment(EXPERIMENT, "quick", data=tmp_path, kept=tmp_path / "file" / "cells.jsonl")

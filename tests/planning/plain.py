@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bursar.planning.problem import Problem
+from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedulers import by_site, upward_ranks
 
 Interval = tuple[float, float, int]
@@ -15,7 +15,7 @@ Interval = tuple[float, float, int]
 class Plain:
     """Slots as lists of intervals; every question is answered by looking at all of them."""
 
-    problem: Problem
+    problem: PlanningProblem
     caps: list[int]
     held: list[list[Interval]] = field(init=False)
     site: list[int] = field(init=False)
@@ -184,7 +184,11 @@ class Plain:
 
 
 def run(
-    problem: Problem, caps: list[int], scheduler: str, weight: float = 0.5, worth: float = 1.0
+    problem: PlanningProblem,
+    caps: list[int],
+    scheduler: str,
+    weight: float = 0.5,
+    worth: float = 1.0,
 ) -> Plain:
     """The schedule; -1 for the sites of tasks that found no place."""
     plain = Plain(problem, caps)
@@ -236,7 +240,7 @@ def run(
     return plain
 
 
-def minmin_total(problem: Problem, caps: list[int], weight: float, worth: float) -> Plain:
+def minmin_total(problem: PlanningProblem, caps: list[int], weight: float, worth: float) -> Plain:
     """Min-Min on total cost, e-Science'06 figures 1 and 2."""
     plain = Plain(problem, caps)
     position = {t: i for i, t in enumerate(problem.order.tolist())}

@@ -12,7 +12,7 @@ from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.bounds import cost_bound, makespan_bounds, prove_bounds
 from bursar.planning.front import trade_off
-from bursar.planning.kernels.board import IntArray
+from bursar.planning.kernels.availability import IntArray
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import schedule
 

@@ -6,8 +6,8 @@ from bursar.model.goal import Goal
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning.choice import best_effort, choose
-from bursar.planning.front import Front, trade_off
+from bursar.planning.front import ParetoFront, trade_off
+from bursar.planning.plan_choice import best_effort, choose_plan
 
 HERE = SiteFacts(name="here", processors=4, unit_price=1.0, fixed_price=1.0)
 
@@ -17,12 +17,12 @@ def _bag(*runtimes: float | None) -> Workflow:
 
 
 @pytest.fixture(name="front")
-def _front() -> Front:
+def _front() -> ParetoFront:
     # Three tasks of 4 s and one of 6 s: 18 processor-seconds.
     return trade_off(_bag(4, 4, 4, 6), [HERE])
 
 
-def test_the_curve_holds_what_no_other_purchase_beats(front: Front) -> None:
+def test_the_curve_holds_what_no_other_purchase_beats(front: ParetoFront) -> None:
     found = [(o.processors, o.makespan, o.cost) for o in front.options]
 
     assert found == [(4, 6.0, 25.0), (2, 10.0, 21.0), (1, 18.0, 19.0)]
@@ -41,8 +41,8 @@ def test_the_curve_holds_what_no_other_purchase_beats(front: Front) -> None:
         (Goal(trade_off=0.5, budget=20), 1, "weight 0.5"),
     ],
 )
-def test_a_goal_picks_a_plan(front: Front, goal: Goal, processors: int, reason: str) -> None:
-    choice = choose(front, goal)
+def test_a_goal_picks_a_plan(front: ParetoFront, goal: Goal, processors: int, reason: str) -> None:
+    choice = choose_plan(front, goal)
 
     assert choice.option is not None
     assert choice.option.processors == processors
@@ -52,8 +52,8 @@ def test_a_goal_picks_a_plan(front: Front, goal: Goal, processors: int, reason: 
     assert not choice.counter_offers
 
 
-def test_a_goal_out_of_reach_gets_counter_offers(front: Front) -> None:
-    choice = choose(front, Goal(deadline=8, budget=21))
+def test_a_goal_out_of_reach_gets_counter_offers(front: ParetoFront) -> None:
+    choice = choose_plan(front, Goal(deadline=8, budget=21))
 
     offers = {offer.kind: offer for offer in choice.counter_offers}
     assert choice.infeasible
@@ -66,8 +66,8 @@ def test_a_goal_out_of_reach_gets_counter_offers(front: Front) -> None:
     assert offers["share"].cost <= 21
 
 
-def test_a_budget_below_every_price_leaves_no_share(front: Front) -> None:
-    choice = choose(front, Goal(budget=0.5))
+def test_a_budget_below_every_price_leaves_no_share(front: ParetoFront) -> None:
+    choice = choose_plan(front, Goal(budget=0.5))
 
     assert choice.infeasible
     assert "within the budget" in choice.reason
@@ -75,14 +75,14 @@ def test_a_budget_below_every_price_leaves_no_share(front: Front) -> None:
     assert best_effort(front, Goal(budget=0.5)).processors == 1
 
 
-def test_best_effort_keeps_to_the_budget(front: Front) -> None:
+def test_best_effort_keeps_to_the_budget(front: ParetoFront) -> None:
     assert best_effort(front, Goal(deadline=1, budget=22)).processors == 2
 
 
 def test_what_is_unknown_is_said_and_rules_nothing_out() -> None:
     front = trade_off(_bag(4, None), [HERE])
 
-    choice = choose(front, Goal(deadline=1, budget=1))
+    choice = choose_plan(front, Goal(deadline=1, budget=1))
 
     assert choice.option is not None
     assert choice.option.makespan is None
@@ -96,7 +96,7 @@ def test_what_is_unknown_is_said_and_rules_nothing_out() -> None:
 def test_an_unknown_price_leaves_the_makespan_known() -> None:
     front = trade_off(_bag(4, 4), [SiteFacts(name="here", processors=2)])
 
-    choice = choose(front, Goal(deadline=5))
+    choice = choose_plan(front, Goal(deadline=5))
 
     assert choice.option is not None
     assert choice.option.makespan == 4.0

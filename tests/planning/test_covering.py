@@ -12,11 +12,17 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning.capacity import Room, makespan_bound
-from bursar.planning.covering import Programme, _Assignment, _Case, cost_bounds, relaxed_shares
+from bursar.planning.covering import (
+    LinearProgramme,
+    _AssignmentProgramme,
+    _MakespanCase,
+    cost_bounds,
+    relaxed_shares,
+)
+from bursar.planning.energetic_bound import EmptySlotCapacity, makespan_bound
 from bursar.planning.kernels.capacity import is_overfull
-from bursar.planning.policy import SCHEDULERS, Policy
-from bursar.planning.problem import Problem, build_problem
+from bursar.planning.policy import SCHEDULERS, PlacementPolicy
+from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import Schedule, schedule
 
 KINDS = {
@@ -34,13 +40,13 @@ def _slot(kind: str = "whole", **changes: float | None) -> Slot:
     return Slot(site="s", **values, **KINDS[kind])  # type: ignore[arg-type]
 
 
-def _problem(tasks: list[Task], *slots: Slot) -> Problem:
+def _problem(tasks: list[Task], *slots: Slot) -> PlanningProblem:
     facts = SiteFacts(name="s", processors=sum(s.processors for s in slots), slots=slots)
     return build_problem(Workflow(tuple(tasks)), [facts])
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> PlanningProblem:
     """Up to five tasks, up to two sites and four slots of any kind."""
     n = draw(st.integers(1, 5))
     tasks = [
@@ -78,7 +84,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return build_problem(Workflow(tuple(tasks)), sites)
 
 
-def _plans(problem: Problem, seed: int, n: int = 40) -> list[Schedule]:
+def _plans(problem: PlanningProblem, seed: int, n: int = 40) -> list[Schedule]:
     """Complete schedules of random purchases, orders and schedulers."""
     rng = np.random.default_rng(seed)
     plans = []
@@ -87,7 +93,9 @@ def _plans(problem: Problem, seed: int, n: int = 40) -> list[Schedule]:
         caps = np.where(rng.random(len(caps)) < 0.3, rng.integers(0, caps + 1), caps)
         if k < len(SCHEDULERS) or not caps.any():
             caps = problem.everything
-        policy = Policy(scheduler=SCHEDULERS[k % len(SCHEDULERS)], weight=float(rng.random()))
+        policy = PlacementPolicy(
+            scheduler=SCHEDULERS[k % len(SCHEDULERS)], weight=float(rng.random())
+        )
         priority = None
         if policy.scheduler not in ("minmin", "maxmin"):
             priority = _random_order(problem, rng)
@@ -97,7 +105,7 @@ def _plans(problem: Problem, seed: int, n: int = 40) -> list[Schedule]:
     return plans
 
 
-def _random_order(problem: Problem, rng: np.random.Generator) -> np.ndarray:
+def _random_order(problem: PlanningProblem, rng: np.random.Generator) -> np.ndarray:
     order: list[int] = []
     while len(order) < problem.n_tasks:
         ready = [
@@ -113,7 +121,7 @@ def _random_order(problem: Problem, rng: np.random.Generator) -> np.ndarray:
     return np.array(order)
 
 
-def _paid(problem: Problem, plan: Schedule) -> np.ndarray:
+def _paid(problem: PlanningProblem, plan: Schedule) -> np.ndarray:
     """Processor-seconds of each slot, by the tasks that hold some of it."""
     paid = np.zeros(problem.n_slots)
     for j, slot in enumerate(problem.offers.slots):
@@ -136,7 +144,7 @@ def _paid(problem: Problem, plan: Schedule) -> np.ndarray:
     return paid
 
 
-def _cost(problem: Problem, plan: Schedule) -> float:
+def _cost(problem: PlanningProblem, plan: Schedule) -> float:
     slots = problem.offers.arrays
     paid = _paid(problem, plan)
     return float((slots.unit_price * paid + slots.fixed_price)[paid > 0].sum())
@@ -144,7 +152,7 @@ def _cost(problem: Problem, plan: Schedule) -> float:
 
 @settings(max_examples=50, deadline=None)
 @given(problems(), st.integers(0, 2**32 - 1))
-def test_no_plan_beats_a_bound(problem: Problem, seed: int) -> None:
+def test_no_plan_beats_a_bound(problem: PlanningProblem, seed: int) -> None:
     """
     A makespan or a cost below a bound would make "within x % of the best" a lie.
     """
@@ -161,21 +169,21 @@ def test_no_plan_beats_a_bound(problem: Problem, seed: int) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(problems(), st.integers(0, 2**32 - 1))
-def test_every_row_holds_for_every_plan(problem: Problem, seed: int) -> None:
+def test_every_row_holds_for_every_plan(problem: PlanningProblem, seed: int) -> None:
     """
     A row that a plan breaks cuts plans off, even where no bound shows it yet.
     """
     plans = _plans(problem, seed, 24)
     if not plans:
         return
-    room = Room(problem)
+    room = EmptySlotCapacity(problem)
     makespan = max(plan.makespan for plan in plans)
-    case = _Case.of(room, makespan)
+    case = _MakespanCase.of(room, makespan)
     case.quick_bound(math.inf)
     if not len(case.busy):
         return
     assert case.covering is not None
-    assignment = _Assignment(case)
+    assignment = _AssignmentProgramme(case)
     assignment.solve(math.inf)
     for plan in plans:
         if plan.makespan <= makespan:
@@ -187,7 +195,9 @@ def test_every_row_holds_for_every_plan(problem: Problem, seed: int) -> None:
             assert price <= _cost(problem, plan) * (1 + 1e-12) + 1e-9
 
 
-def _as_columns(problem: Problem, plan: Schedule, assignment: _Assignment) -> np.ndarray:
+def _as_columns(
+    problem: PlanningProblem, plan: Schedule, assignment: _AssignmentProgramme
+) -> np.ndarray:
     """A plan as a point of the assignment programme."""
     wares = assignment.wares
     slots = problem.offers.arrays
@@ -211,13 +221,13 @@ def _as_columns(problem: Problem, plan: Schedule, assignment: _Assignment) -> np
     )
 
 
-def _assert_holds(programme: Programme, solution: np.ndarray) -> None:
+def _assert_holds(programme: LinearProgramme, solution: np.ndarray) -> None:
     assert (programme.matrix @ solution >= programme.least - 1e-7).all()
 
 
 @settings(max_examples=100, deadline=None)
 @given(problems(), st.lists(st.floats(0.5, 40.0), min_size=2, max_size=4))
-def test_a_later_deadline_costs_no_more(problem: Problem, moments: list[float]) -> None:
+def test_a_later_deadline_costs_no_more(problem: PlanningProblem, moments: list[float]) -> None:
     """
     The curve of bounds falls, and is never not a number.
     """
@@ -258,7 +268,7 @@ def test_the_tree_finds_what_every_window_would(data: st.DataObject) -> None:
 
 @given(problem=problems(), seed=st.integers(0, 99))
 @settings(max_examples=50, deadline=None)
-def test_relaxed_shares_cost_no_more_than_a_plan(problem: Problem, seed: int) -> None:
+def test_relaxed_shares_cost_no_more_than_a_plan(problem: PlanningProblem, seed: int) -> None:
     """
     Of slots paid whole: a plan buys all of each that it uses, the relaxation part of some.
     """

@@ -17,11 +17,18 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning.building import option_of, plan_of
-from bursar.planning.exact import Exact, Objective, cost_of, polish, solving, why_not
-from bursar.planning.kernels.board import FloatArray, IntArray
-from bursar.planning.policy import Policy, Recipe
-from bursar.planning.problem import Problem, build_problem
+from bursar.planning.building import build_option, build_plan
+from bursar.planning.exact import (
+    ExactSolution,
+    Objective,
+    cost_of,
+    polish,
+    reason_not_solved,
+    solving,
+)
+from bursar.planning.kernels.availability import FloatArray, IntArray
+from bursar.planning.policy import PlacementPolicy, ScheduleRecipe
+from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import Schedule, schedule
 from bursar.planning.validation import violations
 
@@ -63,14 +70,14 @@ def tasks(*shapes: tuple[float, int], chain: bool = False) -> Workflow:
     )
 
 
-def best(problem: Problem, minimise: Objective, **more: float) -> Exact:
+def best(problem: PlanningProblem, minimise: Objective, **more: float) -> ExactSolution:
     """What the solver says without a hint."""
     answer = polish(problem, minimise=minimise, time_limit=LONG, **more)  # type: ignore[arg-type]
     assert answer is not None
     return answer
 
 
-def every_list_schedule(problem: Problem) -> list[Schedule]:
+def every_list_schedule(problem: PlanningProblem) -> list[Schedule]:
     """By every order of the tasks and every purchase of whole slots, for time and for cost."""
     found = []
     parents = [
@@ -86,7 +93,10 @@ def every_list_schedule(problem: Problem) -> list[Schedule]:
     for bought in purchases:
         caps = np.where(bought, problem.everything, 0)
         for order in orders:
-            for policy in (Policy(scheduler="list"), Policy(scheduler="list-cost", weight=1.0)):
+            for policy in (
+                PlacementPolicy(scheduler="list"),
+                PlacementPolicy(scheduler="list-cost", weight=1.0),
+            ):
                 made = schedule(problem, caps, policy, priority=order)
                 if made.complete:
                     found.append(made)
@@ -94,12 +104,12 @@ def every_list_schedule(problem: Problem) -> list[Schedule]:
 
 
 def assert_valid(
-    answer: Exact, problem: Problem, workflow: Workflow, sites: list[SiteFacts]
+    answer: ExactSolution, problem: PlanningProblem, workflow: Workflow, sites: list[SiteFacts]
 ) -> None:
     """The independent validator has nothing against the schedule; it comes to what is said."""
     caps = tuple(problem.everything.tolist())
-    option = option_of(problem, Recipe(caps=caps, schedule=answer.schedule))
-    assert violations(plan_of(problem, option, "exact"), workflow, sites) == []
+    option = build_option(problem, ScheduleRecipe(caps=caps, schedule=answer.schedule))
+    assert violations(build_plan(problem, option, "exact"), workflow, sites) == []
     assert option.makespan == answer.makespan == answer.schedule.finish.max()
     assert option.cost == pytest.approx(answer.cost, nan_ok=True)
 
@@ -378,9 +388,9 @@ def test_too_many_ways_are_refused_with_a_reason(monkeypatch: pytest.MonkeyPatch
     The reason names the figures; the hint is still returned.
     """
     problem = build_problem(tasks((5, 1), (3, 1)), [site(slot(), slot(start=1))])
-    assert why_not(problem) is None
+    assert reason_not_solved(problem) is None
     monkeypatch.setattr(solving, "MOST", 3)
-    assert why_not(problem) == "tasks can be placed in 4 ways, more than 3"
+    assert reason_not_solved(problem) == "tasks can be placed in 4 ways, more than 3"
 
 
 def test_a_task_that_fits_nowhere_is_a_reason() -> None:
@@ -388,7 +398,7 @@ def test_a_task_that_fits_nowhere_is_a_reason() -> None:
     11 s do not fit into 10 s.
     """
     problem = build_problem(tasks((11, 1)), [site(slot())])
-    assert why_not(problem) == "a task fits nowhere"
+    assert reason_not_solved(problem) == "a task fits nowhere"
 
 
 def test_the_missing_solver_is_told_with_the_way_to_get_it(

@@ -19,7 +19,7 @@ from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Task
 from bursar.model.workflow import Workflow
-from bursar.planning.front import Front, trade_off
+from bursar.planning.front import ParetoFront, trade_off
 from bursar.planning.methods.sweep import widths
 
 LINKS = {("s0", "s1"): Link(latency=1.0, bandwidth=2.0), ("s1", "s0"): Link(latency=3.0)}
@@ -163,7 +163,7 @@ def _bag(*runtimes: float | None, wide: int = 1) -> Workflow:
     )
 
 
-def _points(front: Front) -> list[tuple[int, float | None, float | None]]:
+def _points(front: ParetoFront) -> list[tuple[int, float | None, float | None]]:
     return [(o.processors, o.makespan, o.cost) for o in front.options]
 
 
@@ -367,7 +367,7 @@ def test_planning_takes_no_longer_than_one_waits(workflow: Workflow, limit: floa
 def test_nouns_come_without_the_kernels() -> None:
     """Naming a Front or a Choice must not cost the import of NumPy and Numba."""
     code = (
-        "import sys, bursar.planning.front, bursar.planning.choice, bursar.model.link; "
+        "import sys, bursar.planning.front, bursar.planning.plan_choice, bursar.model.link; "
         "print([m for m in ('numpy', 'numba') if m in sys.modules])"
     )
 

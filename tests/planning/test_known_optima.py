@@ -14,13 +14,13 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning.capacity import makespan_bound
-from bursar.planning.evaluation import Evaluator
-from bursar.planning.limits import Limits
+from bursar.planning.energetic_bound import makespan_bound
+from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.elitist import elitist
-from bursar.planning.methods.search import Search
-from bursar.planning.policy import Policy
-from bursar.planning.problem import Problem, build_problem
+from bursar.planning.methods.search import PlanSearch
+from bursar.planning.policy import PlacementPolicy
+from bursar.planning.problem import PlanningProblem, build_problem
+from bursar.planning.search_limits import SearchLimits
 
 
 def _site(name: str, processors: int) -> SiteFacts:
@@ -70,7 +70,7 @@ def _project(text: str) -> tuple[Workflow, np.ndarray, list[int]]:
     return workflow, np.array([needs[job][1:] for job in sorted(needs)]), capacities
 
 
-def _of_one_resource(workflow: Workflow, demand: np.ndarray, capacity: int) -> Problem:
+def _of_one_resource(workflow: Workflow, demand: np.ndarray, capacity: int) -> PlanningProblem:
     """A relaxation: activities that do not need the resource run beside it, without limit."""
     sites = [_site("resource", capacity), _site("beside", len(demand))]
     problem = build_problem(workflow, sites)
@@ -119,7 +119,9 @@ def test_the_search_stays_between_the_bound_and_heft_on_task_graphs(
         for member in list(members)[:240:20]:
             text = members.extractfile(member).read().decode()  # type: ignore[union-attr]
             problem = build_problem(_graph(text), [_site("here", processors)])
-            search = Search(Evaluator(problem, Policy()), Limits(evaluations=200))
+            search = PlanSearch(
+                PurchaseEvaluator(problem, PlacementPolicy()), SearchLimits(evaluations=200)
+            )
             heft = search.recipes(problem.everything[None]).makespan[0]
             elitist(search)
             best = search.points[:, 0].min()

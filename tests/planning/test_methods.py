@@ -15,12 +15,10 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning.asking import problem_of
-from bursar.planning.evaluation import Evaluator, Scores
-from bursar.planning.front import Front, trade_off
-from bursar.planning.limits import Limits
+from bursar.planning.evaluation import PurchaseEvaluator, PurchaseScores
+from bursar.planning.front import ParetoFront, trade_off
 from bursar.planning.methods import ga, moga, nsga2
-from bursar.planning.methods.search import Search
+from bursar.planning.methods.search import PlanSearch
 from bursar.planning.methods.variation import (
     crossed,
     domination,
@@ -30,14 +28,16 @@ from bursar.planning.methods.variation import (
     unique,
 )
 from bursar.planning.pareto import nondominated
-from bursar.planning.policy import METHODS, Method, Policy
+from bursar.planning.policy import METHODS, Method, PlacementPolicy
 from bursar.planning.problem import build_problem
+from bursar.planning.search_limits import SearchLimits
+from bursar.planning.trade_off_solver import problem_of
 from bursar.planning.validation import violations
 
-FEW = Limits(population=6, generations=3, evaluations=60)
+FEW = SearchLimits(population=6, generations=3, evaluations=60)
 
 
-def _front(workflow: Workflow, sites: list[SiteFacts], **options: object) -> Front | None:
+def _front(workflow: Workflow, sites: list[SiteFacts], **options: object) -> ParetoFront | None:
     try:
         return trade_off(workflow, sites, limits=FEW, **options)  # type: ignore[arg-type]
     except InputError as error:
@@ -90,7 +90,9 @@ def test_what_runs_nowhere_is_paid_only_in_the_whole_accounting() -> None:
     problem = build_problem(workflow, [SiteFacts(name="s", processors=1, slots=slots)])
 
     costs = [
-        Evaluator(problem, Policy(), whole=whole).evaluate(problem.everything[None]).cost[0]
+        PurchaseEvaluator(problem, PlacementPolicy(), whole=whole)
+        .evaluate(problem.everything[None])
+        .cost[0]
         for whole in (False, True)
     ]
 
@@ -102,9 +104,9 @@ def test_the_genetic_algorithm_only_gets_better_and_keeps_to_its_goal() -> None:
     problem = build_problem(workflow, sites)
     best = []
     for generations in (0, 4, 12):
-        search = Search(
-            Evaluator(problem, Policy(weight=0.5, worth=50.0)),
-            Limits(population=12, generations=generations, seed=1),
+        search = PlanSearch(
+            PurchaseEvaluator(problem, PlacementPolicy(weight=0.5, worth=50.0)),
+            SearchLimits(population=12, generations=generations, seed=1),
         )
         ga.genetic(search, Goal())
         points = search.archive.points
@@ -124,15 +126,18 @@ def test_offspring_of_the_genetic_algorithm_are_exclusive_or_and_its_complement(
     """Section 3: in exactly one parent; in both or neither."""
     workflow, sites = _some_instance(2)
     problem = build_problem(workflow, sites)
-    search = Search(Evaluator(problem, Policy()), Limits(population=2, generations=1, seed=4))
+    search = PlanSearch(
+        PurchaseEvaluator(problem, PlacementPolicy()),
+        SearchLimits(population=2, generations=1, seed=4),
+    )
     seen: list[np.ndarray] = []
-    plain = Search.bits
+    plain = PlanSearch.bits
 
-    def spy(self: Search, bits: np.ndarray) -> Scores:
+    def spy(self: PlanSearch, bits: np.ndarray) -> PurchaseScores:
         seen.append(bits)
         return plain(self, bits)
 
-    monkeypatch.setattr(Search, "bits", spy)
+    monkeypatch.setattr(PlanSearch, "bits", spy)
     ga.genetic(search, Goal())
 
     (a, b), offspring = seen[0], seen[1]

@@ -9,9 +9,9 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning.mirror import Mirror
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import schedule
+from bursar.planning.time_reversal import TimeReversedProblem
 
 
 @given(workflow=workflows(), sites=site_lists(slots_each=6))
@@ -26,7 +26,9 @@ def test_parents_still_come_first_when_pushed_late(
     made = schedule(problem, problem.everything)
     assume(made.complete)
 
-    late = Mirror(problem).latest_starts(problem.everything, made.finish, made.makespan)
+    late = TimeReversedProblem(problem).latest_starts(
+        problem.everything, made.finish, made.makespan
+    )
 
     if late is None:
         return
@@ -46,7 +48,9 @@ def test_slots_after_the_end_are_left_out() -> None:
     problem = build_problem(workflow, [SiteFacts(name="s", processors=2, slots=slots)])
     made = schedule(problem, problem.everything)
 
-    late = Mirror(problem).latest_starts(problem.everything, made.finish, made.makespan)
+    late = TimeReversedProblem(problem).latest_starts(
+        problem.everything, made.finish, made.makespan
+    )
 
     assert made.makespan == 7
     assert late is not None

@@ -5,8 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.planning.pareto import Archive, Found, at_trade_off, hypervolume, nondominated
-from bursar.planning.policy import Recipe
+from bursar.planning.pareto import (
+    EvaluatedPlan,
+    ParetoArchive,
+    at_trade_off,
+    hypervolume,
+    nondominated,
+)
+from bursar.planning.policy import ScheduleRecipe
 
 moocore = pytest.importorskip("moocore")
 
@@ -37,10 +43,10 @@ def test_the_hypervolume_is_moocores(
 
 @given(POINTS)
 def test_an_archive_keeps_what_nothing_beats(points: list[tuple[int, int]]) -> None:
-    archive = Archive()
+    archive = ParetoArchive()
     for makespan, cost in points:
         expected = archive.would_keep(makespan, cost)
-        assert archive.add(Found(makespan, cost, Recipe(caps=()))) == expected
+        assert archive.add(EvaluatedPlan(makespan, cost, ScheduleRecipe(caps=()))) == expected
 
     array = np.array(points, dtype=float)
     assert archive.points.tolist() == array[nondominated(array)].tolist()

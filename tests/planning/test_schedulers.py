@@ -13,8 +13,8 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.bounds import makespan_bounds, prove_bounds
-from bursar.planning.offers import arrange
-from bursar.planning.problem import Problem, build_problem
+from bursar.planning.offers import arrange_offers
+from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import schedule, upward_ranks
 
 
@@ -25,16 +25,16 @@ def _table(path: Path) -> list[list[float]]:
 
 
 @pytest.fixture(name="topcuoglu")
-def _topcuoglu(data: Path) -> Problem:
+def _topcuoglu(data: Path) -> PlanningProblem:
     """Ten tasks on three unlike processors: each a site of its own, of unit bandwidth."""
     folder = data / "optimal" / "heft"
     runtimes = np.array(_table(folder / "canonicalgraph_task_exe_time.csv"))
     passed = np.array(_table(folder / "canonicalgraph_task_connectivity.csv"))
     parents = [np.flatnonzero(passed[:, child]) for child in range(10)]
     sites = tuple(SiteFacts(name=f"P{i}", unit_price=1.0) for i in range(3))
-    return Problem(
+    return PlanningProblem(
         sites=sites,
-        offers=arrange(sites),
+        offers=arrange_offers(sites),
         runtimes=runtimes,
         known=np.ones(10, dtype=np.bool_),
         widths=np.ones(10, dtype=np.int64),
@@ -47,7 +47,7 @@ def _topcuoglu(data: Path) -> Problem:
     )
 
 
-def test_the_ranks_of_topcuoglus_example(topcuoglu: Problem) -> None:
+def test_the_ranks_of_topcuoglus_example(topcuoglu: PlanningProblem) -> None:
     """Table 1 of the paper, tasks 1 to 10."""
     ranks = upward_ranks(topcuoglu, np.ones(3, dtype=np.int64))
 
@@ -55,7 +55,7 @@ def test_the_ranks_of_topcuoglus_example(topcuoglu: Problem) -> None:
     assert ranks == pytest.approx(published, abs=1e-3)
 
 
-def test_the_schedule_of_topcuoglus_example(topcuoglu: Problem, data: Path) -> None:
+def test_the_schedule_of_topcuoglus_example(topcuoglu: PlanningProblem, data: Path) -> None:
     """Task by task, makespan 80."""
     expected = json.loads((data / "optimal/heft/canonicalgraph_expected.json").read_text())
 

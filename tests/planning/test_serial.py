@@ -14,17 +14,17 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning import schedulers
-from bursar.planning.building import option_of, plan_of
+from bursar.planning.building import build_option, build_plan
 from bursar.planning.kernels import serial
-from bursar.planning.policy import Policy, Recipe
-from bursar.planning.problem import Problem, build_problem
+from bursar.planning.policy import PlacementPolicy, ScheduleRecipe
+from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import Schedule, priority_of, run, schedule
 from bursar.planning.validation import violations
 
 Gap = tuple[float, float, int]
 
 
-def _twin(problem: Problem, caps: list[int]) -> tuple[list[int], list[int], list[float]]:
+def _twin(problem: PlanningProblem, caps: list[int]) -> tuple[list[int], list[int], list[float]]:
     """Site, slot and start of each task: one list of gaps for each site, looked through."""
     arrays = problem.offers.arrays
     gaps: list[list[Gap]] = [
@@ -72,7 +72,7 @@ def _twin(problem: Problem, caps: list[int]) -> tuple[list[int], list[int], list
     return site, slot, start
 
 
-def _delay(problem: Problem, site: list[int], edge: int, s: int) -> float:
+def _delay(problem: PlanningProblem, site: list[int], edge: int, s: int) -> float:
     origin = site[problem.parent_index[edge]]
     if origin == s:
         return 0.0
@@ -80,7 +80,7 @@ def _delay(problem: Problem, site: list[int], edge: int, s: int) -> float:
     return float(problem.latency[origin, s] + problem.parent_bytes[edge] * pace)
 
 
-def _one_processor_each(workflow: Workflow, sites: list[SiteFacts]) -> Problem:
+def _one_processor_each(workflow: Workflow, sites: list[SiteFacts]) -> PlanningProblem:
     """The workflow with serial tasks, on the sites with nothing leased."""
     tasks = tuple(replace(task, processors=1) for task in workflow.tasks)
     bought = [
@@ -90,7 +90,9 @@ def _one_processor_each(workflow: Workflow, sites: list[SiteFacts]) -> Problem:
     return build_problem(Workflow(tasks), bought)
 
 
-def _by_processor(problem: Problem, caps: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> Schedule:
+def _by_processor(
+    problem: PlanningProblem, caps: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> Schedule:
     with monkeypatch.context() as patch:
         patch.setattr(schedulers, "MANY_SERIAL", 1)
         return schedule(problem, caps)
@@ -123,7 +125,7 @@ def _two_before(rng: np.random.Generator, i: int) -> tuple[str, ...]:
     return tuple(f"t{p}" for p in sorted(set(rng.integers(max(0, i - 400), i, 2).tolist())))
 
 
-def _many(tasks: int, seed: int) -> Problem:
+def _many(tasks: int, seed: int) -> PlanningProblem:
     """Enough gaps and tasks that blocks are split and whole groups passed over."""
     rng = np.random.default_rng(seed)
     made = [
@@ -185,10 +187,12 @@ def test_plans_stand_before_the_validator(workflow: Workflow, sites: list[SiteFa
         patch.setattr(schedulers, "MANY_SERIAL", 1)
         made = schedule(problem, problem.everything)
         assume(made.complete)
-        recipe = Recipe(caps=tuple(problem.everything.tolist()), policy=Policy(), schedule=made)
-        option = option_of(problem, recipe)
+        recipe = ScheduleRecipe(
+            caps=tuple(problem.everything.tolist()), policy=PlacementPolicy(), schedule=made
+        )
+        option = build_option(problem, recipe)
         tasks = Workflow(tuple(replace(task, processors=1) for task in workflow.tasks))
-        plan = plan_of(problem, option, "heft")
+        plan = build_plan(problem, option, "heft")
         assert violations(plan, tasks, problem.sites) == []
 
 
@@ -205,7 +209,7 @@ def test_what_many_purchases_come_to_is_what_their_schedules_cost(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedulers, "MANY_SERIAL", 1)
         due = np.full((1, problem.n_tasks), np.inf)
-        run(problem, caps, Policy(), priority, np.zeros(2), due, whole, outputs)
+        run(problem, caps, PlacementPolicy(), priority, np.zeros(2), due, whole, outputs)
         for i, row in enumerate(caps):
             made = schedule(problem, row, priority=priority[0])
             assert (outputs[0][i] < np.inf) == made.complete

@@ -12,14 +12,14 @@ from tests.planning.instances import site_lists, workflows
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
-from bursar.planning.evaluation import Evaluator
+from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.minmin import minmin_schedule
-from bursar.planning.policy import SCHEDULERS, Policy, Scheduler
-from bursar.planning.problem import Problem, build_problem
+from bursar.planning.policy import SCHEDULERS, PlacementPolicy, Scheduler
+from bursar.planning.problem import PlanningProblem, build_problem
 from bursar.planning.schedulers import Schedule, schedule
 
 
-def _problem(workflow: Workflow, sites: list[SiteFacts]) -> Problem:
+def _problem(workflow: Workflow, sites: list[SiteFacts]) -> PlanningProblem:
     try:
         return build_problem(workflow, sites)
     except InputError:  # a task wider than any site
@@ -27,7 +27,7 @@ def _problem(workflow: Workflow, sites: list[SiteFacts]) -> Problem:
         raise
 
 
-def _same(made: Schedule, twin: plain.Plain, problem: Problem) -> None:
+def _same(made: Schedule, twin: plain.Plain, problem: PlanningProblem) -> None:
     placed = made.site >= 0
     assert made.site.tolist() == twin.site
     assert made.start[placed].tolist() == [s for s, p in zip(twin.start, placed, strict=True) if p]
@@ -51,7 +51,7 @@ def test_every_scheduler_places_as_its_plain_twin(
         slot.processors if not slot.divisible else choice.randint(0, slot.processors)  # type: ignore[attr-defined]
         for slot in problem.offers.slots
     ]
-    policy = Policy(scheduler=scheduler, weight=0.5, worth=2.0)
+    policy = PlacementPolicy(scheduler=scheduler, weight=0.5, worth=2.0)
 
     made = schedule(problem, np.array(caps), policy)
 
@@ -82,7 +82,9 @@ def test_threads_change_nothing(workflow: Workflow, sites: list[SiteFacts], seed
     rng = np.random.default_rng(seed)
     caps = np.where(rng.random((7, problem.n_slots)) < 0.6, problem.everything, 0)
 
-    one, many = (Evaluator(problem, Policy(), threads=n).evaluate(caps) for n in (1, 3))
+    one, many = (
+        PurchaseEvaluator(problem, PlacementPolicy(), threads=n).evaluate(caps) for n in (1, 3)
+    )
 
     for name in ("makespan", "cost", "used", "area"):
         assert getattr(one, name).tolist() == getattr(many, name).tolist()

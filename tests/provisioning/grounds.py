@@ -4,24 +4,24 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from bursar.model.demand import Demand
-from bursar.provisioning.pool import Pool
-from bursar.provisioning.view import (
+from bursar.model.demand import ProcessorDemand
+from bursar.provisioning.pool import PilotPool
+from bursar.provisioning.pool_snapshot import (
     Allocation,
-    Ask,
-    Decision,
-    GiveBack,
-    Hole,
-    Loss,
-    SiteView,
-    View,
+    AllocationLoss,
+    AllocationRelease,
+    AllocationRequest,
+    BackfillWindow,
+    PoolDecision,
+    PoolSite,
+    PoolSnapshot,
 )
 
-Fate = Callable[[Ask, int], tuple[Loss, float] | None]
+Fate = Callable[[AllocationRequest, int], tuple[AllocationLoss, float] | None]
 """What becomes of a request, by its number: lost so long after its begin, or asked; or nothing."""
 
 
-Silence = Callable[[Ask, int], tuple[int, float, float] | None]
+Silence = Callable[[AllocationRequest, int], tuple[int, float, float] | None]
 """
 Which of a request's workers are silent, by its number: how many processors, from how long after
 its begin until how long after it. A silence from the very begin means that they never come.
@@ -58,7 +58,7 @@ class Ground:
         Whether it says for how long, too.
     """
 
-    view: SiteView
+    view: PoolSite
     free: Sequence[tuple[float, int]] = ()
     delay: float = 1.0
     tells: bool = True
@@ -78,7 +78,7 @@ class World:
 
     grounds: dict[str, Ground]
     work: list[Work]
-    pool: Pool = field(default_factory=Pool)
+    pool: PilotPool = field(default_factory=PilotPool)
     fate: Fate = lambda ask, number: None
     silence: Silence = lambda ask, number: None
     deadline: float | None = None
@@ -86,14 +86,14 @@ class World:
     now: float = 0.0
     later: int = 0
     there: dict[str, Allocation] = field(default_factory=dict)
-    asks: dict[str, Ask] = field(default_factory=dict)
-    losses: dict[str, tuple[float, Loss]] = field(default_factory=dict)
-    ends: dict[str, tuple[Loss, float]] = field(default_factory=dict)
+    asks: dict[str, AllocationRequest] = field(default_factory=dict)
+    losses: dict[str, tuple[float, AllocationLoss]] = field(default_factory=dict)
+    ends: dict[str, tuple[AllocationLoss, float]] = field(default_factory=dict)
     silent: dict[str, tuple[int, float, float]] = field(default_factory=dict)
     leaving: dict[str, float] = field(default_factory=dict)
     begun: dict[str, float] = field(default_factory=dict)
     held_seconds: float = 0.0
-    log: list[tuple[float, Decision]] = field(default_factory=list)
+    log: list[tuple[float, PoolDecision]] = field(default_factory=list)
     on_step: Callable[["World"], None] = lambda world: None
     count: int = 0
 
@@ -126,11 +126,11 @@ class World:
         """Requests that wait."""
         return sum(1 for a in self.there.values() if a.site == site and a.began is None)
 
-    def demand(self) -> Demand:
+    def demand(self) -> ProcessorDemand:
         """Of tasks that are there and not done."""
         waiting = [w for w in self.work if w.arrives <= self.now and w.on is None]
         running = [w for w in self.work if w.on is not None and math.isnan(w.ended)]
-        return Demand(
+        return ProcessorDemand(
             tasks=len(waiting),
             processors=sum(w.width for w in waiting),
             widest=max((w.width for w in waiting), default=0),
@@ -140,14 +140,14 @@ class World:
             later=self.later + sum(1 for w in self.work if w.arrives > self.now),
         )
 
-    def view(self) -> View:
+    def view(self) -> PoolSnapshot:
         """All of it."""
         sites = {}
         for name, ground in self.grounds.items():
             free = max(ground.ours(self.now) - self.held(name), 0)
             less = [m for m, n in ground.free if m > self.now and n < ground.ours(self.now)]
             seconds = min(less, default=math.inf) - self.now
-            holes = (Hole(start=0.0, seconds=seconds, processors=free),) if free else ()
+            holes = (BackfillWindow(start=0.0, seconds=seconds, processors=free),) if free else ()
             sites[name] = replace(
                 ground.view,
                 free=free if ground.tells else None,
@@ -158,7 +158,7 @@ class World:
             for a in self.there.values()
             if a.began is not None and math.isfinite(a.seconds)
         )
-        return View(
+        return PoolSnapshot(
             now=self.now,
             demand=self.demand(),
             allocations=tuple(self.there.values()),
@@ -167,9 +167,9 @@ class World:
             affordable=None if self.budget is None else self.budget - spent,
         )
 
-    def asked(self) -> list[Ask]:
+    def asked(self) -> list[AllocationRequest]:
         """All requests so far."""
-        return [d for _, d in self.log if isinstance(d, Ask)]
+        return [d for _, d in self.log if isinstance(d, AllocationRequest)]
 
     def done(self) -> bool:
         """Whether all work is."""
@@ -183,12 +183,12 @@ class World:
             gone = len(self.losses)
             for decision in self.pool.decide(self.view()):
                 self.log.append((self.now, decision))
-                if isinstance(decision, GiveBack):
+                if isinstance(decision, AllocationRelease):
                     self._give_back(decision.name)
                 else:
                     self._ask(decision)
 
-    def _ask(self, ask: Ask) -> None:
+    def _ask(self, ask: AllocationRequest) -> None:
         self.count += 1
         name = f"lease-{self.count}"
         self.pool.asked(name, ask, self.now)
@@ -222,7 +222,7 @@ class World:
             self.there[name] = replace(one, leaving=True)
             self.leaving[name] = self.now + 0.5
 
-    def _gone(self, name: str, loss: Loss, reason: str = "") -> None:
+    def _gone(self, name: str, loss: AllocationLoss, reason: str = "") -> None:
         self.there.pop(name, None)
         self.ends.pop(name, None)
         self.leaving.pop(name, None)

@@ -4,8 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.market.lease import Lease
-from bursar.provisioning.accounting import Account, Span, account_of, reconcile, summed
-from bursar.provisioning.lrm.manager import How, JobUsage
+from bursar.provisioning.accounting import (
+    AllocationUsage,
+    ProcessorSpan,
+    account_of,
+    reconcile,
+    summed,
+)
+from bursar.provisioning.lrm.resource_manager import JobEnding, JobUsage
 
 
 def lease(processors: int = 2, end: float | None = 200.0, name: str = "lease-1") -> Lease:
@@ -21,35 +27,39 @@ def lease(processors: int = 2, end: float | None = 200.0, name: str = "lease-1")
     )
 
 
-def usage(job: str, processors: int, seconds: float, how: How | None = "completed") -> JobUsage:
+def usage(
+    job: str, processors: int, seconds: float, how: JobEnding | None = "completed"
+) -> JobUsage:
     """Of one job."""
     return JobUsage(id=job, processors=processors, seconds=seconds, how=how)
 
 
 def test_processor_time_is_told_apart_by_what_it_was_good_for() -> None:
     """Two of 100 s: 10 and 20 s until the workers are there, tasks of 50 and 30 s."""
-    ready = [Span(start=110, end=200), Span(start=120, end=200)]
-    tasks = [Span(start=115, end=165), Span(start=130, end=160)]
+    ready = [ProcessorSpan(start=110, end=200), ProcessorSpan(start=120, end=200)]
+    tasks = [ProcessorSpan(start=115, end=165), ProcessorSpan(start=130, end=160)]
     made = account_of(lease(), ready, tasks, now=999.0)
     assert (made.acquired, made.starting, made.used, made.idle) == (200, 30, 80, 90)
 
 
 def test_a_lease_that_is_open_counts_until_now() -> None:
     """And a task only as long as it has run."""
-    tasks = [Span(start=100, end=900, processors=2)]
+    tasks = [ProcessorSpan(start=100, end=900, processors=2)]
     made = account_of(lease(end=None), tasks, tasks, now=150.0)
     assert (made.acquired, made.starting, made.used, made.idle) == (100, 0, 100, 0)
 
 
 spans = st.lists(
-    st.builds(Span, start=st.floats(0, 300), end=st.floats(0, 300), processors=st.integers(1, 3)),
+    st.builds(
+        ProcessorSpan, start=st.floats(0, 300), end=st.floats(0, 300), processors=st.integers(1, 3)
+    ),
     max_size=6,
 )
 
 
 @given(spans, spans, st.integers(1, 5))
 def test_its_parts_sum_to_what_was_acquired(
-    ready: list[Span], tasks: list[Span], processors: int
+    ready: list[ProcessorSpan], tasks: list[ProcessorSpan], processors: int
 ) -> None:
     """Whatever was journalled."""
     made = account_of(lease(processors), ready, tasks, now=0.0)
@@ -63,9 +73,9 @@ def test_sites_are_summed() -> None:
     assert summed([one, one])["a"].acquired == 400
 
 
-def account(name: str, processors: int, acquired: float) -> Account:
+def account(name: str, processors: int, acquired: float) -> AllocationUsage:
     """All of it used."""
-    return Account(
+    return AllocationUsage(
         name=name, site="a", processors=processors, acquired=acquired, starting=0.0, used=acquired
     )
 

@@ -5,33 +5,33 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.model.provisioning import Acquiring
-from bursar.provisioning.hunting import (
+from bursar.model.provisioning import AcquisitionPolicy
+from bursar.provisioning.pool_snapshot import Allocation, BackfillWindow, PoolSite
+from bursar.provisioning.request_shaping import (
     SLACK,
-    Shape,
+    RequestShape,
     evenly,
     fitting,
     free_now,
     halves,
-    hunted,
-    moves,
+    requests_to_move,
+    shape_requests,
 )
-from bursar.provisioning.view import Allocation, Hole, SiteView
 
 
-def site(*holes: tuple[float, float, int], **more: object) -> SiteView:
+def site(*holes: tuple[float, float, int], **more: object) -> PoolSite:
     """With holes of (start, seconds, processors)."""
-    made = tuple(Hole(start=s, seconds=d, processors=n) for s, d, n in holes)
-    return SiteView(name="a", rules=Acquiring(), processors=96, holes=made, **more)  # type: ignore[arg-type]
+    made = tuple(BackfillWindow(start=s, seconds=d, processors=n) for s, d, n in holes)
+    return PoolSite(name="a", rules=AcquisitionPolicy(), processors=96, holes=made, **more)  # type: ignore[arg-type]
 
 
-def hunt(view: SiteView, processors: int, **more: object) -> list[Shape]:
+def hunt(view: PoolSite, processors: int, **more: object) -> list[RequestShape]:
     """From 300 s on, an hour if possible."""
     options = {"unit": 1, "least": 300.0, "wanted": 3600.0, "most": 64, **more}
-    return hunted(view, processors, **options)  # type: ignore[arg-type]
+    return shape_requests(view, processors, **options)  # type: ignore[arg-type]
 
 
-def brief(shapes: list[Shape]) -> list[tuple[int, float, bool]]:
+def brief(shapes: list[RequestShape]) -> list[tuple[int, float, bool]]:
     """What matters here."""
     return [(s.processors, s.seconds, s.fits) for s in shapes]
 
@@ -52,7 +52,7 @@ def test_nothing_that_waits_is_asked_for_before_what_fits_has_begun() -> None:
     """A request for the last processor could overtake the others, and take one of theirs."""
     view = site((0.0, math.inf, 10), (600.0, math.inf, 8))
     assert brief(hunt(view, 19)) == [(10, 3600.0, True)]
-    claimed = [Shape(processors=10, seconds=3600.0)]
+    claimed = [RequestShape(processors=10, seconds=3600.0)]
     assert hunt(view, 9, claims=claimed, only_fitting=True) == []
     assert sum(s.processors for s in hunt(view, 9, claims=claimed)) == 9
 
@@ -117,9 +117,12 @@ def test_a_hole_of_just_the_wanted_minutes_fits() -> None:
 def test_claims_take_of_the_holes() -> None:
     """What was asked since the scheduler was last looked at is not free any more."""
     view = site((0.0, math.inf, 10), (0.0, 1000.0, 20))
-    claims = [Shape(processors=15, seconds=900.0), Shape(processors=4, seconds=3600.0)]
+    claims = [
+        RequestShape(processors=15, seconds=900.0),
+        RequestShape(processors=4, seconds=3600.0),
+    ]
     assert free_now(view, claims) == [(math.inf, 6), (1000.0, 5)]
-    too_large = [Shape(processors=11, seconds=3600.0)]  # it waits, and others go ahead
+    too_large = [RequestShape(processors=11, seconds=3600.0)]  # it waits, and others go ahead
     assert free_now(view, too_large) == [(math.inf, 10), (1000.0, 20)]
 
 
@@ -150,17 +153,17 @@ def waiting(name: str, processors: int, asked: float = 0.0) -> Allocation:
 def test_requests_move_into_holes_that_have_opened() -> None:
     """The last first; not into such as are too short, and no more than fit."""
     queue = [waiting("old", 4), waiting("young", 5, 10.0), waiting("large", 40, 20.0)]
-    chosen = moves(site((0.0, 1000.0, 8)), queue, 300.0)
+    chosen = requests_to_move(site((0.0, 1000.0, 8)), queue, 300.0)
     assert [a.name for a in chosen] == ["young"]
-    assert moves(site((0.0, 200.0, 90)), queue, 300.0) == []
-    assert moves(site(free=90), queue, 300.0) == []
+    assert requests_to_move(site((0.0, 200.0, 90)), queue, 300.0) == []
+    assert requests_to_move(site(free=90), queue, 300.0) == []
 
 
 def test_a_request_that_fits_as_it_is_does_not_move() -> None:
     """It is on its way, which takes longer at some sites than until the next look."""
-    assert moves(site((0.0, math.inf, 47)), [waiting("on its way", 47)], 300.0) == []
+    assert requests_to_move(site((0.0, math.inf, 47)), [waiting("on its way", 47)], 300.0) == []
     queue = [waiting("on its way", 40), waiting("too large", 7, 5.0), waiting("waits", 7, 9.0)]
-    assert moves(site((0.0, math.inf, 41), (0.0, 400.0, 8)), queue, 300.0) == [queue[2]]
+    assert requests_to_move(site((0.0, math.inf, 41), (0.0, 400.0, 8)), queue, 300.0) == [queue[2]]
 
 
 holes = st.lists(

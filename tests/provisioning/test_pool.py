@@ -9,25 +9,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.provisioning.grounds import Ground, Work, World
 
-from bursar.model.demand import Demand
-from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition, Release
-from bursar.provisioning.asking import HOLD
-from bursar.provisioning.pool import Pool
-from bursar.provisioning.silence import PARTING
-from bursar.provisioning.view import Allocation, Ask, GiveBack, Loss, SiteView, View
-from bursar.provisioning.waits import STARTS
+from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy, Release
+from bursar.provisioning.acquisition_round import HOLD
+from bursar.provisioning.pool import PilotPool
+from bursar.provisioning.pool_snapshot import (
+    Allocation,
+    AllocationLoss,
+    AllocationRelease,
+    AllocationRequest,
+    PoolSite,
+    PoolSnapshot,
+)
+from bursar.provisioning.unresponsive import PARTING
+from bursar.provisioning.wait_prediction import STARTS
 
 SOME = 8
 """Processors of a small site."""
 
 
-def site(name: str = "a", processors: int = 96, **more: object) -> SiteView:
+def site(name: str = "a", processors: int = 96, **more: object) -> PoolSite:
     """A batch site."""
-    rules = {key: more.pop(key) for key in list(more) if key in Acquiring.__dataclass_fields__}
+    rules = {
+        key: more.pop(key) for key in list(more) if key in AcquisitionPolicy.__dataclass_fields__
+    }
     abilities = {"arrays": True, "node_ranges": True, "per_node": 12, **more}
-    return SiteView(
+    return PoolSite(
         name=name,
-        rules=Acquiring(**rules),  # type: ignore[arg-type]
+        rules=AcquisitionPolicy(**rules),  # type: ignore[arg-type]
         processors=processors,
         **abilities,  # type: ignore[arg-type]
     )
@@ -38,7 +47,7 @@ def bag(tasks: int, seconds: float = 100.0, width: int = 1, arrives: float = 0.0
     return [Work(arrives, width, seconds) for _ in range(tasks)]
 
 
-def world(view: SiteView, work: list[Work], **more: object) -> World:
+def world(view: PoolSite, work: list[Work], **more: object) -> World:
     """One site."""
     ground = {k: more.pop(k) for k in ("free", "delay", "tells", "shows") if k in more}
     grounds = {view.name: Ground(view, **ground)}  # type: ignore[arg-type]
@@ -120,7 +129,7 @@ def test_a_site_that_refuses_is_asked_by_one_request_at_a_time() -> None:
 
 def test_a_lost_node_loses_its_own_pilot_only() -> None:
     """48 tasks on four nodes, one of which fails: the 36 tasks on the others go on."""
-    pool = Pool()
+    pool = PilotPool()
     for _ in range(STARTS):
         pool.waits.started("a", 0.5)
     made = world(
@@ -344,7 +353,7 @@ def test_the_same_need_races_on_several_sites() -> None:
     assert all(races.count(race) == 2 for race in races)
     assert len({ask.site for ask in made.asked() if ask.race}) == 2
     made.run(110.0)
-    assert any(isinstance(d, GiveBack) and "b was sooner" in d.reason for _, d in made.log)
+    assert any(isinstance(d, AllocationRelease) and "b was sooner" in d.reason for _, d in made.log)
 
 
 # What goes back.
@@ -365,7 +374,7 @@ def test_an_idle_allocation_goes_back_after_its_time() -> None:
     view = site(acquisition="one-at-a-time", release="idle", idle=30.0)
     made = world(view, bag(1, 100.0) + bag(1, 300.0))
     made.run(1000.0)
-    first = min(moment for moment, d in made.log if isinstance(d, GiveBack))
+    first = min(moment for moment, d in made.log if isinstance(d, AllocationRelease))
     assert first == pytest.approx(1.0 + 100.0 + 30.0)
 
 
@@ -387,7 +396,7 @@ def test_one_request_at_a_time_goes_back_when_few_are_queued() -> None:
     view = site(release="queue", below=1, acquisition="one-at-a-time")
     made = world(view, bag(4, 50.0))
     made.run(200.0)
-    moments = [moment for moment, d in made.log if isinstance(d, GiveBack)]
+    moments = [moment for moment, d in made.log if isinstance(d, AllocationRelease)]
     assert len(moments) == 4
     assert len(set(moments)) == 4
 
@@ -398,7 +407,9 @@ def test_requests_are_withdrawn_when_the_demand_for_them_is_gone() -> None:
     made.run(500.0)
     assert made.done()
     assert made.there == {}
-    withdrawn = [m for m, d in made.log if isinstance(d, GiveBack) and "waits for it" in d.reason]
+    withdrawn = [
+        m for m, d in made.log if isinstance(d, AllocationRelease) and "waits for it" in d.reason
+    ]
     assert len(withdrawn) == 8
     assert max(withdrawn) == pytest.approx(26.0)  # five rounds of two
 
@@ -409,7 +420,7 @@ def test_an_allocation_with_too_little_time_left_goes_back() -> None:
     made = world(view, bag(1, 100.0) + bag(1, 120.0, arrives=90.0))
     made.run(3000.0)
     assert made.done()
-    reasons = [d.reason for _, d in made.log if isinstance(d, GiveBack)]
+    reasons = [d.reason for _, d in made.log if isinstance(d, AllocationRelease)]
     assert "no waiting task fits into its time" in reasons
 
 
@@ -421,18 +432,20 @@ def test_a_site_that_refuses_is_asked_ever_more_rarely_and_given_up() -> None:
     cheap, dear = site("cheap", unit_price=0.1), site("dear", unit_price=1.0)
     grounds = {"cheap": Ground(cheap), "dear": Ground(dear)}
 
-    def fate(ask: Ask, number: int) -> tuple[Loss, float] | None:
+    def fate(ask: AllocationRequest, number: int) -> tuple[AllocationLoss, float] | None:
         return ("refused", 0.0) if ask.site == "cheap" else None
 
     made = World(grounds, bag(3, 100.0), fate=fate)
     made.run(3000.0)
     assert made.done()
-    moments = sorted({m for m, d in made.log if isinstance(d, Ask) and d.site == "cheap"})
+    moments = sorted(
+        {m for m, d in made.log if isinstance(d, AllocationRequest) and d.site == "cheap"}
+    )
     assert len(moments) <= 4
 
     alone = World({"cheap": Ground(cheap)}, bag(3), fate=fate)
     alone.run(3000.0)
-    moments = sorted({m for m, d in alone.log if isinstance(d, Ask)})
+    moments = sorted({m for m, d in alone.log if isinstance(d, AllocationRequest)})
     assert moments == [0.0, 5.0, 15.0, 35.0]
     assert alone.pool.given_up == {"cheap": "no such queue"}
     assert alone.pool.verdict(alone.view()) == "cheap: no such queue"
@@ -441,7 +454,7 @@ def test_a_site_that_refuses_is_asked_ever_more_rarely_and_given_up() -> None:
 def test_a_site_that_cannot_be_reached_is_never_given_up() -> None:
     """Its time comes when it is back."""
 
-    def fate(ask: Ask, number: int) -> tuple[Loss, float] | None:
+    def fate(ask: AllocationRequest, number: int) -> tuple[AllocationLoss, float] | None:
         return ("unreachable", 0.0) if made.now < 5000.0 else None
 
     made = world(site(acquisition="all-at-once"), bag(3), fate=fate)
@@ -453,7 +466,7 @@ def test_a_site_that_cannot_be_reached_is_never_given_up() -> None:
 def test_what_was_lost_is_asked_for_again() -> None:
     """A node fails after 70 s."""
 
-    def fate(ask: Ask, number: int) -> tuple[Loss, float] | None:
+    def fate(ask: AllocationRequest, number: int) -> tuple[AllocationLoss, float] | None:
         return ("lost", 70.0) if number == 1 else None
 
     made = world(site(acquisition="all-at-once"), bag(3), fate=fate)
@@ -467,13 +480,13 @@ def test_pilots_that_die_at_once_are_not_started_for_ever() -> None:
     made = world(site(), bag(3), fate=lambda ask, number: ("lost", 1.0))
     made.run(100_000.0)
     assert made.pool.given_up == {"a": "node failure"}
-    assert len({m for m, d in made.log if isinstance(d, Ask)}) <= 8
+    assert len({m for m, d in made.log if isinstance(d, AllocationRequest)}) <= 8
 
 
 def test_a_refusal_while_others_are_held_is_a_limit_that_passes() -> None:
     """No more than 3 at a time: not a reason to give the site up."""
 
-    def fate(ask: Ask, number: int) -> tuple[Loss, float] | None:
+    def fate(ask: AllocationRequest, number: int) -> tuple[AllocationLoss, float] | None:
         return ("refused", 0.0) if len(made.there) >= 3 else None
 
     made = world(site(acquisition="one-at-a-time", longest=300.0), bag(60, 90.0), fate=fate)
@@ -484,14 +497,14 @@ def test_a_refusal_while_others_are_held_is_a_limit_that_passes() -> None:
 
 def test_requests_that_serve_nobody_are_made_ever_more_rarely() -> None:
     """Tasks wait that no site may run: neither for ever nor every minute."""
-    pool, view = Pool(), site(acquisition="all-at-once", idle=10.0)
-    demand = Demand(tasks=3, processors=3, widest=1, work=300.0, longest=100.0)
+    pool, view = PilotPool(), site(acquisition="all-at-once", idle=10.0)
+    demand = ProcessorDemand(tasks=3, processors=3, widest=1, work=300.0, longest=100.0)
     now, there, asks, number = 0.0, [], 0, 0
     while now < 86_400.0:
         for decision in pool.decide(
-            View(now=now, demand=demand, allocations=tuple(there), sites={"a": view})
+            PoolSnapshot(now=now, demand=demand, allocations=tuple(there), sites={"a": view})
         ):
-            if isinstance(decision, Ask):
+            if isinstance(decision, AllocationRequest):
                 asks, number = asks + 1, number + 1
                 name = f"lease-{number}"
                 pool.asked(name, decision, now)
@@ -523,7 +536,7 @@ def test_requests_that_serve_nobody_are_made_ever_more_rarely() -> None:
 # Laws.
 
 
-def _holds(*views: SiteView) -> Callable[[World], None]:
+def _holds(*views: PoolSite) -> Callable[[World], None]:
     """Never above the most, nor more in the queue than may be."""
 
     def look(w: World) -> None:
@@ -536,11 +549,11 @@ def _holds(*views: SiteView) -> Callable[[World], None]:
 
 
 @st.composite
-def views(draw: st.DrawFn, name: str) -> SiteView:
+def views(draw: st.DrawFn, name: str) -> PoolSite:
     """A site with rules of all kinds."""
     most = draw(st.sampled_from([None, 1, 5, 16, 40]))
     shortest = draw(st.sampled_from([1.0, 60.0]))
-    return SiteView(
+    return PoolSite(
         name=name,
         processors=draw(st.sampled_from([1, 8, 96])),
         per_node=draw(st.sampled_from([None, 4, 12])),
@@ -553,7 +566,7 @@ def views(draw: st.DrawFn, name: str) -> SiteView:
         node_ranges=draw(st.booleans()),
         time_ranges=draw(st.booleans()),
         shrinks=draw(st.booleans()),
-        rules=Acquiring(
+        rules=AcquisitionPolicy(
             acquisition=draw(st.sampled_from(ACQUISITIONS)),
             fewest=draw(st.sampled_from([0, 0, 1])) if most is None else min(most, 3),
             most=most,
@@ -621,15 +634,15 @@ def test_a_pool_keeps_its_limits_leaks_nothing_and_comes_to_rest(
 ) -> None:
     """Under any load, rules, losses and silences: whatever was asked for is gone in the end."""
 
-    def fate(ask: Ask, number: int) -> tuple[Loss, float] | None:
-        losses: dict[int, tuple[Loss, float]] = {
+    def fate(ask: AllocationRequest, number: int) -> tuple[AllocationLoss, float] | None:
+        losses: dict[int, tuple[AllocationLoss, float]] = {
             1: ("refused", 0.0),
             2: ("unreachable", 0.0),
             3: ("lost", 3.0),
         }
         return losses.get(number % 5) if number <= trouble * 3 else None
 
-    def silence(ask: Ask, number: int) -> tuple[int, float, float] | None:
+    def silence(ask: AllocationRequest, number: int) -> tuple[int, float, float] | None:
         return silent[number - 1] if number <= len(silent) else None
 
     made = World(sites, tasks, fate=fate, silence=silence, deadline=deadline)
@@ -672,12 +685,12 @@ def test_a_load_that_does_not_change_moves_nothing(
     made.run(150.0)
     settled = len(made.log)
     made.run(199.0)
-    assert [d for _, d in made.log[settled:] if isinstance(d, Ask)] == []
+    assert [d for _, d in made.log[settled:] if isinstance(d, AllocationRequest)] == []
 
 
 @settings(max_examples=60, deadline=None)
 @given(views("a"), st.integers(1, 90))
-def test_requests_sum_to_what_was_asked(view: SiteView, tasks: int) -> None:
+def test_requests_sum_to_what_was_asked(view: PoolSite, tasks: int) -> None:
     """As many processors as tasks wait, or as may be; all in the first breath."""
     made = world(view, bag(tasks, 30.0))
     made.run(0.0)

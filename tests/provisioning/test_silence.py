@@ -6,20 +6,32 @@ from dataclasses import replace
 import pytest
 from tests.provisioning.grounds import Ground, Silence, Work, World
 
-from bursar.model.demand import Demand
-from bursar.model.provisioning import Acquiring
-from bursar.provisioning.pool import Pool
-from bursar.provisioning.silence import PARTING, RETURNING, SILENCE, STARTING, heard
-from bursar.provisioning.view import Allocation, Ask, GiveBack, SiteView, View
+from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import AcquisitionPolicy
+from bursar.provisioning.pool import PilotPool
+from bursar.provisioning.pool_snapshot import (
+    Allocation,
+    AllocationRelease,
+    AllocationRequest,
+    PoolSite,
+    PoolSnapshot,
+)
+from bursar.provisioning.unresponsive import (
+    PARTING,
+    RETURNING,
+    SILENCE,
+    STARTING,
+    responsive_allocation,
+)
 
 
 def world(silence: Silence, tasks: int = 4, seconds: float = 1000.0, **rules: object) -> World:
     """A site of 16 processors on nodes of 4, which is asked for all processors at once."""
-    view = SiteView(
+    view = PoolSite(
         name="a",
         processors=16,
         per_node=4,
-        rules=Acquiring(**{"acquisition": "all-at-once", **rules}),  # type: ignore[arg-type]
+        rules=AcquisitionPolicy(**{"acquisition": "all-at-once", **rules}),  # type: ignore[arg-type]
     )
     work = [Work(0.0, 1, seconds) for _ in range(tasks)]
     return World({"a": Ground(view)}, work, silence=silence)
@@ -31,11 +43,11 @@ def first_silent(processors: int, begin: float, end: float = math.inf) -> Silenc
 
 
 def asked(made: World) -> list[tuple[float, int]]:
-    return [(moment, d.processors) for moment, d in made.log if isinstance(d, Ask)]
+    return [(moment, d.processors) for moment, d in made.log if isinstance(d, AllocationRequest)]
 
 
 def given_back(made: World) -> list[tuple[float, str]]:
-    return [(moment, d.reason) for moment, d in made.log if isinstance(d, GiveBack)]
+    return [(moment, d.reason) for moment, d in made.log if isinstance(d, AllocationRelease)]
 
 
 def test_silent_workers_are_replaced_at_once_and_their_allocation_goes_back() -> None:
@@ -145,10 +157,10 @@ def test_a_site_whose_workers_always_fall_silent_is_asked_ever_more_rarely() -> 
 
 def test_workers_that_took_leave_are_not_counted_on_and_not_held_against_their_site() -> None:
     """Their pilot ends by itself; tasks that have come meanwhile get other processors."""
-    pool = Pool()
-    view = SiteView(name="a", processors=16, rules=Acquiring(acquisition="all-at-once"))
-    demand = Demand(tasks=2, processors=2, widest=1, work=20.0, longest=10.0)
-    ask = Ask(site="a", processors=4, seconds=900.0)
+    pool = PilotPool()
+    view = PoolSite(name="a", processors=16, rules=AcquisitionPolicy(acquisition="all-at-once"))
+    demand = ProcessorDemand(tasks=2, processors=2, widest=1, work=20.0, longest=10.0)
+    ask = AllocationRequest(site="a", processors=4, seconds=900.0)
     pool.asked("x", ask, 0.0)
     pool.began("x", 1.0)
     one = Allocation(
@@ -162,17 +174,17 @@ def test_workers_that_took_leave_are_not_counted_on_and_not_held_against_their_s
         joined=4,
         idle_since=30.0,
     )
-    shown = View(now=30.0, demand=demand, allocations=(one,), sites={"a": view})
+    shown = PoolSnapshot(now=30.0, demand=demand, allocations=(one,), sites={"a": view})
     (decision,) = pool.decide(shown)
-    assert isinstance(decision, Ask)
+    assert isinstance(decision, AllocationRequest)
     assert decision.processors == 2
     pool.gone("x", 31.0, "ended")
     assert pool.given_up == {}
-    assert heard(replace(one, ready=1), 30.0).processors == 1
+    assert responsive_allocation(replace(one, ready=1), 30.0).processors == 1
 
 
 def test_who_counts_no_workers_has_no_silent_ones() -> None:
     one = Allocation(name="x", site="a", processors=4, asked=0.0, seconds=900.0, began=1.0)
-    assert heard(one, 800.0) is one
-    assert heard(replace(one, joined=0), 800.0).processors == 0
-    assert Pool().wake == math.inf
+    assert responsive_allocation(one, 800.0) is one
+    assert responsive_allocation(replace(one, joined=0), 800.0).processors == 0
+    assert PilotPool().wake == math.inf

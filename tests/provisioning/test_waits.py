@@ -12,11 +12,13 @@ from bursar.cluster.machine import Policy
 from bursar.cluster.simulation import simulate
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
-from bursar.papers.loads import log
-from bursar.provisioning.waits import Score, Waits
+from bursar.papers.loads import read_ctc_log
+from bursar.provisioning.wait_prediction import BoundScore, WaitPredictor
 
 
-def wait(waits: Waits, seconds: float, number: int, *, site: str = "a", size: int = 4) -> None:
+def wait(
+    waits: WaitPredictor, seconds: float, number: int, *, site: str = "a", size: int = 4
+) -> None:
     """A request that waits so long."""
     waits.asked(f"lease-{number}", site, size, 3600.0, 1000.0 * number)
     waits.began(f"lease-{number}", 1000.0 * number + seconds)
@@ -24,7 +26,7 @@ def wait(waits: Waits, seconds: float, number: int, *, site: str = "a", size: in
 
 def test_nine_waits_are_needed() -> None:
     """The tenth of ten waits is no longer than the longest of the nine others in 9 of 10 cases."""
-    waits = Waits()
+    waits = WaitPredictor()
     for number in range(8):
         wait(waits, 10.0 * number, number)
         assert waits.bound("a", 4, 3600.0) is None
@@ -35,7 +37,7 @@ def test_nine_waits_are_needed() -> None:
 
 def test_other_sizes_of_a_site_count_while_there_are_too_few() -> None:
     """And no longer when there are enough."""
-    waits = Waits()
+    waits = WaitPredictor()
     for number in range(30):
         wait(waits, 100.0, number, size=1)
     assert waits.bound("a", 256, 3600.0) == 100.0
@@ -45,7 +47,7 @@ def test_other_sizes_of_a_site_count_while_there_are_too_few() -> None:
     assert waits.bound("a", 256, 3600.0) >= 5000.0
 
 
-def coverage(waits: Waits) -> float:
+def coverage(waits: WaitPredictor) -> float:
     """Share of the bounds that held."""
     score = waits.score("a")
     return score.held / score.given
@@ -55,7 +57,7 @@ def coverage(waits: Waits) -> float:
 def test_nine_of_ten_bounds_hold(seed: int) -> None:
     """Waits of one heavy-tailed distribution: 87 to 93 % of 2,000 bounds."""
     rng = np.random.default_rng(seed)
-    waits = Waits()
+    waits = WaitPredictor()
     for number, seconds in enumerate(np.exp(rng.normal(5.0, 1.5, 2009)).tolist()):
         wait(waits, seconds, number)
     score = waits.score("a")
@@ -68,9 +70,9 @@ def test_nine_of_ten_bounds_hold(seed: int) -> None:
 def test_nine_of_ten_bounds_hold_with_few_waits_of_each_user(seed: int) -> None:
     """200 histories of 30 waits: the longest of too few waits would hold too often."""
     rng = np.random.default_rng([seed, 30])
-    total = Score()
+    total = BoundScore()
     for _ in range(200):
-        waits = Waits()
+        waits = WaitPredictor()
         for number, seconds in enumerate(rng.exponential(100.0, 30).tolist()):
             wait(waits, seconds, number)
         total.given += waits.score().given
@@ -83,7 +85,7 @@ def test_nine_of_ten_bounds_hold_with_few_waits_of_each_user(seed: int) -> None:
 def test_nine_of_ten_bounds_hold_under_a_load_that_drifts(seed: int) -> None:
     """The logarithm of the waits is a random walk with noise."""
     rng = np.random.default_rng([seed, 7])
-    waits = Waits()
+    waits = WaitPredictor()
     level = np.cumsum(rng.normal(0.0, 0.1, 3000))
     for number, seconds in enumerate(np.exp(5.0 + level + rng.normal(0.0, 1.0, 3000)).tolist()):
         wait(waits, seconds, number)
@@ -93,7 +95,7 @@ def test_nine_of_ten_bounds_hold_under_a_load_that_drifts(seed: int) -> None:
 def test_bounds_hold_for_large_requests_as_often_as_for_small_ones() -> None:
     """One request in ten waits a hundred times as long: a bound for both would fail for those."""
     rng = np.random.default_rng(2)
-    waits, held = Waits(), {1: [0, 0], 64: [0, 0]}
+    waits, held = WaitPredictor(), {1: [0, 0], 64: [0, 0]}
     for number in range(4000):
         size = 64 if number % 10 == 0 else 1
         seconds = float(rng.exponential(10_000.0 if size == 64 else 100.0))
@@ -111,7 +113,7 @@ def test_no_wait_at_all_does_not_drive_bounds_down() -> None:
     holds more often; the share stays, and a change is met as soon as without them.
     """
     rng = np.random.default_rng(4)
-    waits = Waits()
+    waits = WaitPredictor()
     for number in range(2000):
         wait(waits, 0.0 if rng.random() < 0.95 else 500.0, number)
     assert coverage(waits) == pytest.approx(0.95, abs=0.02)
@@ -126,7 +128,7 @@ def test_no_wait_at_all_does_not_drive_bounds_down() -> None:
 
 def test_a_bound_fails_as_soon_as_it_is_outlasted_and_a_late_word_corrects_that() -> None:
     """Nobody waits for the end of a long wait to learn that waits have become longer."""
-    waits = Waits()
+    waits = WaitPredictor()
     for number in range(20):
         wait(waits, 100.0, number)
     given = waits.score().given
@@ -137,9 +139,9 @@ def test_a_bound_fails_as_soon_as_it_is_outlasted_and_a_late_word_corrects_that(
     assert (waits.score().given, waits.score().held) == (given + 1, given + 1)
 
 
-def recorded(trace: Trace, start: np.ndarray, first: int, last: int) -> Waits:
+def recorded(trace: Trace, start: np.ndarray, first: int, last: int) -> WaitPredictor:
     """The history of a queue that sees each of these jobs when it is submitted and begins."""
-    waits = Waits()
+    waits = WaitPredictor()
     running: list[tuple[float, int]] = []
     for job in range(first, last):
         now = float(trace.submit[job])
@@ -154,7 +156,7 @@ def recorded(trace: Trace, start: np.ndarray, first: int, last: int) -> Waits:
 @pytest.mark.parametrize("queue", ["easy", "conservative"])
 def test_nine_of_ten_bounds_hold_in_the_queue_of_a_log(data: Path, queue: Policy) -> None:
     """KTH: 4,000 jobs from its middle on, told of each start when it comes."""
-    trace = log(data, "KTH")
+    trace = read_ctc_log(data, "KTH")
     start = simulate(trace, processors=100, policy=queue, early="compress").start
     waits = recorded(trace, start, len(trace) // 2, len(trace) // 2 + 4000)
     assert waits.score().given > 3500
@@ -164,7 +166,7 @@ def test_nine_of_ten_bounds_hold_in_the_queue_of_a_log(data: Path, queue: Policy
 def test_what_was_before_a_change_is_forgotten() -> None:
     """Waits become a hundred times as long; a few failures later the bounds have followed."""
     rng = np.random.default_rng(1)
-    waits = Waits()
+    waits = WaitPredictor()
     for number, seconds in enumerate(rng.uniform(10, 20, 150).tolist()):
         wait(waits, seconds, number)
     for number, seconds in enumerate(rng.uniform(1000, 2000, 60).tolist(), 150):
@@ -178,7 +180,7 @@ def test_what_was_before_a_change_is_forgotten() -> None:
 
 def test_bounds_are_widened_while_too_few_hold() -> None:
     """Each wait is longer than all before: every bound fails, and they grow beyond what was."""
-    waits = Waits()
+    waits = WaitPredictor()
     for number in range(40):
         wait(waits, 100.0 * 1.05**number, number)
     longest = 100.0 * 1.05**39
@@ -189,7 +191,7 @@ def test_bounds_are_widened_while_too_few_hold() -> None:
 
 def test_a_request_that_is_withdrawn_counts_only_against_a_bound_that_it_outlasted() -> None:
     """How long it would have waited, nobody knows."""
-    waits = Waits()
+    waits = WaitPredictor()
     for number in range(30):
         wait(waits, 100.0, number)
     given = waits.score().given
@@ -206,11 +208,11 @@ def test_a_request_that_is_withdrawn_counts_only_against_a_bound_that_it_outlast
 
 def test_a_history_is_kept_between_runs() -> None:
     """As JSON; the same bounds and the same score come back."""
-    waits = Waits()
+    waits = WaitPredictor()
     rng = np.random.default_rng(3)
     for number, seconds in enumerate(rng.exponential(100.0, 300).tolist()):
         wait(waits, seconds, number, size=int(rng.integers(1, 64)))
-    again = Waits.of_kept(json.loads(json.dumps(waits.kept())))
+    again = WaitPredictor.of_kept(json.loads(json.dumps(waits.kept())))
     assert again.kept() == waits.kept()
     assert again.bound("a", 4, 3600.0) == waits.bound("a", 4, 3600.0)
     assert again.score() == waits.score()
@@ -235,4 +237,4 @@ def test_a_history_is_kept_between_runs() -> None:
 def test_what_is_no_history_is_refused(data: dict[str, object]) -> None:
     """With what is wrong, and never with a traceback of ours."""
     with pytest.raises(InputError):
-        Waits.of_kept(data)
+        WaitPredictor.of_kept(data)

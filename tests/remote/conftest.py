@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from bursar.remote.async_client import AsyncServiceClient
-from bursar.simulation.clock import VirtualLoop
+from bursar.simulation.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from bursar.model.errors import InputError, SiteError
 from bursar.remote import messages as api
 from bursar.remote.access import Access
 from bursar.remote.async_client import AsyncServiceClient
-from bursar.remote.problems import BadAnswer, NoAnswer, RemoteProblem
+from bursar.remote.problems import InvalidServiceResponse, RemoteProblem, ServiceUnreachable
 
 SITE = api.SiteInfo(name="physics", processors=4, free=2)
 TASK = api.TaskSpec(command=("true",))
@@ -87,7 +87,7 @@ def test_patience_ends() -> None:
         raise httpx.ConnectError("no")
 
     line = Line(handler)
-    with pytest.raises(NoAnswer, match=r"^site\.example\.org: ") as failure:
+    with pytest.raises(ServiceUnreachable, match=r"^site\.example\.org: ") as failure:
         simulated(client_of(line, patience=60.0).site())
     assert failure.value.transient
     assert 45 <= line.times[-1] <= 60
@@ -105,7 +105,7 @@ def test_who_does_not_answer_is_left() -> None:
         client = AsyncServiceClient(
             "https://x.example.org", transport=Silent(), timeout=5.0, patience=0.0
         )
-        with pytest.raises(NoAnswer, match="no answer within 5 s"):
+        with pytest.raises(ServiceUnreachable, match="no answer within 5 s"):
             await client.site()
         return asyncio.get_running_loop().time()
 
@@ -200,7 +200,7 @@ def test_an_instance_that_never_was_is_not_destroyed() -> None:
 def test_a_token_is_not_made_twice() -> None:
     """Its secret would be lost with the answer; a refused connection is another matter."""
     new = api.NewToken(user="ann", scopes=["read"])
-    with pytest.raises(NoAnswer):
+    with pytest.raises(ServiceUnreachable):
         simulated(client_of(in_turn(httpx.ReadError("reset"))).create_token(new))
     made = api.TokenInfo(id="1", user="ann", scopes=["read"], expires=1.0)
     line = in_turn(httpx.ConnectError("refused"), answer(made, 201))
@@ -265,7 +265,7 @@ def test_what_a_service_says_does_nothing_to_a_terminal() -> None:
 def test_what_is_no_service_is_told_so(said: httpx.Response) -> None:
     """At once, and nothing is sent elsewhere."""
     line = in_turn(said)
-    with pytest.raises(BadAnswer, match=r"^site\.example\.org: "):
+    with pytest.raises(InvalidServiceResponse, match=r"^site\.example\.org: "):
         simulated(client_of(line).site())
     assert len(line.requests) == 1
 

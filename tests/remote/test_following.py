@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.remote.conftest import Line, client_of, simulated
 
 from bursar.remote.messages import InstanceInfo, Result
-from bursar.remote.problems import BadAnswer, RemoteProblem
+from bursar.remote.problems import InvalidServiceResponse, RemoteProblem
 
 ENCODE = msgspec.json.Encoder()
 
@@ -209,7 +209,7 @@ def test_a_stream_of_something_else_is_told() -> None:
             return httpx.Response(200, content=b'{"cursor": "x"}\n')
         return httpx.Response(200)
 
-    with pytest.raises(BadAnswer):
+    with pytest.raises(InvalidServiceResponse):
         simulated(cursors(handler))  # type: ignore[arg-type]
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.remote.lines import Events, Lines
+from bursar.remote.lines import EventStreamDecoder, LineDecoder
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -16,7 +16,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 def test_lines_are_whole_however_they_come(lines: list[bytes], places: list[int]) -> None:
     """Each block ends with a line; all of them are all that ended with one."""
     data = b"".join(line.replace(b"\n", b"") + b"\n" for line in lines) + b"unfinished"
-    seen = Lines()
+    seen = LineDecoder()
 
     blocks = [seen.feed(piece) for piece in cut(data, places)]
 
@@ -28,7 +28,7 @@ def test_lines_are_whole_however_they_come(lines: list[bytes], places: list[int]
 def test_events_are_whole_however_they_come(places: list[int]) -> None:
     """Comments and names are passed over; data of several lines is joined."""
     data = b': beat\n\nid: 4\ndata: {"a": 1}\n\n: \n\ndata:one\ndata: two\r\n\r\ndata: unfinished\n'
-    events = Events()
+    events = EventStreamDecoder()
 
     seen = [event for piece in cut(data, places) for event in events.feed(piece)]
 

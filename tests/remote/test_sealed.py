@@ -12,7 +12,7 @@ from bursar.model.outcome import Status
 from bursar.model.remote import SealLevel
 from bursar.model.step import Exec, Shell
 from bursar.remote.messages import Result, TaskSpec
-from bursar.remote.sealed import LONGEST_LABEL, Seals
+from bursar.remote.sealed_tasks import LONGEST_LABEL, InstanceSealer
 from bursar.sealing.contents import SealedResult, decode_task, encode_contents
 
 LEVELS: Sequence[SealLevel] = ("conversation", "message")
@@ -36,10 +36,12 @@ def run(world: World, task: TaskSpec, cursor: int = 1, status: Status = Status.S
     )
 
 
-def seals_of(world: World, level: SealLevel = "conversation") -> Seals:
+def seals_of(world: World, level: SealLevel = "conversation") -> InstanceSealer:
     """Ann's, of the instance "h"."""
     counted = iter(range(1, 1000))
-    return Seals(world.sealer(level), "h", lambda size: next(counted).to_bytes(size, "big"))
+    return InstanceSealer(
+        world.sealer(level), "h", lambda size: next(counted).to_bytes(size, "big")
+    )
 
 
 @pytest.mark.parametrize("level", LEVELS)

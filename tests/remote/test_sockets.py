@@ -19,8 +19,8 @@ from bursar.dispatch.tls import make_certificate, server_context
 from bursar.remote import connection, lines
 from bursar.remote.access import ENVIRONMENT, Access
 from bursar.remote.async_client import AsyncServiceClient
-from bursar.remote.problems import BadAnswer, NoAnswer
-from bursar.remote.sockets import Sockets
+from bursar.remote.http_transport import HttpTransport
+from bursar.remote.problems import InvalidServiceResponse, ServiceUnreachable
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 Serve = Callable[[Reader, Writer], Awaitable[None]]
@@ -58,7 +58,7 @@ def url_of(port: int) -> str:
     return f"http://127.0.0.1:{port}/x"
 
 
-async def ask(sockets: Sockets, request: httpx.Request) -> httpx.Response:
+async def ask(sockets: HttpTransport, request: httpx.Request) -> httpx.Response:
     """The whole answer."""
     response = await sockets.handle_async_request(request)
     await response.aread()
@@ -78,7 +78,7 @@ def test_a_connection_is_used_again() -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = Sockets(None)
+            sockets = HttpTransport(None)
             for _ in range(5):
                 response = await ask(sockets, httpx.Request("GET", url_of(port)))
                 assert response.content == b"ok"
@@ -99,7 +99,7 @@ def test_a_connection_that_is_closed_is_not_used_again(says_so: bool) -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = Sockets(None)
+            sockets = HttpTransport(None)
             for _ in range(3):
                 assert (await ask(sockets, httpx.Request("GET", url_of(port)))).content == b"ok"
                 await asyncio.sleep(0.02)
@@ -119,7 +119,7 @@ def test_what_nobody_read_is_not_the_next_answer() -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = Sockets(None)
+            sockets = HttpTransport(None)
             unread = await sockets.handle_async_request(httpx.Request("GET", url_of(port)))
             await asyncio.sleep(0.02)
             await unread.aclose()
@@ -140,7 +140,7 @@ def test_requests_at_the_same_time_do_not_mix() -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = Sockets(None)
+            sockets = HttpTransport(None)
             for _ in range(3):
                 requests = [httpx.Request("GET", f"http://127.0.0.1:{port}/{n}") for n in range(8)]
                 answers = await asyncio.gather(*(ask(sockets, each) for each in requests))
@@ -172,7 +172,7 @@ def test_much_comes_and_goes_without_much_memory() -> None:
     async def work() -> int:
         nonlocal most
         async with serving(serve) as port:
-            sockets = Sockets(None)
+            sockets = HttpTransport(None)
             headers = {"Content-Length": str(size)}
             request = httpx.Request("PUT", url_of(port), headers=headers, content=body())
             response = await sockets.handle_async_request(request)
@@ -204,7 +204,7 @@ def test_an_answer_before_the_request_is_over_is_heard() -> None:
 
     async def work() -> int:
         async with serving(serve) as port:
-            sockets = Sockets(None)
+            sockets = HttpTransport(None)
             request = httpx.Request(
                 "PUT", url_of(port), headers={"Content-Length": "1" + "0" * 15}, content=body()
             )
@@ -237,7 +237,7 @@ def test_an_answer_that_breaks_off_or_is_none_is_an_error(said: bytes) -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = Sockets(None)
+            sockets = HttpTransport(None)
             with pytest.raises(httpx.ReadError):
                 async with asyncio.timeout(30):
                     await ask(sockets, httpx.Request("GET", url_of(port)))
@@ -257,7 +257,7 @@ def test_who_is_not_waited_for_any_more_is_left() -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = Sockets(None)
+            sockets = HttpTransport(None)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
                     await ask(sockets, httpx.Request("GET", f"http://127.0.0.1:{port}/slow"))
@@ -273,7 +273,7 @@ def test_a_header_with_a_line_end_is_not_sent() -> None:
     async def work() -> None:
         request = httpx.Request("GET", url_of(1), headers={"X": "a\r\nAuthorization: b"})
         with pytest.raises(httpx.LocalProtocolError):
-            await Sockets(None).handle_async_request(request)
+            await HttpTransport(None).handle_async_request(request)
 
     asyncio.run(work())
 
@@ -285,7 +285,9 @@ def test_nobody_there_is_told_in_the_systems_words() -> None:
         async with serving(lambda reader, writer: asyncio.sleep(0)) as port:
             pass
         async with AsyncServiceClient(f"http://127.0.0.1:{port}", patience=0.0) as client:
-            with pytest.raises(NoAnswer, match=rf"^127\.0\.0\.1:{port}: .*connection refused"):
+            with pytest.raises(
+                ServiceUnreachable, match=rf"^127\.0\.0\.1:{port}: .*connection refused"
+            ):
                 await client.site()
 
     asyncio.run(work())
@@ -296,7 +298,7 @@ def test_a_host_that_is_none_is_told_at_once() -> None:
 
     async def work() -> None:
         async with AsyncServiceClient("https://no-such-host.invalid") as client:
-            with pytest.raises(BadAnswer, match="no such host"):
+            with pytest.raises(InvalidServiceResponse, match="no such host"):
                 await client.site()
 
     asyncio.run(work())
@@ -352,7 +354,7 @@ def test_what_tls_says_is_final(reason: str, certificate: str | None, told: str)
     line = Line(handler)
 
     async def work() -> None:
-        with pytest.raises(BadAnswer, match=told):
+        with pytest.raises(InvalidServiceResponse, match=told):
             await AsyncServiceClient(access, transport=line).site()
 
     asyncio.run(work())
@@ -382,7 +384,9 @@ def test_an_alert_comes_with_the_first_read() -> None:
     async def work(port: int) -> None:
         access = Access(url=f"https://127.0.0.1:{port}", fingerprint=print_)
         async with AsyncServiceClient(access) as client:
-            with pytest.raises(BadAnswer, match=r'wants a certificate.*: set "certificate" of'):
+            with pytest.raises(
+                InvalidServiceResponse, match=r'wants a certificate.*: set "certificate" of'
+            ):
                 await client.site()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -416,7 +420,7 @@ def test_a_pinned_certificate_is_all_that_is_needed() -> None:
             async with AsyncServiceClient(Access(url=url, fingerprint=right)) as client:
                 assert (await client.site()).name == "physics"
             async with AsyncServiceClient(Access(url=url, fingerprint=wrong)) as client:
-                with pytest.raises(BadAnswer, match=r"not trusted: .*pinned"):
+                with pytest.raises(InvalidServiceResponse, match=r"not trusted: .*pinned"):
                     await client.site()
 
     asyncio.run(work())
@@ -434,7 +438,9 @@ def test_a_certificate_of_nobody_known_is_refused(tmp_path: Path) -> None:
             url = f"https://127.0.0.1:{port}"
             for access in (Access(url=url), Access(url=url, ca=ca)):
                 async with AsyncServiceClient(access) as client:
-                    with pytest.raises(BadAnswer, match="its certificate is not trusted") as why:
+                    with pytest.raises(
+                        InvalidServiceResponse, match="its certificate is not trusted"
+                    ) as why:
                         await client.site()
                     told = 'set "ca" of Access' if access.ca is None else f"is not in {ca}"
                     assert told in str(why.value)
@@ -454,7 +460,9 @@ def test_a_service_that_wants_a_certificate_says_so() -> None:
         async with serving(site, context) as port:
             access = Access(url=f"https://127.0.0.1:{port}", fingerprint=print_)
             async with AsyncServiceClient(access) as client:
-                with pytest.raises(NoAnswer, match=r'wants a certificate.*: set "certificate" of'):
+                with pytest.raises(
+                    ServiceUnreachable, match=r'wants a certificate.*: set "certificate" of'
+                ):
                     await client.site()
 
     asyncio.run(work())
@@ -474,7 +482,7 @@ def test_tls_to_who_does_not_speak_it_is_told() -> None:
             serving(serve) as port,
             AsyncServiceClient(f"https://127.0.0.1:{port}") as client,
         ):
-            with pytest.raises(BadAnswer, match="does not speak TLS"):
+            with pytest.raises(InvalidServiceResponse, match="does not speak TLS"):
                 await client.site()
 
     asyncio.run(work())
@@ -493,7 +501,7 @@ def test_nothing_is_left_open() -> None:
 
     async def work() -> None:
         async with serving(serve) as port:
-            sockets = Sockets(None)
+            sockets = HttpTransport(None)
             await ask(sockets, httpx.Request("GET", url_of(port)))
             waiting = asyncio.create_task(
                 ask(sockets, httpx.Request("GET", f"http://127.0.0.1:{port}/wait"))
@@ -532,7 +540,7 @@ def test_an_answer_without_an_end_is_refused(
             serving(serve) as port,
             AsyncServiceClient(f"http://127.0.0.1:{port}") as client,
         ):
-            with pytest.raises(BadAnswer, match="answers more than 1 MiB"):
+            with pytest.raises(InvalidServiceResponse, match="answers more than 1 MiB"):
                 await client.site()
 
     asyncio.run(work())
@@ -552,7 +560,7 @@ def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
             serving(serve) as port,
             AsyncServiceClient(f"http://127.0.0.1:{port}") as client,
         ):
-            with pytest.raises(BadAnswer, match="a line is longer than 1 MiB"):
+            with pytest.raises(InvalidServiceResponse, match="a line is longer than 1 MiB"):
                 await anext(client.events("x"))
 
     asyncio.run(work())
@@ -574,7 +582,7 @@ def test_a_packed_answer_is_not_unpacked() -> None:
             serving(serve) as port,
             AsyncServiceClient(f"http://127.0.0.1:{port}") as client,
         ):
-            with pytest.raises(BadAnswer, match="encoding that was not asked for"):
+            with pytest.raises(InvalidServiceResponse, match="encoding that was not asked for"):
                 await client.site()
 
     asyncio.run(work())

@@ -13,7 +13,7 @@ from tests.remote.conftest import Line, client_of, simulated
 
 from bursar.model.errors import InputError, SiteError
 from bursar.remote.messages import FileInfo, FileList
-from bursar.remote.problems import NoAnswer, RemoteProblem
+from bursar.remote.problems import RemoteProblem, ServiceUnreachable
 from bursar.remote.transfers import local_path
 
 CONTENT = bytes(range(256)) * 40
@@ -207,7 +207,7 @@ def test_a_download_without_an_end_is_given_up() -> None:
         return httpx.Response(200, stream=Part(b"", breaks=True))
 
     async def read() -> float:
-        with pytest.raises(NoAnswer):
+        with pytest.raises(ServiceUnreachable):
             await client_of(handler, patience=60.0).read("h", "file")
         return asyncio.get_running_loop().time()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bursar.model.errors import BursarError, InputError
 from bursar.model.replica import Replica
 from bursar.replicas.catalogue import Catalogue
-from bursar.replicas.content import Content
+from bursar.replicas.content import LogicalFileContent
 
 SUM = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64
@@ -79,7 +79,7 @@ def test_what_was_not_known_is_learned(catalogue: Catalogue) -> None:
     catalogue.register(replica(url="/z", size=None))
     catalogue.register(replica(url="/w", size=None, checksum=None))
 
-    assert catalogue.content("x") == Content(5, SUM)
+    assert catalogue.content("x") == LogicalFileContent(5, SUM)
     assert {(r.size, r.checksum) for r in catalogue.locate("x")} == {(5, SUM)}
 
 

@@ -12,45 +12,47 @@ import pytest
 from tests.replicas.servers import Web, sha256
 
 from bursar.model.errors import InputError
-from bursar.replicas.content import Content
+from bursar.replicas.content import LogicalFileContent
 from bursar.replicas.copying import copy, read_content
-from bursar.replicas.failing import Failed, Stop, Stopped, TargetFailed
-from bursar.replicas.parts import Part
-from bursar.replicas.rate import Rate
+from bursar.replicas.failures import CancellationToken, CopyCancelled, SourceFailed, TargetFailed
+from bursar.replicas.parts import PartialFile
+from bursar.replicas.rate_limiter import TransferRateLimiter
 
 BODY = random.Random(1).randbytes(2_000_000)
 CUT = 1_500_000
 """Where connections break off; what a client had not read yet by then is lost with it."""
 
-WHOLE = Content(len(BODY), sha256(BODY))
+WHOLE = LogicalFileContent(len(BODY), sha256(BODY))
 
 
 @pytest.fixture
-def part(tmp_path: Path) -> Iterator[Part]:
+def part(tmp_path: Path) -> Iterator[PartialFile]:
     """An empty one."""
-    with Part(tmp_path, "x") as part:
+    with PartialFile(tmp_path, "x") as part:
         yield part
 
 
-def fetch(url: str, part: Part, content: Content = WHOLE, **options: object) -> Content:
+def fetch(
+    url: str, part: PartialFile, content: LogicalFileContent = WHOLE, **options: object
+) -> LogicalFileContent:
     """A copy without a limit, and without much patience."""
-    return copy(url, content, part, stop=Stop(), patience=1.0, **options)  # type: ignore[arg-type]
+    return copy(url, content, part, stop=CancellationToken(), patience=1.0, **options)  # type: ignore[arg-type]
 
 
-def failure(url: str, part: Part, content: Content = WHOLE) -> Failed:
+def failure(url: str, part: PartialFile, content: LogicalFileContent = WHOLE) -> SourceFailed:
     """How it fails."""
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SourceFailed) as caught:
         fetch(url, part, content)
     return caught.value
 
 
 def test_a_copy_has_the_bytes_and_tells_size_and_checksum(
-    web: Web, part: Part, tmp_path: Path
+    web: Web, part: PartialFile, tmp_path: Path
 ) -> None:
     """Also when neither was known before; progress ends at the size."""
     told: list[tuple[int, int | None]] = []
 
-    got = fetch(web.put("/x", BODY), part, Content(), on_bytes=lambda *t: told.append(t))
+    got = fetch(web.put("/x", BODY), part, LogicalFileContent(), on_bytes=lambda *t: told.append(t))
     part.put(tmp_path / "whole")
 
     assert got == WHOLE
@@ -60,20 +62,22 @@ def test_a_copy_has_the_bytes_and_tells_size_and_checksum(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["whole"]
 
 
-def test_a_local_copy_does_the_same(part: Part, tmp_path: Path) -> None:
+def test_a_local_copy_does_the_same(part: PartialFile, tmp_path: Path) -> None:
     """Without a server."""
     (tmp_path / "source").write_bytes(BODY)
 
     assert fetch(str(tmp_path / "source"), part) == WHOLE
-    assert read_content(str(tmp_path / "source"), stop=Stop()) == WHOLE
+    assert read_content(str(tmp_path / "source"), stop=CancellationToken()) == WHOLE
 
 
-def test_an_empty_file_is_a_file(web: Web, part: Part) -> None:
+def test_an_empty_file_is_a_file(web: Web, part: PartialFile) -> None:
     """Of no bytes."""
-    assert fetch(web.put("/x", b""), part, Content()) == Content(0, sha256(b""))
+    assert fetch(web.put("/x", b""), part, LogicalFileContent()) == LogicalFileContent(
+        0, sha256(b"")
+    )
 
 
-def test_a_connection_cut_in_the_middle_is_gone_on_with(web: Web, part: Part) -> None:
+def test_a_connection_cut_in_the_middle_is_gone_on_with(web: Web, part: PartialFile) -> None:
     """What had come is not sent again."""
     url = web.put("/x", BODY, cuts=[CUT])
 
@@ -85,7 +89,7 @@ def test_a_connection_cut_in_the_middle_is_gone_on_with(web: Web, part: Part) ->
     assert web.sent["/x"] == CUT + len(BODY) - length
 
 
-def test_a_part_is_gone_on_with_from_another_copy(web: Web, part: Part) -> None:
+def test_a_part_is_gone_on_with_from_another_copy(web: Web, part: PartialFile) -> None:
     """A logical file has one content, and its checksum proves it in the end."""
     failure(web.put("/x", BODY, cuts=[CUT]), part)
     length = part.length
@@ -94,26 +98,28 @@ def test_a_part_is_gone_on_with_from_another_copy(web: Web, part: Part) -> None:
     assert web.sent["/y"] == len(BODY) - length
 
 
-def test_without_a_checksum_another_copy_begins_anew(web: Web, part: Part) -> None:
+def test_without_a_checksum_another_copy_begins_anew(web: Web, part: PartialFile) -> None:
     """Nobody could tell whether the halves belong together."""
-    failure(web.put("/x", BODY, cuts=[CUT]), part, Content(len(BODY)))
+    failure(web.put("/x", BODY, cuts=[CUT]), part, LogicalFileContent(len(BODY)))
 
-    assert fetch(web.put("/y", BODY), part, Content(len(BODY))) == WHOLE
+    assert fetch(web.put("/y", BODY), part, LogicalFileContent(len(BODY))) == WHOLE
     assert web.sent["/y"] == len(BODY)
 
 
 @pytest.mark.parametrize("tagged", [True, False])
-def test_a_source_that_changed_meanwhile_begins_anew(web: Web, part: Part, tagged: bool) -> None:
+def test_a_source_that_changed_meanwhile_begins_anew(
+    web: Web, part: PartialFile, tagged: bool
+) -> None:
     """Whether the server says so by a tag, or nobody can know."""
-    failure(web.put("/x", BODY, cuts=[CUT], tagged=tagged), part, Content())
+    failure(web.put("/x", BODY, cuts=[CUT], tagged=tagged), part, LogicalFileContent())
     other = BODY[::-1]
 
-    got = fetch(web.put("/x", other, tagged=tagged), part, Content())
+    got = fetch(web.put("/x", other, tagged=tagged), part, LogicalFileContent())
 
-    assert got == Content(len(other), sha256(other))
+    assert got == LogicalFileContent(len(other), sha256(other))
 
 
-def test_a_server_without_ranges_sends_all_again(web: Web, part: Part) -> None:
+def test_a_server_without_ranges_sends_all_again(web: Web, part: PartialFile) -> None:
     """And the file is none the worse."""
     url = web.put("/x", BODY, cuts=[CUT], ranges=False)
     failure(url, part)
@@ -127,13 +133,13 @@ def test_what_was_kept_and_proves_wrong_is_not_blamed_on_the_source(
 ) -> None:
     """A damaged part is found out in the end, and all of it comes again, once."""
     url = web.put("/x", BODY, cuts=[CUT])
-    with Part(tmp_path, "x") as part:
+    with PartialFile(tmp_path, "x") as part:
         part.take_up(WHOLE)
         failure(url, part)
     (path,) = tmp_path.glob("*.part")
     path.write_bytes(b"!" + path.read_bytes()[1:])
 
-    with Part(tmp_path, "x") as part:
+    with PartialFile(tmp_path, "x") as part:
         part.take_up(WHOLE)
         length = part.length
         assert fetch(url, part) == WHOLE
@@ -141,15 +147,17 @@ def test_what_was_kept_and_proves_wrong_is_not_blamed_on_the_source(
     assert web.asked == ["", f"bytes={length}-", ""]
 
 
-@pytest.mark.parametrize("wanted", [Content(), Content(7, sha256(b"another"))])
+@pytest.mark.parametrize(
+    "wanted", [LogicalFileContent(), LogicalFileContent(7, sha256(b"another"))]
+)
 def test_a_part_of_something_else_is_not_taken_up(
-    web: Web, tmp_path: Path, wanted: Content
+    web: Web, tmp_path: Path, wanted: LogicalFileContent
 ) -> None:
     """Nor one that could not be verified."""
-    with Part(tmp_path, "x") as part:
+    with PartialFile(tmp_path, "x") as part:
         part.take_up(WHOLE)
         failure(web.put("/x", BODY, cuts=[CUT]), part)
-    with Part(tmp_path, "x") as part:
+    with PartialFile(tmp_path, "x") as part:
         part.take_up(wanted)
         assert part.length == 0
 
@@ -167,7 +175,7 @@ def test_a_part_of_something_else_is_not_taken_up(
     ],
 )
 def test_each_fault_of_a_server_has_its_line(
-    web: Web, part: Part, page: dict[str, object], reason: str, bad: bool, transient: bool
+    web: Web, part: PartialFile, page: dict[str, object], reason: str, bad: bool, transient: bool
 ) -> None:
     """A copy that lies about its size or is gone is bad; others may be better later."""
     found = failure(web.put("/x", BODY, **page), part)
@@ -175,15 +183,17 @@ def test_each_fault_of_a_server_has_its_line(
     assert (found.reason, found.bad, found.transient) == (reason, bad, transient)
 
 
-def test_a_size_too_large_that_nobody_can_check_ends_early(web: Web, part: Part) -> None:
+def test_a_size_too_large_that_nobody_can_check_ends_early(web: Web, part: PartialFile) -> None:
     """The connection ends before; what is there cannot be all."""
-    found = failure(web.put("/x", BODY, claimed=2_400_000), part, Content())
+    found = failure(web.put("/x", BODY, claimed=2_400_000), part, LogicalFileContent())
 
     assert found.transient
     assert not found.bad
 
 
-def test_a_checksum_mismatch_makes_a_copy_bad_and_leaves_nothing(web: Web, part: Part) -> None:
+def test_a_checksum_mismatch_makes_a_copy_bad_and_leaves_nothing(
+    web: Web, part: PartialFile
+) -> None:
     """The right size is not enough."""
     found = failure(web.put("/x", BODY[::-1]), part)
 
@@ -192,7 +202,7 @@ def test_a_checksum_mismatch_makes_a_copy_bad_and_leaves_nothing(web: Web, part:
     assert part.length == 0
 
 
-def test_a_host_that_does_not_exist_or_refuses_is_tried_again(part: Part) -> None:
+def test_a_host_that_does_not_exist_or_refuses_is_tried_again(part: PartialFile) -> None:
     """It may be back later."""
     with_nobody = failure("http://127.0.0.1:9/x", part)
     assert (with_nobody.reason, with_nobody.transient) == ("refuses connections", True)
@@ -207,7 +217,7 @@ def test_a_host_that_does_not_exist_or_refuses_is_tried_again(part: Part) -> Non
     ],
 )
 def test_what_is_no_local_file_is_no_copy(
-    part: Part, tmp_path: Path, make: Callable[[Path], None], reason: str
+    part: PartialFile, tmp_path: Path, make: Callable[[Path], None], reason: str
 ) -> None:
     """And a pipe does not make anybody wait."""
     make(tmp_path / "source")
@@ -217,32 +227,34 @@ def test_what_is_no_local_file_is_no_copy(
     assert (found.reason, found.bad) == (reason, True)
 
 
-def test_a_copy_can_be_stopped_while_a_server_says_nothing(web: Web, part: Part) -> None:
+def test_a_copy_can_be_stopped_while_a_server_says_nothing(web: Web, part: PartialFile) -> None:
     """At once, not when patience ends."""
-    stop = Stop()
+    stop = CancellationToken()
     threading.Timer(0.1, stop.ask).start()
     began = time.monotonic()
 
-    with pytest.raises(Stopped):
+    with pytest.raises(CopyCancelled):
         copy(web.put("/x", BODY, hangs=True), WHOLE, part, stop=stop, patience=60.0)
 
     assert time.monotonic() - began < 30
 
 
-def test_a_copy_can_be_stopped_while_it_waits_for_its_turn(tmp_path: Path, part: Part) -> None:
+def test_a_copy_can_be_stopped_while_it_waits_for_its_turn(
+    tmp_path: Path, part: PartialFile
+) -> None:
     """On a slow link."""
     (tmp_path / "source").write_bytes(BODY)
-    stop = Stop()
+    stop = CancellationToken()
     threading.Timer(0.1, stop.ask).start()
 
-    with pytest.raises(Stopped):
-        copy(str(tmp_path / "source"), WHOLE, part, stop=stop, rate=Rate(10.0))
+    with pytest.raises(CopyCancelled):
+        copy(str(tmp_path / "source"), WHOLE, part, stop=stop, rate=TransferRateLimiter(10.0))
 
 
 def test_a_disk_that_is_full_is_the_target_s_failure(tmp_path: Path) -> None:
     """A real one: /dev/full, behind the name of the part."""
     (tmp_path / "source").write_bytes(BODY)
-    with Part(tmp_path, "x") as part:
+    with PartialFile(tmp_path, "x") as part:
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, part._file.fileno())
         os.close(full)
@@ -251,7 +263,7 @@ def test_a_disk_that_is_full_is_the_target_s_failure(tmp_path: Path) -> None:
 
 
 def test_credentials_are_used_and_never_told(
-    web: Web, part: Part, caplog: pytest.LogCaptureFixture
+    web: Web, part: PartialFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither in errors nor in logs, however talkative."""
     caplog.set_level("DEBUG")
@@ -260,7 +272,7 @@ def test_credentials_are_used_and_never_told(
     host = f"127.0.0.1:{web.port}"
 
     assert fetch(f"http://ann:s3cret@{host}/x?Signature=s1gned", part) == WHOLE
-    refused = failure(f"http://ann:wr0ng@{host}/x?Signature=s1gned", part, Content(3))
+    refused = failure(f"http://ann:wr0ng@{host}/x?Signature=s1gned", part, LogicalFileContent(3))
 
     assert "401" in refused.reason
     for secret in ("s3cret", "wr0ng", "s1gned"):
@@ -276,9 +288,9 @@ def test_a_missing_extra_is_named() -> None:
 import sys
 sys.modules[sys.argv[1]] = None
 from bursar.replicas.copying import read_content
-from bursar.replicas.failing import Stop
+from bursar.replicas.failures import CancellationToken
 try:
-    read_content(sys.argv[2], stop=Stop())
+    read_content(sys.argv[2], stop=CancellationToken())
 except Exception as error:
     print(type(error).__name__, error)
 """

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.replicas.rate import Rate
+from bursar.replicas.rate_limiter import TransferRateLimiter
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 def test_a_bandwidth_is_positive_and_finite(bandwidth: float) -> None:
     """Without a limit there is no rate."""
     with pytest.raises(ValueError, match="must be positive and finite"):
-        Rate(bandwidth)
+        TransferRateLimiter(bandwidth)
 
 
 @settings(deadline=None, max_examples=50)
@@ -33,7 +33,7 @@ def test_no_more_passes_than_the_bandwidth_and_a_short_burst(
 ) -> None:
     """Whoever waits as told never exceeds it, idle times included; all of it is used."""
     clock = Clock()
-    rate = Rate(bandwidth, clock)
+    rate = TransferRateLimiter(bandwidth, clock)
     passed = 0
     for size, idle in turns:
         clock.now += rate.take(size)
@@ -47,7 +47,7 @@ def test_no_more_passes_than_the_bandwidth_and_a_short_burst(
 def test_those_who_take_in_turns_get_equal_shares() -> None:
     """Three transfers of a link, each with its next piece as soon as it may."""
     clock = Clock()
-    rate = Rate(1000.0, clock)
+    rate = TransferRateLimiter(1000.0, clock)
     due = dict.fromkeys("abc", 0.0)
     got = dict.fromkeys("abc", 0)
     while min(due.values()) < 30:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from tests.replicas.servers import an_sftp, sha256
 
-from bursar.replicas.content import Content
+from bursar.replicas.content import LogicalFileContent
 from bursar.replicas.copying import copy, read_content
-from bursar.replicas.depot import Depot
-from bursar.replicas.failing import Failed, Stop, TargetFailed
-from bursar.replicas.parts import Part
-from bursar.replicas.urls import shown
+from bursar.replicas.failures import CancellationToken, SourceFailed, TargetFailed
+from bursar.replicas.parts import PartialFile
+from bursar.replicas.url_storage import UrlStorage
+from bursar.replicas.urls import redact_url
 
 BODY = random.Random(2).randbytes(9_000_000)
-WHOLE = Content(len(BODY), sha256(BODY))
+WHOLE = LogicalFileContent(len(BODY), sha256(BODY))
 
 
 @pytest.fixture(scope="module")
@@ -55,30 +55,32 @@ def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def part(tmp_path: Path) -> Iterator[Part]:
+def part(tmp_path: Path) -> Iterator[PartialFile]:
     """An empty one."""
     (tmp_path / "parts").mkdir()
-    with Part(tmp_path / "parts", "x") as part:
+    with PartialFile(tmp_path / "parts", "x") as part:
         yield part
 
 
-def fetch(url: str, part: Part, content: Content = WHOLE) -> Content:
+def fetch(url: str, part: PartialFile, content: LogicalFileContent = WHOLE) -> LogicalFileContent:
     """A copy as fast as it goes."""
-    return copy(url, content, part, stop=Stop(), patience=5.0)
+    return copy(url, content, part, stop=CancellationToken(), patience=5.0)
 
 
-def fail(url: str, part: Part) -> Failed:
+def fail(url: str, part: PartialFile) -> SourceFailed:
     """How it fails."""
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SourceFailed) as caught:
         fetch(url, part)
     return caught.value
 
 
-def put(depot: Depot, source: Path, name: str) -> None:
+def put(depot: UrlStorage, source: Path, name: str) -> None:
     """Writes a file there."""
     incoming = depot.begin(name, WHOLE, lambda *_: True)
     assert incoming is not None
-    incoming.commit(copy(str(source), WHOLE, incoming.sink, stop=Stop()), lambda *_: True)
+    incoming.commit(
+        copy(str(source), WHOLE, incoming.sink, stop=CancellationToken()), lambda *_: True
+    )
 
 
 @pytest.fixture
@@ -89,42 +91,42 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_object_is_read(bucket: str, part: Part) -> None:
+def test_an_object_is_read(bucket: str, part: PartialFile) -> None:
     """From its beginning, and from where a part ends."""
-    assert fetch(f"{bucket}/in/x", part, Content()) == WHOLE
+    assert fetch(f"{bucket}/in/x", part, LogicalFileContent()) == WHOLE
 
 
-def test_an_object_is_gone_on_with(bucket: str, part: Part) -> None:
+def test_an_object_is_gone_on_with(bucket: str, part: PartialFile) -> None:
     """The second half only: the part has the right beginning already."""
     part.take_up(WHOLE)
     part.write(BODY[:4_000_000])
     assert fetch(f"{bucket}/in/x", part) == WHOLE
 
 
-def test_an_object_that_is_not_there_is_a_bad_copy(bucket: str, part: Part) -> None:
+def test_an_object_that_is_not_there_is_a_bad_copy(bucket: str, part: PartialFile) -> None:
     """And so is one of another size."""
     assert fail(f"{bucket}/in/nothing", part).bad
-    with pytest.raises(Failed, match="has 9000000 bytes, not 3"):
-        fetch(f"{bucket}/in/x", part, Content(3))
+    with pytest.raises(SourceFailed, match="has 9000000 bytes, not 3"):
+        fetch(f"{bucket}/in/x", part, LogicalFileContent(3))
 
 
 def test_an_object_is_written_whole_or_not_at_all(bucket: str, source: Path) -> None:
     """One that was given up is not to be seen; one that is there is not written again."""
-    depot = Depot(f"{bucket}/out", patience=5.0)
+    depot = UrlStorage(f"{bucket}/out", patience=5.0)
     given_up = depot.begin("a/given up", WHOLE, lambda *_: True)
     assert given_up is not None
     given_up.sink.write(BODY)
     given_up.close()
     put(depot, source, "a/kept")
 
-    assert read_content(f"{bucket}/out/a/kept", stop=Stop()) == WHOLE
-    with pytest.raises(Failed, match="is not there"):
-        read_content(f"{bucket}/out/a/given up", stop=Stop())
+    assert read_content(f"{bucket}/out/a/kept", stop=CancellationToken()) == WHOLE
+    with pytest.raises(SourceFailed, match="is not there"):
+        read_content(f"{bucket}/out/a/given up", stop=CancellationToken())
     assert depot.begin("a/kept", WHOLE, lambda *_: True) is None
 
 
 def test_a_bucket_without_credentials_says_so(
-    bucket: str, part: Part, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bucket: str, part: PartialFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In our words."""
     import s3fs
@@ -139,14 +141,14 @@ def test_a_bucket_without_credentials_says_so(
     s3fs.S3FileSystem.clear_instance_cache()
 
 
-def test_a_file_behind_ssh_is_read(ssh: str, part: Part, source: Path) -> None:
+def test_a_file_behind_ssh_is_read(ssh: str, part: PartialFile, source: Path) -> None:
     """And its password is not in what is noted of it."""
-    assert fetch(f"{ssh}{source}", part, Content()) == WHOLE
+    assert fetch(f"{ssh}{source}", part, LogicalFileContent()) == WHOLE
     assert "s3cret" not in part.origin.url
     assert "ann@" in part.origin.url
 
 
-def test_a_file_behind_ssh_is_gone_on_with(ssh: str, part: Part, source: Path) -> None:
+def test_a_file_behind_ssh_is_gone_on_with(ssh: str, part: PartialFile, source: Path) -> None:
     """From where the part ends."""
     part.take_up(WHOLE)
     part.write(BODY[:4_000_000])
@@ -155,7 +157,7 @@ def test_a_file_behind_ssh_is_gone_on_with(ssh: str, part: Part, source: Path) -
 
 def test_a_file_behind_ssh_is_written(ssh: str, source: Path, tmp_path: Path) -> None:
     """Its folders are made, and nothing lies beside it."""
-    depot = Depot(f"{ssh}{tmp_path}/out", patience=5.0)
+    depot = UrlStorage(f"{ssh}{tmp_path}/out", patience=5.0)
     put(depot, source, "a/b")
     given_up = depot.begin("a/c", WHOLE, lambda *_: True)
     assert given_up is not None
@@ -167,7 +169,7 @@ def test_a_file_behind_ssh_is_written(ssh: str, source: Path, tmp_path: Path) ->
 
 
 def test_what_ssh_refuses_is_said_without_the_password(
-    ssh: str, part: Part, tmp_path: Path, source: Path
+    ssh: str, part: PartialFile, tmp_path: Path, source: Path
 ) -> None:
     """A wrong one, a file that is not there, one that may not be written."""
     wrong = fail(ssh.replace("s3cret", "wr0ng") + "/x", part)
@@ -176,12 +178,12 @@ def test_what_ssh_refuses_is_said_without_the_password(
     assert fail(f"{ssh}{tmp_path}", part).bad
     (tmp_path / "file").touch()
     with pytest.raises(TargetFailed) as caught:
-        put(Depot(f"{ssh}{tmp_path}/file", patience=5.0), source, "x")
+        put(UrlStorage(f"{ssh}{tmp_path}/file", patience=5.0), source, "x")
     assert "s3cret" not in str(caught.value)
 
 
 def test_a_host_that_is_not_known_is_not_trusted(
-    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    part: PartialFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A password is not told to whoever answers."""
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -189,4 +191,4 @@ def test_a_host_that_is_not_known_is_not_trusted(
         found = fail(f"{url}/x", part)
 
     assert found.reason == "is no host that ~/.ssh/known_hosts knows"
-    assert shown(f"{url}/x").startswith("ssh://ann@127.0.0.1:")
+    assert redact_url(f"{url}/x").startswith("ssh://ann@127.0.0.1:")

@@ -18,10 +18,10 @@ from bursar.model.link import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.replicas.catalogue import Catalogue
-from bursar.replicas.failing import Full, Unreachable
+from bursar.replicas.failures import FileUnreachable, StorageFull
 from bursar.replicas.stager import Stager, links_of, open_stores
-from bursar.replicas.storage import Storage
-from bursar.replicas.transfer import Transfers
+from bursar.replicas.storage import FolderStorage
+from bursar.replicas.transfer import TransferPool
 
 T = TypeVar("T")
 BODY = os.urandom(400_000)
@@ -74,7 +74,7 @@ class Grid:
                 self.catalogue,
                 open_stores(self.facts),
                 link=links_of(self.facts),
-                transfers=Transfers(**given),
+                transfers=TransferPool(**given),
             )
             try:
                 return await work(stager)
@@ -207,7 +207,7 @@ def test_when_no_copy_can_be_had_one_line_says_why(grid: Grid, web: Web) -> None
     grid.add("a", web.put("/a?Signature=s3cret", BODY, status=500))
     grid.add("a", "/nowhere/a", "south")
 
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(FileUnreachable) as caught:
         grid.bring(["a"])
 
     assert str(caught.value) == (
@@ -217,10 +217,10 @@ def test_when_no_copy_can_be_had_one_line_says_why(grid: Grid, web: Web) -> None
     assert caught.value.transient
     assert web.asked == [""] * 3
     grid.catalogue.unregister("a", site="")
-    with pytest.raises(Unreachable, match=r"north: the catalogue has no good copy$") as caught:
+    with pytest.raises(FileUnreachable, match=r"north: the catalogue has no good copy$") as caught:
         grid.bring(["a"])
     assert not caught.value.transient
-    with pytest.raises(Unreachable, match=r'^"b" is not in the catalogue$'):
+    with pytest.raises(FileUnreachable, match=r'^"b" is not in the catalogue$'):
         grid.bring(["b"])
 
 
@@ -231,10 +231,10 @@ def test_a_job_that_cannot_have_all_its_files_holds_none(tmp_path: Path) -> None
     grid.master("b", "south", b"1")
 
     async def twice(stager: Stager) -> dict[str, str]:
-        with pytest.raises(Full, match=r'"(a|b)" cannot be brought to north: no room for'):
+        with pytest.raises(StorageFull, match=r'"(a|b)" cannot be brought to north: no room for'):
             await stager.bring(["a", "b"], "north", "greedy")
         await stager.bring(["a"], "north", "one")
-        with pytest.raises(Full):
+        with pytest.raises(StorageFull):
             await stager.bring(["b"], "north", "two")
         await stager.release("one")
         return await stager.bring(["b"], "north", "two")
@@ -255,7 +255,7 @@ def test_the_last_copy_of_a_file_does_not_go(tmp_path: Path) -> None:
     grid.catalogue.unregister("a", site="east")
     grid.master("b", "south", b"1")
 
-    with pytest.raises(Full):
+    with pytest.raises(StorageFull):
         grid.bring(["b"])
     assert grid.located("a") == [grid.place("north", "a")]
     grid.catalogue.close()
@@ -295,7 +295,7 @@ def test_a_file_put_into_the_storage_by_hand_stays(grid: Grid) -> None:
     grid.add("a", str(path), "north")
 
     assert grid.bring(["a"]) == {"a": str(path)}
-    with Storage(grid.folder / "north") as storage:
+    with FolderStorage(grid.folder / "north") as storage:
         assert storage.used == 0
 
 
@@ -321,7 +321,9 @@ def test_outputs_are_kept_and_registered(grid: Grid, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="out/a: is registered with "):
             grid.run(lambda stager, site=site: stager.keep(made, "out/a", site))
     assert not Path(grid.place("east", "out/a")).exists()
-    with pytest.raises(Unreachable, match=r'"b" cannot be brought to east: .*/none is not there'):
+    with pytest.raises(
+        FileUnreachable, match=r'"b" cannot be brought to east: .*/none is not there'
+    ):
         grid.run(lambda stager: stager.keep(tmp_path / "none", "b", "east"))
 
 
@@ -435,7 +437,7 @@ def test_a_process_may_be_killed_at_any_point(tmp_path: Path, point: str) -> Non
     places = grid.bring(["new"])
 
     assert Path(places["new"]).read_bytes() == BODY
-    with Storage(tmp_path / "north", limit=len(BODY)) as storage:
+    with FolderStorage(tmp_path / "north", limit=len(BODY)) as storage:
         assert (storage.used, storage.cached) == (len(BODY), ["new"])
     assert grid.located("old") == [str(tmp_path / "masters/south/old")]
     assert grid.place("north", "new") in grid.located("new")
@@ -464,7 +466,7 @@ def test_two_processes_crowd_a_small_storage(grid: Grid) -> None:
     processes = [bringer(grid, *order, limit=3000) for order in (names * 3, names[::-1] * 3)]
 
     assert [process.wait() for process in processes] == [0, 0]
-    with Storage(grid.folder / "north", limit=3000) as storage:
+    with FolderStorage(grid.folder / "north", limit=3000) as storage:
         assert storage.used <= 3000
         for name in storage.cached:
             assert grid.place("north", name) in grid.located(name)

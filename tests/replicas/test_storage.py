@@ -18,12 +18,12 @@ from tests.replicas.servers import sha256
 from tests.small_disk import small_disk
 
 from bursar.model.errors import InputError
-from bursar.replicas.content import Content
-from bursar.replicas.failing import Full, TargetFailed
-from bursar.replicas.locking import Busy
-from bursar.replicas.parts import Origin
-from bursar.replicas.storage import FolderIncoming, Storage
-from bursar.replicas.store import MayGo, open_store
+from bursar.replicas.content import LogicalFileContent
+from bursar.replicas.failures import StorageFull, TargetFailed
+from bursar.replicas.locking import FileInUse
+from bursar.replicas.parts import CopyOrigin
+from bursar.replicas.site_storage import MayGo, open_storage
+from bursar.replicas.storage import FolderStorage, PendingFolderFile
 
 
 def freely(name: str, place: str) -> bool:
@@ -31,24 +31,26 @@ def freely(name: str, place: str) -> bool:
     return True
 
 
-def content(data: bytes) -> Content:
+def content(data: bytes) -> LogicalFileContent:
     """Of these bytes."""
-    return Content(len(data), sha256(data))
+    return LogicalFileContent(len(data), sha256(data))
 
 
 def begun(
-    storage: Storage, name: str, data: bytes, may_go: MayGo = freely, *, keep: bool = False
-) -> FolderIncoming | None:
+    storage: FolderStorage, name: str, data: bytes, may_go: MayGo = freely, *, keep: bool = False
+) -> PendingFolderFile | None:
     """A file on its way, all of its bytes there."""
-    incoming = storage.begin(name, Content() if keep else content(data), may_go, keep=keep)
+    incoming = storage.begin(
+        name, LogicalFileContent() if keep else content(data), may_go, keep=keep
+    )
     if incoming is not None:
-        incoming.sink.come_from(Origin("somewhere"))
+        incoming.sink.come_from(CopyOrigin("somewhere"))
         incoming.sink.write(data[incoming.sink.length :])
     return incoming
 
 
 def bring(
-    storage: Storage, name: str, data: bytes, may_go: MayGo = freely, *, keep: bool = False
+    storage: FolderStorage, name: str, data: bytes, may_go: MayGo = freely, *, keep: bool = False
 ) -> bool:
     """Brings a file; False when it was there."""
     incoming = begun(storage, name, data, may_go, keep=keep)
@@ -61,19 +63,19 @@ def bring(
     return True
 
 
-def pinned(storage: Storage, name: str, data: bytes, job: str = "job") -> bool:
+def pinned(storage: FolderStorage, name: str, data: bytes, job: str = "job") -> bool:
     """Whether it is there; held then."""
     return name in storage.pin({name: content(data)}, job)
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Iterator[Storage]:
+def storage(tmp_path: Path) -> Iterator[FolderStorage]:
     """For ten bytes."""
-    with Storage(tmp_path / "s", limit=10) as storage:
+    with FolderStorage(tmp_path / "s", limit=10) as storage:
         yield storage
 
 
-def test_a_file_lies_under_its_name(storage: Storage) -> None:
+def test_a_file_lies_under_its_name(storage: FolderStorage) -> None:
     """Where people find it."""
     assert bring(storage, "a/b", b"hello")
 
@@ -84,7 +86,7 @@ def test_a_file_lies_under_its_name(storage: Storage) -> None:
     assert list((storage.folder / ".bursar/parts").iterdir()) == []
 
 
-def test_the_least_recently_used_goes_first(storage: Storage) -> None:
+def test_the_least_recently_used_goes_first(storage: FolderStorage) -> None:
     """Being brought is a use, and so is being asked for."""
     for name in "abc":
         bring(storage, name, b"123")
@@ -97,14 +99,14 @@ def test_the_least_recently_used_goes_first(storage: Storage) -> None:
     assert not (storage.folder / "b").exists()
 
 
-def test_what_a_job_holds_stays(storage: Storage) -> None:
+def test_what_a_job_holds_stays(storage: FolderStorage) -> None:
     """Nothing goes when it would not be enough anyhow."""
     for name in "abc":
         bring(storage, name, b"123")
     for name in "ab":
         pinned(storage, name, b"123")
 
-    with pytest.raises(Full, match=r"no room for 5 bytes: .* take 9 of 10") as caught:
+    with pytest.raises(StorageFull, match=r"no room for 5 bytes: .* take 9 of 10") as caught:
         bring(storage, "d", b"12345")
     assert caught.value.transient
     assert storage.cached == ["c", "a", "b"]
@@ -112,31 +114,31 @@ def test_what_a_job_holds_stays(storage: Storage) -> None:
     assert bring(storage, "d", b"12345")
 
 
-def test_a_file_larger_than_the_limit_never_fits(storage: Storage) -> None:
+def test_a_file_larger_than_the_limit_never_fits(storage: FolderStorage) -> None:
     """And trying again does not help."""
-    with pytest.raises(Full) as caught:
+    with pytest.raises(StorageFull) as caught:
         bring(storage, "a", bytes(11))
     assert not caught.value.transient
 
 
-def test_a_size_that_was_not_known_needs_room_in_the_end(storage: Storage) -> None:
+def test_a_size_that_was_not_known_needs_room_in_the_end(storage: FolderStorage) -> None:
     """Then others go, or it does."""
     bring(storage, "a", b"12345")
-    incoming = storage.begin("b", Content(), freely)
+    incoming = storage.begin("b", LogicalFileContent(), freely)
     assert incoming is not None
     incoming.sink.write(b"123456")
     incoming.commit(content(b"123456"), freely)
     assert storage.cached == ["b"]
-    incoming = storage.begin("c", Content(), freely)
+    incoming = storage.begin("c", LogicalFileContent(), freely)
     assert incoming is not None
     incoming.sink.write(bytes(11))
-    with pytest.raises(Full):
+    with pytest.raises(StorageFull):
         incoming.commit(content(bytes(11)), freely)
     incoming.discard()
     assert (storage.used, storage.cached) == (6, ["b"])
 
 
-def test_what_must_not_go_is_passed_over(storage: Storage) -> None:
+def test_what_must_not_go_is_passed_over(storage: FolderStorage) -> None:
     """The last copy of a file, say."""
     for name in "ab":
         bring(storage, name, b"12345")
@@ -145,7 +147,7 @@ def test_what_must_not_go_is_passed_over(storage: Storage) -> None:
     assert storage.cached == ["a", "c"]
 
 
-def test_what_is_kept_takes_no_room_and_never_goes(storage: Storage) -> None:
+def test_what_is_kept_takes_no_room_and_never_goes(storage: FolderStorage) -> None:
     """However much is brought."""
     assert bring(storage, "out", bytes(100), keep=True)
     for name in "abcd":
@@ -155,7 +157,7 @@ def test_what_is_kept_takes_no_room_and_never_goes(storage: Storage) -> None:
     assert pinned(storage, "out", bytes(100))
 
 
-def test_a_name_is_kept_once(storage: Storage) -> None:
+def test_a_name_is_kept_once(storage: FolderStorage) -> None:
     """The same again is nothing new; something else is refused and leaves nothing."""
     bring(storage, "out", b"one", keep=True)
     bring(storage, "out", b"one", keep=True)
@@ -166,7 +168,7 @@ def test_a_name_is_kept_once(storage: Storage) -> None:
     assert list((storage.folder / ".bursar/parts").iterdir()) == []
 
 
-def test_a_file_that_lay_there_before_is_never_overwritten(storage: Storage) -> None:
+def test_a_file_that_lay_there_before_is_never_overwritten(storage: FolderStorage) -> None:
     """If it is the one, it is there already; otherwise that is said."""
     (storage.folder / "mine").write_bytes(b"one")
 
@@ -177,7 +179,7 @@ def test_a_file_that_lay_there_before_is_never_overwritten(storage: Storage) -> 
     assert storage.used == 0
 
 
-def test_a_file_that_somebody_deleted_or_damaged_is_brought_again(storage: Storage) -> None:
+def test_a_file_that_somebody_deleted_or_damaged_is_brought_again(storage: FolderStorage) -> None:
     """It is not counted twice."""
     bring(storage, "a", b"12345")
     (storage.folder / "a").unlink()
@@ -189,7 +191,7 @@ def test_a_file_that_somebody_deleted_or_damaged_is_brought_again(storage: Stora
     assert (storage.used, (storage.folder / "a").read_bytes()) == (5, b"12345")
 
 
-def test_a_file_in_doubt_is_read_before_it_is_used_again(storage: Storage) -> None:
+def test_a_file_in_doubt_is_read_before_it_is_used_again(storage: FolderStorage) -> None:
     """Damage that keeps the size is found that way."""
     bring(storage, "a", b"12345")
     storage.doubt(["a", "unknown"])
@@ -202,26 +204,26 @@ def test_a_file_in_doubt_is_read_before_it_is_used_again(storage: Storage) -> No
     assert (storage.folder / "a").read_bytes() == b"12345"
 
 
-def test_a_file_in_doubt_that_a_job_holds_does_not_go(storage: Storage) -> None:
+def test_a_file_in_doubt_that_a_job_holds_does_not_go(storage: FolderStorage) -> None:
     """Nor one that must not go; otherwise it makes room."""
     for name in "ab":
         bring(storage, name, b"12345")
     pinned(storage, "a", b"12345")
     storage.doubt(["a", "b"])
 
-    with pytest.raises(Full):
+    with pytest.raises(StorageFull):
         bring(storage, "c", b"12345", lambda name, place: False)
     assert bring(storage, "c", b"12345")
     assert (storage.folder / "a").exists()
     assert not (storage.folder / "b").exists()
 
 
-def test_one_brings_a_file_at_a_time(storage: Storage, tmp_path: Path) -> None:
+def test_one_brings_a_file_at_a_time(storage: FolderStorage, tmp_path: Path) -> None:
     """Another one is told, in this process and in others; who gives up leaves the rest."""
     incoming = begun(storage, "a", b"12345")
     assert incoming is not None
-    with Storage(tmp_path / "s", limit=10) as other:
-        with pytest.raises(Busy):
+    with FolderStorage(tmp_path / "s", limit=10) as other:
+        with pytest.raises(FileInUse):
             begun(other, "a", b"12345")
         incoming.close()
         again = other.begin("a", content(b"12345"), freely)
@@ -231,10 +233,10 @@ def test_one_brings_a_file_at_a_time(storage: Storage, tmp_path: Path) -> None:
         assert storage.used == 5
 
 
-def test_room_is_taken_while_a_file_is_on_its_way(storage: Storage) -> None:
+def test_room_is_taken_while_a_file_is_on_its_way(storage: FolderStorage) -> None:
     """Two that come at once cannot both have it."""
     first = begun(storage, "a", b"123456")
-    with pytest.raises(Full):
+    with pytest.raises(StorageFull):
         begun(storage, "b", b"123456")
     assert first is not None
     first.close()
@@ -246,17 +248,17 @@ def test_room_is_taken_while_a_file_is_on_its_way(storage: Storage) -> None:
 
 HOLDER = """
 import sys
-from bursar.replicas.content import Content
-from bursar.replicas.storage import Storage
+from bursar.replicas.content import LogicalFileContent
+from bursar.replicas.storage import FolderStorage
 
-storage = Storage(sys.argv[1], limit=10)
-storage.pin({"a": Content()}, "job")
+storage = FolderStorage(sys.argv[1], limit=10)
+storage.pin({"a": LogicalFileContent()}, "job")
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def test_what_a_killed_process_held_may_go(storage: Storage) -> None:
+def test_what_a_killed_process_held_may_go(storage: FolderStorage) -> None:
     """Not before: another process holds it as well as this one."""
     bring(storage, "a", b"123456")
     with subprocess.Popen(
@@ -266,7 +268,7 @@ def test_what_a_killed_process_held_may_go(storage: Storage) -> None:
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(Full):
+        with pytest.raises(StorageFull):
             bring(storage, "b", b"123456")
         holder.kill()
         holder.wait()
@@ -274,7 +276,7 @@ def test_what_a_killed_process_held_may_go(storage: Storage) -> None:
     assert len(list((storage.folder / ".bursar/owners").iterdir())) == 1
 
 
-def test_nothing_is_written_outside_of_the_folder(storage: Storage, tmp_path: Path) -> None:
+def test_nothing_is_written_outside_of_the_folder(storage: FolderStorage, tmp_path: Path) -> None:
     """Neither by a name nor by a link on the way."""
     (tmp_path / "outside").mkdir()
     (storage.folder / "link").symlink_to(tmp_path / "outside")
@@ -288,7 +290,7 @@ def test_nothing_is_written_outside_of_the_folder(storage: Storage, tmp_path: Pa
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_a_folder_in_the_way_is_a_failure(storage: Storage) -> None:
+def test_a_folder_in_the_way_is_a_failure(storage: FolderStorage) -> None:
     """Of this file alone."""
     (storage.folder / "a").mkdir()
     with pytest.raises(TargetFailed, match="is there already, and is a folder, no file"):
@@ -301,7 +303,7 @@ def test_a_folder_in_the_way_is_a_failure(storage: Storage) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
 def test_a_full_disk_leaves_nothing_half_written() -> None:
     """A real one, of a megabyte; what fits is brought afterwards."""
-    with small_disk("1m") as disk, Storage(disk) as storage:
+    with small_disk("1m") as disk, FolderStorage(disk) as storage:
         incoming = storage.begin("big", content(bytes(2_000_000)), freely)
         assert incoming is not None
         with pytest.raises(OSError, match="No space left"):
@@ -316,15 +318,15 @@ def test_what_cannot_be_a_storage_is_one_line(tmp_path: Path) -> None:
     """A file, a damaged record, a limit for a URL."""
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file: cannot be used: "):
-        Storage(tmp_path / "file")
-    Storage(tmp_path / "s").close()
+        FolderStorage(tmp_path / "file")
+    FolderStorage(tmp_path / "s").close()
     with closing(sqlite3.connect(tmp_path / "s/.bursar/storage.sqlite")) as db:
         db.execute("UPDATE meta SET value = '9'")
         db.commit()
     with pytest.raises(InputError, match="its format is 9; this version reads format 1"):
-        Storage(tmp_path / "s")
+        FolderStorage(tmp_path / "s")
     with pytest.raises(InputError, match="s3://bucket: a limit is kept in folders only"):
-        open_store("s3://bucket", limit=1)
+        open_storage("s3://bucket", limit=1)
 
 
 @dataclass
@@ -349,7 +351,7 @@ class StorageMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = TemporaryDirectory()
-        self.storage = Storage(self.folder.name, limit=LIMIT)
+        self.storage = FolderStorage(self.folder.name, limit=LIMIT)
         self.files: dict[str, Known] = {}
         self.pins: set[tuple[str, str]] = set()
         self.time = 0
@@ -389,7 +391,7 @@ class StorageMachine(RuleBasedStateMachine):
         roomy = there or self.makes_room(name, last)
         try:
             came = bring(self.storage, name, DATA[name], lambda other, place: other != last)
-        except Full:
+        except StorageFull:
             assert not roomy
             return
         assert roomy
@@ -431,7 +433,7 @@ class StorageMachine(RuleBasedStateMachine):
     @rule()
     def opens_again(self) -> None:
         self.storage.close()
-        self.storage = Storage(self.folder.name, limit=LIMIT)
+        self.storage = FolderStorage(self.folder.name, limit=LIMIT)
         self.pins = set()
 
     @invariant()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.replicas.urls import joined, normal, shown, without_secrets
+from bursar.replicas.urls import join_url, normalise_url, redact_url, redact_urls
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from bursar.replicas.urls import joined, normal, shown, without_secrets
 )
 def test_passwords_and_signatures_are_left_out(url: str, expected: str) -> None:
     """However odd the rest of it."""
-    assert shown(url) == expected
+    assert redact_url(url) == expected
 
 
 WORD = st.text(st.characters(categories=["L", "N"], exclude_characters="/"), min_size=8)
@@ -32,16 +32,16 @@ WORD = st.text(st.characters(categories=["L", "N"], exclude_characters="/"), min
 def test_no_password_is_ever_shown(scheme: str, user: str, secret: str) -> None:
     """Nor in somebody else's line about it."""
     url = f"{scheme}://{user}x:{secret}!@host/y"
-    for text in (shown(url), without_secrets(f"Cannot open '{url}', url={url!r}")):
+    for text in (redact_url(url), redact_urls(f"Cannot open '{url}', url={url!r}")):
         assert f"{secret}!" not in text
         assert "host/y" in text
 
 
 def test_a_place_and_a_name_make_a_url() -> None:
     """With one slash between them."""
-    assert joined("s3://bucket/", "a/b") == joined("s3://bucket", "a/b") == "s3://bucket/a/b"
+    assert join_url("s3://bucket/", "a/b") == join_url("s3://bucket", "a/b") == "s3://bucket/a/b"
 
 
 def test_schemes_are_written_small() -> None:
     """So that a URL is the same however it was typed."""
-    assert normal("HTTP://Host/X") == "http://Host/X"
+    assert normalise_url("HTTP://Host/X") == "http://Host/X"

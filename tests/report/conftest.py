@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 import bursar
-from bursar.dispatch.journal import Event, Record
+from bursar.dispatch.journal import AttemptRecord, RunEvent
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.outcome import Outcome, Status
 from bursar.report.bill import make_bill
-from bursar.report.data import ReportData
 from bursar.report.plan_table import plan_to_dict
+from bursar.report.report_content import ReportContent
 
 BEGIN = 1_700_000_000.0
 """Of the run, seconds since the epoch."""
@@ -59,7 +59,7 @@ def browse(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def made_up_run() -> Callable[..., ReportData]:
+def made_up_run() -> Callable[..., ReportContent]:
     """The maker of such runs."""
     return make_up
 
@@ -71,7 +71,7 @@ def make_up(
     goal: bursar.Goal | None = None,
     fails: Sequence[int] = (),
     pause: tuple[float, float] | None = None,
-) -> ReportData:
+) -> ReportContent:
     """
     What the report of a run would show.
 
@@ -117,7 +117,7 @@ def make_up(
                 stderr=b"x" * 3000 + b"the end" if status is Status.FAILED else b"",
                 reason="it exited with status 3" if status is Status.FAILED else "",
             )
-            records.append(Record(outcome, number == len(attempts), placement.site, ""))
+            records.append(AttemptRecord(outcome, number == len(attempts), placement.site, ""))
             start = ended
     lives = [(BEGIN, max(r.outcome.end for r in records))]
     if pause is not None:
@@ -176,7 +176,7 @@ def make_up(
         "deadline_s": None,
         "deadline_met": None,
     }
-    return ReportData(
+    return ReportContent(
         summary=summary,
         proposal=plan_to_dict(campaign, proposal.front, proposal.choice),
         plan=plan,
@@ -185,6 +185,6 @@ def make_up(
         transfers=ledger.rows,
         leases=leases,
         lives=lives,
-        events=[Event(BEGIN + 3.0, "message", "worker 2 was lost")],
+        events=[RunEvent(BEGIN + 3.0, "message", "worker 2 was lost")],
         bill=bill,
     )

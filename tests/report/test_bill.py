@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bursar.dispatch.journal import Record
+from bursar.dispatch.journal import AttemptRecord
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.outcome import Outcome, Status
@@ -58,7 +58,7 @@ def test_tasks_and_remainders_add_up_to_what_was_paid(
             ledger.hold(0.0, lease.id, paid)
             ledger.settle(100.0, lease.id, lease.site, paid)
     records = [
-        Record(
+        AttemptRecord(
             Outcome(task=task, attempt=n, status=status, start=begin, end=begin + seconds),
             status is Status.SUCCEEDED,
             f"s{site % len(leases)}",
@@ -93,7 +93,7 @@ def test_many_short_tasks_are_billed_for_what_they_used() -> None:
     ledger.settle(10.0, "l", "s", 1000)
     tasks = [Task(id=str(i)) for i in range(10_000)]
     records = [
-        Record(
+        AttemptRecord(
             Outcome(task=i, attempt=1, status=Status.SUCCEEDED, start=i / 1e3, end=(i + 1) / 1e3),
             True,
             "s",
@@ -136,7 +136,7 @@ def test_the_dearest_tasks_are_printed_first_and_the_rest_on_request() -> None:
     tasks = [Task(id=f"task-{i}") for i in range(15)]
     begins = [sum(range(1, i + 1)) for i in range(16)]  # task i takes i + 1 seconds: 120 in all
     records = [
-        Record(
+        AttemptRecord(
             Outcome(
                 task=i,
                 attempt=1,
@@ -178,11 +178,13 @@ def test_a_bill_as_json_holds_whole_micro_units() -> None:
     ledger.settle(10.0, "l", "s", 5556)
     tasks = [Task(id="a", name="k"), Task(id="b")]
     records = [
-        Record(Outcome(task=0, attempt=1, status=Status.LOST, start=0.0, end=3.0), False, "s", "l"),
-        Record(
+        AttemptRecord(
+            Outcome(task=0, attempt=1, status=Status.LOST, start=0.0, end=3.0), False, "s", "l"
+        ),
+        AttemptRecord(
             Outcome(task=0, attempt=2, status=Status.SUCCEEDED, start=4.0, end=9.0), True, "s", "l"
         ),
-        Record(
+        AttemptRecord(
             Outcome(task=1, attempt=1, status=Status.SUCCEEDED, start=0.0, end=7.0), True, "s", "l"
         ),
     ]

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 import bursar
-from bursar.report.data import ReportData
 from bursar.report.html import write_report
+from bursar.report.report_content import ReportContent
 
 Browse = Callable[..., str]
 SIZES = (100, 1000, 8000)
@@ -147,7 +147,7 @@ def test_what_the_page_holds_is_the_run(page: Path) -> None:
 
 @pytest.mark.parametrize("which", ["unstarted", "unknown", "paused", "hopeless", "going"])
 def test_odd_runs_are_drawn_too(
-    which: str, browse: Browse, made_up_run: Callable[..., ReportData], tmp_path: Path
+    which: str, browse: Browse, made_up_run: Callable[..., ReportContent], tmp_path: Path
 ) -> None:
     """Nothing begun, nothing known, two lives at two sites, only failures, not yet ended."""
     site = bursar.SiteFacts(name="here", processors=2, unit_price=1.0, fixed_price=0.0)

@@ -15,9 +15,9 @@ from rich.console import Console
 import bursar
 from bursar.model.plan import Purchase
 from bursar.model.slot import Slot
-from bursar.planning.choice import CounterOffer
+from bursar.planning.plan_choice import GoalCounterOffer
+from bursar.report.formatting import amount, span
 from bursar.report.plan_table import ROWS, describe, plan_to_dict, print_plan
-from bursar.report.words import amount, span
 
 
 def proposal(**how: object) -> bursar.Proposal:
@@ -125,9 +125,9 @@ def test_sixty_options_become_twenty_four(picked: int) -> None:
 def test_counter_offers_say_what_they_are() -> None:
     """More time, more money, or a part; a price that is unknown stays so."""
     offers = [
-        CounterOffer(kind="time", makespan=75.2, cost=2.0, tasks=8, share=1.0),
-        CounterOffer(kind="budget", makespan=5.0, cost=12.34567, tasks=8, share=1.0),
-        CounterOffer(kind="share", makespan=4.5, cost=None, tasks=3, share=0.375),
+        GoalCounterOffer(kind="time", makespan=75.2, cost=2.0, tasks=8, share=1.0),
+        GoalCounterOffer(kind="budget", makespan=5.0, cost=12.34567, tasks=8, share=1.0),
+        GoalCounterOffer(kind="share", makespan=4.5, cost=None, tasks=3, share=0.375),
     ]
 
     assert [describe(offer, "EUR") for offer in offers] == [

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bursar.report.progress import Progress, ProgressSnapshot, SiteProgress
+from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
 
 SNAPSHOT = ProgressSnapshot(
     campaign="epidemic",
@@ -33,7 +33,7 @@ def shown(*, terminal: bool, snapshots: list[ProgressSnapshot]) -> str:
     """What is printed for these, one after the other."""
     text = io.StringIO()
     console = Console(file=text, width=200, force_terminal=terminal)
-    with Progress(console=console) as progress:
+    with RunProgress(console=console) as progress:
         for snapshot in snapshots:
             progress.update(snapshot)
         progress.say("t7 failed: no such file")
@@ -77,7 +77,7 @@ def test_unknown_finishes_are_not_made_up() -> None:
 
 def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither lines nor messages."""
-    with Progress(enabled=False) as progress:
+    with RunProgress(enabled=False) as progress:
         progress.update(replace(SNAPSHOT, elapsed=30.0))
         progress.say("t7 failed")
 

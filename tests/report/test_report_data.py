@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import bursar
-from bursar.report.data import MOST_FAILURES, Clock, ReportData
 from bursar.report.html import render, write_report
+from bursar.report.report_content import MOST_FAILURES, ReportContent, RunClock
 
-MakeUp = Callable[..., ReportData]
+MakeUp = Callable[..., ReportContent]
 
 TASKS = tuple(
     bursar.Task(id=f"t{i}", name=f"kind-{i % 3}", runtime=10.0 + i % 7, processors=1 + i % 2)
@@ -27,13 +27,13 @@ SITES = (
 
 
 @pytest.fixture(scope="module")
-def paused(made_up_run: MakeUp) -> ReportData:
+def paused(made_up_run: MakeUp) -> ReportContent:
     """A run of sixty tasks, stopped for an hour; two of them fail."""
     return made_up_run(SITES, TASKS, fails=(3, 30), pause=(20.0, 3600.0))
 
 
 @pytest.fixture(scope="module")
-def shown(paused: ReportData) -> dict[str, Any]:
+def shown(paused: ReportContent) -> dict[str, Any]:
     """What its page holds, as a browser reads it."""
     return read_back(render(paused))
 
@@ -47,11 +47,11 @@ def read_back(page: str) -> dict[str, Any]:
 
 def test_time_between_two_lives_does_not_pass() -> None:
     """Stopped at 110 and resumed at 500, the clock goes on from 10."""
-    clock = Clock([(100.0, 110.0), (500.0, math.inf)])
+    clock = RunClock([(100.0, 110.0), (500.0, math.inf)])
 
     assert [clock.at(t) for t in (90, 100, 105, 110, 300, 500, 503)] == [0, 0, 5, 10, 10, 10, 13]
     assert clock.pauses == [(10.0, 390.0)]
-    assert Clock([]).pauses == []
+    assert RunClock([]).pauses == []
 
 
 def test_each_task_is_drawn_in_both_schedules(shown: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ def test_no_two_bars_lie_on_each_other(shown: dict[str, Any]) -> None:
                     assert start >= end - 1e-3
 
 
-def test_money_ends_where_the_bill_does(paused: ReportData, shown: dict[str, Any]) -> None:
+def test_money_ends_where_the_bill_does(paused: ReportContent, shown: dict[str, Any]) -> None:
     """Spent, accrued and billed are one amount; nothing stays held."""
     _, spent, held = shown["money"][-1]
     accrued = sum(fixed + rate * (end - start) for start, end, rate, fixed in shown["leases"])
@@ -156,7 +156,9 @@ def test_a_name_is_nothing_but_a_name(made_up_run: MakeUp, name: str) -> None:
     assert page.count("<!--") == 0
 
 
-def test_a_report_that_cannot_be_written_leaves_nothing(paused: ReportData, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_leaves_nothing(
+    paused: ReportContent, tmp_path: Path
+) -> None:
     """One line that names the file, and the folder as it was."""
     (tmp_path / "report.html").mkdir()
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.dispatch.journal import Record
+from bursar.dispatch.journal import AttemptRecord
 from bursar.model.errors import BursarError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
-from bursar.report.results import COLUMNS, write_results
+from bursar.report.result_files import COLUMNS, write_results
 
 
 def test_each_task_is_one_line_of_both_files(tmp_path: Path) -> None:
@@ -28,11 +28,11 @@ def test_each_task_is_one_line_of_both_files(tmp_path: Path) -> None:
         Task(id="waits"),
     ]
     records = [
-        Record(Outcome(task=0, attempt=1, status=Status.FAILED, start=1, end=2, exit_code=3),
+        AttemptRecord(Outcome(task=0, attempt=1, status=Status.FAILED, start=1, end=2, exit_code=3),
                False, "here", "l"),
-        Record(Outcome(task=0, attempt=2, status=Status.SUCCEEDED, start=3, end=5, exit_code=0,
+        AttemptRecord(Outcome(task=0, attempt=2, status=Status.SUCCEEDED, start=3, end=5, exit_code=0,
                        stdout=b"caf\xc3\xa9 \xff\n", stdout_size=7), True, "here", "l"),
-        Record(Outcome(task=1, attempt=1, status=Status.TIMED_OUT, start=1, end=2,
+        AttemptRecord(Outcome(task=1, attempt=1, status=Status.TIMED_OUT, start=1, end=2,
                        reason="slow, \"very\"\nslow", stdout_size=99999), True, "there", "l"),
     ]  # fmt: skip
 
@@ -99,7 +99,7 @@ def test_both_files_are_read_back_as_they_were(
         if isinstance(name, str)
     ]
     records = [
-        Record(
+        AttemptRecord(
             Outcome(
                 task=i,
                 attempt=1,

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
-from bursar.dispatch.journal import Event
+from bursar.dispatch.journal import RunEvent
 from bursar.market.agreement import Agreement, Terms
 from bursar.market.lease import Lease
 from bursar.runs.bookings import bookings_of, split_bookings
@@ -21,7 +21,7 @@ BOOKED = Booking(
     ),
 )
 TEXT = msgspec.json.encode(BOOKED).decode()
-EVENTS = [Event(time=10.0, kind=BOOKING, text=TEXT)]
+EVENTS = [RunEvent(time=10.0, kind=BOOKING, text=TEXT)]
 
 
 def lease(end: float | None = None) -> Lease:
@@ -58,7 +58,7 @@ def test_a_booking_that_began_or_ended_before_is_a_lease_like_others() -> None:
 
 def test_a_booking_that_was_given_back_is_none() -> None:
     """The event says so."""
-    gone = [*EVENTS, Event(time=20.0, kind=BOOKING_OVER, text="lease-3")]
+    gone = [*EVENTS, RunEvent(time=20.0, kind=BOOKING_OVER, text="lease-3")]
 
     assert bookings_of(EVENTS) == {"lease-3": TEXT}
     assert bookings_of(gone) == {}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bursar.api.prospect import unplanned
-from bursar.broker.matchmaking.broker import Match
-from bursar.broker.matchmaking.views import Job, job_of
+from bursar.api.strategy_forecast import dynamic_plan
+from bursar.broker.matchmaking.broker import SiteMatch
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
 from bursar.dispatch.journal import read_journal
 from bursar.model.admission import Refusal
 from bursar.model.brokering import Brokering
@@ -19,16 +19,16 @@ from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import BursarError, SiteError
 from bursar.model.matching import Matching
 from bursar.model.replica import Replica
-from bursar.model.site import Background, SiteFacts
+from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.status import SiteStatus
 from bursar.model.step import Shell
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.provisioning.view import Loss
-from bursar.runs.brokerage import Brokerage
+from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.runs.brokerage import RunBroker
+from bursar.runs.campaign_run import RunEnvironment, execute_campaign
 from bursar.runs.folder import RunFolder
-from bursar.runs.planned import write_plan
-from bursar.runs.running import Surroundings, carry_out
+from bursar.runs.plan_file import write_plan
 from bursar.sites.local import HeldWorkers, LocalSite
 from bursar.sites.protocol import Site
 
@@ -84,7 +84,7 @@ class FadingWorkers(HeldWorkers):
         """Return 0 from the moment on that they are gone."""
         return 0 if self.is_gone else super().workers
 
-    async def lost(self) -> tuple[Loss, str]:
+    async def lost(self) -> tuple[AllocationLoss, str]:
         """Wait for the file."""
         while not self.mark.exists():
             await asyncio.sleep(0.01)
@@ -117,9 +117,9 @@ def campaign(*tasks: Task, backoff: float = 0.0) -> Campaign:
 
 def brokerage_of(
     sites: Mapping[str, Site], *tasks: Task, clock: Callable[[], float] = lambda: 0.0, **how: Any
-) -> Brokerage:
+) -> RunBroker:
     """Over these sites."""
-    return Brokerage(campaign(*tasks), sites, Brokering(**how), clock=clock)
+    return RunBroker(campaign(*tasks), sites, Brokering(**how), clock=clock)
 
 
 def facts(name: str, processors: int = 2, **more: Any) -> SiteFacts:
@@ -146,14 +146,14 @@ def test_a_site_that_cannot_say_how_it_is_fails_and_others_go_on(said: Any, why:
     with pytest.raises(SiteError, match=why):
         brokerage.status("s")
     for number in range(3):
-        match = brokerage.broker.choose(job_of(number, task))
+        match = brokerage.broker.choose(broker_job(number, task))
         assert not isinstance(match, Refusal)
         assert match.site == "t"
 
 
 def test_a_site_of_ours_tells_of_our_queue_and_a_shared_one_of_its_own() -> None:
     """The shared one is taken to have said so just before: what is sent now it cannot count."""
-    shared = Odd(facts("s", background=Background(trace="log.swf")))
+    shared = Odd(facts("s", background=BackgroundLoad(trace="log.swf")))
     shared.said = SiteStatus(site="s", at=0.0, free_processors=1, waiting=7, traversal_time=9.0)
     ours = Odd(facts("o"))
     brokerage = brokerage_of({"s": shared, "o": ours}, Task(id="x"), clock=lambda: 5.0)
@@ -181,27 +181,27 @@ def test_files_go_to_another_site_where_they_could_not_be_brought_to_one() -> No
     sites = {name: LocalSite(facts(name)) for name in "ab"}
     task = Task(id="t", data=("f",))
     copies = [Replica(name="f", site="", url="http://x/f", size=5)]
-    brokerage = Brokerage(
+    brokerage = RunBroker(
         campaign(task), sites, Brokering(), clock=lambda: 0.0, copies=lambda name: copies
     )
     for name in sites:
         brokerage.directory.publish(brokerage.status(name))
     chosen = []
     for _ in range(2):
-        match = brokerage.broker.choose(job_of(0, task))
+        match = brokerage.broker.choose(broker_job(0, task))
         assert not isinstance(match, Refusal)
         chosen.append(match.site)
         brokerage._files.failed(("f",), match.site)  # type: ignore[union-attr]
 
     assert sorted(chosen) == ["a", "b"]
-    assert not isinstance(brokerage.broker.choose(job_of(0, task)), Refusal)
+    assert not isinstance(brokerage.broker.choose(broker_job(0, task)), Refusal)
 
 
 def carried_out(
     tmp_path: Path,
     sites: dict[str, Site],
     *tasks: Task,
-    change: Callable[[Brokerage], None] = lambda brokerage: None,
+    change: Callable[[RunBroker], None] = lambda brokerage: None,
     backoff: float = 0.0,
     **how: Any,
 ) -> dict[str, Any]:
@@ -209,19 +209,19 @@ def carried_out(
     wanted = campaign(*tasks, backoff=backoff)
     settings = Brokering(refresh=0.2, **how)
     all_facts = tuple(site.facts for site in sites.values())
-    plan = unplanned(all_facts, "broker")
+    plan = dynamic_plan(all_facts, "broker")
     with RunFolder.create(
         tmp_path, wanted, all_facts, argv=[], name="r", brokering=settings
     ) as folder:
         write_plan(folder, {}, plan)
 
-    brokerage = Brokerage(wanted, sites, settings, clock=time.monotonic)
+    brokerage = RunBroker(wanted, sites, settings, clock=time.monotonic)
     change(brokerage)
-    return carry_out(
+    return execute_campaign(
         folder,
         wanted,
         plan,
-        surroundings=Surroundings(
+        surroundings=RunEnvironment(
             sites=sites, just_in_time=brokerage.supply, beside=brokerage.running
         ),
     )
@@ -261,10 +261,10 @@ def test_what_fails_while_jobs_are_brought_ends_the_run(tmp_path: Path) -> None:
         Task(id=id, steps=(Shell("true"),), after=after) for id, after in (("t", ()), ("u", ("t",)))
     ]
 
-    def break_it(brokerage: Brokerage) -> None:
+    def break_it(brokerage: RunBroker) -> None:
         choose = brokerage.broker.choose
 
-        def choose_one(job: Job) -> Match | Refusal:
+        def choose_one(job: BrokerJob) -> SiteMatch | Refusal:
             if job.number == 1:
                 raise SiteError("the broker is broken")
             return choose(job)

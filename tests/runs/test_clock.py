@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bursar.dispatch.clock import epoch_of, placed
-from bursar.dispatch.journal import Journal, read_journal
+from bursar.dispatch.journal import RunJournal, read_journal
+from bursar.dispatch.journal_time import epoch_of, placed
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
 from bursar.model.outcome import Outcome, Status
@@ -28,14 +28,14 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
+from bursar.runs.campaign_run import RunEnvironment, execute_campaign
 from bursar.runs.folder import RunFolder
-from bursar.runs.planned import write_plan
-from bursar.runs.provision import leases_of
-from bursar.runs.reading import read_run
-from bursar.runs.running import Surroundings, carry_out
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.grid import Grid
-from bursar.simulation.world import Chance
+from bursar.runs.pilot_provisioner import leases_of
+from bursar.runs.plan_file import write_plan
+from bursar.runs.run_record import read_run
+from bursar.simulation.execution_model import ExecutionUncertainty
+from bursar.simulation.simulated_grid import SimulatedGrid
+from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.protocol import Site
 
 PRICE = 0.01
@@ -114,7 +114,7 @@ class Lives:
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._durable = durable
         campaign = Campaign(name="c", workflow=WORK)
-        grid = Grid((SITE,))
+        grid = SimulatedGrid((SITE,))
         self.plan = _two_rounds()
         with RunFolder.create(folder, campaign, (SITE,), argv=[], name="r") as run:
             write_plan(run, {}, self.plan)
@@ -132,8 +132,10 @@ class Lives:
                 loops[0].call_at(killed_after, self._kill)
             return loops[0]
 
-        surroundings = Surroundings(
-            sites={n: Unrecorded(s) for n, s in self.grid.open(WORK, Chance()).items()},
+        surroundings = RunEnvironment(
+            sites={
+                n: Unrecorded(s) for n, s in self.grid.open(WORK, ExecutionUncertainty()).items()
+            },
             loop=loop,
             look=2.0,
             refresh=1e6,
@@ -141,7 +143,7 @@ class Lives:
             amendable=False,
         )
         try:
-            carry_out(
+            execute_campaign(
                 self.folder, self.campaign, self.plan, surroundings=surroundings, written_up=False
             )
         except Killed:
@@ -223,7 +225,7 @@ def test_what_waited_behind_killed_tasks_never_counts_as_run(tmp_path: Path) -> 
     """
     lives = Lives(tmp_path, durable=True)
     lives.live(TRUE_BEGIN, killed_after=300.0)
-    with closing(Journal(lives.folder.journal_file)) as journal:
+    with closing(RunJournal(lives.folder.journal_file)) as journal:
         running = journal.load().open_starts
         journal.commit(starts=[start._replace(task=start.task + 4) for start in running])
     lives.live(TRUE_BEGIN + 400.0, killed_after=1.0)

@@ -8,12 +8,12 @@ import pytest
 from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
-from bursar.model.remote import Remote
+from bursar.model.remote import RemoteEndpoint
 from bursar.model.site import SiteFacts
 from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Substitute
 from bursar.model.task import File, Task
 from bursar.model.workflow import Workflow
-from bursar.runs import compiled
+from bursar.runs import stored_campaign
 from bursar.runs.folder import RunFolder
 
 SITES = (SiteFacts(name="here", processors=2, unit_price=None),)
@@ -43,7 +43,7 @@ def test_a_campaign_survives_the_round_trip(tmp_path: Path) -> None:
     """What a resumed run reads is what was planned, to the field."""
     before = campaign(tmp_path)
 
-    assert compiled.decode(compiled.encode(before)) == before
+    assert stored_campaign.decode(stored_campaign.encode(before)) == before
 
 
 def make(base: Path, name: str = "first") -> RunFolder:
@@ -65,7 +65,7 @@ def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
 
 def test_what_a_site_is_trusted_with_survives_and_is_not_guessed(tmp_path: Path) -> None:
     """A run that an earlier version began trusts no site that it does not say it of."""
-    remote = Remote(url="https://x", trust="pickle")
+    remote = RemoteEndpoint(url="https://x", trust="pickle")
     sites = (SiteFacts(name="there", kind="remote", remote=remote),)
     with RunFolder.create(tmp_path, campaign(tmp_path), sites, argv=["bursar"], name="r") as run:
         pass
@@ -74,7 +74,7 @@ def test_what_a_site_is_trusted_with_survives_and_is_not_guessed(tmp_path: Path)
     assert document["sites"][0]["remote"].pop("trust") == "pickle"
     run.info_file.write_text(json.dumps(document))
     (older,) = run.read_info().sites
-    assert older.remote == Remote(url="https://x", trust="data")
+    assert older.remote == RemoteEndpoint(url="https://x", trust="data")
     assert not older.sends_pickles
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bursar.dispatch.journal import Event, Journal
-from bursar.market.accounts import Account, Accounts, Quota
+from bursar.dispatch.journal import RunEvent, RunJournal
+from bursar.market.accounts import Accounts, LedgerAccount, SpendingQuota
 from bursar.market.book import Book, read_book
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
@@ -21,7 +21,7 @@ from bursar.model.payer import Payer
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.runs.folder import RunFolder
-from bursar.runs.payments import Payments, claimed, settle_run
+from bursar.runs.payments import RunPayments, lock_account, settle_run
 
 NOVEMBER = float(timegm((2026, 11, 30, 12, 0, 0)))
 DECEMBER = float(timegm((2026, 12, 1, 12, 0, 0)))
@@ -36,7 +36,9 @@ class World:
         self.path = path
         self.book = path / "test.book"
         with Book(self.book, currency="SU", durable=False) as book:
-            book.open_account(Account(name="ann", quota=Quota(amount=10 * MICROS, per="month")))
+            book.open_account(
+                LedgerAccount(name="ann", quota=SpendingQuota(amount=10 * MICROS, per="month"))
+            )
             book.grant(NOVEMBER, "g", "ann", 100 * MICROS)
         self.run = self.make("r")
         self.ledger = Ledger()
@@ -66,9 +68,9 @@ class World:
             end=self.now,
         )
         text = msgspec.json.encode(record).decode()
-        with closing(Journal(self.run.journal_file, durable=False)) as journal:
+        with closing(RunJournal(self.run.journal_file, durable=False)) as journal:
             rows = self.ledger.rows_from(self._told)
-            journal.commit(transfers=rows, events=[Event(self.now, "lease", text)])
+            journal.commit(transfers=rows, events=[RunEvent(self.now, "lease", text)])
         self._told = len(self.ledger)
 
     @property
@@ -86,7 +88,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_a_payment_counts_in_the_month_that_promised_it(world: World) -> None:
     """A run that lasts into December takes nothing from December's quota."""
-    with Payments(world.run, world.payer(8.0)) as payments:
+    with RunPayments(world.run, world.payer(8.0)) as payments:
         assert payments.budget == 8.0
         assert (world.used(NOVEMBER), world.used(DECEMBER)) == (8.0, 0.0)
         world.now = DECEMBER
@@ -97,14 +99,14 @@ def test_a_payment_counts_in_the_month_that_promised_it(world: World) -> None:
 
 def test_a_run_that_goes_on_next_month_uses_both_quotas(world: World) -> None:
     """Money still held is November's; money held anew, and only that, is December's."""
-    dying = Payments(world.run, world.payer(8.0))
+    dying = RunPayments(world.run, world.payer(8.0))
     dying.__enter__()
     world.pays("lease-1", 5 * MICROS)
     world.book.rename(world.path / "away")  # so that nothing is given back
     dying.__exit__(KeyboardInterrupt)
     (world.path / "away").rename(world.book)
     world.now = DECEMBER
-    with Payments(world.run, world.payer(12.0)) as payments:
+    with RunPayments(world.run, world.payer(12.0)) as payments:
         assert payments.budget == 12.0
         assert (world.used(NOVEMBER), world.used(DECEMBER)) == (8.0, 4.0)
         world.pays("lease-2", 6 * MICROS)  # three of each
@@ -121,23 +123,23 @@ def test_a_run_that_goes_on_next_month_uses_both_quotas(world: World) -> None:
 
 
 def test_without_a_budget_all_that_is_left_is_held(world: World) -> None:
-    with Payments(world.run, world.payer()) as payments:
+    with RunPayments(world.run, world.payer()) as payments:
         assert payments.budget == 10.0
         other = world.make("other")
         with pytest.raises(BudgetStop, match="10 SU are set aside for other runs"):
-            Payments(other, world.payer(3.0)).__enter__()
-    with Payments(other, world.payer(3.0)) as payments:
+            RunPayments(other, world.payer(3.0)).__enter__()
+    with RunPayments(other, world.payer(3.0)) as payments:
         assert payments.budget == 3.0
 
 
 def test_what_is_needed_and_not_there_stops_the_run_before_it_begins(world: World) -> None:
     with pytest.raises(BudgetStop, match=r"has 10 SU left; the run needs 12\.5 SU"):
-        Payments(world.run, world.payer(20.0), needed=12.5).__enter__()
+        RunPayments(world.run, world.payer(20.0), needed=12.5).__enter__()
     assert world.used(NOVEMBER) == 0
 
 
 def test_amending_holds_what_is_added(world: World) -> None:
-    with Payments(world.run, world.payer(4.0)) as payments:
+    with RunPayments(world.run, world.payer(4.0)) as payments:
         assert payments.amend(6.0) is None
         assert world.accounts.held("ann") == 6 * MICROS
         refused = payments.amend(11.0)
@@ -149,19 +151,19 @@ def test_amending_holds_what_is_added(world: World) -> None:
 
 
 def test_one_process_keeps_the_account_of_a_run(world: World) -> None:
-    with claimed(world.run), pytest.raises(InputError, match="carried out by another process"):
-        Payments(world.run, world.payer()).__enter__()
+    with lock_account(world.run), pytest.raises(InputError, match="carried out by another process"):
+        RunPayments(world.run, world.payer()).__enter__()
 
 
 def test_a_name_that_was_another_run_is_refused(world: World) -> None:
     """Before anything is held or done."""
-    with Payments(world.run, world.payer(4.0)):
+    with RunPayments(world.run, world.payer(4.0)):
         world.pays("lease-1", MICROS)
     info = world.run.read_info()
     info.created += 1
     world.run.write_info(info)
     with pytest.raises(InputError, match="another run"):
-        Payments(world.run, world.payer(4.0)).__enter__()
+        RunPayments(world.run, world.payer(4.0)).__enter__()
 
 
 class Killed(Exception):
@@ -189,7 +191,7 @@ def test_a_process_killed_at_any_row_leaves_each_payment_there_once(
     """
     with pytest.MonkeyPatch.context() as patch:
         world = World(tmp_path_factory.mktemp("w"), patch)
-        with Payments(world.run, world.payer(9.0)):
+        with RunPayments(world.run, world.payer(9.0)):
             for number, amount in enumerate(payments):
                 world.pays(f"lease-{number}", amount)
                 for kill in kills:
@@ -220,7 +222,7 @@ def _die_before_row(patch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def test_a_book_out_of_reach_at_the_end_is_said_with_what_to_do(world: World) -> None:
-    payments = Payments(world.run, world.payer(4.0))
+    payments = RunPayments(world.run, world.payer(4.0))
     payments.__enter__()
     world.pays("lease-1", MICROS)
     world.book.rename(world.path / "away")

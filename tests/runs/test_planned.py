@@ -9,7 +9,7 @@ from bursar.model.errors import BursarError
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.slot import Slot
 from bursar.runs.folder import RunFolder
-from bursar.runs.planned import read_plan, write_plan
+from bursar.runs.plan_file import read_plan, write_plan
 
 
 def _plan(duration: float) -> Plan:

@@ -14,12 +14,12 @@ from bursar.dispatch.journal import JournalState, read_journal
 from bursar.market.ledger import Ledger
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Status
-from bursar.model.provisioning import Acquiring
-from bursar.model.site import Background
-from bursar.provisioning.silence import PARTING, SILENCE
-from bursar.runs.pooling import ASKED, Asked, last_number
-from bursar.runs.provision import leases_of
-from bursar.simulation.site import SimulatedSite
+from bursar.model.provisioning import AcquisitionPolicy
+from bursar.model.site import BackgroundLoad
+from bursar.provisioning.unresponsive import PARTING, SILENCE
+from bursar.runs.pilot_provisioner import leases_of
+from bursar.runs.pool_controller import ASKED, AllocationStep, last_number
+from bursar.simulation.simulated_site import SimulatedSite
 
 
 def site(
@@ -33,8 +33,8 @@ def site(
         unit_price=price,
         fixed_price=None if price is None else 0.0,
         currency="EUR",
-        background=Background(policy="easy"),
-        acquiring=Acquiring(**rules),
+        background=BackgroundLoad(policy="easy"),
+        acquiring=AcquisitionPolicy(**rules),
     )
 
 
@@ -78,9 +78,9 @@ class Ran:
         return "\n".join(e.text for e in self.journal.events if e.kind == "message")
 
     @property
-    def steps(self) -> list[Asked]:
+    def steps(self) -> list[AllocationStep]:
         return [
-            msgspec.json.decode(event.text, type=Asked)
+            msgspec.json.decode(event.text, type=AllocationStep)
             for event in self.journal.events
             if event.kind == ASKED
         ]
@@ -88,7 +88,9 @@ class Ran:
     def moments(self, step: str) -> list[float]:
         """When a step was taken, seconds since the epoch."""
         events = [event for event in self.journal.events if event.kind == ASKED]
-        return [e.time for e in events if msgspec.json.decode(e.text, type=Asked).step == step]
+        return [
+            e.time for e in events if msgspec.json.decode(e.text, type=AllocationStep).step == step
+        ]
 
     def check(self) -> None:
         """What holds of every run: the ledger balances, and what is paid is what was held."""
@@ -341,7 +343,7 @@ def test_names_go_on_after_those_that_never_began(tmp_path: Path) -> None:
     events = list(ran.journal.events)
     last = max(int(step.name.rpartition("-")[2]) for step in ran.steps)
     assert last_number(events) == last
-    step = Asked(name=f"lease-{last + 7}", site="here", step="asked", processors=1)
+    step = AllocationStep(name=f"lease-{last + 7}", site="here", step="asked", processors=1)
     text = msgspec.json.encode(step).decode()
     later = type(events[0])(events[0].time, ASKED, text)
     assert last_number([*events, later]) == last + 7

@@ -11,9 +11,9 @@ import bursar
 from bursar.dispatch.journal import read_journal
 from bursar.market.ledger import Ledger
 from bursar.model.outcome import Status
-from bursar.provisioning.pool import Pool
-from bursar.provisioning.view import Decision, View
-from bursar.runs.provision import leases_of
+from bursar.provisioning.pool import PilotPool
+from bursar.provisioning.pool_snapshot import PoolDecision, PoolSnapshot
+from bursar.runs.pilot_provisioner import leases_of
 
 
 def site(name: str = "here", processors: int = 2, price: float | None = 1.0) -> bursar.SiteFacts:
@@ -246,14 +246,14 @@ def test_a_pool_that_fails_gives_everything_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is wrong is told; leases are closed and paid all the same."""
-    decide = Pool.decide
+    decide = PilotPool.decide
 
-    def once(self: Pool, view: View) -> list[Decision]:
+    def once(self: PilotPool, view: PoolSnapshot) -> list[PoolDecision]:
         if any(a.began is not None for a in view.allocations):
             raise ValueError("a slip")
         return decide(self, view)
 
-    monkeypatch.setattr(Pool, "decide", once)
+    monkeypatch.setattr(PilotPool, "decide", once)
     with pytest.raises((ValueError, bursar.BursarError), match="a slip"):
         bursar.run(
             campaign(shell("long", "sleep 60")), site(), provisioning="dynamic", runs=tmp_path

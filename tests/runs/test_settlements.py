@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from bursar.market.lease import Lease
-from bursar.runs.settlement import SETTLING, SOON, Settlements
-from bursar.simulation.clock import VirtualLoop
-from bursar.sites.protocol import Metering
+from bursar.runs.settlement import SETTLING, SOON, LeaseSettlements
+from bursar.simulation.virtual_loop import VirtualLoop
+from bursar.sites.protocol import MeteredTime
 
 BEGIN = 1_000.0
 """Seconds since the epoch at which virtual time begins."""
@@ -64,13 +64,13 @@ class Guard:
 class Counting:
     """A site that counts, and answers after so many seconds."""
 
-    answer: Metering | None = None
+    answer: MeteredTime | None = None
     takes: float = 0.0
     unwatched: float = 7.0
     error: Exception | None = None
     asked: list[tuple[str, float | None]] = field(default_factory=list)
 
-    async def meter(self, found: Lease, watched: float | None) -> Metering | None:
+    async def meter(self, found: Lease, watched: float | None) -> MeteredTime | None:
         self.asked.append((found.id, watched))
         await asyncio.sleep(self.takes)
         if self.error is not None:
@@ -90,7 +90,7 @@ class Scene:
         self.said: list[str] = []
         self.noted: list[tuple[str, str, Sequence[str]]] = []
         self.settled = 0
-        self.settlements = Settlements(
+        self.settlements = LeaseSettlements(
             sites,
             self.guard,  # type: ignore[arg-type]
             now=now,
@@ -120,19 +120,19 @@ FINITE = (BEGIN - 10.0, BEGIN + 5.0)
     ("answer", "held", "by"),
     [
         (None, FINITE, ""),
-        (Metering(seconds=None), None, "record"),
-        (Metering(seconds=None, is_recorded=False), None, "bound"),
-        (Metering(seconds=4.0), (BEGIN - 10.0, BEGIN - 6.0), "record"),
-        (Metering(began=BEGIN - 8.0, seconds=4.0), (BEGIN - 8.0, BEGIN - 4.0), "record"),
+        (MeteredTime(seconds=None), None, "record"),
+        (MeteredTime(seconds=None, is_recorded=False), None, "bound"),
+        (MeteredTime(seconds=4.0), (BEGIN - 10.0, BEGIN - 6.0), "record"),
+        (MeteredTime(began=BEGIN - 8.0, seconds=4.0), (BEGIN - 8.0, BEGIN - 4.0), "record"),
         (
-            Metering(began=BEGIN - 8.0, seconds=0.0, is_recorded=False),
+            MeteredTime(began=BEGIN - 8.0, seconds=0.0, is_recorded=False),
             (BEGIN - 8.0, BEGIN - 8.0),
             "bound",
         ),
     ],
 )
 def test_a_lease_of_this_life_is_paid_as_its_provider_says(
-    answer: Metering | None, held: tuple[float, float] | None, by: str
+    answer: MeteredTime | None, held: tuple[float, float] | None, by: str
 ) -> None:
     """It is given back at once, and paid when the answer is there, 5 s later."""
 

@@ -13,8 +13,8 @@ from bursar.model.remote import SealLevel
 from bursar.sealing import conversation
 from bursar.sealing.envelope import MOST_BYTES, SealError
 from bursar.sealing.keys import Identity
-from bursar.sealing.opener import OpenerFile
-from bursar.sealing.sealer import Sealer, read_sealer
+from bursar.sealing.opener import TaskOpenerFile
+from bursar.sealing.sealer import TaskSealer, read_sealer
 from bursar.service.identity.issuing import certificate_pem, identity_pem, issue, make_authority
 
 ABOUT = "instance/label"
@@ -183,13 +183,20 @@ def test_nobody_can_sign_another_ones_task(world: World) -> None:
     the result: what is locked is bound to Ann's certificate, so it does not open.
     """
     from bursar.sealing import message
-    from bursar.sealing.envelope import MessageTask, decode, digest, encode, encode_part
+    from bursar.sealing.envelope import MessageTask, decode, encode, encode_part, sha256_digest
 
     task = decode(world.sealer("message").seal(b"x", ABOUT))
     assert isinstance(task, MessageTask)
     certificate = world.bob.certificate.public_bytes(message.Encoding.DER)
     info = encode_part(
-        (message._TASK, digest(certificate), task.recipient, task.created, task.expires, ABOUT)
+        (
+            message._TASK,
+            sha256_digest(certificate),
+            task.recipient,
+            task.created,
+            task.expires,
+            ABOUT,
+        )
     )
     signature = world.bob.sign(message._SIGNED_TASK, encode_part((info, task.box)))
     stolen = MessageTask(
@@ -207,14 +214,14 @@ def test_nobody_can_open_a_conversation_with_another_ones_secret(world: World) -
     import msgspec
 
     from bursar.sealing.envelope import (
+        ConversationHeader,
         ConversationTask,
-        Header,
         decode,
         decode_grant,
         decode_header,
-        digest,
         encode,
         encode_part,
+        sha256_digest,
     )
 
     task = decode(world.sealer("conversation").seal(b"x", ABOUT))
@@ -222,11 +229,11 @@ def test_nobody_can_open_a_conversation_with_another_ones_secret(world: World) -
     header = decode_header(task.header)
     certificate = world.bob.certificate.public_bytes(conversation.Encoding.DER)
     grant = encode_part(
-        msgspec.structs.replace(decode_grant(header.grant), user=digest(certificate))
+        msgspec.structs.replace(decode_grant(header.grant), user=sha256_digest(certificate))
     )
     signature = world.bob.sign(conversation._GRANT, grant)
     stolen = ConversationTask(
-        encode_part(Header(certificate, grant, signature)), ABOUT, task.nonce, task.box
+        encode_part(ConversationHeader(certificate, grant, signature)), ABOUT, task.nonce, task.box
     )
 
     with pytest.raises(SealError, match="altered"):
@@ -377,7 +384,7 @@ def test_users_open_what_was_sealed_with_the_key_before(world: World, level: Sea
         ((world.ann, world.bob), True),
         ((world.bob,), False),
     ):
-        renewed = Sealer(
+        renewed = TaskSealer(
             world.worker.certificate,
             world.user("ann"),
             world.trust(),
@@ -415,13 +422,13 @@ def test_both_ends_come_out_of_files(world: World, tmp_path: Path) -> None:
     sealer = read_sealer(
         certificate_pem(worker.certificate), certificate=user, authorities=ca, level="message"
     )
-    opener = OpenerFile(workers)
+    opener = TaskOpenerFile(workers)
     opened = opener.open(sealer.seal(b"x", ABOUT))
     assert sealer.open(opened.seal(b"y"), ABOUT) == b"y"
 
-    from bursar.service.identity.issuing import make_list
+    from bursar.service.identity.issuing import make_revocation_list
 
-    taken = make_list(authority, [ann.certificate.serial_number], 1, now)
+    taken = make_revocation_list(authority, [ann.certificate.serial_number], 1, now)
     with workers.open("ab") as file:
         file.write(taken.public_bytes(conversation.Encoding.PEM))
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from cryptography import x509
 
 from bursar.model.remote import SealLevel
-from bursar.sealing.certificates import Trust
+from bursar.sealing.certificates import TrustStore
 from bursar.sealing.keys import Identity
-from bursar.sealing.opener import Opener
-from bursar.sealing.sealer import LIFETIME, Sealer
-from bursar.service.identity.issuing import issue, make_authority, make_list
+from bursar.sealing.opener import TaskOpener
+from bursar.sealing.sealer import LIFETIME, TaskSealer
+from bursar.service.identity.issuing import issue, make_authority, make_revocation_list
 
 NOW = 1.8e9
 DAY = 86_400.0
@@ -44,11 +44,11 @@ class World:
         """A user's."""
         return self.made("user", name, days)
 
-    def trust(self, *revoked: Identity) -> Trust:
+    def trust(self, *revoked: Identity) -> TrustStore:
         """The authority, which has revoked these."""
         serials = [each.certificate.serial_number for each in revoked]
-        lists = [make_list(self.authority, serials, 1, self.now)] if revoked else []
-        return Trust([self.authority.certificate], lists)
+        lists = [make_revocation_list(self.authority, serials, 1, self.now)] if revoked else []
+        return TrustStore([self.authority.certificate], lists)
 
     def sealer(
         self,
@@ -56,9 +56,9 @@ class World:
         user: Identity | None = None,
         recipient: x509.Certificate | None = None,
         lifetime: float = LIFETIME,
-    ) -> Sealer:
+    ) -> TaskSealer:
         """A user's end; Ann's, to the workers."""
-        return Sealer(
+        return TaskSealer(
             recipient or self.worker.certificate,
             user or self.ann,
             self.trust(),
@@ -67,6 +67,8 @@ class World:
             clock=lambda: self.now,
         )
 
-    def opener(self, *identities: Identity, trust: Trust | None = None) -> Opener:
+    def opener(self, *identities: Identity, trust: TrustStore | None = None) -> TaskOpener:
         """The workers' end."""
-        return Opener(identities or (self.worker,), trust or self.trust(), clock=lambda: self.now)
+        return TaskOpener(
+            identities or (self.worker,), trust or self.trust(), clock=lambda: self.now
+        )

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bursar.service.logs import HIDDEN, LOGGER, LOGGERS, SparingLog, redacted, start_logging
+from bursar.service.logs import (
+    HIDDEN,
+    LOGGER,
+    LOGGERS,
+    RateLimitedLog,
+    redact_secrets,
+    start_logging,
+)
 
 
 @pytest.fixture
@@ -63,7 +70,7 @@ def test_many_lines_of_one_kind_are_summed_up(stream: io.StringIO) -> None:
         return [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
 
     async def main() -> None:
-        sparing = SparingLog(logging.getLogger(f"{LOGGER}.hub"), most=2, seconds=0.05)
+        sparing = RateLimitedLog(logging.getLogger(f"{LOGGER}.hub"), most=2, seconds=0.05)
         sparing.warning("frame %d is bad", 0)
         sparing.close()  # nothing was left out
         sparing.close()
@@ -90,7 +97,7 @@ def test_no_random_word_is_written(secret: bytes) -> None:
     token = f"bursar_{secret[:8].hex()}_{(secret * 2).hex()}"
 
     for text in (token, f"Authorization: Bearer {token}", f"unknown {secret.hex()}."):
-        hidden = redacted(f"a request with {text} failed")
+        hidden = redact_secrets(f"a request with {text} failed")
         assert secret.hex() not in hidden
         assert HIDDEN in hidden
 
@@ -98,5 +105,5 @@ def test_no_random_word_is_written(secret: bytes) -> None:
 def test_plain_words_stay() -> None:
     """What people need to read is not taken for a secret."""
     said = "lease-12ab34cd: uni: cannot start a worker: no such file /var/lib/x (status 2, 512 kB)"
-    assert redacted(said) == said
-    assert redacted("x\n-----BEGIN PRIVATE KEY-----\nMIGH") == f"x {HIDDEN}"
+    assert redact_secrets(said) == said
+    assert redact_secrets("x\n-----BEGIN PRIVATE KEY-----\nMIGH") == f"x {HIDDEN}"

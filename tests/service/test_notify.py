@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from bursar.service.notify import Supervisor
+from bursar.service.systemd import SystemdNotifier
 
 
 def test_it_is_told_by_datagrams(tmp_path: Path) -> None:
@@ -12,7 +12,7 @@ def test_it_is_told_by_datagrams(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(path))
         channel.settimeout(10)
-        supervisor = Supervisor({"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "4000000"})
+        supervisor = SystemdNotifier({"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "4000000"})
         supervisor.ready("listening")
         supervisor.reloading()
         supervisor.alive()
@@ -30,6 +30,6 @@ def test_nobody_is_told_where_nobody_asks(tmp_path: Path) -> None:
         {"NOTIFY_SOCKET": str(tmp_path / "nobody")},
         {"NOTIFY_SOCKET": str(tmp_path / "x"), "WATCHDOG_USEC": "5", "WATCHDOG_PID": "1"},
     ):
-        supervisor = Supervisor(environment)
+        supervisor = SystemdNotifier(environment)
         supervisor.ready("listening")
         assert supervisor.every is None

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bursar.model.errors import InputError
-from bursar.service.config import Sealed
+from bursar.service.config import SealingFiles
 from bursar.service.config_toml import PREFIX, default_service
-from bursar.service.premises import run_service
+from bursar.service.runner import run_service
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_sealing_key_that_everybody_can_read_is_refused(tmp_path: Path) -> Non
     key.chmod(0o644)
     config = replace(
         default_service({f"{PREFIX}SERVICE__FOLDER": str(tmp_path / "state")}),
-        sealed=Sealed(certificate=key, key=key),
+        sealed=SealingFiles(certificate=key, key=key),
     )
 
     with pytest.raises(InputError, match="key of sealed tasks") as refused:

@@ -16,8 +16,8 @@ from tests.small_disk import small_disk
 from bursar.model.errors import InputError
 from bursar.service import real_disk
 from bursar.service.disk import DiskBroken, DiskFull
+from bursar.service.interfaces import ServiceError
 from bursar.service.journal import SegmentedJournal
-from bursar.service.parties import ServiceError
 from bursar.service.real_disk import RealDisk
 
 

@@ -19,7 +19,7 @@ from bursar.remote.access import ENVIRONMENT, Access, read_token
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec
 from bursar.remote.problems import RemoteProblem
-from bursar.sealing.opener import OpenerFile
+from bursar.sealing.opener import TaskOpenerFile
 from bursar.sealing.sealer import read_sealer
 from bursar.service.identity.authority import AuthorityFolder
 
@@ -182,7 +182,7 @@ def test_a_renewed_user_comes_in_and_opens_older_results(secured: Secured) -> No
         own = secured.authority.folder / "user-joe.pem"
         recipient = secured.worker.certificate.read_bytes()
         before = read_sealer(recipient, certificate=own, authorities=secured.authority.trusted)
-        task = OpenerFile(secured.worker.identity).open(before.seal(b"x", "about"))
+        task = TaskOpenerFile(secured.worker.identity).open(before.seal(b"x", "about"))
         result = task.seal(b"y")
         secured.authority.renew("user", "joe")
     after = read_sealer(recipient, certificate=own, authorities=secured.authority.trusted)

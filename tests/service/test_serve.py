@@ -16,7 +16,7 @@ from tests.service.serving import PATIENCE, Served, is_alive, served
 
 from bursar.dispatch.orphans import workers_of
 from bursar.market.agreement import DealTemplate
-from bursar.market.messages import Accept, Confirm, RequestQuote
+from bursar.market.trade_messages import Accept, Confirm, RequestQuote
 from bursar.model.errors import SiteError
 from bursar.model.pricing import Pricing
 from bursar.remote.client import ServiceClient

@@ -14,7 +14,7 @@ from tests.service.serving import PATIENCE, Served, free_port, is_alive, served
 
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec
-from bursar.testgrid.slurm import Cluster
+from bursar.testgrid.slurm import SlurmCluster
 
 SITE = """\
 worker_listen = '127.0.0.1:{port}'
@@ -49,7 +49,7 @@ class Ground:
     """A folder, the session's cluster, and the service that has it as its site."""
 
     folder: Path
-    cluster: Cluster
+    cluster: SlurmCluster
     service: Served
 
     def jobs(self, *states: str) -> dict[str, str]:
@@ -108,7 +108,7 @@ class Ground:
 
 @contextmanager
 def ground(
-    slurm: Cluster, folder: Path, processors: int = 4, seconds: int = 600, pool: str = ""
+    slurm: SlurmCluster, folder: Path, processors: int = 4, seconds: int = 600, pool: str = ""
 ) -> Iterator[Ground]:
     """Nothing of it is left in the queue, and what is left when a test fails is ended."""
     (folder / "bin").mkdir()
@@ -134,7 +134,9 @@ def ground(
 
 
 @pytest.mark.parametrize("gently", [False, True], ids=["killed", "ended"])
-def test_tasks_on_pilots_outlive_the_service(slurm: Cluster, tmp_path: Path, gently: bool) -> None:
+def test_tasks_on_pilots_outlive_the_service(
+    slurm: SlurmCluster, tmp_path: Path, gently: bool
+) -> None:
     """They go on in the same jobs; each result is there once, and is paid once."""
     with ground(slurm, tmp_path) as here, here.service.client() as client:
         handle = here.submit(client, 4)
@@ -166,7 +168,7 @@ def test_tasks_on_pilots_outlive_the_service(slurm: Cluster, tmp_path: Path, gen
         assert client.account().spent == pytest.approx(used * 1e6, abs=10)
 
 
-def test_a_pilot_whose_job_nobody_wrote_down_is_ended(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_pilot_whose_job_nobody_wrote_down_is_ended(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Slurm has the job, the service is killed before it hears so: the next life ends it."""
     with ground(slurm, tmp_path, processors=1) as here, here.service.client() as client:
         here.program(f'"$SBATCH" "$@" > {tmp_path}/said; sleep 600\n')
@@ -183,7 +185,7 @@ def test_a_pilot_whose_job_nobody_wrote_down_is_ended(slurm: Cluster, tmp_path: 
         assert len((tmp_path / "begun-0").read_text().split()) == 1
 
 
-def test_a_request_that_outlives_who_made_it_is_ended(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_request_that_outlives_who_made_it_is_ended(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Killed while its ``sbatch`` waits: that hands in a job in the next life, which ends it."""
     with ground(slurm, tmp_path, processors=1) as here, here.service.client() as client:
         here.program(
@@ -208,7 +210,9 @@ def test_a_request_that_outlives_who_made_it_is_ended(slurm: Cluster, tmp_path: 
 
 
 @pytest.mark.parametrize("gently", [False, True], ids=["killed", "ended"])
-def test_a_pilot_that_waits_keeps_its_place(slurm: Cluster, tmp_path: Path, gently: bool) -> None:
+def test_a_pilot_that_waits_keeps_its_place(
+    slurm: SlurmCluster, tmp_path: Path, gently: bool
+) -> None:
     """Its job waits on over the restart, for longer than its own time, and then has all of it."""
     others = ["--nodes=4", "--exclusive", "--partition=main", "--output=/dev/null"]
     with ground(slurm, tmp_path, processors=1, seconds=4) as here:

@@ -22,9 +22,9 @@ from bursar.remote.access import Access
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import NewToken, TaskSpec
 from bursar.remote.problems import RemoteProblem
-from bursar.sealing.certificates import Trust, read_certificates
+from bursar.sealing.certificates import TrustStore, read_certificates
 from bursar.sealing.keys import read_identities
-from bursar.sealing.sealer import Sealer
+from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.authority import AuthorityFolder
 
 
@@ -275,10 +275,10 @@ def test_the_service_cannot_read_what_is_sealed(tmp_path: Path, authority: Autho
         access = access_of(service, authority, certificate=ann.identity)
         with ServiceClient(access) as client:
             (recipient,) = read_certificates(client.site().seal.encode())
-            sealer = Sealer(
+            sealer = TaskSealer(
                 recipient,
                 read_identities(ann.identity.read_bytes())[0],
-                Trust.from_pem(authority.trusted.read_bytes()),
+                TrustStore.from_pem(authority.trusted.read_bytes()),
             )
             with client.session(seal=sealer) as session:
                 session.submit([TaskSpec(shell="echo sword$((4000 + 711))fish")])

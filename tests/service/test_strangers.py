@@ -19,7 +19,7 @@ from tests.dispatch.crowd import SAYINGS, come_and_go
 from bursar.dispatch.credential import Credential, decode_credential
 from bursar.dispatch.tls import client_context
 from bursar.dispatch.wire import Hello, frame
-from bursar.papers.drp_serving import serving
+from bursar.papers.drp_serving import measured_service
 from bursar.remote.client import ServiceClient
 
 HELD = 1_000
@@ -62,7 +62,7 @@ class Listening:
 @contextmanager
 def service() -> Iterator[Listening]:
     """``bursar serve``: execution, trade server and all that remote sites talk to, at one port."""
-    with serving("tls", 1) as served:
+    with measured_service("tls", 1) as served:
 
         def ask() -> None:
             with ServiceClient(served.access) as client:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.dispatch.clock import epoch_of
+from bursar.dispatch.journal_time import epoch_of
 from bursar.model.errors import BursarError
-from bursar.simulation.clock import VirtualLoop
+from bursar.simulation.virtual_loop import VirtualLoop
 
 
 def _run(main: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.simulation.fairness import fill, share_anew
+from bursar.simulation.fairness import fill_progressively, recompute_rates
 
 
 def paces_by_hand(
@@ -47,7 +47,7 @@ def filled(
     for i, (channels, _, _) in enumerate(lanes):
         hops[i, : len(channels)] = channels
     pace = np.zeros(count)
-    fill(
+    fill_progressively(
         count,
         hops,
         np.array([len(h) for h, _, _ in lanes]),
@@ -159,7 +159,7 @@ def test_only_who_is_concerned_is_looked_at_and_that_is_enough(
     stale = np.ones(count, np.bool_)
 
     def anew(now: float) -> int:
-        return share_anew(
+        return recompute_rates(
             count, now, hops, depth, weights, ceilings, np.array([float(c) for c in capacity]),
             stale, tables["pace"], tables["carried"], tables["since"], np.full(count, 100.0),
             tables["ends"],

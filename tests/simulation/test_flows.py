@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bursar.model.errors import InputError
+from bursar.model.network_link import BandwidthProfile, Duplex, NetworkLink
 from bursar.model.topology import Topology
-from bursar.model.wire import Duplex, Profile, Wire
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.flows import Flow, FlowNetwork
+from bursar.simulation.flow_network import Flow, FlowNetwork
+from bursar.simulation.virtual_loop import VirtualLoop
 
 
 def wire(
@@ -25,10 +25,10 @@ def wire(
     bandwidth: float,
     latency: float = 0.0,
     duplex: Duplex = "full",
-    profile: Profile | None = None,
-) -> Wire:
+    profile: BandwidthProfile | None = None,
+) -> NetworkLink:
     """Short for a wire."""
-    return Wire(
+    return NetworkLink(
         source=source,
         target=target,
         bandwidth=bandwidth,
@@ -43,7 +43,7 @@ class World:
 
     made: ClassVar[list["World"]] = []
 
-    def __init__(self, *wires: Wire) -> None:
+    def __init__(self, *wires: NetworkLink) -> None:
         self.made.append(self)
         nodes = dict.fromkeys(end for one in wires for end in (one.source, one.target))
         self.loop = VirtualLoop()
@@ -316,7 +316,7 @@ def test_a_profile_changes_the_rate_on_the_way() -> None:
     10 a second, all of it for 5 s, then half, and so on: 100 bytes are 50 + 25 + 25 of the
     50 in the third step: 12.5 s. After a silence it is as the hour has it: at 27 s half.
     """
-    world = World(wire("a", "b", 10.0, profile=Profile(shares=(1.0, 0.5), step=5.0)))
+    world = World(wire("a", "b", 10.0, profile=BandwidthProfile(shares=(1.0, 0.5), step=5.0)))
     world.send("a", "b", 100.0)
     world.at(27.0, lambda: world.send("a", "b", 15.0))
 
@@ -329,7 +329,7 @@ def test_a_profile_changes_the_rate_on_the_way() -> None:
 
 def test_a_flow_waits_while_there_is_nothing_of_its_wire() -> None:
     """Nothing for 5 s, all for 5 s: 70 bytes end at 17 s."""
-    world = World(wire("a", "b", 10.0, profile=Profile(shares=(0.0, 1.0), step=5.0)))
+    world = World(wire("a", "b", 10.0, profile=BandwidthProfile(shares=(0.0, 1.0), step=5.0)))
     world.send("a", "b", 70.0)
 
     assert world.run() == {1: 17.0}
@@ -458,7 +458,7 @@ def _busy_day(seed: int) -> tuple[list[tuple[int, float]], float, float]:
     """Flows at random over a ring, some cancelled: when each ended, bytes by two counts."""
     rng = random.Random(seed)
     nodes = [f"n{i}" for i in range(12)]
-    profile = Profile(shares=(1.0, 0.3, 0.0), step=60.0)
+    profile = BandwidthProfile(shares=(1.0, 0.3, 0.0), step=60.0)
     world = World(
         *(
             wire(

@@ -8,8 +8,8 @@ from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.task import File, Task
 from bursar.replicas.stager import AT_ONCE
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.haulage import SimulatedHaulage
+from bursar.simulation.data_staging import SimulatedDataStaging
+from bursar.simulation.virtual_loop import VirtualLoop
 
 LINK = Link(latency=1.0, bandwidth=100.0)
 SITES = [
@@ -25,7 +25,7 @@ def at(site: str, *names: str, size: int = 1000) -> dict[str, list[Replica]]:
 
 
 def come(
-    haulage: SimulatedHaulage, asked: list[tuple[int, str]], *, first: Callable[[], None] = list
+    haulage: SimulatedDataStaging, asked: list[tuple[int, str]], *, first: Callable[[], None] = list
 ) -> dict[tuple[int, str], tuple[float, str]]:
     """When what each task reads is at its site, and with what problem; all ask at once."""
     told: dict[tuple[int, str], tuple[float, str]] = {}
@@ -53,22 +53,24 @@ def test_two_files_over_one_link_take_twice_as_long_as_one() -> None:
     """1000 bytes at 100 a second, after one of latency: 11 s; two share it: 21 s."""
     tasks = [Task(id="t", data=("f",)), Task(id="u", data=("g",))]
 
-    assert come(SimulatedHaulage(tasks, SITES, at("a", "f")), [(0, "b")]) == {(0, "b"): (11.0, "")}
-    both = come(SimulatedHaulage(tasks, SITES, at("a", "f", "g")), [(0, "b"), (1, "b")])
+    assert come(SimulatedDataStaging(tasks, SITES, at("a", "f")), [(0, "b")]) == {
+        (0, "b"): (11.0, "")
+    }
+    both = come(SimulatedDataStaging(tasks, SITES, at("a", "f", "g")), [(0, "b"), (1, "b")])
     assert both == {(0, "b"): (21.0, ""), (1, "b"): (21.0, "")}
 
 
 def test_many_that_wait_for_a_file_bring_it_once() -> None:
     tasks = [Task(id=f"t{i}", data=("f",)) for i in range(5)]
 
-    told = come(SimulatedHaulage(tasks, SITES, at("a", "f")), [(i, "b") for i in range(5)])
+    told = come(SimulatedDataStaging(tasks, SITES, at("a", "f")), [(i, "b") for i in range(5)])
 
     assert set(told.values()) == {(11.0, "")}
 
 
 def test_what_has_come_stays_and_may_come_from_there() -> None:
     tasks = [Task(id="t", data=("f",))]
-    haulage = SimulatedHaulage(tasks, SITES, at("a", "f"))
+    haulage = SimulatedDataStaging(tasks, SITES, at("a", "f"))
     come(haulage, [(0, "b")])
 
     assert {copy.site for copy in haulage.copies("f")} == {"a", "b"}
@@ -76,14 +78,14 @@ def test_what_has_come_stays_and_may_come_from_there() -> None:
 
 
 def test_sites_without_a_link_share_their_files() -> None:
-    haulage = SimulatedHaulage([Task(id="t", data=("f",))], SITES, at("a", "f"))
+    haulage = SimulatedDataStaging([Task(id="t", data=("f",))], SITES, at("a", "f"))
 
     assert come(haulage, [(0, "c")]) == {(0, "c"): (0.0, "")}
 
 
 def test_a_file_without_a_copy_is_told_with_the_others() -> None:
     """All that could come has come by then."""
-    haulage = SimulatedHaulage([Task(id="t", data=("f", "g", "h"))], SITES, at("a", "f"))
+    haulage = SimulatedDataStaging([Task(id="t", data=("f", "g", "h"))], SITES, at("a", "f"))
 
     told = come(haulage, [(0, "b")])
 
@@ -95,7 +97,7 @@ def test_over_one_link_go_as_many_files_at_once_as_in_a_real_run() -> None:
     names = [f"f{i}" for i in range(AT_ONCE + 1)]
     tasks = [Task(id=name, data=(name,)) for name in names]
 
-    told = come(SimulatedHaulage(tasks, SITES, at("a", *names)), [(i, "b") for i in range(5)])
+    told = come(SimulatedDataStaging(tasks, SITES, at("a", *names)), [(i, "b") for i in range(5)])
 
     first = 1.0 + 10.0 * AT_ONCE
     assert [told[i, "b"][0] for i in range(AT_ONCE)] == [first] * AT_ONCE
@@ -104,7 +106,7 @@ def test_over_one_link_go_as_many_files_at_once_as_in_a_real_run() -> None:
 
 def test_what_a_task_registers_is_at_its_site_with_its_size() -> None:
     made = Task(id="t", outputs=(File("o", size=300),), registers={"o": "made/o"})
-    haulage = SimulatedHaulage([made, Task(id="u", data=("made/o",))], SITES, {})
+    haulage = SimulatedDataStaging([made, Task(id="u", data=("made/o",))], SITES, {})
     kept: list[str] = []
 
     told = come(haulage, [], first=lambda: haulage.keep(0, "a", kept.append))

@@ -14,10 +14,10 @@ from bursar.model.errors import InputError
 from bursar.model.task import Task
 from bursar.model.trace import Trace
 from bursar.model.workflow import Workflow
-from bursar.planning.policy import Policy as Placing
+from bursar.planning.policy import PlacementPolicy as Placing
 from bursar.planning.problem import build_problem
 from bursar.planning.schedulers import schedule
-from bursar.simulation.loaded import LoadedCluster, windows
+from bursar.simulation.loaded_cluster import LoadedCluster, reserved_windows
 from bursar.simulation.workflows import layered
 
 
@@ -120,7 +120,7 @@ def test_a_plan_is_reserved_as_advertised_and_the_others_queue_around_it(seed: i
 
     cluster.provision(problem, plan)
 
-    held = sum(duration * width for _, duration, width in windows(problem, plan))
+    held = sum(duration * width for _, duration, width in reserved_windows(problem, plan))
     assert held >= sum(task.runtime * task.processors for task in work.tasks) - 1e-6  # type: ignore[operator]
     assert cluster.waits(3000.0, 6000.0).sum() >= before.sum()
 
@@ -133,7 +133,7 @@ def test_what_is_not_free_is_refused_and_leaves_nothing() -> None:
     work = layered(np.random.default_rng(2), tasks=5, depth=2, mean_processors=8.0)
     problem = build_problem(work, [cluster.facts()])
     plan = schedule(problem, problem.everything)
-    begin = min(start for start, *_ in windows(problem, plan))
+    begin = min(start for start, *_ in reserved_windows(problem, plan))
     free = [
         slot for slot in cluster.facts().slots if slot.start <= begin < slot.start + slot.duration
     ]
@@ -156,7 +156,7 @@ def test_windows_hold_what_tasks_use_of_a_divisible_slot() -> None:
     )
     problem = build_problem(Workflow(tasks), [cluster.facts()])
     plan = schedule(problem, problem.everything)
-    found = windows(problem, plan)
+    found = reserved_windows(problem, plan)
     assert sum(d * n for _, d, n in found) == pytest.approx(10 + 40 + 15)
     assert max(n for *_, n in found) <= 4
 

@@ -21,27 +21,27 @@ from bursar.formats.swf import write_swf
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign, Retry
 from bursar.model.link import Link
-from bursar.model.site import Background, SiteFacts
+from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import File, Task
 from bursar.model.workflow import Workflow
+from bursar.runs.campaign_run import RunEnvironment, execute_campaign
 from bursar.runs.folder import RunFolder
-from bursar.runs.planned import write_plan
-from bursar.runs.running import Surroundings, carry_out
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.grid import Grid
-from bursar.simulation.loaded import LoadedCluster
+from bursar.runs.plan_file import write_plan
+from bursar.simulation.execution_model import ExecutionUncertainty
+from bursar.simulation.loaded_cluster import LoadedCluster
+from bursar.simulation.simulated_grid import SimulatedGrid
+from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.simulation.workflows import layered
-from bursar.simulation.world import Chance
 
 
 def _carried_out(instance: Instance, folder: Path) -> tuple[dict[str, Any], JournalState]:
     """A plan, whoever made it, carried out on sites as they are."""
     plan, workflow, facts = instance
     campaign = Campaign(name="any", workflow=workflow)
-    sites = Grid(tuple(bursar.SiteFacts(**_as_dict(site)) for site in facts))
-    surroundings = Surroundings(
-        sites=sites.open(workflow, Chance()),
+    sites = SimulatedGrid(tuple(bursar.SiteFacts(**_as_dict(site)) for site in facts))
+    surroundings = RunEnvironment(
+        sites=sites.open(workflow, ExecutionUncertainty()),
         loop=VirtualLoop,
         look=math.inf,
         refresh=1e6,
@@ -49,7 +49,7 @@ def _carried_out(instance: Instance, folder: Path) -> tuple[dict[str, Any], Jour
     )
     with RunFolder.create(folder, campaign, (), argv=[], name="run") as run:
         write_plan(run, {}, plan)
-    summary = carry_out(run, campaign, plan, surroundings=surroundings)
+    summary = execute_campaign(run, campaign, plan, surroundings=surroundings)
     return summary, read_journal(run.journal_file)
 
 
@@ -94,7 +94,7 @@ def _log(folder: Path, seed: int) -> str:
 
 
 def _cluster(log: str | None, at: float = 0.0, **more: Any) -> SiteFacts:
-    background = Background(trace=log, at=at if log else None, **more)
+    background = BackgroundLoad(trace=log, at=at if log else None, **more)
     return SiteFacts(
         name="cluster", kind="simulated", processors=32, unit_price=1.0, background=background
     )
@@ -163,7 +163,7 @@ def test_what_takes_longer_than_planned_is_planned_again(tmp_path: Path, seed: i
         campaign,
         site,
         method="heft",
-        chance=Chance(spread=0.3, seed=seed),
+        chance=ExecutionUncertainty(spread=0.3, seed=seed),
         name="r",
         runs=tmp_path / "runs",
     )
@@ -189,7 +189,7 @@ def test_failures_are_tried_again(tmp_path: Path, provisioning: Any) -> None:
         site,
         provisioning=provisioning,
         method="heft",
-        chance=Chance(failures=0.4, seed=3),
+        chance=ExecutionUncertainty(failures=0.4, seed=3),
     )
 
     told = run.to_dict()
@@ -205,7 +205,7 @@ def test_a_task_that_fails_for_good_takes_what_follows_with_it(tmp_path: Path) -
             Campaign(name="c", workflow=work),
             _cluster(None),
             provisioning=provisioning,  # type: ignore[arg-type]
-            chance=Chance(failures=0.999, seed=1),
+            chance=ExecutionUncertainty(failures=0.999, seed=1),
         ).to_dict()
         assert (told["failed"], told["skipped"], told["exit_status"]) == (1, 1, 1)
 
@@ -216,7 +216,9 @@ def test_a_budget_stops_a_simulated_run_as_a_real_one(tmp_path: Path) -> None:
     site = SiteFacts(name="here", processors=1, unit_price=1.0)
     campaign = Campaign(name="c", workflow=work, goal=bursar.Goal(budget=1000.0))
 
-    told = simulate(campaign, site, chance=Chance(spread=0.5, seed=2), anyway=True).to_dict()
+    told = simulate(
+        campaign, site, chance=ExecutionUncertainty(spread=0.5, seed=2), anyway=True
+    ).to_dict()
 
     assert told["cost"] <= 1000.0
     assert told["exit_status"] in (0, 4)

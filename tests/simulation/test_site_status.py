@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 from tests.simulation.test_loaded import trace
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.launch import Endpoint
-from bursar.model.site import Background, SiteFacts
+from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.grid import Grid
-from bursar.simulation.loaded import LoadedCluster
-from bursar.simulation.site import SimulatedSite
-from bursar.simulation.world import Chance, World
+from bursar.simulation.execution_model import ExecutionModel, ExecutionUncertainty
+from bursar.simulation.loaded_cluster import LoadedCluster
+from bursar.simulation.simulated_grid import SimulatedGrid
+from bursar.simulation.simulated_site import SimulatedSite
+from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.protocol import Site
 
 WORK = Workflow((Task(id="a", runtime=1.0),))
 
 
 def opened(facts: SiteFacts) -> SimulatedSite:
-    return Grid([facts]).open(WORK, Chance())[facts.name]
+    return SimulatedGrid([facts]).open(WORK, ExecutionUncertainty())[facts.name]
 
 
 def pilot(processors: int, start: float | None, duration: float = 60.0) -> Pilot:
@@ -66,9 +66,9 @@ def test_a_cluster_of_a_log_says_what_its_machine_does() -> None:
     """As time goes on, in step with a cluster of the same log beside it."""
 
     async def main() -> None:
-        facts = SiteFacts(name="s", processors=32, background=Background(policy="easy"))
+        facts = SiteFacts(name="s", processors=32, background=BackgroundLoad(policy="easy"))
         clusters = [LoadedCluster(trace(3), 32, at=3000.0, policy="easy") for _ in "ab"]
-        site = SimulatedSite(facts, World(WORK, [facts]), clusters[0])
+        site = SimulatedSite(facts, ExecutionModel(WORK, [facts]), clusters[0])
         waited = 0
         for _ in range(20):
             machine = clusters[1].machine

@@ -8,7 +8,7 @@ from tests.simulation.test_loaded import trace
 
 from bursar.cluster.machine import Machine, Policy
 from bursar.model.errors import InputError
-from bursar.simulation.loaded import LoadedCluster
+from bursar.simulation.loaded_cluster import LoadedCluster
 
 POLICY = st.sampled_from(["fcfs", "easy", "conservative"])
 

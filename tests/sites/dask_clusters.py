@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import bursar
-from bursar.model.dask import Dask
+from bursar.model.dask import DaskEndpoint
 
 _DASK = Path(sys.executable).with_name("dask")
 _PATIENCE = 60.0
@@ -96,7 +96,7 @@ class DaskCluster:
             processors=sum(self.threads) if processors is None else processors,
             unit_price=1.0,
             currency="EUR",
-            dask=Dask(scheduler=self.address, ca=ca, certificate=certificate, key=key),
+            dask=DaskEndpoint(scheduler=self.address, ca=ca, certificate=certificate, key=key),
             **more,
         )
 

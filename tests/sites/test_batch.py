@@ -14,19 +14,23 @@ import msgspec
 import pytest
 from tests.cli.conftest import PATIENCE
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.launch import Endpoint
 from bursar.model.errors import BudgetStop, InputError, SiteError
-from bursar.model.provisioning import Acquiring, Batch
+from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
 from bursar.model.site import SiteFacts
-from bursar.provisioning.lrm.manager import JobReport, JobUsage, QueueState, Request
-from bursar.provisioning.recorded import PilotUsage
-from bursar.provisioning.view import Loss
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.manager import Latency, SimulatedManager, by_timetable
+from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, JobUsage, QueueState
+from bursar.provisioning.pilot_usage import PilotUsage
+from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.simulation.simulated_manager import (
+    SchedulerLatency,
+    SimulatedResourceManager,
+    cluster_with_timetable,
+)
+from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.batch import STARTING, BatchSite
-from bursar.sites.protocol import Held
+from bursar.sites.protocol import HeldProcessors
 
 THERE = ("pending", "held", "running")
 
@@ -61,9 +65,11 @@ class Manager:
     """
 
     def __init__(self, takes: float = 0.0, processors: int = 8, **more: Any) -> None:
-        self.inside = SimulatedManager(by_timetable(processors, policy="easy"), **more)
+        self.inside = SimulatedResourceManager(
+            cluster_with_timetable(processors, policy="easy"), **more
+        )
         self.takes = takes
-        self.requests: list[Request] = []
+        self.requests: list[JobRequest] = []
         self.words: dict[str, SiteError] = {}  # what it says instead, by method
         self.calls: list[str] = []
         self.names: list[str] = []  # that it was asked to find
@@ -81,7 +87,7 @@ class Manager:
         await asyncio.sleep(self.takes)
         return answer
 
-    async def submit(self, request: Request) -> list[str]:
+    async def submit(self, request: JobRequest) -> list[str]:
         self.requests.append(request)
         return await self._do("submit", request)  # type: ignore[no-any-return]
 
@@ -103,7 +109,7 @@ class Manager:
     async def unreserve(self, name: str) -> None:
         await self._do("unreserve", name)
 
-    async def expected_start(self, request: Request) -> float | None:
+    async def expected_start(self, request: JobRequest) -> float | None:
         return await self.inside.expected_start(request)
 
     async def shrink(self, id: str, nodes: Sequence[str]) -> None:
@@ -141,8 +147,8 @@ class Ground:
                 kind="batch",
                 processors=8,
                 unit_price=1.0,
-                batch=Batch(manager="slurm", reach="127.0.0.1"),
-                acquiring=Acquiring(**rules),
+                batch=BatchScheduler(manager="slurm", reach="127.0.0.1"),
+                acquiring=AcquisitionPolicy(**rules),
             ),
             run="abcdef",
             folder=folder,
@@ -155,7 +161,7 @@ class Ground:
     def endpoint(self) -> Endpoint:
         return Endpoint(address=("127.0.0.1", 1), token="t", run="abcdef", door=self.gate)
 
-    async def adopt(self, *pilots: Pilot) -> Mapping[str, Held]:
+    async def adopt(self, *pilots: Pilot) -> Mapping[str, HeldProcessors]:
         """What an earlier life held of these; all else goes."""
         held = await self.site.adopt(
             pilots, {pilot.name: self.endpoint for pilot in pilots}, self.said.append
@@ -165,7 +171,7 @@ class Ground:
 
     def acquire(
         self, pilot: Pilot, *, rigid: bool = False, begin: Any = None
-    ) -> Coroutine[Any, Any, Held]:
+    ) -> Coroutine[Any, Any, HeldProcessors]:
         def begun(processors: int | None = None, seconds: float | None = None) -> None:
             self.begun[pilot.name] = (processors, seconds)
 
@@ -255,7 +261,7 @@ def test_cancelled_at_any_moment_no_job_is_left(tmp_path: Path, bundled: bool) -
     """
 
     async def main(moment: float, folder: Path) -> list[str]:
-        manager = Manager(takes=1.0, latency=Latency(start=3.0))
+        manager = Manager(takes=1.0, latency=SchedulerLatency(start=3.0))
         ground = Ground(folder, manager)
         more = {"bundle": "b", "copies": 2} if bundled else {}
         async with ground.site.opened():
@@ -552,7 +558,7 @@ def test_a_job_that_is_held_is_given_up(tmp_path: Path) -> None:
     """It would wait for ever; the scheduler's reason is told, and the job taken back."""
 
     async def main() -> None:
-        ground = Ground(tmp_path, Manager(latency=Latency(start=50.0)))
+        ground = Ground(tmp_path, Manager(latency=SchedulerLatency(start=50.0)))
 
         async def held(ids: Sequence[str]) -> Mapping[str, JobReport]:
             reason = "JobHeldUser: release it"
@@ -572,7 +578,7 @@ def test_a_job_that_is_held_is_given_up(tmp_path: Path) -> None:
     ("how", "loss"),
     [("node-fail", "lost"), ("cancelled", "lost"), ("timeout", "ended"), ("completed", "ended")],
 )
-def test_a_job_that_ends_by_itself_is_told(tmp_path: Path, how: Any, loss: Loss) -> None:
+def test_a_job_that_ends_by_itself_is_told(tmp_path: Path, how: Any, loss: AllocationLoss) -> None:
     """Once, with how it ended; its release asks for nothing more."""
 
     async def main() -> None:
@@ -659,7 +665,7 @@ def test_a_pilot_that_cannot_start_says_why(tmp_path: Path) -> None:
     """The scheduler knows an exit status; what the program said is more."""
 
     class Failing(Manager):
-        async def submit(self, request: Request) -> list[str]:
+        async def submit(self, request: JobRequest) -> list[str]:
             ids = await super().submit(request)
             body = request.script.replace(sys.executable, "/nowhere/python3")
             process = await asyncio.create_subprocess_exec("sh", "-c", body)
@@ -876,10 +882,10 @@ def test_where_nothing_is_free_the_scheduler_is_asked_when_something_will_be(
 
     async def main() -> None:
         ground = Ground(tmp_path, probe_every=20.0)
-        asked: list[Request] = []
+        asked: list[JobRequest] = []
         inner = ground.manager.expected_start
 
-        async def expected_start(request: Request) -> float | None:
+        async def expected_start(request: JobRequest) -> float | None:
             asked.append(request)
             return await inner(request)
 
@@ -912,7 +918,7 @@ def test_a_job_whose_answer_was_lost_goes_at_the_end(tmp_path: Path) -> None:
         manager = ground.manager
         inner = manager.inside.submit
 
-        async def submit(request: Request) -> list[str]:
+        async def submit(request: JobRequest) -> list[str]:
             await inner(request)
             raise SiteError("no answer", transient=True)
 

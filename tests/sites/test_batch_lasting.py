@@ -7,7 +7,7 @@ import pytest
 from tests.sites.test_batch import Ground, Manager, pilot, run
 
 from bursar.model.errors import SiteError
-from bursar.provisioning.lrm.manager import Request
+from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.sites import batch
 
 
@@ -109,7 +109,7 @@ def test_a_job_whose_answer_was_lost_ends_while_the_service_goes_on(tmp_path: Pa
         submit = ground.manager.submit
         late: list[asyncio.Task[list[str]]] = []
 
-        async def submit_late(request: Request) -> list[str]:
+        async def submit_late(request: JobRequest) -> list[str]:
             async def carry_out() -> list[str]:
                 await asyncio.sleep(8.0)
                 return await submit(request)

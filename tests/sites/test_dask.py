@@ -20,15 +20,15 @@ from tests.sites.dask_clusters import DaskCluster
 from tests.sites.remote.living import Dispatcher
 
 import bursar
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.orphans import traces_of
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Copy
-from bursar.sites.dask import site as dask_site
-from bursar.sites.dask.carrier import DaskWorker
-from bursar.sites.dask.site import DaskSite
+from bursar.sites.dask import dask_site as dask_site
+from bursar.sites.dask.dask_site import DaskSite
+from bursar.sites.dask.job_executor import DaskWorker
 
 TIMES = {"start", "end", "runtime_s", "user_s", "system_s", "max_rss", "site"}
 
@@ -351,7 +351,7 @@ class _Run:
         )
         self._log = folder / "said"
         code = (
-            "import sys; import bursar.sites.dask.carrier as carrier, bursar.cli.main as cli; "
+            "import sys; import bursar.sites.dask.job_executor as carrier, bursar.cli.main as cli; "
             f"carrier.PATIENCE = {patience}; "
             "sys.argv = ['bursar', 'run', 'c.toml', '--sites', 's.toml']; cli.main()"
         )
@@ -432,7 +432,7 @@ def test_a_scheduler_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     )
     (tmp_path / "c.toml").write_text("[campaign]\nname='c'\n[[task]]\nid='a'\ncommand='true'\n")
     code = (
-        "import sys; import bursar.sites.dask.site as site, bursar.cli.main as cli; "
+        "import sys; import bursar.sites.dask.dask_site as site, bursar.cli.main as cli; "
         "site.CONNECT = 0.5; sys.argv = ['bursar', 'run', 'c.toml', '--sites', 's.toml']; "
         "cli.main()"
     )

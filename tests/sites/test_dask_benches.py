@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 
 from bursar.dispatch.orphans import traces_of
-from bursar.dispatch.wire import Job
+from bursar.dispatch.wire import WireJob
 from bursar.model.outcome import Status
 from bursar.model.step import Exec, Shell
-from bursar.sites.dask import benches as module
-from bursar.sites.dask.benches import Benches
-from bursar.sites.dask.orders import Answer, Order, Place, decode_answer, encode_order
+from bursar.sites.dask import sidecar_registry as module
+from bursar.sites.dask.job_messages import (
+    DaskJobOrder,
+    DaskReply,
+    SharedRunPaths,
+    decode_answer,
+    encode_order,
+)
+from bursar.sites.dask.sidecar_registry import SidecarRegistry
 
 RUN = "run"
 
@@ -26,17 +32,17 @@ class Desk:
         parts = [folder / part for part in ("root", "files", "work", "logs", "scratch")]
         for part in parts:
             part.mkdir()
-        self._place = Place(*map(str, parts[:4]))
-        self.benches = Benches(str(parts[4]))
+        self._place = SharedRunPaths(*map(str, parts[:4]))
+        self.benches = SidecarRegistry(str(parts[4]))
         self.scratch = parts[4]
 
-    def order(self, *jobs: Job, bench: str = "", patience: float = 60.0) -> Order:
+    def order(self, *jobs: WireJob, bench: str = "", patience: float = 60.0) -> DaskJobOrder:
         """Of these jobs."""
-        return Order(
+        return DaskJobOrder(
             RUN, self.mark, module.IDENTITY, 1000, patience, bench, list(jobs), self._place, []
         )
 
-    def carry_out(self, *jobs: Job, bench: str = "") -> Answer:
+    def carry_out(self, *jobs: WireJob, bench: str = "") -> DaskReply:
         """What has become of them so far."""
         return self.benches.carry_out(self.order(*jobs, bench=bench))
 
@@ -51,12 +57,12 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     assert list(desk.scratch.iterdir()) == []
 
 
-def job(number: int, line: str = "true", attempt: int = 1) -> Job:
+def job(number: int, line: str = "true", attempt: int = 1) -> WireJob:
     """Of one line of shell."""
-    return Job(number, attempt, 1, 0.0, f"{number}-t", (Shell(line),))
+    return WireJob(number, attempt, 1, 0.0, f"{number}-t", (Shell(line),))
 
 
-def ends(answer: Answer) -> dict[int, Status]:
+def ends(answer: DaskReply) -> dict[int, Status]:
     """How each job has ended."""
     return {done.outcome.task: done.outcome.status for done in answer.done}
 
@@ -128,7 +134,7 @@ def test_a_run_that_is_not_heard_of_ends(desk: Desk) -> None:
 
 def test_jobs_of_a_dead_process_are_lost(desk: Desk) -> None:
     """And the next are carried out by another one."""
-    suicide = Job(1, 1, 1, 0.0, "1-t", (Exec(("/bin/sh", "-c", "kill -9 $PPID; sleep 300")),))
+    suicide = WireJob(1, 1, 1, 0.0, "1-t", (Exec(("/bin/sh", "-c", "kill -9 $PPID; sleep 300")),))
 
     lost = desk.carry_out(suicide, job(2))
     found = ends(lost)

@@ -13,11 +13,11 @@ from tests.sites.test_batch import Ground, Manager, pilot
 from bursar.market.lease import Lease
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import ENDING, PATIENCE
-from bursar.provisioning.lrm.manager import Request
-from bursar.simulation.clock import VirtualLoop
-from bursar.sites.job_record import JobRecord
+from bursar.provisioning.lrm.resource_manager import JobRequest
+from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.job_settlement import LATE, UNRECORDED, is_submitting
-from bursar.sites.protocol import Metering, Settles
+from bursar.sites.pilot_job_journal import PilotJobJournal
+from bursar.sites.protocol import MeteredTime, MeteringSite
 
 T = TypeVar("T")
 
@@ -61,9 +61,9 @@ def test_a_pilot_that_was_cancelled_is_metered_to_its_end_and_not_to_when_we_not
 ) -> None:
     """It is cancelled at second 7, noticed later and given back at second 30."""
 
-    async def main() -> Metering | None:
+    async def main() -> MeteredTime | None:
         ground = Ground(tmp_path)
-        assert isinstance(ground.site, Settles)
+        assert isinstance(ground.site, MeteringSite)
         async with ground.site.opened():
             held = await ground.acquire(pilot())
             await asyncio.sleep(7.0 - now())
@@ -72,13 +72,13 @@ def test_a_pilot_that_was_cancelled_is_metered_to_its_end_and_not_to_when_we_not
             await held.release()
             return await ground.site.meter(lease(start=0.5), None)
 
-    assert run(main()) == Metering(began=0.0, seconds=7.0)
+    assert run(main()) == MeteredTime(began=0.0, seconds=7.0)
 
 
 def test_a_pilot_that_is_given_back_is_metered_until_its_job_has_ended(tmp_path: Path) -> None:
     """The command that ends it takes three seconds on its way."""
 
-    async def main() -> Metering | None:
+    async def main() -> MeteredTime | None:
         ground = Ground(tmp_path)
         async with ground.site.opened():
             held = await ground.acquire(pilot())
@@ -95,7 +95,7 @@ def test_a_pilot_that_is_given_back_is_metered_until_its_job_has_ended(tmp_path:
 def test_a_killed_life_is_metered_by_what_became_of_its_jobs(tmp_path: Path) -> None:
     """One ended by itself at second 40, one is there still at second 100, one begins at 40."""
 
-    async def main() -> list[Metering | None]:
+    async def main() -> list[MeteredTime | None]:
         killed = Ground(tmp_path, Manager(processors=4))
         opened = killed.site.opened()
         await opened.__aenter__()
@@ -124,18 +124,18 @@ def test_a_killed_life_is_metered_by_what_became_of_its_jobs(tmp_path: Path) -> 
     assert three is not None
     assert three.began == pytest.approx(40.0, abs=0.1)
     assert three.seconds == pytest.approx(60.0, abs=0.5)
-    assert four == Metering(seconds=None)
+    assert four == MeteredTime(seconds=None)
 
 
 def test_a_request_whose_answer_nobody_wrote_down_is_found_by_its_name(tmp_path: Path) -> None:
     """Killed between the submission of an array and the record of its jobs; resumed later."""
 
-    async def main() -> list[Metering | None]:
+    async def main() -> list[MeteredTime | None]:
         ground = Ground(tmp_path)
         name = ground.site._job_name("lease-1")
-        JobRecord(tmp_path / "c1.jobs").asks(name, ["lease-1", "lease-2"], now())
+        PilotJobJournal(tmp_path / "c1.jobs").asks(name, ["lease-1", "lease-2"], now())
         await ground.manager.submit(
-            Request(
+            JobRequest(
                 name=name, processors=2, seconds=600.0, script="", folder=str(tmp_path), copies=2
             )
         )
@@ -155,14 +155,14 @@ def test_a_request_whose_answer_nobody_wrote_down_is_found_by_its_name(tmp_path:
 def test_a_request_that_became_no_job_is_waited_for_and_then_costs_nothing(tmp_path: Path) -> None:
     """The command that carried it may outlive who started it."""
 
-    async def main() -> tuple[Metering | None, float]:
+    async def main() -> tuple[MeteredTime | None, float]:
         ground = Ground(tmp_path)
-        JobRecord(tmp_path / "c1.jobs").asks("bursar-abcdef-lease-1", ["lease-1"], 1.0)
+        PilotJobJournal(tmp_path / "c1.jobs").asks("bursar-abcdef-lease-1", ["lease-1"], 1.0)
         async with ground.site.opened():
             return await ground.site.meter(lease(asked=True), 0.0), now()
 
     found, at = run(main())
-    assert found == Metering(seconds=None)
+    assert found == MeteredTime(seconds=None)
     assert LATE < at < LATE + 5
 
 
@@ -172,7 +172,7 @@ def test_without_any_record_the_most_that_may_have_been_held_is_taken_and_said(
 ) -> None:
     """Killed at second 20, resumed after an hour: the scheduler has forgotten the job."""
 
-    async def main() -> tuple[Metering | None, str]:
+    async def main() -> tuple[MeteredTime | None, str]:
         killed = Ground(tmp_path)
         opened = killed.site.opened()
         await opened.__aenter__()
@@ -198,16 +198,16 @@ def test_without_any_record_the_most_that_may_have_been_held_is_taken_and_said(
     found, said = run(main())
     unwatched = PATIENCE + ENDING
     if asked:
-        assert found == Metering(began=1.0, seconds=unwatched, is_recorded=False)
+        assert found == MeteredTime(began=1.0, seconds=unwatched, is_recorded=False)
     else:
-        assert found == Metering(began=0.0, seconds=20.0 + unwatched, is_recorded=False)
+        assert found == MeteredTime(began=0.0, seconds=20.0 + unwatched, is_recorded=False)
     assert "no record of lease-1 is left" in said
 
 
 def test_a_record_that_is_late_is_waited_for(tmp_path: Path) -> None:
     """The job is in no list and no record for a few seconds: accounting lags behind the queue."""
 
-    async def main() -> Metering | None:
+    async def main() -> MeteredTime | None:
         ground = Ground(tmp_path)
         async with ground.site.opened():
             held = await ground.acquire(pilot())
@@ -256,13 +256,13 @@ def test_a_scheduler_that_does_not_answer_is_asked_until_it_does(tmp_path: Path)
 def test_a_job_that_was_put_back_into_the_queue_is_metered_for_both_times(tmp_path: Path) -> None:
     """Its scheduler remembers the last only: 12 s, then 5 s."""
 
-    async def main() -> Metering | None:
+    async def main() -> MeteredTime | None:
         ground = Ground(tmp_path)
         async with ground.site.opened():
             held = await ground.acquire(pilot())
             await asyncio.sleep(12.0 - now())
             job = next(iter(ground.manager.inside._jobs.values()))
-            record = JobRecord(tmp_path / "c1.jobs")
+            record = PilotJobJournal(tmp_path / "c1.jobs")
             record.requeued(job.id, 12.0)
             job.began = 20.0
             await asyncio.sleep(25.0 - now())

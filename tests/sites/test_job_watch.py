@@ -5,8 +5,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from bursar.model.errors import SiteError
-from bursar.provisioning.lrm.manager import JobReport
-from bursar.simulation.clock import VirtualLoop
+from bursar.provisioning.lrm.resource_manager import JobReport
+from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.job_watch import FORGOTTEN, LATEST, SOONEST, URGENT, JobWatch
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.broker.trading import Trading
+from bursar.broker.trading import CampaignTrader
 from bursar.formats.sites_toml import read_sites
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
@@ -52,13 +52,13 @@ def took(book: OwnersBook, name: str, processors: int, site: SiteFacts = SITE) -
     return asyncio.run(ask())
 
 
-def buys(trading: Trading, site: SiteFacts, seconds: float = 100.0) -> str | None:
+def buys(trading: CampaignTrader, site: SiteFacts, seconds: float = 100.0) -> str | None:
     """Id of what was bought; None: it was refused."""
     bought = trading.buy(site, seconds, 0.0, 1e9)
     return None if bought is None or isinstance(bought, Refusal) else bought.id
 
 
-def price(trading: Trading, site: SiteFacts) -> float:
+def price(trading: CampaignTrader, site: SiteFacts) -> float:
     return trading.ahead(site, 0.0, 100.0)[0][2]
 
 
@@ -98,7 +98,7 @@ def test_a_run_that_is_over_holds_nothing(path: Path) -> None:
     """Even if it forgot to give something back."""
     one = OwnersBook(path)
     assert took(one, "plan", 2)
-    assert buys(Trading([priced()], epoch=NOW, owners=one), priced())
+    assert buys(CampaignTrader([priced()], epoch=NOW, owners=one), priced())
     one.close()
     one.close()
     with closing(OwnersBook(path)) as two:
@@ -140,14 +140,14 @@ import asyncio, sys, time
 from pathlib import Path
 from bursar.model.site import SiteFacts
 from bursar.sites.owners import OwnersBook
-from bursar.broker.trading import Trading
+from bursar.broker.trading import CampaignTrader
 from bursar.model.pricing import Pricing
 
 book = OwnersBook(Path(sys.argv[1]), run="doomed")
 site = SiteFacts(name="here", processors=2, unit_price=1.0)
 asyncio.run(book.take(site, "plan", 2, print))
 uni = SiteFacts(name="uni", processors=2, unit_price=1.0, pricing=Pricing(1.0))
-trading = Trading([uni], epoch=1_000_000.0, owners=book)
+trading = CampaignTrader([uni], epoch=1_000_000.0, owners=book)
 assert trading.buy(uni, 100.0, 0.0, 1e9).id and trading.buy(uni, 100.0, 0.0, 1e9).id
 print("has them", flush=True)
 time.sleep(100)
@@ -170,7 +170,7 @@ def doomed(path: Path) -> Iterator["subprocess.Popen[str]"]:
 def test_a_killed_buyer_frees_its_processors(path: Path, doomed: "subprocess.Popen[str]") -> None:
     """Those it held and those it had bought; nobody need say so, and a zombie holds nothing."""
     with closing(OwnersBook(path)) as other:
-        trading = Trading([priced()], epoch=NOW, owners=other)
+        trading = CampaignTrader([priced()], epoch=NOW, owners=other)
         assert not took(other, "plan", 1)
         assert buys(trading, priced()) is None
         assert trading.crowded
@@ -264,7 +264,7 @@ def test_owners_sell_no_processor_to_two_runs(path: Path) -> None:
     """The second run is refused while the first has them, and knows that it may ask again."""
     site = priced()
     with closing(OwnersBook(path)) as one, closing(OwnersBook(path)) as two:
-        a, b = (Trading([site], epoch=NOW, owners=book) for book in (one, two))
+        a, b = (CampaignTrader([site], epoch=NOW, owners=book) for book in (one, two))
         first, second = buys(a, site), buys(b, site)
         assert first
         assert second
@@ -281,7 +281,7 @@ def test_processors_that_a_plan_holds_are_not_sold(path: Path) -> None:
     site = priced()
     with closing(OwnersBook(path)) as one, closing(OwnersBook(path)) as two:
         assert took(one, "plan", 1, site)
-        trading = Trading([site], epoch=time.time(), owners=two)
+        trading = CampaignTrader([site], epoch=time.time(), owners=two)
         assert buys(trading, site)
         assert buys(trading, site) is None
 
@@ -290,7 +290,7 @@ def test_demand_prices_see_the_other_run(path: Path) -> None:
     """Half of the machine sold to another run is half of it sold: here the price doubles."""
     site = priced(Demand(points=((0.0, 1.0), (0.5, 2.0))))
     with closing(OwnersBook(path)) as one, closing(OwnersBook(path)) as two:
-        a, b = (Trading([site], epoch=NOW, owners=book) for book in (one, two))
+        a, b = (CampaignTrader([site], epoch=NOW, owners=book) for book in (one, two))
         assert price(b, site) == 1.0
         bought = buys(a, site)
         assert bought
@@ -303,14 +303,14 @@ def test_a_loyal_customer_stays_one(path: Path) -> None:
     """Over runs; another customer is not meant."""
     site = priced(Loyalty(steps=((50 * MICROS, 0.5),)))
     with closing(OwnersBook(path, identity="1", customer="ann")) as one:
-        trading = Trading([site], epoch=NOW, owners=one)
+        trading = CampaignTrader([site], epoch=NOW, owners=one)
         bought = buys(trading, site)
         assert bought
         trading.over("uni", bought, 50.0)
         assert price(trading, site) == 0.5
     for customer, asked in (("ann", 0.5), ("bob", 1.0)):
         with closing(OwnersBook(path, identity="2", customer=customer)) as later:
-            assert price(Trading([site], epoch=NOW, owners=later), site) == asked
+            assert price(CampaignTrader([site], epoch=NOW, owners=later), site) == asked
 
 
 def test_what_a_run_paid_counts_once(path: Path) -> None:
@@ -318,7 +318,7 @@ def test_what_a_run_paid_counts_once(path: Path) -> None:
     site = priced()
     for told in (5, 9, 9):
         with closing(OwnersBook(path, identity="1", customer="ann")) as book:
-            trading = Trading([site], epoch=NOW, owners=book)
+            trading = CampaignTrader([site], epoch=NOW, owners=book)
             bought = buys(trading, site)
             assert bought
             trading.over("uni", bought, 2.0)
@@ -333,7 +333,7 @@ def test_supply_and_demand_go_on_from_run_to_run(path: Path) -> None:
     rule = Adjusting(every=10.0, gain=0.5, target=0.5, least=0.1, most=10.0)
     site = priced(rule)
     with closing(OwnersBook(path)) as one:
-        trading = Trading([site], epoch=NOW, owners=one)
+        trading = CampaignTrader([site], epoch=NOW, owners=one)
         assert buys(trading, site, 1000.0)
         assert buys(trading, site, 1000.0)
         trading.epoch = NOW + 30.0
@@ -341,7 +341,7 @@ def test_supply_and_demand_go_on_from_run_to_run(path: Path) -> None:
         raised = price(trading, site)
         assert raised > 1.0
     with closing(OwnersBook(path)) as two:
-        later = Trading([site], epoch=NOW + 30.0, owners=two)
+        later = CampaignTrader([site], epoch=NOW + 30.0, owners=two)
         assert price(later, site) == raised
 
 
@@ -349,7 +349,7 @@ def test_without_a_book_owners_are_born_with_the_campaign() -> None:
     """A simulation must not hang on what else was run."""
     site = priced(Loyalty(steps=((50 * MICROS, 0.5),)))
     for _ in range(2):
-        trading = Trading([site], epoch=NOW)
+        trading = CampaignTrader([site], epoch=NOW)
         bought = buys(trading, site)
         assert bought
         assert price(trading, site) == 1.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.model.provisioning import Batch
+from bursar.model.provisioning import BatchScheduler
 from bursar.sites.pilot_job import complaints_of, pilot_script
 
 PYTHON = """\
@@ -39,7 +39,13 @@ def program(path: Path, text: str) -> Path:
 
 
 def ran(
-    shell: str, batch: Batch, credentials: list[str], folder: Path, *, status: int = 0, **env: str
+    shell: str,
+    batch: BatchScheduler,
+    credentials: list[str],
+    folder: Path,
+    *,
+    status: int = 0,
+    **env: str,
 ) -> list[list[str]]:
     """What the pilots that a script started were given."""
     program(folder / "bin" / "srun", SRUN)
@@ -62,7 +68,7 @@ def test_odd_paths_come_through_as_they_are(shell: str, tmp_path: Path) -> None:
     odd = tmp_path / 'it\'s $HOME; "x" `y` *'
     python = program(odd / "py thon", PYTHON)
     credential = str(odd / "lease 1.json")
-    batch = Batch(manager="slurm", python=str(python))
+    batch = BatchScheduler(manager="slurm", python=str(python))
 
     (given,) = ran(shell, batch, [credential], tmp_path, SLURM_CPUS_ON_NODE="12")
 
@@ -87,7 +93,7 @@ def test_each_node_has_the_processors_of_the_job_there(
     nodes = len(processors)
     given = ran(
         shell,
-        Batch(manager="slurm", python=str(python)),
+        BatchScheduler(manager="slurm", python=str(python)),
         [str(tmp_path / "c.json")],
         tmp_path,
         SLURM_JOB_NUM_NODES=f"{nodes}",
@@ -103,7 +109,7 @@ def test_each_node_has_the_processors_of_the_job_there(
 def test_each_element_has_its_own_credential(shell: str, tmp_path: Path) -> None:
     """An element that there is not, or none at all, starts nothing."""
     python = program(tmp_path / "python", PYTHON)
-    batch = Batch(manager="gridengine", python=str(python))
+    batch = BatchScheduler(manager="gridengine", python=str(python))
     files = [f"{tmp_path}/lease-{i}.json" for i in range(3)]
 
     for i, path in enumerate(files):
@@ -116,7 +122,7 @@ def test_each_element_has_its_own_credential(shell: str, tmp_path: Path) -> None
 def test_what_a_pilot_complains_of_is_kept(tmp_path: Path) -> None:
     """An interpreter that is not there: the shell says so, beside the credential."""
     credential = str(tmp_path / "c.json")
-    batch = Batch(manager="slurm", python="/nowhere/python3")
+    batch = BatchScheduler(manager="slurm", python="/nowhere/python3")
 
     ran("sh", batch, [credential], tmp_path, status=127, SLURM_CPUS_ON_NODE="1")
 
@@ -125,6 +131,6 @@ def test_what_a_pilot_complains_of_is_kept(tmp_path: Path) -> None:
 
 def test_the_sites_own_lines_are_left_to_the_job_script() -> None:
     """Adapters put them first; twice they would load things twice."""
-    batch = Batch(manager="slurm", setup=("module load bursar",))
+    batch = BatchScheduler(manager="slurm", setup=("module load bursar",))
 
     assert "module load" not in pilot_script(batch, ["/c.json"])

@@ -7,15 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.model.errors import InputError
-from bursar.provisioning.lrm.manager import Node, QueuedJob, QueueState, Window
-from bursar.sites.projection import UNLIMITED, holes_of, projected, slots_of
+from bursar.provisioning.lrm.resource_manager import (
+    ClusterNode,
+    QueuedJob,
+    QueueReservation,
+    QueueState,
+)
+from bursar.sites.projection import UNLIMITED, backfill_windows_of, project_queue, slots_of
 
 NOW = 1000.0
 
 
-def nodes(*allocated: int, of: int = 4, up: bool = True) -> tuple[Node, ...]:
+def nodes(*allocated: int, of: int = 4, up: bool = True) -> tuple[ClusterNode, ...]:
     return tuple(
-        Node(name=f"n{i}", processors=of, allocated=held, up=up, state="idle")
+        ClusterNode(name=f"n{i}", processors=of, allocated=held, up=up, state="idle")
         for i, held in enumerate(allocated)
     )
 
@@ -40,7 +45,7 @@ def free_at(state: QueueState, moment: float) -> int:
     """Processors that are offered at a moment, seconds from now."""
     return sum(
         hole.processors
-        for hole in holes_of(projected(state))
+        for hole in backfill_windows_of(project_queue(state))
         if hole.start <= moment < hole.start + hole.seconds
     )
 
@@ -75,7 +80,7 @@ def test_hidden_jobs_hold_what_the_nodes_say() -> None:
 
 def test_jobs_on_nodes_that_drain_take_nothing_of_the_others() -> None:
     """One of two nodes drains, with its job: the other node is free."""
-    drained = Node(name="n9", processors=4, allocated=4, up=False, state="draining")
+    drained = ClusterNode(name="n9", processors=4, allocated=4, up=False, state="draining")
     state = QueueState(
         at=NOW,
         nodes=(*nodes(0), drained),
@@ -91,7 +96,7 @@ def test_reservations_are_kept_although_a_job_overruns_into_them() -> None:
 
     All of it cannot be kept; what is free of it is, and not offered.
     """
-    window = Window(name="maintenance", start=NOW + 50, seconds=100.0, processors=8)
+    window = QueueReservation(name="maintenance", start=NOW + 50, seconds=100.0, processors=8)
     state = QueueState(at=NOW, nodes=nodes(4, 0), jobs=(running(4, 100.0),), windows=(window,))
 
     assert [free_at(state, t) for t in (0, 49, 51, 101, 149, 151)] == [4, 4, 0, 0, 0, 8]
@@ -99,14 +104,14 @@ def test_reservations_are_kept_although_a_job_overruns_into_them() -> None:
 
 def test_without_a_node_there_is_nothing_to_project() -> None:
     with pytest.raises(InputError, match="no node is up"):
-        projected(QueueState(at=NOW, nodes=nodes(0, up=False)))
+        project_queue(QueueState(at=NOW, nodes=nodes(0, up=False)))
 
 
 def test_offers_are_cut_to_what_may_be_held() -> None:
     """At most 5 at a time and 100 s each; holes of less than a minute are not advertised."""
     state = QueueState(at=NOW, nodes=nodes(0, 0, 4), jobs=(running(4, 30.0),))
     slots = slots_of(
-        projected(state), "here", most=5, longest=100.0, unit_price=1.0, fixed_price=None
+        project_queue(state), "here", most=5, longest=100.0, unit_price=1.0, fixed_price=None
     )
 
     assert slots
@@ -120,7 +125,7 @@ STATES = st.builds(
     lambda sizes, jobs, windows, odd: QueueState(
         at=NOW,
         nodes=tuple(
-            Node(name=f"n{i}", processors=size, allocated=min(held, size), up=up, state="s")
+            ClusterNode(name=f"n{i}", processors=size, allocated=min(held, size), up=up, state="s")
             for i, (size, held, up) in enumerate(sizes)
         ),
         jobs=tuple(sorted(jobs, key=lambda job: not job.running)),
@@ -146,7 +151,7 @@ STATES = st.builds(
     ),
     st.lists(
         st.builds(
-            Window,
+            QueueReservation,
             name=st.just("w"),
             start=st.floats(NOW - 500, NOW + 1e5),
             seconds=st.floats(1, 1e5),
@@ -167,7 +172,7 @@ def test_free_slots_never_overlap_what_is_held(state: QueueState) -> None:
     """
     if not state.processors:
         return
-    holes = holes_of(projected(state))
+    holes = backfill_windows_of(project_queue(state))
     held = sum(node.allocated for node in state.nodes if node.up)
     assert free_at(state, 0.0) <= state.processors - held
     for hole in holes:

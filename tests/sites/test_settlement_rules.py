@@ -11,13 +11,13 @@ import pytest
 
 from bursar.market.lease import Lease
 from bursar.model.errors import SiteError
-from bursar.provisioning.lrm.manager import JobReport, JobUsage
-from bursar.provisioning.recorded import PilotUsage
-from bursar.simulation.clock import VirtualLoop
-from bursar.sites.job_record import JobRecord
+from bursar.provisioning.lrm.resource_manager import JobReport, JobUsage
+from bursar.provisioning.pilot_usage import PilotUsage
+from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.job_settlement import LATE, UNRECORDED, JobSettlement, _number
 from bursar.sites.job_watch import LATEST
-from bursar.sites.protocol import Metering
+from bursar.sites.pilot_job_journal import PilotJobJournal
+from bursar.sites.protocol import MeteredTime
 
 BEGIN = 5_000.0
 """By the scheduler's clock, seconds since the epoch, when virtual time begins."""
@@ -67,7 +67,7 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.manager = Words()
-        self.record = JobRecord(folder / "jobs")
+        self.record = PilotJobJournal(folder / "jobs")
         self.usage = folder / "usage"
         self.said: list[str] = []
         self.settlement = JobSettlement(
@@ -94,7 +94,7 @@ class Scene:
 
     async def meter(
         self, watched: float | None = None, *, within: float = 1e4, **more: Any
-    ) -> Metering:
+    ) -> MeteredTime:
         async with asyncio.timeout(within):
             return await self.settlement.meter(lease(**more), watched)
 
@@ -123,7 +123,7 @@ def test_a_job_that_has_ended_is_charged_by_its_record(tmp_path: Path) -> None:
         scene.record.has("r", {"1": "lease-1"})
         scene.says("ended", began=BEGIN + 1.0)
         scene.used(30.0, processors=3, how="timeout")
-        assert await scene.meter() == Metering(began=BEGIN + 1.0, seconds=30.0)
+        assert await scene.meter() == MeteredTime(began=BEGIN + 1.0, seconds=30.0)
         assert scene.rows == [
             PilotUsage(pilot="lease-1", job="1", processors=3, seconds=30.0, how="timeout")
         ]
@@ -167,7 +167,7 @@ def test_times_before_a_job_was_put_back_count(
         scene.says("ended", began=began)
         scene.used(seconds, processors=0, is_whole=whole)
         first = stints[0][0] if stints else began
-        assert await scene.meter() == Metering(began=first, seconds=found)
+        assert await scene.meter() == MeteredTime(began=first, seconds=found)
         assert [row.processors for row in scene.rows] == [processors]
         assert [row.seconds for row in scene.rows] == [found or 0.0]
 
@@ -227,7 +227,7 @@ def test_a_job_that_has_stopped_is_charged_up_to_then(tmp_path: Path) -> None:
         scene = Scene(tmp_path)
         scene.record.has("r", {"1": "lease-1"})
         scene.says("running", began=BEGIN - 8.0, ended=BEGIN - 1.0, processors=4)
-        assert await scene.meter() == Metering(began=BEGIN - 8.0, seconds=7.0)
+        assert await scene.meter() == MeteredTime(began=BEGIN - 8.0, seconds=7.0)
         assert 3.0 <= now() - BEGIN <= 5.0
         assert scene.rows == [
             PilotUsage(pilot="lease-1", job="1", processors=4, seconds=7.0, how="unknown")
@@ -257,7 +257,7 @@ def test_a_clock_that_was_set_back_costs_nothing(tmp_path: Path) -> None:
         scene = Scene(tmp_path)
         scene.record.has("r", {"1": "lease-1"})
         scene.says("running", began=BEGIN, ended=BEGIN - 5.0, processors=2)
-        assert await scene.meter() == Metering(began=BEGIN, seconds=0.0)
+        assert await scene.meter() == MeteredTime(began=BEGIN, seconds=0.0)
 
     run(main())
 
@@ -274,7 +274,7 @@ def test_a_running_record_is_no_final_one(tmp_path: Path) -> None:
         await asyncio.sleep(UNRECORDED - 2.5)
         assert not metering.done()
         scene.used(4.0)
-        assert (await metering) == Metering(began=BEGIN, seconds=4.0)
+        assert (await metering) == MeteredTime(began=BEGIN, seconds=4.0)
 
     run(main())
 
@@ -381,7 +381,7 @@ def test_a_lease_that_was_never_handed_in_costs_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         scene = Scene(tmp_path)
         scene.record.has("r", {"1": "another"})
-        assert await scene.meter() == Metering(seconds=None)
+        assert await scene.meter() == MeteredTime(seconds=None)
         assert scene.manager.looked == []
 
     run(main())
@@ -452,7 +452,7 @@ def test_a_request_that_became_no_job_is_waited_for(
         if clearly is not None:
             scene.settlement.asks("r")
             scene.settlement.answered("r", clearly=clearly)
-        assert await scene.meter() == Metering(seconds=None)
+        assert await scene.meter() == MeteredTime(seconds=None)
         assert waits <= now() - BEGIN <= waits + 2.5
         assert scene.record.read().requests == {}
 
@@ -463,7 +463,7 @@ def test_a_request_is_late_after_its_time_and_not_at_its_end(tmp_path: Path) -> 
     async def main() -> None:
         scene = Scene(tmp_path)
         scene.record.asks("r", ["lease-1"], BEGIN - LATE, host="elsewhere")
-        assert await scene.meter() == Metering(seconds=None)
+        assert await scene.meter() == MeteredTime(seconds=None)
         assert now() > BEGIN  # asked twice
 
     run(main())
@@ -479,7 +479,7 @@ def test_known_jobs_are_settled_at_once_though_others_are_looked_for(tmp_path: P
             scene.says("ended", id=id, began=BEGIN)
             scene.manager.used[id] = JobUsage(id=id, processors=2, seconds=6.0, how="completed")
         found = await asyncio.gather(scene.meter(), scene.meter(name="lease-2"))
-        assert found == [Metering(began=BEGIN, seconds=6.0)] * 2
+        assert found == [MeteredTime(began=BEGIN, seconds=6.0)] * 2
         assert (now(), scene.manager.looked) == (BEGIN, [0.0, 0.0])
 
     run(main())
@@ -499,7 +499,7 @@ def test_a_request_of_this_life_that_is_under_way_is_not_written_off(tmp_path: P
         scene.manager.names["r"] = ["5"]
         scene.manager.used["5"] = JobUsage(id="5", processors=2, seconds=6.0, how="completed")
         scene.settlement.answered("r", clearly=True)
-        assert await metering == Metering(began=BEGIN, seconds=6.0)
+        assert await metering == MeteredTime(began=BEGIN, seconds=6.0)
 
     run(main())
 

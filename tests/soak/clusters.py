@@ -24,9 +24,9 @@ from tests.soak.rounds import Findings
 from bursar.model.errors import SiteError
 from bursar.provisioning.accounting import agree
 from bursar.runs.folder import RunFolder
-from bursar.testgrid.configuration import completions
-from bursar.testgrid.gridengine import GridEngine
-from bursar.testgrid.slurm import Cluster
+from bursar.testgrid.gridengine import GridEngineCluster
+from bursar.testgrid.slurm import SlurmCluster
+from bursar.testgrid.slurm_configuration import completions
 
 PRICE = 2.0 / 3600.0
 """Currency units for a processor-second: 2 SU a core-hour."""
@@ -57,7 +57,7 @@ class SlurmDaemons:
     forgets = False
 
     def __init__(self, folder: Path) -> None:
-        self.cluster = Cluster.up(folder, name="soak", nodes=4, cpus=4)
+        self.cluster = SlurmCluster.up(folder, name="soak", nodes=4, cpus=4)
         self.processors = self.cluster.processors
         self.environment = {"SLURM_CONF": self.cluster.environment["SLURM_CONF"]}
 
@@ -123,7 +123,7 @@ class GridEngineDaemons:
     forgets = True
 
     def __init__(self, folder: Path) -> None:
-        self.cluster = GridEngine.up(folder, slots=6)
+        self.cluster = GridEngineCluster.up(folder, slots=6)
         self.processors = 6
         self.environment = dict(self.cluster.environment)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bursar.testgrid.processes import is_running
-from bursar.testgrid.slurm import MARK, PACKAGES, Cluster, missing_programs
+from bursar.testgrid.slurm import MARK, PACKAGES, SlurmCluster, missing_programs
 
 
 def need_slurm() -> None:
@@ -29,11 +29,11 @@ def end_orphans(root: Path) -> None:
         # Listed before any goes, and once each: pytest links to its latest folders.
         marks = {mark.resolve() for mark in lock.parent.glob(f"*/**/{MARK}")}
         for mark in () if alive else marks:
-            Cluster.at(mark.parent).down(grace=0.0)
+            SlurmCluster.at(mark.parent).down(grace=0.0)
 
 
 @pytest.fixture(scope="session")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     """
     A small cluster of the session: 4 nodes with 4 processors each.
 
@@ -41,7 +41,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """
     need_slurm()
     end_orphans(tmp_path_factory.getbasetemp().parent)
-    cluster = Cluster.up(tmp_path_factory.mktemp("slurm") / "c", name="test", nodes=4, cpus=4)
+    cluster = SlurmCluster.up(tmp_path_factory.mktemp("slurm") / "c", name="test", nodes=4, cpus=4)
     try:
         yield cluster
     finally:
@@ -49,7 +49,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def usual_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def usual_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     """
     Start a cluster for the session with Slurm's own times: a dead node is noticed after 300 s.
 
@@ -58,7 +58,7 @@ def usual_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     need_slurm()
     end_orphans(tmp_path_factory.getbasetemp().parent)
     folder = tmp_path_factory.mktemp("usual") / "c"
-    cluster = Cluster.up(folder, name="usual", nodes=4, cpus=12, default_times=True)
+    cluster = SlurmCluster.up(folder, name="usual", nodes=4, cpus=12, default_times=True)
     try:
         yield cluster
     finally:

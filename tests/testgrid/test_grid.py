@@ -8,8 +8,8 @@ import pytest
 from tests.testgrid.clusters import need_slurm
 
 from bursar.model.errors import InputError, SiteError
-from bursar.testgrid import grid as grids
-from bursar.testgrid.grid import Grid
+from bursar.testgrid import local_grid as grids
+from bursar.testgrid.local_grid import LocalTestGrid
 
 
 def test_clusters_do_not_see_each_others_jobs(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_clusters_do_not_see_each_others_jobs(tmp_path: Path) -> None:
     Nor their nodes' crashes; the sites file has both, and all of it goes together.
     """
     need_slurm()
-    grid = Grid.up(tmp_path / "g", clusters=2, nodes=2, cpus=3)
+    grid = LocalTestGrid.up(tmp_path / "g", clusters=2, nodes=2, cpus=3)
     first, second = grid.clusters
     try:
         first.run("sbatch", "--output=/dev/null", "--wrap=sleep 1000")
@@ -36,11 +36,11 @@ def test_clusters_do_not_see_each_others_jobs(tmp_path: Path) -> None:
         assert sites["slurm2"]["processors"] == 6
 
         with pytest.raises(InputError, match="runs here already"):
-            Grid.up(grid.folder)
+            LocalTestGrid.up(grid.folder)
         with pytest.raises(InputError, match="no cluster 'slurm3', but slurm1, slurm2"):
             grid.cluster("slurm3")
     finally:
-        Grid.at(grid.folder).down()
+        LocalTestGrid.at(grid.folder).down()
     assert not grid.folder.exists()
     assert not first.processes()
     assert not second.processes()
@@ -57,7 +57,7 @@ def test_a_grid_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(grids, "_sites", no_file)
     with pytest.raises(SiteError, match="the disk is full"):
-        Grid.up(tmp_path / "g", clusters=1, nodes=1)
+        LocalTestGrid.up(tmp_path / "g", clusters=1, nodes=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -67,8 +67,8 @@ def test_a_start_that_was_killed_in_its_first_moment_is_cleared(tmp_path: Path) 
     """
     (tmp_path / "g").mkdir()
     (tmp_path / "g" / "testgrid.json.new").write_text('{"clus')
-    assert Grid.clear(tmp_path / "g") == []
-    assert Grid.clear(tmp_path / "g") == []
+    assert LocalTestGrid.clear(tmp_path / "g") == []
+    assert LocalTestGrid.clear(tmp_path / "g") == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -78,9 +78,9 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     """
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="no test grid is there"):
-        Grid.clear(tmp_path)
+        LocalTestGrid.clear(tmp_path)
     with pytest.raises(InputError, match="clusters must be 1 to 20, got 0"):
-        Grid.up(tmp_path, clusters=0)
+        LocalTestGrid.up(tmp_path, clusters=0)
     assert (tmp_path / "file").exists()
 
 
@@ -94,9 +94,9 @@ def test_a_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
     folder.mkdir()
     os.chown(folder, 12345, 12345)
     with pytest.raises(InputError, match="is another user's"):
-        Grid.up(folder, clusters=1, nodes=1)
+        LocalTestGrid.up(folder, clusters=1, nodes=1)
     (folder / grids.MARK).write_text("{}")
-    for use in (Grid.at, Grid.clear):
+    for use in (LocalTestGrid.at, LocalTestGrid.clear):
         with pytest.raises(InputError, match="is another user's"):
             use(folder)
     assert [path.name for path in folder.iterdir()] == [grids.MARK]
@@ -113,9 +113,9 @@ def test_a_link_in_the_place_of_the_usual_folder_is_not_followed(
     link = tmp_path / "usual"
     link.symlink_to(ours)
     monkeypatch.setattr(grids, "default_folder", lambda: link)
-    for use in (Grid.at, Grid.clear):
+    for use in (LocalTestGrid.at, LocalTestGrid.clear):
         with pytest.raises(InputError):
             use()
     with pytest.raises(InputError):
-        Grid.up(clusters=1, nodes=1)
+        LocalTestGrid.up(clusters=1, nodes=1)
     assert list(ours.iterdir()) == []

@@ -27,11 +27,11 @@ def test_one_chooses_at_a_time() -> None:
     entered = threading.Event()
 
     def choose() -> None:
-        with ports.my_turn():
+        with ports.port_lock():
             order.append("second")
         entered.set()
 
-    with ports.my_turn():
+    with ports.port_lock():
         thread = threading.Thread(target=choose)
         thread.start()
         assert not entered.wait(0.2)

@@ -16,7 +16,7 @@ from tests.testgrid.clusters import end_orphans, need_slurm
 
 from bursar.model.errors import InputError, SiteError
 from bursar.testgrid import ports, slurm
-from bursar.testgrid.slurm import MARK, Cluster
+from bursar.testgrid.slurm import MARK, SlurmCluster
 
 PATIENCE = 60.0
 """Seconds after which a test gives up on a condition."""
@@ -32,20 +32,20 @@ def until(what: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def said_of(cluster: Cluster, job: str) -> dict[str, str]:
+def said_of(cluster: SlurmCluster, job: str) -> dict[str, str]:
     """Slurm's record of a job."""
     words = cluster.run("scontrol", "--oneliner", "show", "job", job).split()
     return dict(word.partition("=")[::2] for word in words)
 
 
-def submit(cluster: Cluster, command: str, *options: str) -> str:
+def submit(cluster: SlurmCluster, command: str, *options: str) -> str:
     """Number of a job whose output is not kept."""
     return cluster.run(
         "sbatch", "--parsable", "--output=/dev/null", *options, f"--wrap={command}"
     ).strip()
 
 
-def runs(cluster: Cluster, job: str) -> Callable[[], bool]:
+def runs(cluster: SlurmCluster, job: str) -> Callable[[], bool]:
     """Whether a job runs, with all its steps begun."""
     return lambda: said_of(cluster, job)["JobState"] == "RUNNING"
 
@@ -78,7 +78,7 @@ def a_while() -> str:
     return f"sleep {1000 + next(NUMBERS)}.{os.getpid()}"
 
 
-def assert_nothing_left(cluster: Cluster) -> None:
+def assert_nothing_left(cluster: SlurmCluster) -> None:
     """No process, no file, no port."""
     assert cluster.processes() == {}
     assert naming(cluster.folder) == []
@@ -88,16 +88,16 @@ def assert_nothing_left(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[SlurmCluster]:
     """One of two nodes, for tests that break it."""
     need_slurm()
-    made = Cluster.up(tmp_path / "c", nodes=2, cpus=2)
+    made = SlurmCluster.up(tmp_path / "c", nodes=2, cpus=2)
     yield made
     if made.folder.exists():
         made.down(grace=0.0)
 
 
-def test_a_cluster_runs_what_is_submitted(slurm: Cluster) -> None:
+def test_a_cluster_runs_what_is_submitted(slurm: SlurmCluster) -> None:
     """
     On all its nodes.
     """
@@ -105,7 +105,7 @@ def test_a_cluster_runs_what_is_submitted(slurm: Cluster) -> None:
     assert sorted(printed.split()) == ["n1", "n2", "n3", "n4"]
 
 
-def test_a_walltime_over_the_partitions_limit_never_starts(slurm: Cluster) -> None:
+def test_a_walltime_over_the_partitions_limit_never_starts(slurm: SlurmCluster) -> None:
     """
     The partition ``short`` has a limit, the default one has none.
     """
@@ -115,7 +115,7 @@ def test_a_walltime_over_the_partitions_limit_never_starts(slurm: Cluster) -> No
     slurm.run("scancel", job)
 
 
-def test_ended_jobs_are_recorded(slurm: Cluster) -> None:
+def test_ended_jobs_are_recorded(slurm: SlurmCluster) -> None:
     """
     ``sacct`` reads completion records, without a database.
     """
@@ -130,7 +130,7 @@ def test_latency_delays_starts_and_holds_nothing(tmp_path: Path) -> None:
     A job waits as pending, by Slurm's own times, and start estimates know of it.
     """
     need_slurm()
-    cluster = Cluster.up(tmp_path / "c", nodes=1, cpus=1, latency=3)
+    cluster = SlurmCluster.up(tmp_path / "c", nodes=1, cpus=1, latency=3)
     try:
         job = submit(cluster, "true")
         assert said_of(cluster, job)["JobState"] == "PENDING"
@@ -146,7 +146,7 @@ def test_latency_delays_starts_and_holds_nothing(tmp_path: Path) -> None:
         cluster.down()
 
 
-def test_down_leaves_nothing(cluster: Cluster) -> None:
+def test_down_leaves_nothing(cluster: SlurmCluster) -> None:
     """
     Jobs that ignore signals, or that hide from their environment, end too.
     """
@@ -159,13 +159,13 @@ def test_down_leaves_nothing(cluster: Cluster) -> None:
     assert cluster.is_up
     assert "job" in cluster.processes().values()
 
-    Cluster.at(cluster.folder).down(grace=0.1)
+    SlurmCluster.at(cluster.folder).down(grace=0.1)
 
     assert_nothing_left(cluster)
     assert not {stubborn, hidden} & set(commands())
 
 
-def test_only_what_is_the_clusters_ends(cluster: Cluster) -> None:
+def test_only_what_is_the_clusters_ends(cluster: SlurmCluster) -> None:
     """
     A shell in which its commands are used goes on, and so does one that stands in its folder.
     """
@@ -182,7 +182,7 @@ def test_only_what_is_the_clusters_ends(cluster: Cluster) -> None:
             shell.wait()
 
 
-def test_a_stopped_controller_comes_back_with_its_jobs(cluster: Cluster) -> None:
+def test_a_stopped_controller_comes_back_with_its_jobs(cluster: SlurmCluster) -> None:
     """
     Jobs go on meanwhile; commands fail in Slurm's own words.
     """
@@ -201,7 +201,7 @@ def test_a_stopped_controller_comes_back_with_its_jobs(cluster: Cluster) -> None
     assert "job" in cluster.processes().values()
 
 
-def test_a_node_crashes_with_its_jobs_only(cluster: Cluster) -> None:
+def test_a_node_crashes_with_its_jobs_only(cluster: SlurmCluster) -> None:
     """
     Slurm sees the node fail; the other node's job goes on; the node can come back.
     """
@@ -225,7 +225,7 @@ def test_a_node_crashes_with_its_jobs_only(cluster: Cluster) -> None:
         cluster.stop_node("n3")
 
 
-def test_nothing_of_a_stopped_node_starts_anything_more(cluster: Cluster) -> None:
+def test_nothing_of_a_stopped_node_starts_anything_more(cluster: SlurmCluster) -> None:
     """
     Processes that keep starting their successors end, too: one look would miss some of them.
     """
@@ -241,7 +241,7 @@ def test_nothing_of_a_stopped_node_starts_anything_more(cluster: Cluster) -> Non
     cluster.start_node("n1")
 
 
-def test_down_after_daemons_were_killed(cluster: Cluster) -> None:
+def test_down_after_daemons_were_killed(cluster: SlurmCluster) -> None:
     """
     Without key daemon and controller nobody answers; all goes nevertheless.
     """
@@ -262,34 +262,36 @@ def test_down_after_a_start_was_killed(tmp_path: Path, sign: str) -> None:
     """
     need_slurm()
     folder = tmp_path / "c"
-    code = f"from bursar.testgrid.slurm import Cluster; Cluster.up({str(folder)!r}, nodes=3)"
+    code = (
+        f"from bursar.testgrid.slurm import SlurmCluster; SlurmCluster.up({str(folder)!r}, nodes=3)"
+    )
     with subprocess.Popen([sys.executable, "-c", code]) as starting:
         until(lambda: (folder / sign).exists())
         starting.kill()
 
-    cluster = Cluster.at(folder)
+    cluster = SlurmCluster.at(folder)
     cluster.down()
 
     assert_nothing_left(cluster)
 
 
-def test_a_taken_folder_is_left_alone(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_taken_folder_is_left_alone(cluster: SlurmCluster, tmp_path: Path) -> None:
     """
     By a cluster that runs, and by files of somebody's.
     """
     with pytest.raises(InputError, match="runs here already"):
-        Cluster.up(cluster.folder)
+        SlurmCluster.up(cluster.folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all of it")
     with pytest.raises(InputError, match=r"thesis\.tex is in it"):
-        Cluster.up(tmp_path / "mine")
+        SlurmCluster.up(tmp_path / "mine")
     with pytest.raises(InputError, match="no test cluster"):
-        Cluster.at(tmp_path / "mine").down()
+        SlurmCluster.at(tmp_path / "mine").down()
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "all of it"
     assert cluster.is_up
 
 
-def test_a_dead_clusters_folder_is_used_again(cluster: Cluster) -> None:
+def test_a_dead_clusters_folder_is_used_again(cluster: SlurmCluster) -> None:
     """
     What a reboot left behind is in nobody's way.
     """
@@ -297,20 +299,20 @@ def test_a_dead_clusters_folder_is_used_again(cluster: Cluster) -> None:
         os.kill(pid, signal.SIGKILL)
     until(lambda: not cluster.processes())
 
-    again = Cluster.up(cluster.folder, nodes=1, cpus=1)
+    again = SlurmCluster.up(cluster.folder, nodes=1, cpus=1)
 
     assert again.states() == {"n1": "idle"}
 
 
 def test_clusters_of_test_sessions_that_were_killed_end(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+    cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """
     Those of sessions that live go on.
     """
     sessions = tmp_path_factory.mktemp("s")  # sockets want short paths
     session = sessions / "pytest-7"
-    other = Cluster.up(session / "test0" / "c", nodes=1, cpus=1)
+    other = SlurmCluster.up(session / "test0" / "c", nodes=1, cpus=1)
     (session / ".lock").write_text(str(os.getpid()))
     end_orphans(sessions)
     assert other.is_up
@@ -322,7 +324,9 @@ def test_clusters_of_test_sessions_that_were_killed_end(
     assert cluster.is_up
 
 
-def test_a_number_that_is_anothers_by_now_is_not_taken_for_the_daemon(cluster: Cluster) -> None:
+def test_a_number_that_is_anothers_by_now_is_not_taken_for_the_daemon(
+    cluster: SlurmCluster,
+) -> None:
     """
     Process numbers come again.
     """
@@ -337,7 +341,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     """
     need_slurm()
     with pytest.raises(SiteError, match=r"slurmctld of cluster test .*NoSuchThing"):
-        Cluster.up(tmp_path / "c", extra=["NoSuchThing=1"])
+        SlurmCluster.up(tmp_path / "c", extra=["NoSuchThing=1"])
     assert not (tmp_path / "c").exists()
     assert naming(tmp_path / "c") == []
 
@@ -357,7 +361,7 @@ def test_a_port_that_is_taken_meanwhile_is_not_the_end(
     with socket.socket() as somebody:
         somebody.bind(("", first + which))
         somebody.listen()
-        cluster = Cluster.up(tmp_path / "c", nodes=1, cpus=1)
+        cluster = SlurmCluster.up(tmp_path / "c", nodes=1, cpus=1)
         cluster.down()
     assert cluster.settings.port != first
     assert not cluster.folder.exists()
@@ -368,13 +372,13 @@ def test_what_cannot_be_is_refused_before_anything_is_made(tmp_path: Path) -> No
     Names, sizes and paths.
     """
     with pytest.raises(InputError, match="nodes must be 1 to 500, got 0"):
-        Cluster.up(tmp_path / "c", nodes=0)
+        SlurmCluster.up(tmp_path / "c", nodes=0)
     with pytest.raises(InputError, match="a cluster's name is"):
-        Cluster.up(tmp_path / "c", name="My cluster")
+        SlurmCluster.up(tmp_path / "c", name="My cluster")
     with pytest.raises(InputError, match="path is too long"):
-        Cluster.up(tmp_path / ("x" * 120))
+        SlurmCluster.up(tmp_path / ("x" * 120))
     with pytest.raises(InputError, match="takes no path with ' '"):
-        Cluster.up(tmp_path / "my folder")
+        SlurmCluster.up(tmp_path / "my folder")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -387,5 +391,5 @@ def test_without_slurm_it_says_what_to_install(
     monkeypatch.setattr(slurm, "PROGRAMS", ("slurmctld", "no-such-slurm"))
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(SiteError, match=r"no-such-slurm: not found; .* slurmd slurm-client munge"):
-        Cluster.up(tmp_path / "c")
+        SlurmCluster.up(tmp_path / "c")
     assert list(tmp_path.iterdir()) == []

@@ -5,22 +5,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bursar.api.prospect import Prospect, prospect
 from bursar.api.running import RUNS
+from bursar.api.strategy_forecast import StrategyForecast, prospect
+from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.forecast import Forecast
-from bursar.broker.supply import Past
 from bursar.market.lease import Lease
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
 from bursar.model.money import from_micros
 from bursar.model.outcome import Status
-from bursar.runs.amendments import ask, checked
+from bursar.runs.amendments import request_amendment, validated_goal
 from bursar.runs.folder import RunFolder
-from bursar.runs.reading import RunRecord, read_run
+from bursar.runs.run_record import RunRecord, read_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class AmendmentForecast:
     """
     What a run can be expected to come to under a goal.
 
@@ -47,7 +47,7 @@ class Verdict:
     elapsed: float
     spent: float
     currency: str
-    prospect: Prospect | None = None
+    prospect: StrategyForecast | None = None
     finish: float | None = None
     cost: float | None = None
 
@@ -98,7 +98,7 @@ class Verdict:
         print_choice(self.feasible, self.reason, offers, self.currency, note=note)
 
 
-def consider(
+def forecast_amendment(
     name: str | Path,
     *,
     deadline: float | None = None,
@@ -106,7 +106,7 @@ def consider(
     budget: float | None = None,
     more: float | None = None,
     runs: str | Path = RUNS,
-) -> Verdict:
+) -> AmendmentForecast:
     """
     What a run would come to under another goal; nothing changes.
 
@@ -153,7 +153,7 @@ def consider(
     if record.info.state == "finished":
         raise InputError(f"run {folder.name} has ended: there is nothing left to change")
     elapsed, spent = _standing(record)
-    goal = checked(goal, elapsed)
+    goal = validated_goal(goal, elapsed)
     if goal.budget is not None and goal.budget < spent:
         raise InputError(
             f"{spent:.6g} {record.planned[1].currency} are spent already", where="budget"
@@ -161,7 +161,7 @@ def consider(
     return _verdict(record, goal, elapsed, spent)
 
 
-def amend(verdict: Verdict) -> None:
+def amend(verdict: AmendmentForecast) -> None:
     """
     Gives a run the goal that was considered.
 
@@ -170,17 +170,19 @@ def amend(verdict: Verdict) -> None:
     BursarError
         When the run refuses it, or does not answer.
     """
-    answer = ask(RunFolder(verdict.folder), verdict.goal, (verdict.finish, verdict.cost))
+    answer = request_amendment(
+        RunFolder(verdict.folder), verdict.goal, (verdict.finish, verdict.cost)
+    )
     if answer.refused:
         raise BursarError(f"run {verdict.run} keeps its goal: {answer.refused}")
 
 
-def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Verdict:
+def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> AmendmentForecast:
     campaign = replace(record.campaign, goal=goal)
     plan = record.planned[1]
     name = record.folder.name
     if record.info.strategy is not None:
-        past = Past(
+        past = ResumeState(
             ended=frozenset(record.final),
             succeeded=frozenset(
                 task for task, r in record.final.items() if r.outcome.status is Status.SUCCEEDED
@@ -192,7 +194,7 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ver
             epoch=record.lives[0][0] if record.lives else time.time(),
         )
         looked = prospect(campaign, record.info.sites, record.info.strategy, past=past)
-        return Verdict(
+        return AmendmentForecast(
             run=name,
             folder=record.folder.path,
             goal=goal,
@@ -209,7 +211,7 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ver
     finish = forecast.finish(elapsed)
     rate = sum(lease.rate for lease in record.leases if lease.end is None)
     cost = None if finish is None else spent + rate * max(0.0, finish - elapsed)
-    return Verdict(
+    return AmendmentForecast(
         run=name,
         folder=record.folder.path,
         goal=goal,

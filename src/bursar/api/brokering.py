@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bursar.broker.matchmaking.suitable import may_suit
+from bursar.broker.matchmaking.suitable import may_satisfy
 from bursar.broker.strategies import Named
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
@@ -83,7 +83,7 @@ def suitable(campaign: Campaign, sites: tuple[SiteFacts, ...]) -> tuple[SiteFact
     tasks = campaign.workflow.tasks
     if not tasks[0].matching.requirements or not _is_one_kind(tasks):
         return sites
-    found = tuple(site for site in sites if may_suit(site, tasks[0].matching))
+    found = tuple(site for site in sites if may_satisfy(site, tasks[0].matching))
     if not found:
         raise InputError(
             f"no site meets {tasks[0].matching.requirements}",

@@ -18,10 +18,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import cloudpickle
 
-from bursar.api.sites import Sites, resolve_sites
-from bursar.dispatch.callee import encode_call
-from bursar.dispatch.described import ValueRefusedError, result_of_data
-from bursar.dispatch.journal import Record
+from bursar.api.site_resolution import Sites, resolve_sites
+from bursar.dispatch.call_results import ValueRefusedError, result_of_data
+from bursar.dispatch.journal import AttemptRecord
+from bursar.dispatch.python_calls import encode_call
 from bursar.dispatch.raised import RemoteError
 from bursar.formats.units import parse_amount
 from bursar.model.errors import BudgetStop, BursarError, InputError
@@ -29,7 +29,7 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.site import SiteFacts
 from bursar.model.step import Call
 from bursar.model.task import Task
-from bursar.runs.serving import Service
+from bursar.runs.executor_engine import ExecutorEngine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class Executor(concurrent.futures.Executor):
             from bursar.api.queues import with_prices
 
             facts = with_prices(facts)
-        self._desk = _Desk(
+        self._desk = _ExecutorThread(
             facts,
             processors=processors,
             budget=_amount(budget, facts),
@@ -127,7 +127,7 @@ class Executor(concurrent.futures.Executor):
         BrokenExecutor
             When the workers are gone for good.
         """
-        call = _Call(self._desk)
+        call = _CallFuture(self._desk)
         try:
             payload = encode_call(cloudpickle.dumps((fn, args, kwargs)))
         except Exception as error:
@@ -190,7 +190,7 @@ class Executor(concurrent.futures.Executor):
             self._desk.join()
 
 
-class _Desk:
+class _ExecutorThread:
     """
     An executor's thread: the service, its loop, and the calls under way.
 
@@ -208,7 +208,7 @@ class _Desk:
         self._sites = {site.name: site for site in sites}
         self._temporary = tempfile.mkdtemp(prefix="bursar-") if folder is None else None
         try:
-            self._service = Service(
+            self._service = ExecutorEngine(
                 folder or Path(str(self._temporary)),
                 sites,
                 processors=processors,
@@ -223,8 +223,8 @@ class _Desk:
         self._process = os.getpid()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._inbox: deque[tuple[_Call, Task]] = deque()
-        self._calls: dict[int, _Call] = {}
+        self._inbox: deque[tuple[_CallFuture, Task]] = deque()
+        self._calls: dict[int, _CallFuture] = {}
         self._closing = False
         self._broken: BaseException | None = None
         self._loop = asyncio.new_event_loop()
@@ -255,7 +255,7 @@ class _Desk:
         """Of a task."""
         return str(next(self._numbers))
 
-    def take(self, call: "_Call", task: Task) -> None:
+    def take(self, call: "_CallFuture", task: Task) -> None:
         """Takes in a call; see :meth:`Executor.submit`."""
         if os.getpid() != self._process:
             raise RuntimeError("an executor cannot be used in a process forked from its own")
@@ -271,7 +271,7 @@ class _Desk:
         if asleep:
             self._do(self._wake.set)
 
-    def drop(self, call: "_Call") -> None:
+    def drop(self, call: "_CallFuture") -> None:
         """A cancelled call leaves the queue."""
         self._do(lambda: self._drop(call))
 
@@ -352,7 +352,7 @@ class _Desk:
                 del self._calls[task]
                 self._service.cancel(task)
 
-    def _settle(self, record: Record) -> None:
+    def _settle(self, record: AttemptRecord) -> None:
         outcome = record.outcome
         if not record.final and not outcome.value:
             return
@@ -364,7 +364,7 @@ class _Desk:
         if self._closing and not self._calls:
             self._wake.set()
 
-    def _drop(self, call: "_Call") -> None:
+    def _drop(self, call: "_CallFuture") -> None:
         call.begin()
         if call.number is not None and self._calls.pop(call.number, None) is not None:
             self._service.cancel(call.number)
@@ -389,10 +389,10 @@ class _Desk:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-class _Call(Future[Any]):
+class _CallFuture(Future[Any]):
     """A future that takes its task along when it is cancelled."""
 
-    def __init__(self, desk: _Desk) -> None:
+    def __init__(self, desk: _ExecutorThread) -> None:
         super().__init__()
         self._desk = desk
         self._begun: bool | None = None
@@ -502,7 +502,7 @@ def _flat(chunks: Iterator[list[T]]) -> Iterator[T]:
 _AT_ONCE = 256
 """Calls taken in before the loop looks after the workers again."""
 
-_OPEN: set[_Desk] = set()
+_OPEN: set[_ExecutorThread] = set()
 
 
 def _shut_down_all() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bursar.api.planning import plan
 from bursar.broker.estimates import sizes_of
-from bursar.broker.filling import Bay, Filling, Sizes
+from bursar.broker.packing import JobPacking, JobSizeClasses, ResourcePool
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.goal import Goal
@@ -50,7 +50,9 @@ def with_factors(
                 hint="give it a runtime, or one for all with --runtime",
             )
     goal = campaign.goal
-    possible = _Bag(campaign, sites) if campaign.workflow.is_bag else _Planned(campaign, sites)
+    possible = (
+        _BagLimits(campaign, sites) if campaign.workflow.is_bag else _PlanLimits(campaign, sites)
+    )
     if deadline_factor is not None:
         fastest, slowest = possible.times()
         goal = _limited(goal, deadline=fastest + deadline_factor * (slowest - fastest))
@@ -63,12 +65,14 @@ def with_factors(
     return replace(campaign, goal=goal)
 
 
-class _Bag:
+class _BagLimits:
     """Independent tasks of one processor each."""
 
     def __init__(self, campaign: Campaign, sites: Sequence[SiteFacts]) -> None:
         self._sites = sites
-        self._sizes = Sizes.of(sizes_of(task.runtime for task in campaign.workflow.tasks)[0])
+        self._sizes = JobSizeClasses.of(
+            sizes_of(task.runtime for task in campaign.workflow.tasks)[0]
+        )
 
     def times(self) -> tuple[float, float]:
         fastest = self._filling(1).earliest(math.inf)
@@ -84,9 +88,9 @@ class _Bag:
             )
         return cheap.cost, max(cheap.cost, -dear.cost if dear.is_whole else cheap.cost)
 
-    def _filling(self, sign: int) -> Filling:
+    def _filling(self, sign: int) -> JobPacking:
         bays = [
-            Bay(
+            ResourcePool(
                 seconds=1.0 / site.speed,
                 cost=sign * (site.unit_price or 0.0) / site.speed,
                 fixed=sign * (site.fixed_price or 0.0),
@@ -94,10 +98,10 @@ class _Bag:
             )
             for site in self._sites
         ]
-        return Filling(bays, self._sizes)
+        return JobPacking(bays, self._sizes)
 
 
-class _Planned:
+class _PlanLimits:
     """Anything else: what the plans of the front say."""
 
     def __init__(self, campaign: Campaign, sites: Sequence[SiteFacts]) -> None:

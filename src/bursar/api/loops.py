@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def outside_loops(work: Callable[[], T]) -> T:
+def run_outside_loop(work: Callable[[], T]) -> T:
     """What ``work``, which runs a loop of its own, returns; in a notebook, for one, too."""
     try:
         asyncio.get_running_loop()

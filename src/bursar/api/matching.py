@@ -7,29 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from bursar.api.copies import copies_now
 from bursar.api.planning import resolve_campaign
-from bursar.api.sites import Sites, resolve_sites
-from bursar.broker.directory.directory import Directory
+from bursar.api.replica_lookup import locate_replicas
+from bursar.api.site_resolution import Sites, resolve_sites
+from bursar.broker.directory.information_index import InformationIndex
 from bursar.broker.matchmaking.broker import ResourceBroker
-from bursar.broker.matchmaking.explaining import Explanation
-from bursar.broker.matchmaking.files import LinkedFiles
-from bursar.broker.matchmaking.views import job_of
+from bursar.broker.matchmaking.broker_interfaces import broker_job
+from bursar.broker.matchmaking.explaining import MatchExplanation
+from bursar.broker.matchmaking.file_times import LinkedFileTimes
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
-from bursar.model.errors import InputError, SiteError, nearest
+from bursar.model.errors import InputError, SiteError, spelling_hint
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
 from bursar.model.task import Task
-from bursar.model.weights import Weights
+from bursar.model.weights import RankWeights
 
 OUT_OF_REACH = 3
 """Exit status where some job has no site, as where no plan meets a goal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KindMatched:
+class TaskKindMatches:
     """
     Tasks that ask for the same, and how the sites fare with them.
 
@@ -42,7 +42,7 @@ class KindMatched:
     """
 
     tasks: tuple[Task, ...]
-    explanation: Explanation
+    explanation: MatchExplanation
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; the keys are in the documentation."""
@@ -71,7 +71,7 @@ class Matches:
     """
 
     campaign: str
-    kinds: tuple[KindMatched, ...]
+    kinds: tuple[TaskKindMatches, ...]
 
     @property
     def feasible(self) -> bool:
@@ -133,11 +133,11 @@ def match(
     settings = broker or Brokering()
     if catalogue is not None:
         settings = replace(settings, catalogue=str(catalogue))
-    copies = copies_now(settings, campaign)
+    copies = locate_replicas(settings, campaign)
     resource_broker = broker_now(facts, settings, copies)
     kinds = tuple(
-        KindMatched(tasks=tuple(tasks), explanation=_explained(resource_broker, tasks[0]))
-        for tasks in alike(_asked_for(campaign, task))
+        TaskKindMatches(tasks=tuple(tasks), explanation=_explained(resource_broker, tasks[0]))
+        for tasks in group_alike_tasks(_asked_for(campaign, task))
     )
     return Matches(campaign=campaign.name, kinds=kinds)
 
@@ -146,21 +146,23 @@ def broker_now(
     sites: Sequence[SiteFacts], settings: Brokering, copies: Mapping[str, Sequence[Replica]]
 ) -> ResourceBroker:
     """The resource broker, with what can be known before anything starts."""
-    files = LinkedFiles(sites, lambda name: copies.get(name, ())) if settings.catalogue else None
+    files = (
+        LinkedFileTimes(sites, lambda name: copies.get(name, ())) if settings.catalogue else None
+    )
     return ResourceBroker(
         sites,
         index=index_now(sites),
         files=files,
-        weights=Weights(alpha=settings.alpha, beta=settings.beta),
+        weights=RankWeights(alpha=settings.alpha, beta=settings.beta),
         choice=settings.choice,
         rng=np.random.default_rng(settings.seed),
         clock=_no_time_passes,
     )
 
 
-def index_now(sites: Sequence[SiteFacts]) -> Directory:
+def index_now(sites: Sequence[SiteFacts]) -> InformationIndex:
     """An information index that knows what can be known of sites before anything starts."""
-    index = Directory(clock=_no_time_passes)
+    index = InformationIndex(clock=_no_time_passes)
     for status in statuses_now(sites).values():
         index.publish(status)
     return index
@@ -198,7 +200,7 @@ def statuses_now(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus]:
 
 
 def _of_clusters(sites: Sequence[SiteFacts]) -> dict[str, SiteStatus]:
-    from bursar.simulation.grid import Grid
+    from bursar.simulation.simulated_grid import SimulatedGrid
 
     return {
         name: SiteStatus(
@@ -209,7 +211,7 @@ def _of_clusters(sites: Sequence[SiteFacts]) -> dict[str, SiteStatus]:
             waiting=len(cluster.machine.waiting),
             traversal_time=cluster.traversal_time(),
         )
-        for name, cluster in Grid(sites).clusters().items()
+        for name, cluster in SimulatedGrid(sites).clusters().items()
     }
 
 
@@ -225,9 +227,9 @@ def _of_slots(site: SiteFacts) -> SiteStatus:
     )
 
 
-def _explained(broker: ResourceBroker, task: Task) -> Explanation:
+def _explained(broker: ResourceBroker, task: Task) -> MatchExplanation:
     try:
-        return broker.explain(job_of(0, task))
+        return broker.explain(broker_job(0, task))
     except InputError as error:
         raise error.within(f'task "{task.id}"') from None
 
@@ -239,11 +241,11 @@ def _asked_for(campaign: Campaign, task: str | None) -> Sequence[Task]:
     found = [one for one in tasks if one.id == task]
     if not found:
         ids = [one.id for one in tasks]
-        raise InputError(f'there is no task "{task}"', where="task", hint=nearest(task, ids))
+        raise InputError(f'there is no task "{task}"', where="task", hint=spelling_hint(task, ids))
     return found
 
 
-def alike(tasks: Sequence[Task]) -> list[list[Task]]:
+def group_alike_tasks(tasks: Sequence[Task]) -> list[list[Task]]:
     """Tasks that ask for the same, in the order of the first of each."""
     groups: dict[tuple[object, ...], list[Task]] = {}
     for task in tasks:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from bursar.api.offers import HAND_OVER, SLOWER, start_up
-from bursar.broker.pilots import Pilot, pilots_of
+from bursar.broker.pilot_plan import Pilot, plan_pilots
 from bursar.market.guard import LEAD, BudgetGuard
 from bursar.market.lease import Lease
 from bursar.model.goal import Goal
@@ -13,13 +13,13 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
-from bursar.planning.front import Front, Option
-from bursar.report.words import amount_above, span_above
+from bursar.planning.front import ParetoFront, PlanOption
+from bursar.report.formatting import amount_above, span_above
 
 
 class PlanNeeds:
     """
-    Needs of the plans of a front; see :class:`bursar.planning.choice.Needs`.
+    Needs of the plans of a front; see :class:`bursar.planning.plan_choice.ExecutionMargins`.
 
     Simulated sites start their workers at once and hand tasks over in no time; there, only
     money that is held ahead, and rounding, are margins.
@@ -32,7 +32,7 @@ class PlanNeeds:
         Its actions at a share of the budget count.
     """
 
-    def __init__(self, front: Front, goal: Goal) -> None:
+    def __init__(self, front: ParetoFront, goal: Goal) -> None:
         self._front = front
         self._tasks = front.workflow.tasks
         self._goal = goal
@@ -41,7 +41,7 @@ class PlanNeeds:
         self._longest_limit = max(limits, default=0.0)
         self._found: dict[int, tuple[float, float | None]] = {}
 
-    def affords(self, option: Option, budget: float) -> bool:
+    def affords(self, option: PlanOption, budget: float) -> bool:
         """Whether the guard lets a plan run to its end with a budget."""
         most = self._most(option, option.makespan, len(self._tasks))
         if most is None or most <= budget or option.makespan is None:
@@ -49,7 +49,7 @@ class PlanNeeds:
         least = least_budget(self._front.plan(option), self._tasks, self._goal, self._sites)
         return least is None or least <= budget * (1 + _CLOSE)
 
-    def with_margins(self, option: Option) -> tuple[float, float | None]:
+    def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
         """Time and budget of a plan whose workers start late and whose tasks take a bit more."""
         key = id(option)
         if key not in self._found:
@@ -63,13 +63,13 @@ class PlanNeeds:
             self._found[key] = seconds, None if least is None else amount_above(least)
         return self._found[key]
 
-    def with_margins_of_part(self, option: Option, tasks: int) -> tuple[float, float | None]:
+    def with_margins_of_part(self, option: PlanOption, tasks: int) -> tuple[float, float | None]:
         """The same of part of the tasks, from above: as if all leases were kept to the end."""
         seconds, _, _ = self._seconds(option, tasks)
         most = self._most(option, seconds, tasks)
         return seconds, None if most is None else amount_above(most)
 
-    def _seconds(self, option: Option, tasks: int) -> tuple[float, float, float]:
+    def _seconds(self, option: PlanOption, tasks: int) -> tuple[float, float, float]:
         """Time with its margins, seconds of it before the first task, and the share on top."""
         assert option.makespan is not None
         used = [self._sites[purchase.slot.site] for purchase in option.purchases]
@@ -81,7 +81,7 @@ class PlanNeeds:
         slower = more / option.makespan if option.makespan else 0.0
         return span_above(late + option.makespan + more), late, slower
 
-    def _most(self, option: Option, seconds: float | None, tasks: int) -> float | None:
+    def _most(self, option: PlanOption, seconds: float | None, tasks: int) -> float | None:
         """Currency units that no plan on these purchases needs more than; None when unknown."""
         if option.cost is None or seconds is None:
             return None
@@ -128,7 +128,7 @@ def least_budget(
     """
     if plan.cost is None or plan.makespan is None:
         return None
-    pilots = {pilot.name: pilot for pilot in pilots_of(plan, tasks)}
+    pilots = {pilot.name: pilot for pilot in plan_pilots(plan, tasks)}
     guard = BudgetGuard(None, limit_of=lambda task: tasks[task].wall_limit)
     for pilot in pilots.values():
         guard.open(_lease(pilot, plan.currency, sites[pilot.site]), 0.0)

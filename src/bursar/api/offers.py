@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from bursar.model.goal import Goal
 from bursar.model.site import SiteFacts
-from bursar.planning.choice import CounterOffer
-from bursar.report.words import amount_above, span_above
+from bursar.planning.plan_choice import GoalCounterOffer
+from bursar.report.formatting import amount_above, span_above
 
 START_UP = {"local": 0.5, "batch": 5.0, "remote": 2.0, "dask": 2.0}
 """Seconds from when a site's processors are held until their workers take tasks, generously."""
@@ -23,7 +23,7 @@ HAND_OVER = 0.01
 SLOWER = 0.02
 """Share by which a task takes longer than it was said to, where it is really run."""
 
-Holds = Callable[[Goal], bool]
+GoalCheck = Callable[[Goal], bool]
 """Whether all that is offered is done by a deadline and within a budget."""
 
 
@@ -32,7 +32,9 @@ def start_up(site: SiteFacts) -> float:
     return START_UP.get(site.kind, 0.0)
 
 
-def firm(offer: CounterOffer, goal: Goal, holds: Holds, lasting: float) -> CounterOffer | None:
+def firm_offer(
+    offer: GoalCounterOffer, goal: Goal, holds: GoalCheck, lasting: float
+) -> GoalCounterOffer | None:
     """
     Return an offer of all tasks with the margins it needs, or None where none is enough.
 
@@ -71,7 +73,7 @@ def firm(offer: CounterOffer, goal: Goal, holds: Holds, lasting: float) -> Count
     return with_margins(offer, found.deadline, found.budget)
 
 
-def with_margins(offer: CounterOffer, seconds: float, cost: float | None) -> CounterOffer:
+def with_margins(offer: GoalCounterOffer, seconds: float, cost: float | None) -> GoalCounterOffer:
     """Return the offer at another time and amount, which say what of them is margin."""
     more = 0.0 if cost is None or offer.cost is None else max(0.0, cost - offer.cost)
     return replace(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from bursar.api.brokering import suitable
 from bursar.api.proposal import Proposal
-from bursar.api.sites import Sites, on_offer, resolve_sites
-from bursar.broker.trading import at_prices, ways_ahead
+from bursar.api.site_resolution import Sites, on_offer, resolve_sites
+from bursar.broker.trading import advance_start_options, price_sites
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.goal import Goal
 from bursar.model.site import SiteFacts
-from bursar.planning.limits import Limits, OnProgress
 from bursar.planning.policy import Method, Scheduler
+from bursar.planning.search_limits import OnProgress, SearchLimits
 from bursar.sites.owners import known_owners
 
 
@@ -26,7 +26,7 @@ def plan(
     method: Method = "auto",
     scheduler: Scheduler = "heft",
     whole: bool = False,
-    limits: Limits | None = None,
+    limits: SearchLimits | None = None,
     on_progress: OnProgress | None = None,
     moment: float | None = None,
 ) -> Proposal:
@@ -66,8 +66,8 @@ def plan(
         When a file is wrong, no plan holds every task, or no site meets what all require.
     """
     from bursar.api.needs import PlanNeeds
-    from bursar.planning.choice import choose
     from bursar.planning.front import trade_off
+    from bursar.planning.plan_choice import choose_plan
 
     campaign = resolve_campaign(campaign)
     facts = suitable(campaign, on_offer(resolve_sites(sites)))
@@ -93,7 +93,7 @@ def plan(
             if not proposals:
                 raise
             continue  # what begins later need not hold every task
-        choice = choose(front, campaign.goal, PlanNeeds(front, campaign.goal))
+        choice = choose_plan(front, campaign.goal, PlanNeeds(front, campaign.goal))
         proposals.append(Proposal(campaign=campaign, front=front, choice=choice))
     return min(proposals, key=_badness(proposals, campaign.goal))
 
@@ -103,11 +103,11 @@ def _offered(facts: tuple[SiteFacts, ...], moment: float | None) -> Iterator[tup
     if all(site.pricing is None for site in facts):
         yield facts
         return
-    for ahead in ways_ahead(facts):
+    for ahead in advance_start_options(facts):
         if moment is None and not any(site.kind == "simulated" for site in facts):
             yield _at_prices_now(facts, ahead)
         else:
-            yield at_prices(facts, moment or 0.0, ahead=ahead)
+            yield price_sites(facts, moment or 0.0, ahead=ahead)
 
 
 def _badness(
@@ -138,7 +138,7 @@ def _at_prices_now(
 ) -> tuple[SiteFacts, ...]:
     """Prices as owners set them by what all runs on this machine have used and paid."""
     with known_owners() as owners:
-        return at_prices(facts, time.time(), owners, ahead)
+        return price_sites(facts, time.time(), owners, ahead)
 
 
 def resolve_campaign(campaign: Campaign | str | Path) -> Campaign:

@@ -6,8 +6,8 @@ from typing import Any
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.plan import Plan
-from bursar.planning.choice import Choice, CounterOffer
-from bursar.planning.front import Front
+from bursar.planning.front import ParetoFront
+from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
 
 
 class Proposal:
@@ -24,7 +24,7 @@ class Proposal:
         Which of them the goal picks, and why; or what could be had instead.
     """
 
-    def __init__(self, *, campaign: Campaign, front: Front, choice: Choice) -> None:
+    def __init__(self, *, campaign: Campaign, front: ParetoFront, choice: PlanChoice) -> None:
         self.campaign = campaign
         self.front = front
         self.choice = choice
@@ -45,13 +45,13 @@ class Proposal:
         return not self.choice.infeasible
 
     @property
-    def counter_offers(self) -> tuple[CounterOffer, ...]:
+    def counter_offers(self) -> tuple[GoalCounterOffer, ...]:
         """What could be had instead of a goal out of reach."""
         return self.choice.counter_offers
 
     def nearest(self) -> Plan:
         """The plan that comes nearest to a goal out of reach."""
-        from bursar.planning.choice import best_effort
+        from bursar.planning.plan_choice import best_effort
 
         return self.front.plan(best_effort(self.front, self.campaign.goal))
 

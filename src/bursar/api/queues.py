@@ -7,23 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bursar.api.loops import outside_loops
+from bursar.api.loops import run_outside_loop
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
 from bursar.sites.batch import BatchSite
-from bursar.sites.dask.site import DaskSite
-from bursar.sites.remote.site import RemoteSite
+from bursar.sites.dask.dask_site import DaskSite
+from bursar.sites.remote.remote_site import RemoteSite
 
 T = TypeVar("T")
 
 
-def can_be_asked(site: SiteFacts) -> bool:
+def can_be_queried(site: SiteFacts) -> bool:
     """Whether there is somebody who knows how it is with the site."""
     return site.batch is not None or site.remote is not None
 
 
-def advertised(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
+def with_free_slots(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
     """
     The sites; those with a batch scheduler with the slots that it leaves free, other Bursars with
     what they sell, and for how much.
@@ -35,7 +35,7 @@ def advertised(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
     SiteError
         When no site is left; with what was said.
     """
-    asked = [site for site in sites if can_be_asked(site) and site.slots is None]
+    asked = [site for site in sites if can_be_queried(site) and site.slots is None]
     said = _ask_all(asked, _offer)
     left, silent = [], []
     for site in sites:
@@ -51,11 +51,11 @@ def advertised(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
     return tuple(left)
 
 
-def seen(
+def query_sites(
     sites: Sequence[SiteFacts],
 ) -> Mapping[str, tuple[SiteFacts, SiteStatus] | SiteError]:
     """What each site that can be asked says of itself now, or why it does not; by name."""
-    asked = [site for site in sites if can_be_asked(site) or site.dask is not None]
+    asked = [site for site in sites if can_be_queried(site) or site.dask is not None]
     return _ask_all(asked, _look)
 
 
@@ -68,7 +68,7 @@ def with_prices(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
     SiteError
         When one does not answer.
     """
-    said = seen([site for site in sites if site.remote is not None])
+    said = query_sites([site for site in sites if site.remote is not None])
     found = []
     for site in sites:
         answer = said.get(site.name)
@@ -82,7 +82,7 @@ def statuses(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus | SiteError]
     """How they are, of the same."""
     return {
         name: answer if isinstance(answer, SiteError) else answer[1]
-        for name, answer in seen(sites).items()
+        for name, answer in query_sites(sites).items()
     }
 
 
@@ -100,7 +100,7 @@ def _ask_all(sites: Sequence[SiteFacts], what: Callable[[Any], T]) -> dict[str, 
 
     if not sites:
         return {}
-    answers = outside_loops(lambda: asyncio.run(ask_all()))
+    answers = run_outside_loop(lambda: asyncio.run(ask_all()))
     return dict(zip((site.name for site in sites), answers, strict=True))
 
 

@@ -12,7 +12,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.policy import Method, Scheduler
-from bursar.runs.execution import Replan, Standing
+from bursar.runs.execution import Replan, RunSnapshot
 
 _LONGER = 2.0
 """What a task that was stopped is expected to take, over what it had done by then."""
@@ -38,7 +38,7 @@ def replanner(
         See :func:`bursar.plan`.
     """
 
-    async def replan(standing: Standing) -> Plan:
+    async def replan(standing: RunSnapshot) -> Plan:
         tasks = campaign.workflow.tasks
         left = [i for i in range(len(tasks)) if i not in standing.ended]
         workflow = _what_is_left(tasks, left, standing.cut, standing.stretch)
@@ -81,7 +81,7 @@ def _expected(runtime: float | None, cut: float, stretch: float) -> float | None
     return max(runtime * stretch, _LONGER * cut)
 
 
-def _goal_left(standing: Standing) -> Goal:
+def _goal_left(standing: RunSnapshot) -> Goal:
     goal = standing.goal
     deadline, budget = goal.deadline, goal.budget
     return replace(

@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bursar.api.loops import outside_loops
+from bursar.api.loops import run_outside_loop
 from bursar.api.planning import plan as make_plan
-from bursar.api.prospect import choose_strategy
 from bursar.api.running import RUNS
 from bursar.api.simulator import Simulator
+from bursar.api.strategy_forecast import choose_strategy
 from bursar.broker.strategies import POLICIES, Named, Policy
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
@@ -26,9 +26,9 @@ from bursar.model.outcome import Outcome, Status
 from bursar.model.pricing import Calendar
 from bursar.model.site import SiteFacts
 from bursar.runs.folder import RunFolder
-from bursar.runs.reading import RunRecord, read_run, summarise
-from bursar.simulation.grid import Grid
-from bursar.simulation.world import Chance, Overhead
+from bursar.runs.run_record import RunRecord, read_run, summarise
+from bursar.simulation.execution_model import ExecutionUncertainty, PilotOverhead
+from bursar.simulation.simulated_grid import SimulatedGrid
 
 AS_IT_WAS = "as it was"
 """Name of the row with the figures of the run itself."""
@@ -38,7 +38,7 @@ SIMULATED = "as it was, simulated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class PolicyReplay:
     """
     What a policy came to.
 
@@ -62,7 +62,7 @@ class Replayed:
     deadline_met: bool | None
 
 
-class Replay:
+class RunReplay:
     """
     A run under several policies.
 
@@ -78,7 +78,7 @@ class Replay:
 
     exit_status = 0
 
-    def __init__(self, run: str, currency: str, rows: Sequence[Replayed]) -> None:
+    def __init__(self, run: str, currency: str, rows: Sequence[PolicyReplay]) -> None:
         self.run = run
         self.currency = currency
         self.rows = tuple(rows)
@@ -89,7 +89,7 @@ class Replay:
         was, again, *_ = self.rows
         return _difference(again.cost, was.cost)
 
-    def saved(self, row: Replayed) -> tuple[float | None, float | None]:
+    def saved(self, row: PolicyReplay) -> tuple[float | None, float | None]:
         """Seconds and currency units that a row saves against the run simulated."""
         base = self.rows[1]
         return _difference(base.makespan, row.makespan), _difference(base.cost, row.cost)
@@ -125,7 +125,7 @@ class Replay:
             "lesson": self.lesson,
         }
 
-    def _row_to_dict(self, row: Replayed) -> dict[str, Any]:
+    def _row_to_dict(self, row: PolicyReplay) -> dict[str, Any]:
         seconds, amount = (None, None) if row is self.rows[0] else self.saved(row)
         return {
             "policy": row.policy,
@@ -140,14 +140,14 @@ class Replay:
 
     def print(self) -> None:
         """As a table."""
-        from bursar.report.reasons import print_replay
+        from bursar.report.decision_tables import print_replay
 
         print_replay(self.to_dict())
 
 
 def replay(
     name: str | Path, policies: Sequence[Policy] = POLICIES, *, runs: str | Path = RUNS
-) -> Replay:
+) -> RunReplay:
     """
     Simulates a run again, by its own policy and under others.
 
@@ -180,7 +180,7 @@ def replay(
     rows = [_row(AS_IT_WAS, told)]
 
     def work_through() -> None:
-        again = _Again(record, work)
+        again = _ReplaySimulator(record, work)
         own, summary = again.as_it_was()
         rows.append(_row(SIMULATED, summary))
         for policy in policies:
@@ -188,11 +188,11 @@ def replay(
             if simulated is not None:
                 rows.append(_row(policy, simulated))
 
-    outside_loops(work_through)
-    return Replay(record.folder.name, told["currency"], rows)
+    run_outside_loop(work_through)
+    return RunReplay(record.folder.name, told["currency"], rows)
 
 
-class _Again:
+class _ReplaySimulator:
     """
     Simulates a run with what was measured of it.
 
@@ -208,7 +208,7 @@ class _Again:
         self._work = work
         self._overheads = _overheads(record)
         sites = record.info.sites
-        self._grid = Grid(tuple(sites))
+        self._grid = SimulatedGrid(tuple(sites))
         # Numbers as large as a date cost digits: only where prices follow the date.
         self._epoch = record.lives[0][0] if any(_follows_date(site) for site in sites) else 0.0
 
@@ -241,7 +241,7 @@ class _Again:
         return Simulator(
             campaign or self._campaign,
             self._grid,
-            Chance(),
+            ExecutionUncertainty(),
             strategy=strategy,
             out_of_reach=info.out_of_reach,
             brokering=info.brokering,
@@ -264,16 +264,16 @@ def _by_lease(record: RunRecord) -> dict[str, list[Outcome]]:
     return {lease: sorted(of, key=lambda o: o.start) for lease, of in found.items()}
 
 
-def _overheads(record: RunRecord) -> dict[str, list[Overhead]]:
+def _overheads(record: RunRecord) -> dict[str, list[PilotOverhead]]:
     """What the pilots at each site were paid for besides their tasks, in order; else all pilots."""
     ran = _by_lease(record)
-    measured: dict[str, list[Overhead]] = defaultdict(list)
+    measured: dict[str, list[PilotOverhead]] = defaultdict(list)
     for lease in sorted(record.leases, key=lambda lease: lease.start):
         of = ran.get(lease.id)
         if of and lease.end is not None:
             starting = max(0.0, of[0].start - lease.start)
             stopping = max(0.0, lease.end - max(o.end for o in of))
-            measured[lease.site].append(Overhead(starting, stopping))
+            measured[lease.site].append(PilotOverhead(starting, stopping))
     everywhere = [one for of in measured.values() for one in of]
     return {
         site.name: found
@@ -321,8 +321,8 @@ def _work(record: RunRecord, seconds: Mapping[int, float]) -> dict[int, float]:
     return took
 
 
-def _row(policy: str, summary: dict[str, Any]) -> Replayed:
-    return Replayed(
+def _row(policy: str, summary: dict[str, Any]) -> PolicyReplay:
+    return PolicyReplay(
         policy=policy,
         succeeded=summary["succeeded"],
         tasks=summary["tasks"],

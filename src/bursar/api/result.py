@@ -7,7 +7,7 @@ from typing import Any
 from bursar.model.outcome import Outcome
 from bursar.report.bill import Bill
 from bursar.runs.folder import RunFolder
-from bursar.runs.reading import bill_of, read_run
+from bursar.runs.run_record import bill_of, read_run
 
 
 class RunResult:

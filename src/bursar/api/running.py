@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bursar.api.brokering import choose_brokering, suitable
-from bursar.api.copies import copies_now
-from bursar.api.loops import outside_loops
-from bursar.api.matched import Matched, look_for_matches
+from bursar.api.loops import run_outside_loop
+from bursar.api.match_proposal import MatchProposal, look_for_matches
 from bursar.api.planning import plan as make_plan
 from bursar.api.planning import resolve_campaign
 from bursar.api.proposal import Proposal
-from bursar.api.prospect import Prospect, choose_strategy, prospect, unplanned
+from bursar.api.replica_lookup import locate_replicas
 from bursar.api.result import RunResult
-from bursar.api.sites import Sites, resolve_sites
+from bursar.api.site_resolution import Sites, resolve_sites
+from bursar.api.strategy_forecast import StrategyForecast, choose_strategy, dynamic_plan, prospect
 from bursar.broker.strategies import Named, OutOfReach
-from bursar.broker.trading import Trading
+from bursar.broker.trading import CampaignTrader
 from bursar.formats.units import parse_amount
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
@@ -27,10 +27,10 @@ from bursar.model.money import from_micros
 from bursar.model.payer import Payer
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
+from bursar.runs.data_mover import check_storages
 from bursar.runs.folder import RunFolder
-from bursar.runs.haulage import check_storages
 from bursar.runs.payments import allowance_of
-from bursar.runs.planned import read_plan, write_plan
+from bursar.runs.plan_file import read_plan, write_plan
 from bursar.sites.owners import known_owners
 
 RUNS = Path("runs")
@@ -50,7 +50,7 @@ class GoalOutOfReach(Infeasible):
         With the counter-offers.
     """
 
-    def __init__(self, proposal: Proposal | Prospect | Matched) -> None:
+    def __init__(self, proposal: Proposal | StrategyForecast | MatchProposal) -> None:
         super().__init__(proposal.reason)
         self.proposal = proposal
 
@@ -162,20 +162,20 @@ def run(
             allowed = replace(campaign, goal=replace(campaign.goal, budget=allowed.goal.budget))
         elif strategy is not None:
             raise InputError("a strategy leases processors as it goes", where="processors")
-    proposal: Proposal | Prospect | Matched
+    proposal: Proposal | StrategyForecast | MatchProposal
     if brokering is not None:
         if any(task.data or task.registers for task in campaign.workflow.tasks):
             check_storages(facts)
-        proposal = look_for_matches(allowed, facts, brokering, copies_now(brokering, allowed))
-        chosen = unplanned(facts, f"broker, {brokering.choice}")
+        proposal = look_for_matches(allowed, facts, brokering, locate_replicas(brokering, allowed))
+        chosen = dynamic_plan(facts, f"broker, {brokering.choice}")
         if not proposal.feasible and not anyway:
             raise GoalOutOfReach(proposal)
     elif strategy is not None:
         customer = None if payer is None else payer.account
         with known_owners(customer) as owners:
-            trading = Trading(facts, epoch=time.time(), owners=owners)
+            trading = CampaignTrader(facts, epoch=time.time(), owners=owners)
             proposal = prospect(allowed, facts, strategy, trading)
-        chosen = unplanned(facts, strategy, proposal.makespan, proposal.cost)
+        chosen = dynamic_plan(facts, strategy, proposal.makespan, proposal.cost)
         if not proposal.feasible and not anyway:
             raise GoalOutOfReach(proposal)
         if progress:
@@ -191,7 +191,7 @@ def run(
             raise GoalOutOfReach(planned)
         proposal, chosen = planned, planned.chosen or planned.nearest()
         if provisioning == "dynamic":
-            chosen = unplanned(facts, "dynamic", chosen.makespan, chosen.cost)
+            chosen = dynamic_plan(facts, "dynamic", chosen.makespan, chosen.cost)
     created = RunFolder.create(
         Path(runs),
         allowed,
@@ -264,11 +264,13 @@ def resume(
 
 def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) -> RunResult:
     from bursar.api.replanning import replanner
-    from bursar.runs.running import carry_out
+    from bursar.runs.campaign_run import execute_campaign
 
     facts = tuple(folder.read_info().sites)
     replan = replanner(campaign, lambda: facts)
-    summary = outside_loops(lambda: carry_out(folder, campaign, plan, replan=replan, **how))
+    summary = run_outside_loop(
+        lambda: execute_campaign(folder, campaign, plan, replan=replan, **how)
+    )
     return RunResult(folder, summary, summary["exit_status"])
 
 

@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from bursar.api.brokering import asked_of_broker, choose_brokering, suitable
-from bursar.api.copies import copies_now
-from bursar.api.loops import outside_loops
-from bursar.api.matched import look_for_matches
+from bursar.api.loops import run_outside_loop
+from bursar.api.match_proposal import look_for_matches
 from bursar.api.planning import plan as make_plan
 from bursar.api.planning import resolve_campaign
-from bursar.api.prospect import choose_strategy, prospect
+from bursar.api.replica_lookup import locate_replicas
 from bursar.api.running import RUNS, GoalOutOfReach
 from bursar.api.simulator import Simulator
-from bursar.api.sites import Sites, resolve_sites
-from bursar.broker.provisioning import Provisioning
+from bursar.api.site_resolution import Sites, resolve_sites
+from bursar.api.strategy_forecast import choose_strategy, prospect
+from bursar.broker.provisioning_mode import ProvisioningMode
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
 from bursar.model.plan import Plan
-from bursar.model.site import Background, SiteFacts
+from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.planning.policy import Method, Scheduler
-from bursar.simulation.grid import Grid
-from bursar.simulation.world import Chance, World
+from bursar.simulation.execution_model import ExecutionModel, ExecutionUncertainty
+from bursar.simulation.simulated_grid import SimulatedGrid
 
 
 class Simulation:
@@ -75,7 +75,7 @@ def simulate(
     campaign: Campaign | str | Path,
     sites: Sites = None,
     *,
-    provisioning: Provisioning = "planned",
+    provisioning: ProvisioningMode = "planned",
     strategy: Named | None = None,
     out_of_reach: OutOfReach = "fit",
     broker: Brokering | None = None,
@@ -83,7 +83,7 @@ def simulate(
     processors: int | None = None,
     method: Method = "auto",
     scheduler: Scheduler = "heft",
-    chance: Chance | None = None,
+    chance: ExecutionUncertainty | None = None,
     anyway: bool = False,
     name: str | None = None,
     runs: str | Path = RUNS,
@@ -151,9 +151,9 @@ def simulate(
             campaign, facts, broker, catalogue=catalogue, strategy=strategy, processors=processors
         )
     facts = tuple(_as_simulated(site) for site in facts)
-    grid = Grid(suitable(campaign, facts) if brokering is None else facts)
-    chance = chance or Chance()
-    World(campaign.workflow, grid.sites, chance)  # says what is wrong before any search
+    grid = SimulatedGrid(suitable(campaign, facts) if brokering is None else facts)
+    chance = chance or ExecutionUncertainty()
+    ExecutionModel(campaign.workflow, grid.sites, chance)  # says what is wrong before any search
     if brokering is None and (
         strategy is not None or (provisioning == "planned" and processors is None)
     ):
@@ -176,7 +176,7 @@ def simulate(
         strategy=strategy,
         out_of_reach=out_of_reach,
         brokering=brokering,
-        copies=copies_now(brokering, campaign),
+        copies=locate_replicas(brokering, campaign),
         dynamic=provisioning == "dynamic",
         work=work,
         progress=progress,
@@ -212,7 +212,7 @@ def simulate(
                 plan = _best(campaign.goal, plan, simulator)
         return simulator.carry_out(plan, proposal, name=name, runs=Path(runs), argv=argv)
 
-    return Simulation(outside_loops(carry_out))
+    return Simulation(run_outside_loop(carry_out))
 
 
 def _with_hidden_runtimes(campaign: Campaign) -> tuple[Campaign, dict[int, float]]:
@@ -227,7 +227,7 @@ def _as_simulated(site: SiteFacts) -> SiteFacts:
     """A real cluster as if it were idle, under a scheduler like its own."""
     if site.batch is None:
         return site
-    return replace(site, kind="simulated", batch=None, background=Background(policy="easy"))
+    return replace(site, kind="simulated", batch=None, background=BackgroundLoad(policy="easy"))
 
 
 def _queued(simulator: Simulator) -> Plan:
@@ -251,7 +251,7 @@ def _best(goal: Goal, plan: Plan, simulator: Simulator) -> Plan | None:
     cheapest = min((c for _, _, c in candidates if c), default=1.0)
 
     def value(candidate: tuple[Plan | None, float | None, float | None]) -> tuple[float, ...]:
-        """By the rules of :mod:`bursar.planning.choice`; what is unknown is worst."""
+        """By the rules of :mod:`bursar.planning.plan_choice`; what is unknown is worst."""
         _, makespan, cost = candidate
         time = math.inf if makespan is None else makespan
         money = math.inf if cost is None else cost

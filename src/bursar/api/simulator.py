@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bursar.api.prospect import unplanned
 from bursar.api.replanning import replanner
-from bursar.broker.economy import Economy
-from bursar.broker.justintime import JustInTime
-from bursar.broker.pilots import pilots_of
+from bursar.api.strategy_forecast import dynamic_plan
+from bursar.broker.dynamic_scheduler import DynamicScheduler
+from bursar.broker.economy import EconomyScheduler
+from bursar.broker.just_in_time import JustInTimeScheduler
+from bursar.broker.pilot_plan import plan_pilots
 from bursar.broker.strategies import Named, OutOfReach
-from bursar.broker.supply import Supply
-from bursar.dispatch.journal import Record
+from bursar.dispatch.journal import AttemptRecord
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
@@ -29,20 +29,20 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.planning.policy import Method, Scheduler
-from bursar.runs.brokerage import Brokerage
+from bursar.runs.brokerage import RunBroker
+from bursar.runs.campaign_run import RunEnvironment, execute_campaign
 from bursar.runs.execution import Delay, Replan
 from bursar.runs.folder import RunFolder
-from bursar.runs.planned import write_plan
-from bursar.runs.reading import read_run
-from bursar.runs.running import Surroundings, carry_out
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.grid import Arrivals, Grid
-from bursar.simulation.haulage import SimulatedHaulage
-from bursar.simulation.site import SimulatedSite
-from bursar.simulation.world import Chance, Overhead
+from bursar.runs.plan_file import write_plan
+from bursar.runs.run_record import read_run
+from bursar.simulation.data_staging import SimulatedDataStaging
+from bursar.simulation.execution_model import ExecutionUncertainty, PilotOverhead
+from bursar.simulation.simulated_grid import Arrivals, SimulatedGrid
+from bursar.simulation.simulated_site import SimulatedSite
+from bursar.simulation.virtual_loop import VirtualLoop
 
 if TYPE_CHECKING:
-    from bursar.provisioning.pool import Pool
+    from bursar.provisioning.pool import PilotPool
 
 
 class Simulator:
@@ -71,7 +71,7 @@ class Simulator:
     work
         Seconds at speed 1 that tasks really take; None: as estimated.
     overheads
-        See :class:`bursar.simulation.world.World`.
+        See :class:`bursar.simulation.execution_model.ExecutionModel`.
     epoch
         When the simulation begins, seconds since the epoch: owners' prices follow it.
     progress
@@ -81,8 +81,8 @@ class Simulator:
     def __init__(
         self,
         campaign: Campaign,
-        grid: Grid,
-        chance: Chance,
+        grid: SimulatedGrid,
+        chance: ExecutionUncertainty,
         *,
         method: Method = "auto",
         scheduler: Scheduler = "heft",
@@ -92,7 +92,7 @@ class Simulator:
         dynamic: bool = False,
         copies: Mapping[str, Sequence[Replica]] | None = None,
         work: Mapping[int, float] | None = None,
-        overheads: Mapping[str, Sequence[Overhead]] | None = None,
+        overheads: Mapping[str, Sequence[PilotOverhead]] | None = None,
         epoch: float = 0.0,
         progress: bool = False,
     ) -> None:
@@ -132,7 +132,7 @@ class Simulator:
             return None
         tasks = self.campaign.workflow.tasks
         plan = _plan_of(records, tasks, self.grid.sites)
-        return plan if self.grid.holds(pilots_of(plan, tasks)) else None
+        return plan if self.grid.holds(plan_pilots(plan, tasks)) else None
 
     def carry_out(
         self,
@@ -159,7 +159,7 @@ class Simulator:
     def _undisturbed(self) -> "Simulator":
         """The same without what one cannot know, and without a goal that would stop it."""
         campaign = replace(self.campaign, goal=Goal())
-        return Simulator(campaign, self.grid, Chance())
+        return Simulator(campaign, self.grid, ExecutionUncertainty())
 
     def _simulate(
         self,
@@ -169,7 +169,7 @@ class Simulator:
         name: str | None = None,
         runs: Path = Path(),
         argv: Sequence[str] = (),
-    ) -> tuple[dict[str, Any], list[Record]]:
+    ) -> tuple[dict[str, Any], list[AttemptRecord]]:
         campaign, grid = self.campaign, self.grid
         sites = grid.open(
             campaign.workflow,
@@ -181,7 +181,7 @@ class Simulator:
         brokerage = None
         if plan is None and self.brokering is not None:
             brokerage = self._brokerage(sites, self.brokering)
-        surroundings = Surroundings(
+        surroundings = RunEnvironment(
             sites=sites,
             loop=partial(VirtualLoop, self.epoch),
             just_in_time=None if self.dynamic else self._supply(sites, plan, brokerage),
@@ -195,7 +195,7 @@ class Simulator:
             refresh=_refresh(campaign, plan),
             amendable=False,
         )
-        carried = plan or unplanned(
+        carried = plan or dynamic_plan(
             grid.sites,
             self._kind_of(None),
             proposal.get("expected_finish_s"),
@@ -216,7 +216,7 @@ class Simulator:
             )
             with made as folder:
                 write_plan(folder, proposal, carried)
-            summary = carry_out(
+            summary = execute_campaign(
                 folder,
                 campaign,
                 carried,
@@ -240,13 +240,13 @@ class Simulator:
             summary["folder"] = None
         return summary, records
 
-    def _brokerage(self, sites: dict[str, SimulatedSite], settings: Brokering) -> Brokerage:
+    def _brokerage(self, sites: dict[str, SimulatedSite], settings: Brokering) -> RunBroker:
         tasks = self.campaign.workflow.tasks
         haulage = None
         if any(task.data or task.registers for task in tasks):
             facts = [site.facts for site in sites.values()]
-            haulage = SimulatedHaulage(tasks, facts, self.copies)
-        return Brokerage(
+            haulage = SimulatedDataStaging(tasks, facts, self.copies)
+        return RunBroker(
             self.campaign,
             sites,
             settings,
@@ -256,8 +256,8 @@ class Simulator:
         )
 
     def _supply(
-        self, sites: dict[str, SimulatedSite], plan: Plan | None, brokerage: Brokerage | None
-    ) -> Supply | None:
+        self, sites: dict[str, SimulatedSite], plan: Plan | None, brokerage: RunBroker | None
+    ) -> DynamicScheduler | None:
         """Job by job as the broker or a strategy says, or by best effort; None by a plan."""
         if plan is not None:
             return None
@@ -266,7 +266,7 @@ class Simulator:
         if self.strategy is None:
             return _just_in_time(self.campaign, sites)
         facts = [site.facts for site in sites.values()]
-        return Economy(
+        return EconomyScheduler(
             self.campaign.workflow.tasks,
             facts,
             self.campaign.goal,
@@ -300,13 +300,13 @@ class Simulator:
         )
 
 
-def _pool() -> "Pool":
-    from bursar.provisioning.pool import Pool
+def _pool() -> "PilotPool":
+    from bursar.provisioning.pool import PilotPool
 
-    return Pool()
+    return PilotPool()
 
 
-def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustInTime:
+def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustInTimeScheduler:
     """Each task goes where it is expected to end first."""
     tasks = campaign.workflow.tasks
     candidates = list(sites.values())
@@ -324,7 +324,7 @@ def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustIn
         best = wide[0] if len(wide) == 1 else min(wide, key=end)
         return best.facts, _seconds(tasks[task], best.facts)
 
-    return JustInTime(campaign.workflow, choose)
+    return JustInTimeScheduler(campaign.workflow, choose)
 
 
 def _seconds(task: Task, site: SiteFacts) -> float:
@@ -362,7 +362,9 @@ def _is_whole(summary: Mapping[str, Any]) -> bool:
     return bool(summary["succeeded"] == summary["tasks"])
 
 
-def _plan_of(records: Sequence[Record], tasks: Sequence[Task], sites: Sequence[SiteFacts]) -> Plan:
+def _plan_of(
+    records: Sequence[AttemptRecord], tasks: Sequence[Task], sites: Sequence[SiteFacts]
+) -> Plan:
     """What a run did, as a plan: of each site just what each task used, when it did."""
     by_name = {site.name: site for site in sites}
     bought: dict[str, int] = dict.fromkeys(by_name, 0)

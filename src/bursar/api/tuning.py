@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from bursar.api.sites import Sites, resolve_sites
-from bursar.broker.directory.hierarchy import Level
+from bursar.api.site_resolution import Sites, resolve_sites
+from bursar.broker.directory.hierarchy import IndexLevel
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.replica import Replica
-from bursar.model.site import Background, SiteFacts
+from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.topology import Topology
-from bursar.model.weights import Weights
-from bursar.simulation.datagrid.confidence import Interval
-from bursar.simulation.datagrid.grid import Grid, Policy, Services
-from bursar.simulation.datagrid.load import Kind, poisson
-from bursar.simulation.datagrid.tuning import Search, Tuned
-from bursar.simulation.datagrid.world import simulate
-from bursar.simulation.grid import Grid as Clusters
+from bursar.model.weights import RankWeights
+from bursar.simulation.datagrid.confidence_interval import ConfidenceInterval
+from bursar.simulation.datagrid.grid_simulation import simulate
+from bursar.simulation.datagrid.grid_workload import GridJobClass, poisson
+from bursar.simulation.datagrid.scenario import BrokerPolicy, DataGrid, GridServices
+from bursar.simulation.datagrid.tuning import TunedWeights, WeightSearch
+from bursar.simulation.simulated_grid import SimulatedGrid as Clusters
 
 OnProgress = Callable[[int, int], None]
 """Told how many simulations there were, and how many there will be at most."""
@@ -36,7 +36,7 @@ EVERY = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class RankTuning:
     """
     What a search for weights came to.
 
@@ -54,14 +54,14 @@ class Tuning:
         Names.
     """
 
-    found: Tuned
+    found: TunedWeights
     choice: str
     gap: float
     jobs: int
     sites: tuple[str, ...]
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> RankWeights:
         """The best found."""
         return self.found.best
 
@@ -134,7 +134,7 @@ def tune_rank(
     jobs: int = JOBS,
     seed: int = 0,
     on_progress: OnProgress | None = None,
-) -> Tuning:
+) -> RankTuning:
     """
     Alpha and beta under which jobs live shortest on these sites (Cavalieri et al., section 2.2).
 
@@ -178,15 +178,15 @@ def tune_rank(
     names = {site.name for site in facts}
     here = tuple(replica for replica in replicas if replica.site in names)
     kinds, copies = _usual(facts) if campaign is None else (_kinds(campaign, here), here)
-    grid = Grid(sites=facts, replicas=copies, topology=topology)
+    grid = DataGrid(sites=facts, replicas=copies, topology=topology)
     queues = Clusters([site for site in facts if _has_queue(site)])
-    services = Services(levels=(Level(every=every),))
+    services = GridServices(levels=(IndexLevel(every=every),))
 
-    def measure(weights: Weights, replication: int) -> float:
+    def measure(weights: RankWeights, replication: int) -> float:
         outcome = simulate(
             grid,
             poisson(np.random.default_rng([seed, replication]), kinds, gap=load, jobs=jobs),
-            policy=Policy(choice=choice, weights=weights),
+            policy=BrokerPolicy(choice=choice, weights=weights),
             services=services,
             clusters=queues.clusters(),
             seed=replication,
@@ -197,8 +197,8 @@ def tune_rank(
         return outcome.mean_lifetime(WARM_UP)
 
     tell = on_progress or (lambda done, total: None)
-    found = Search(measure, tell).run(Weights())
-    return Tuning(
+    found = WeightSearch(measure, tell).run(RankWeights())
+    return RankTuning(
         found=found,
         choice=choice,
         gap=load,
@@ -208,13 +208,13 @@ def tune_rank(
 
 
 def _has_queue(site: SiteFacts) -> bool:
-    background = site.background or Background(policy="fcfs")
+    background = site.background or BackgroundLoad(policy="fcfs")
     return background.trace is not None or background.policy != "fcfs"
 
 
-def _usual(sites: Sequence[SiteFacts]) -> tuple[tuple[Kind, ...], tuple[Replica, ...]]:
+def _usual(sites: Sequence[SiteFacts]) -> tuple[tuple[GridJobClass, ...], tuple[Replica, ...]]:
     names = [f"file-{i}" for i in range(FILES)]
-    kinds = tuple(Kind(name=name, runtime=RUNTIME, data=(name,)) for name in names)
+    kinds = tuple(GridJobClass(name=name, runtime=RUNTIME, data=(name,)) for name in names)
     holders = [sites[i % len(sites)].name for i in range(FILES)]
     copies = tuple(
         Replica(name=name, site=site, url=f"/{site}/{name}", size=SIZE)
@@ -223,7 +223,7 @@ def _usual(sites: Sequence[SiteFacts]) -> tuple[tuple[Kind, ...], tuple[Replica,
     return kinds, copies
 
 
-def _kinds(campaign: Campaign, replicas: Sequence[Replica]) -> tuple[Kind, ...]:
+def _kinds(campaign: Campaign, replicas: Sequence[Replica]) -> tuple[GridJobClass, ...]:
     known = {replica.name for replica in replicas}
     kinds = []
     for task in campaign.workflow.tasks:
@@ -240,7 +240,7 @@ def _kinds(campaign: Campaign, replicas: Sequence[Replica]) -> tuple[Kind, ...]:
                     where=f"tasks.{task.id}.data",
                 )
         kinds.append(
-            Kind(
+            GridJobClass(
                 name=task.id,
                 runtime=task.runtime,
                 processors=task.processors,
@@ -254,5 +254,5 @@ def _kinds(campaign: Campaign, replicas: Sequence[Replica]) -> tuple[Kind, ...]:
     return tuple(kinds)
 
 
-def _ends(of: Interval) -> dict[str, float]:
+def _ends(of: ConfidenceInterval) -> dict[str, float]:
     return {"mean": of.mean, "low": of.low, "high": of.high}

@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bursar.broker.adviser import (
-    Advice,
-    Part,
-    Position,
-    Situation,
-    ToBook,
-    may_book,
-    parts_of,
+    BookingRequest,
+    PriceInterval,
+    ScheduleAdvice,
+    SchedulingSnapshot,
+    SiteSnapshot,
+    bookable_processors,
+    price_intervals,
 )
-from bursar.broker.filling import Filled, Filling
 from bursar.broker.first_jobs import first_jobs
+from bursar.broker.packing import JobPacking, PackingResult
 from bursar.model.goal import Goal
 
 POINTS = 12
@@ -36,12 +36,12 @@ DIFFERENT = 0.1
 worth a job."""
 
 
-_Way = tuple[Sequence[Part], Filling, Filled]
+_Way = tuple[Sequence[PriceInterval], JobPacking, PackingResult]
 """What can be bought, and which jobs go where of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probing:
+class ProbingLimits:
     """
     Jobs that may be sent to learn from them where the plan would not send them.
 
@@ -56,17 +56,17 @@ class Probing:
     tasks: float = 0.05
     budget: float = 0.02
 
-    def allowed(self, situation: Situation) -> float:
+    def allowed(self, situation: SchedulingSnapshot) -> float:
         """Jobs that may still be sent so."""
         share = self.tasks if math.isinf(situation.budget) else min(self.tasks, self.budget)
         return max(1.0, math.floor(share * situation.jobs)) - situation.probes
 
 
-class AdaptiveAdviser:
+class AdaptiveScheduleAdviser:
     """
     Sends jobs where the best way to the goal has them.
 
-    Which way is best follows from the goal as for plans (:mod:`bursar.planning.choice`): by
+    Which way is best follows from the goal as for plans (:mod:`bursar.planning.plan_choice`): by
     its trade-off between cost and time; without one, a deadline asks for the cheapest way,
     and anything else for the fastest.
 
@@ -80,13 +80,13 @@ class AdaptiveAdviser:
 
     by_size = True
 
-    def __init__(self, goal: Goal, probing: Probing | None = None) -> None:
+    def __init__(self, goal: Goal, probing: ProbingLimits | None = None) -> None:
         self._weight = goal.trade_off
         if self._weight is None:
             self._weight = 0.0 if goal.deadline is None else 1.0
-        self._probing = probing or Probing()
+        self._probing = probing or ProbingLimits()
 
-    def advise(self, situation: Situation) -> Advice:
+    def advise(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
         """What the best way to the goal gives each site, as far as anything is known."""
         if not situation.estimates.is_known:
             return self._first(situation)
@@ -103,7 +103,7 @@ class AdaptiveAdviser:
         given = [[0] * len(situation.sizes.size) for _ in situation.sites]
         begins = [math.inf] * len(situation.sites)
         booked = [0] * len(situation.sites)
-        bookings: list[ToBook] = []
+        bookings: list[BookingRequest] = []
         wake = math.inf
         for part, column in zip(parts, filled.given.T, strict=True):
             if part.lead > 0:
@@ -118,7 +118,7 @@ class AdaptiveAdviser:
                         before + more
                         for before, more in zip(given[part.site], column.tolist(), strict=True)
                     ]
-        advice = Advice(
+        advice = ScheduleAdvice(
             given=given,
             now=[begin <= 0 for begin in begins],
             wake=min([wake, *(b for b in begins if 0 < b < math.inf)]),
@@ -138,20 +138,22 @@ class AdaptiveAdviser:
             self._explore(situation, advice, situation.time_left - time, left)
         return advice
 
-    def _found(self, situation: Situation, time: float, money: float) -> _Way | None:
+    def _found(self, situation: SchedulingSnapshot, time: float, money: float) -> _Way | None:
         """
         The way to do all jobs that the goal prefers, booked ahead as far as that is lower.
 
         How many processors buy at once what would end in the time that could be booked is
         searched: all that book leave the least cost, all that buy the most time.
         """
-        most = may_book(situation)
+        most = bookable_processors(situation)
         tried: dict[int, _Way | None] = {}
 
         def way(at_once: int) -> _Way | None:
             if at_once not in tried:
-                parts = parts_of(situation, overdue=situation.estimates.spread, at_once=at_once)
-                filling = Filling([part.bay for part in parts], situation.sizes)
+                parts = price_intervals(
+                    situation, overdue=situation.estimates.spread, at_once=at_once
+                )
+                filling = JobPacking([part.bay for part in parts], situation.sizes)
                 filled = self._best(filling, time, money)
                 tried[at_once] = None if filled is None else (parts, filling, filled)
             return tried[at_once]
@@ -168,12 +170,12 @@ class AdaptiveAdviser:
         found = [each for _, each in sorted(tried.items()) if each is not None]
         return min(found, key=self._badness(found), default=None)
 
-    def _most(self, situation: Situation, money: float) -> _Way:
+    def _most(self, situation: SchedulingSnapshot, money: float) -> _Way:
         """As many jobs as fit into the time and the money, where not all do."""
         ways: list[_Way] = []
-        for at_once in sorted({0, may_book(situation)}):
-            parts = parts_of(situation, overdue=situation.estimates.spread, at_once=at_once)
-            filling = Filling([part.bay for part in parts], situation.sizes)
+        for at_once in sorted({0, bookable_processors(situation)}):
+            parts = price_intervals(situation, overdue=situation.estimates.spread, at_once=at_once)
+            filling = JobPacking([part.bay for part in parts], situation.sizes)
             filled = filling.within(situation.time_left, money)
             ways.append((parts, filling, filled))
         return max(ways, key=lambda way: int(way[2].given.sum()))
@@ -193,7 +195,7 @@ class AdaptiveAdviser:
 
         return order
 
-    def _best(self, filling: Filling, time: float, money: float) -> Filled | None:
+    def _best(self, filling: JobPacking, time: float, money: float) -> PackingResult | None:
         """The way to do all jobs that the goal prefers; None where there is none."""
         weight = self._weight
         assert weight is not None
@@ -223,7 +225,7 @@ class AdaptiveAdviser:
             ways.append((value, i, filled))
         return min(ways, key=lambda way: way[:2])[2]
 
-    def _margins(self, situation: Situation) -> tuple[float, float, float]:
+    def _margins(self, situation: SchedulingSnapshot) -> tuple[float, float, float]:
         """
         Seconds and currency units to keep free, by the spread that was observed.
 
@@ -259,7 +261,7 @@ class AdaptiveAdviser:
         money = overdue + away * math.sqrt(squares + waiting)
         return time + within, money, overdue + away * math.sqrt(squares)
 
-    def _first(self, situation: Situation) -> Advice:
+    def _first(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
         """First jobs, while nobody knows how long a job takes."""
         assert self._weight is not None
         jobs, wake = first_jobs(situation, self._best, self._weight)
@@ -269,16 +271,18 @@ class AdaptiveAdviser:
         }
         for site, sent, classes in zip(situation.sites, jobs, given, strict=True):
             if sent:
-                classes[_middle(situation)] = sent
+                classes[_typical_class(situation)] = sent
                 reasons[site.name] = "a first job, to learn how long they take"
-        return Advice(
+        return ScheduleAdvice(
             given=given,
             now=[True] * len(given),
             wake=max(wake, SOONEST),
             reasons=reasons,
         )
 
-    def _explore(self, situation: Situation, advice: Advice, time: float, money: float) -> None:
+    def _explore(
+        self, situation: SchedulingSnapshot, advice: ScheduleAdvice, time: float, money: float
+    ) -> None:
         """
         A job to a site nobody has tried, where sites turn out other than expected.
 
@@ -292,7 +296,7 @@ class AdaptiveAdviser:
             cost = situation.paid(site) * situation.mean * site.price + site.fixed
             if site.probed or any(advice.given[i]) or seconds > time or cost > money:
                 continue
-            advice.given[i][_middle(situation)] = 1
+            advice.given[i][_typical_class(situation)] = 1
             advice.now[i] = True
             advice.probes = {site.name: 1}
             advice.reasons[site.name] = "a job to learn from: sites are not as expected"
@@ -300,12 +304,12 @@ class AdaptiveAdviser:
 
     def _reason(
         self,
-        situation: Situation,
-        site: Position,
+        situation: SchedulingSnapshot,
+        site: SiteSnapshot,
         count: int,
         booked: int,
         begin: float,
-        filled: Filled,
+        filled: PackingResult,
     ) -> str:
         estimates, mean = situation.estimates, situation.mean
         seconds = estimates.takes(site.name) * mean
@@ -331,7 +335,9 @@ class AdaptiveAdviser:
         return {0.0: "fastest way", 1.0: "cheapest way"}.get(self._weight or 0.0, "best trade-off")
 
 
-def _due(situation: Situation, part: Part, column: Sequence[int]) -> tuple[list[ToBook], float]:
+def _due(
+    situation: SchedulingSnapshot, part: PriceInterval, column: Sequence[int]
+) -> tuple[list[BookingRequest], float]:
     """
     The jobs of a part that must be booked now, and when the next one must be.
 
@@ -346,13 +352,13 @@ def _due(situation: Situation, part: Part, column: Sequence[int]) -> tuple[list[
             begin = heapq.heappop(free)
             heapq.heappush(free, begin + part.bay.seconds * float(situation.sizes.size[size_class]))
             if begin <= part.lead + _CLOSE * max(1.0, part.lead):
-                due.append(ToBook(part.site, size_class, begin))
+                due.append(BookingRequest(part.site, size_class, begin))
             else:
                 wake = min(wake, begin - part.lead)
     return due, wake
 
 
-def _with_failures(situation: Situation) -> Situation:
+def _with_failures(situation: SchedulingSnapshot) -> SchedulingSnapshot:
     """Jobs take as much longer as their attempts fail."""
     share = situation.estimates.failures
     if not share:
@@ -362,7 +368,7 @@ def _with_failures(situation: Situation) -> Situation:
     return replace(situation, sizes=replace(sizes, size=sizes.size * more))
 
 
-def _middle(situation: Situation) -> int:
+def _typical_class(situation: SchedulingSnapshot) -> int:
     """The class of a typical job among those there are."""
     there: Sequence[int] = [k for k, n in enumerate(situation.sizes.count) if n]
     return there[len(there) // 2]

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
-from bursar.broker.estimates import Estimates
-from bursar.broker.filling import Bay, Sizes
-from bursar.broker.strategies import Resource, Strategy, jobs_for
+from bursar.broker.estimates import RuntimeEstimates
+from bursar.broker.packing import JobSizeClasses, ResourcePool
+from bursar.broker.strategies import Strategy, StrategyResource, allocate_jobs
 from bursar.broker.trading import Ahead, Period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class SiteSnapshot:
     """
     A site at a moment.
 
@@ -64,7 +64,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class SchedulingSnapshot:
     """
     What a decision is made on.
 
@@ -86,16 +86,16 @@ class Situation:
         Jobs sent to learn from them, so far.
     """
 
-    sites: Sequence[Position]
-    sizes: Sizes
+    sites: Sequence[SiteSnapshot]
+    sizes: JobSizeClasses
     jobs: int
-    estimates: Estimates
+    estimates: RuntimeEstimates
     time_left: float
     money_left: float
     budget: float = math.inf
     probes: int = 0
 
-    def paid(self, site: Position) -> float:
+    def paid(self, site: SiteSnapshot) -> float:
         """
         Seconds that are paid for a job of size 1 at a site.
 
@@ -111,7 +111,9 @@ class Situation:
         """Size of a job that has not been sent."""
         return self.sizes.work / self.sizes.jobs if self.sizes.jobs else 1.0
 
-    def free_at(self, site: Position, seconds: float, overdue: float = 0.0) -> tuple[float, ...]:
+    def free_at(
+        self, site: SiteSnapshot, seconds: float, overdue: float = 0.0
+    ) -> tuple[float, ...]:
         """
         When each processor of a site is free, seconds from now.
 
@@ -131,7 +133,7 @@ class Situation:
 
 
 @dataclass(slots=True, kw_only=True)
-class Advice:
+class ScheduleAdvice:
     """
     Parameters
     ----------
@@ -162,11 +164,11 @@ class Advice:
     ends: float | None = None
     cost: float | None = None
     probes: dict[str, int] = field(default_factory=dict)
-    bookings: list["ToBook"] = field(default_factory=list)
+    bookings: list["BookingRequest"] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class ToBook:
+class BookingRequest:
     """
     A job that is to be booked.
 
@@ -185,17 +187,17 @@ class ToBook:
     begin: float
 
 
-class Adviser(Protocol):
+class ScheduleAdviser(Protocol):
     """Says where jobs go."""
 
     by_size: bool
     """Whether it tells jobs of different sizes apart."""
 
-    def advise(self, situation: Situation) -> Advice:
+    def advise(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
         """What each site gets of the jobs that have not been sent, as things stand."""
 
 
-class StatedAdviser:
+class NimrodAdviser:
     """
     The rules of the papers, which know a site by the jobs that have ended there: what they
     took until they were completed, and what they cost by the time they ran.
@@ -213,7 +215,7 @@ class StatedAdviser:
     def __init__(self, strategy: Strategy) -> None:
         self._strategy: Strategy = strategy
 
-    def advise(self, situation: Situation) -> Advice:
+    def advise(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
         """By what has been measured; a site that nothing is known of gets one job."""
         estimates, mean = situation.estimates, situation.mean
         given = [0] * len(situation.sites)
@@ -241,9 +243,11 @@ class StatedAdviser:
             site = situation.sites[i]
             given[i] = count
             reasons[site.name] = self._reason(situation, site, count)
-        return Advice(given=[[count] for count in given], now=[True] * len(given), reasons=reasons)
+        return ScheduleAdvice(
+            given=[[count] for count in given], now=[True] * len(given), reasons=reasons
+        )
 
-    def _shares(self, situation: Situation, known: Sequence[int], jobs: int) -> list[int]:
+    def _shares(self, situation: SchedulingSnapshot, known: Sequence[int], jobs: int) -> list[int]:
         if not known or not jobs:
             return [0] * len(known)
         resources = []
@@ -251,15 +255,17 @@ class StatedAdviser:
             site = situation.sites[i]
             seconds, runs = _measured(situation, site)
             resources.append(
-                Resource(
+                StrategyResource(
                     seconds=seconds * situation.mean,
                     cost=runs * situation.mean * site.price + site.fixed,
                     free_at=situation.free_at(site, seconds),
                 )
             )
-        return jobs_for(self._strategy, resources, jobs, situation.time_left, situation.money_left)
+        return allocate_jobs(
+            self._strategy, resources, jobs, situation.time_left, situation.money_left
+        )
 
-    def _reason(self, situation: Situation, site: Position, count: int) -> str:
+    def _reason(self, situation: SchedulingSnapshot, site: SiteSnapshot, count: int) -> str:
         seconds, runs = (value * situation.mean for value in _measured(situation, site))
         cost = runs * site.price + site.fixed
         if count:
@@ -275,7 +281,7 @@ class StatedAdviser:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PriceInterval:
     """
     A site for as long as one of its prices holds.
 
@@ -294,11 +300,13 @@ class Part:
 
     site: int
     begin: float
-    bay: Bay
+    bay: ResourcePool
     lead: float = 0.0
 
 
-def parts_of(situation: Situation, *, overdue: float = 0.0, at_once: int = 0) -> list[Part]:
+def price_intervals(
+    situation: SchedulingSnapshot, *, overdue: float = 0.0, at_once: int = 0
+) -> list[PriceInterval]:
     """
     The sites, price by price.
 
@@ -309,7 +317,7 @@ def parts_of(situation: Situation, *, overdue: float = 0.0, at_once: int = 0) ->
     Parameters
     ----------
     overdue
-        See :meth:`Situation.free_at`.
+        See :meth:`SchedulingSnapshot.free_at`.
     at_once
         Processors that do so, counted over all sites that can be booked, in their order.
 
@@ -330,28 +338,28 @@ def parts_of(situation: Situation, *, overdue: float = 0.0, at_once: int = 0) ->
             asked = offers
             if site.bookable and at_once > 0:
                 at_once -= 1
-                asked = _put_off(offers, start, longest)
+                asked = _defer_bookings(offers, start, longest)
             for offer in asked:
                 if offer[0] < min(situation.time_left, until):
                     found.setdefault((until, offer), []).append(start)
         for (until, (begin, end, price, lead)), starts in found.items():
-            bay = Bay(
+            bay = ResourcePool(
                 seconds=takes,
                 cost=paid * price,
                 fixed=site.fixed,
                 free_at=tuple(starts if begin <= 0 else (max(begin, at) for at in starts)),
                 until=min(end, until),
             )
-            parts.append(Part(i, begin, bay, lead))
+            parts.append(PriceInterval(i, begin, bay, lead))
     return parts
 
 
-def may_book(situation: Situation) -> int:
+def bookable_processors(situation: SchedulingSnapshot) -> int:
     """Processors of the sites at which jobs can be booked."""
     return sum(site.processors for site in situation.sites if site.bookable)
 
 
-def _offers(site: Position) -> list[Ahead]:
+def _offers(site: SiteSnapshot) -> list[Ahead]:
     """The lowest price for every start from now on, and how far ahead it must be booked."""
     if not site.bookable:
         return [(begin, end, price, 0.0) for begin, end, price in site.prices]
@@ -368,7 +376,7 @@ def _offers(site: Position) -> list[Ahead]:
     return offers
 
 
-def _put_off(offers: Sequence[Ahead], free: float, longest: float) -> list[Ahead]:
+def _defer_bookings(offers: Sequence[Ahead], free: float, longest: float) -> list[Ahead]:
     """Offers to a processor whose bookings begin when what is bought at once has ended."""
     first = next((begin for begin, _, _, lead in offers if lead > 0), 0.0)
     if first <= free or longest <= 0:
@@ -404,7 +412,7 @@ def _gaps(
     return sorted([*gaps, *((at, math.inf) for at in left)])
 
 
-def _measured(situation: Situation, site: Position) -> tuple[float, float]:
+def _measured(situation: SchedulingSnapshot, site: SiteSnapshot) -> tuple[float, float]:
     """Seconds until a job of size 1 is completed there, and that it runs of these: means."""
     seconds = situation.estimates.mean(site.name)
     runs = situation.estimates.mean_run(site.name)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bursar.broker.filling import Sizes
+from bursar.broker.packing import JobSizeClasses
 
 
 class Backlog:
@@ -24,7 +24,7 @@ class Backlog:
     def __init__(self, sizes: Sequence[float], *, by_size: bool) -> None:
         self._sizes = sizes
         self._by_size = by_size
-        classes = Sizes.of(sizes)
+        classes = JobSizeClasses.of(sizes)
         self._size, self._within = classes.size, classes.within
         self._class = np.zeros(len(sizes), dtype=np.int64)
         order = np.argsort(-np.asarray(sizes, dtype=np.float64), kind="stable")
@@ -61,6 +61,6 @@ class Backlog:
         return float(np.mean(self._sizes)) if len(self._sizes) else 1.0
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> JobSizeClasses:
         """As the optimisation has them; classes without a job included."""
-        return Sizes(self._size, self._count.copy(), self._within)
+        return JobSizeClasses(self._size, self._count.copy(), self._within)

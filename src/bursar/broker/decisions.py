@@ -6,7 +6,7 @@ DECISION = "decision"
 """Kind of their events."""
 
 
-class Weighed(msgspec.Struct, frozen=True, array_like=True):
+class SiteDecision(msgspec.Struct, frozen=True, array_like=True):
     """
     What a decision made of a site.
 
@@ -32,7 +32,7 @@ class Weighed(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlacementDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     Which jobs were sent where, and why.
 
@@ -57,5 +57,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     left: int
     time_left: float | None = None
     money_left: float | None = None
-    sites: list[Weighed] = []
+    sites: list[SiteDecision] = []
     sent: list[tuple[int, str, str]] = []

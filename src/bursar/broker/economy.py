@@ -7,24 +7,24 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from bursar.broker.adaptive import AdaptiveAdviser
+from bursar.broker.adaptive import AdaptiveScheduleAdviser
 from bursar.broker.adviser import (
-    Advice,
-    Adviser,
-    Position,
-    Situation,
-    StatedAdviser,
+    NimrodAdviser,
+    ScheduleAdvice,
+    ScheduleAdviser,
+    SchedulingSnapshot,
+    SiteSnapshot,
 )
 from bursar.broker.backlog import Backlog
 from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
-from bursar.broker.decisions import DECISION, Decision, Weighed
-from bursar.broker.estimates import Estimates, sizes_of
+from bursar.broker.decisions import DECISION, PlacementDecision, SiteDecision
+from bursar.broker.dynamic_scheduler import Ended, News, ResumeState
+from bursar.broker.estimates import RuntimeEstimates, sizes_of
 from bursar.broker.explorer import GridExplorer
-from bursar.broker.outlook import Outlook, look_ahead
-from bursar.broker.pilots import Pilot
+from bursar.broker.feasibility import GoalFeasibility, assess_feasibility
+from bursar.broker.pilot_plan import Pilot
 from bursar.broker.strategies import Named, OutOfReach
-from bursar.broker.supply import Ended, News, Past
-from bursar.broker.trading import Ahead, Trading
+from bursar.broker.trading import Ahead, CampaignTrader
 from bursar.market.agreement import Agreement
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
@@ -50,7 +50,7 @@ MOST_AHEAD = 64
 
 
 @dataclass(slots=True)
-class _Processor:
+class _BoughtProcessor:
     """A pilot that runs our jobs one after the other."""
 
     name: str
@@ -68,7 +68,7 @@ class _Processor:
         return now < self.begin
 
 
-class Economy:
+class EconomyScheduler:
     """
     Sends jobs to sites as an adviser says, as fast as their processors come free.
 
@@ -100,7 +100,7 @@ class Economy:
         goal: Goal,
         strategy: Named,
         *,
-        trading: Trading | None = None,
+        trading: CampaignTrader | None = None,
         out_of_reach: OutOfReach = "fit",
         retry: Retry | None = None,
     ) -> None:
@@ -108,7 +108,7 @@ class Economy:
         self._all = tuple(sites)
         self._goal = goal
         self._strategy: Named = strategy
-        self._trading = trading or Trading(sites)
+        self._trading = trading or CampaignTrader(sites)
         self._is_begun = self._trading.is_dated  # with the moment that prices count from
         self._rule: OutOfReach = out_of_reach
         self._retry = retry or Retry(backoff=0.0)
@@ -116,38 +116,38 @@ class Economy:
         self._later: list[tuple[float, int]] = []  # when jobs that failed are tried again
         self._adviser = _adviser(strategy, goal)
         self._sizes, known = sizes_of(task.runtime for task in tasks)
-        self._estimates = Estimates({s.name: s.speed for s in sites}, known)
+        self._estimates = RuntimeEstimates({s.name: s.speed for s in sites}, known)
         self._explorer = GridExplorer(sites, self._estimates)
         self._backlog = Backlog(self._sizes, by_size=self._adviser.by_size)
-        self._held: dict[str, _Processor] = {}
-        self._at: dict[str, dict[str, _Processor]] = {site.name: {} for site in sites}
+        self._held: dict[str, _BoughtProcessor] = {}
+        self._at: dict[str, dict[str, _BoughtProcessor]] = {site.name: {} for site in sites}
         self._where: dict[int, str] = {}
         self._probed: set[str] = set()
         self._asked: dict[int, float] = {}
         self._probing: set[int] = set()  # jobs that were sent to learn from them
         self._pilots = 0
         self._ended_since = 0
-        self._advice: Advice | None = None
+        self._advice: ScheduleAdvice | None = None
         self._wake = math.inf
         self._verdict = ""
         self._feasible: bool | None = None
         self._short = False
         self._news: list[News] = []
         self._advised: list[str] = []
-        self._weighed: list[Weighed] = []
+        self._weighed: list[SiteDecision] = []
         self._used: list[tuple[str, bool, float]] = []
         self._told_at = math.inf
         self._limits = (math.inf, math.inf)
 
     # What the run asks.
 
-    def begin(self, past: Past) -> list[Pilot]:
-        """See :class:`bursar.broker.supply.Supply`."""
+    def begin(self, past: ResumeState) -> list[Pilot]:
+        """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
         self._take_up(past)
         kept = [self._pilot(held, held.tasks, held.begin) for held in self._held.values()]
         return [*kept, *self._decide()]
 
-    def outlook(self, past: Past) -> Outlook | None:
+    def outlook(self, past: ResumeState) -> GoalFeasibility | None:
         """Takes up a run, without sending anything: what can be had of it."""
         self._take_up(past)
         now = past.clock()
@@ -158,9 +158,9 @@ class Economy:
             default=0.0,
         )
         situation = replace(situation, money_left=situation.money_left - reserve)
-        return look_ahead(situation, now, past.spent())
+        return assess_feasibility(situation, now, past.spent())
 
-    def _take_up(self, past: Past) -> None:
+    def _take_up(self, past: ResumeState) -> None:
         self._clock, self._spent = past.clock, past.spent
         self._pilots = past.pilots
         if not self._is_begun:
@@ -176,7 +176,7 @@ class Economy:
             if task not in past.ended and task not in self._where:
                 self._backlog.add(task)
 
-    def _keep_booking(self, booking: Booking, past: Past) -> None:
+    def _keep_booking(self, booking: Booking, past: ResumeState) -> None:
         """Takes up what an earlier life has booked, if it is wanted and its site is there."""
         task, agreement = booking.task, booking.agreement
         site = self._explorer.site(agreement.owner)
@@ -187,7 +187,7 @@ class Economy:
         self._add_booked(booking.lease, agreement, task, begin)
 
     @property
-    def estimates(self) -> Estimates:
+    def estimates(self) -> RuntimeEstimates:
         """What is known of how long jobs take."""
         return self._estimates
 
@@ -354,8 +354,8 @@ class Economy:
         self._advised = [site.name for site in situation.sites]
         self._note(situation, advice)
 
-    def _judge(self, situation: Situation, now: float) -> None:
-        outlook = look_ahead(situation, now, self._spent() + self._promised(now))
+    def _judge(self, situation: SchedulingSnapshot, now: float) -> None:
+        outlook = assess_feasibility(situation, now, self._spent() + self._promised(now))
         if outlook is None or outlook.feasible is self._feasible:
             return
         before, self._feasible = self._feasible, outlook.feasible
@@ -365,7 +365,7 @@ class Economy:
         if not outlook.feasible and self._rule == "refuse":
             self._verdict = f"out of reach: {outlook}"
 
-    def _situation(self, now: float) -> Situation:
+    def _situation(self, now: float) -> SchedulingSnapshot:
         running: dict[str, list[tuple[float, float]]] = {site.name: [] for site in self._all}
         for held in self._held.values():
             if held.tasks and not held.is_ahead(now):
@@ -373,9 +373,9 @@ class Economy:
                 running[held.site].append((size, now - held.since))
         mean = self._backlog.mean
         goal = self._goal
-        return Situation(
+        return SchedulingSnapshot(
             sites=[
-                Position(
+                SiteSnapshot(
                     name=site.name,
                     processors=site.processors,
                     prices=self._trading.ahead(site, now, self._expected(site.name, mean)),
@@ -411,7 +411,7 @@ class Economy:
             return ()
         return self._trading.bookable(site, now, self._expected(site.name, mean))
 
-    def _may_wait(self, situation: Situation, site: Position) -> bool:
+    def _may_wait(self, situation: SchedulingSnapshot, site: SiteSnapshot) -> bool:
         """Whether a job could be had at a price that a site will ask for later."""
         seconds = self._expected(site.name, situation.mean)
         return any(
@@ -468,7 +468,7 @@ class Economy:
 
     # Sending.
 
-    def _send(self, advice: Advice, now: float) -> list[Pilot]:
+    def _send(self, advice: ScheduleAdvice, now: float) -> list[Pilot]:
         batches: dict[str, list[int]] = {}
         money = self._money_left(now)
         for name, given, may_now in zip(self._advised, advice.given, advice.now, strict=True):
@@ -497,7 +497,7 @@ class Economy:
             self._keep(self._decision(now, [(t, n) for n, ts in batches.items() for t in ts]))
         return [self._pilot(self._held[name], tasks, now) for name, tasks in batches.items()]
 
-    def _book(self, advice: Advice, now: float, money: float) -> dict[str, list[int]]:
+    def _book(self, advice: ScheduleAdvice, now: float, money: float) -> dict[str, list[int]]:
         """Agrees on what is to be booked; tasks by lease, none where an owner has no room then."""
         made: dict[str, list[int]] = {}
         for wanted in advice.bookings:
@@ -524,7 +524,9 @@ class Economy:
 
     def _add_booked(self, name: str, agreement: Agreement, task: int, begin: float) -> None:
         until = begin + agreement.seconds
-        held = _Processor(name, agreement.owner, agreement.unit_price, begin, until, begin=begin)
+        held = _BoughtProcessor(
+            name, agreement.owner, agreement.unit_price, begin, until, begin=begin
+        )
         held.tasks.append(task)
         held.agreements[task] = agreement.id
         self._held[name] = self._at[held.site][name] = held
@@ -539,7 +541,7 @@ class Economy:
                 given[k] = 0
         return None
 
-    def _forget(self, name: str) -> _Processor | None:
+    def _forget(self, name: str) -> _BoughtProcessor | None:
         """A processor is ours no more."""
         held = self._held.pop(name, None)
         if held is not None:
@@ -565,7 +567,7 @@ class Economy:
 
     def _placed(
         self, task: int, site: SiteFacts, now: float, seconds: float, money: float
-    ) -> _Processor | None:
+    ) -> _BoughtProcessor | None:
         """Buys for a job, and gives it a processor at that price; None where there is none."""
         bought = self._trading.buy(site, seconds, now, money)
         if isinstance(bought, Refusal):
@@ -587,7 +589,7 @@ class Economy:
         self._where[task] = held.name
         return held
 
-    def _processor_at(self, site: SiteFacts, price: float, now: float) -> _Processor | None:
+    def _processor_at(self, site: SiteFacts, price: float, now: float) -> _BoughtProcessor | None:
         """One that has room: idle, new, or with the least before it."""
         there = [held for held in self._at[site.name].values() if not held.is_ahead(now)]
         usable = [held for held in there if held.again and held.price == price]
@@ -596,7 +598,7 @@ class Economy:
             return best
         if sum(bool(held.tasks) for held in there) < site.processors:
             self._pilots += 1
-            made = _Processor(f"lease-{self._pilots}", site.name, price, now, now)
+            made = _BoughtProcessor(f"lease-{self._pilots}", site.name, price, now, now)
             made.again = not site.is_shared
             self._held[made.name] = self._at[site.name][made.name] = made
             return made
@@ -608,7 +610,7 @@ class Economy:
         if not self._estimates.count(site):
             self._probed.discard(site)
 
-    def _pay(self, held: _Processor, outcome: Outcome) -> None:
+    def _pay(self, held: _BoughtProcessor, outcome: Outcome) -> None:
         """A job is no more on a processor; its owner is paid for what it used."""
         held.tasks.remove(outcome.task)
         agreement = held.agreements.pop(outcome.task, None)
@@ -616,7 +618,7 @@ class Economy:
             used = max(0.0, outcome.end - outcome.start)
             self._trading.over(held.site, agreement, used * held.price)
 
-    def _take_back(self, held: _Processor, task: int) -> None:
+    def _take_back(self, held: _BoughtProcessor, task: int) -> None:
         """A job that was not begun is to be sent again."""
         self._unlearned(task, held.site)
         self._where.pop(task, None)
@@ -652,7 +654,7 @@ class Economy:
             seconds = max(_SHORTEST, min(seconds, affordable))
         return seconds if limit is None else min(seconds, limit)
 
-    def _pilot(self, held: _Processor, tasks: Sequence[int], now: float) -> Pilot:
+    def _pilot(self, held: _BoughtProcessor, tasks: Sequence[int], now: float) -> Pilot:
         site = self._explorer.site(held.site)
         assert site is not None
         booked = not math.isinf(held.begin)
@@ -672,10 +674,10 @@ class Economy:
 
     # What is kept of it.
 
-    def _note(self, situation: Situation, advice: Advice) -> None:
+    def _note(self, situation: SchedulingSnapshot, advice: ScheduleAdvice) -> None:
         """Keeps why each site gets what it gets, where that has changed."""
         weighed = [
-            Weighed(
+            SiteDecision(
                 site.name,
                 site.price,
                 len(site.running),
@@ -691,10 +693,10 @@ class Economy:
             self._used, self._told_at = used, self._backlog.jobs
             self._weighed = weighed
 
-    def _decision(self, now: float, sent: Sequence[tuple[int, str]]) -> Decision:
+    def _decision(self, now: float, sent: Sequence[tuple[int, str]]) -> PlacementDecision:
         weighed, self._weighed = self._weighed, []
         time_left, money_left = self._limits
-        return Decision(
+        return PlacementDecision(
             at=now,
             strategy=self._strategy,
             left=self._backlog.jobs,
@@ -704,15 +706,15 @@ class Economy:
             sent=[(task, self._held[name].site, name) for task, name in sent],
         )
 
-    def _keep(self, decision: Decision) -> None:
+    def _keep(self, decision: PlacementDecision) -> None:
         self._news.append((DECISION, msgspec.json.encode(decision).decode()))
 
     def _say(self, text: str) -> None:
         self._news.append(("message", text))
 
 
-def _adviser(strategy: Named, goal: Goal) -> Adviser:
-    return AdaptiveAdviser(goal) if strategy == "adaptive" else StatedAdviser(strategy)
+def _adviser(strategy: Named, goal: Goal) -> ScheduleAdviser:
+    return AdaptiveScheduleAdviser(goal) if strategy == "adaptive" else NimrodAdviser(strategy)
 
 
 _CLOSE = 1e-6

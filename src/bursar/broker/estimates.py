@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ObservedRuntimes:
     """At one site, in seconds for size 1."""
 
     expected: float
@@ -28,7 +28,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class Estimates:
+class RuntimeEstimates:
     """
     Seconds that a job of size 1 takes at each site, and how sure that is.
 
@@ -46,13 +46,13 @@ class Estimates:
 
     speeds: dict[str, float]
     known: bool
-    _seen: dict[str, _Seen] = field(init=False)
+    _seen: dict[str, _ObservedRuntimes] = field(init=False)
     _count: int = 0
     _ran: float = 0.0  # over what was expected, summed
     _took: float = 0.0
 
     def __post_init__(self) -> None:
-        self._seen = {name: _Seen(1.0 / speed) for name, speed in self.speeds.items()}
+        self._seen = {name: _ObservedRuntimes(1.0 / speed) for name, speed in self.speeds.items()}
 
     def learn(self, site: str, size: float, ran: float, took: float) -> None:
         """
@@ -169,7 +169,7 @@ class Estimates:
         degrees = self._deviations()[1]
         return float(stdtrit(degrees, CONFIDENCE)) if degrees else 0.0
 
-    def _blend(self, seen: _Seen, total: float, over: float) -> float:
+    def _blend(self, seen: _ObservedRuntimes, total: float, over: float) -> float:
         """A site's own mean, drawn towards what is expected there by what was seen anywhere."""
         if not self.is_known:
             raise ValueError("nothing is known of how long jobs take")

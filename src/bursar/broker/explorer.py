@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bursar.broker.estimates import Estimates
+from bursar.broker.estimates import RuntimeEstimates
 from bursar.model.site import SiteFacts
 
 PATIENCE = 3
@@ -21,7 +21,7 @@ class GridExplorer:
         What has been seen of jobs there.
     """
 
-    def __init__(self, sites: Sequence[SiteFacts], estimates: Estimates) -> None:
+    def __init__(self, sites: Sequence[SiteFacts], estimates: RuntimeEstimates) -> None:
         self._sites = {site.name: site for site in sites}
         self._estimates = estimates
         self._faults: dict[str, int] = {}

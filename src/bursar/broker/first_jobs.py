@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from bursar.broker.adviser import Position, Situation, parts_of
-from bursar.broker.estimates import Estimates
-from bursar.broker.filling import Filled, Filling
+from bursar.broker.adviser import SchedulingSnapshot, SiteSnapshot, price_intervals
+from bursar.broker.estimates import RuntimeEstimates
+from bursar.broker.packing import JobPacking, PackingResult
 
 PREMIUM = 0.1
 """Share by which first jobs may raise the cheapest bill, where cost alone counts."""
@@ -34,12 +34,14 @@ HALVINGS = 32
 FIRST_LOOK = 32.0
 """Part of the longest run time after which jobs that have not ended are looked at again."""
 
-Prefer = Callable[[Filling, float, float], Filled | None]
+Prefer = Callable[[JobPacking, float, float], PackingResult | None]
 """Lays out all jobs in a time (seconds) and for an amount of money as the goal prefers; None
 where they do not fit."""
 
 
-def first_jobs(situation: Situation, prefer: Prefer, weight: float) -> tuple[list[int], float]:
+def first_jobs(
+    situation: SchedulingSnapshot, prefer: Prefer, weight: float
+) -> tuple[list[int], float]:
     """
     Choose the sites that get first jobs.
 
@@ -90,7 +92,7 @@ def first_jobs(situation: Situation, prefer: Prefer, weight: float) -> tuple[lis
     return given, max(age, longest / FIRST_LOOK)
 
 
-def _longest_runtime(situation: Situation, age: float) -> float | None:
+def _longest_runtime(situation: SchedulingSnapshot, age: float) -> float | None:
     """
     Find the longest run time, seconds at speed 1, at which all jobs fit into the limits.
 
@@ -122,7 +124,7 @@ def _longest_runtime(situation: Situation, age: float) -> float | None:
     return low
 
 
-def _as_if(situation: Situation, seconds: float) -> Situation:
+def _as_if(situation: SchedulingSnapshot, seconds: float) -> SchedulingSnapshot:
     """The situation if every job took so many seconds at speed 1."""
     sizes = situation.sizes
     return replace(
@@ -132,24 +134,26 @@ def _as_if(situation: Situation, seconds: float) -> Situation:
             for site in situation.sites
         ],
         sizes=replace(sizes, size=sizes.size * seconds),
-        estimates=Estimates(dict(situation.estimates.speeds), known=True),
+        estimates=RuntimeEstimates(dict(situation.estimates.speeds), known=True),
     )
 
 
-def _fits(situation: Situation, seconds: float) -> bool:
+def _fits(situation: SchedulingSnapshot, seconds: float) -> bool:
     """Whether all jobs can be done within the limits if each takes so many seconds."""
     trial = _as_if(situation, seconds)
-    cheapest = Filling([part.bay for part in parts_of(trial)], trial.sizes).by(trial.time_left)
+    cheapest = JobPacking([part.bay for part in price_intervals(trial)], trial.sizes).by(
+        trial.time_left
+    )
     return cheapest.is_whole and cheapest.cost <= trial.money_left * (1 + _CLOSE)
 
 
 def _used_at(
-    situation: Situation, seconds: float, lay_out: Prefer, idle: Sequence[int]
+    situation: SchedulingSnapshot, seconds: float, lay_out: Prefer, idle: Sequence[int]
 ) -> list[int]:
     """Idle processors of each site that a layout uses from now on, by the jobs' run time."""
     trial = _as_if(situation, seconds)
-    parts = parts_of(trial)
-    filling = Filling([part.bay for part in parts], trial.sizes)
+    parts = price_intervals(trial)
+    filling = JobPacking([part.bay for part in parts], trial.sizes)
     filled = lay_out(filling, trial.time_left, trial.money_left)
     used = [0] * len(idle)
     if filled is not None:
@@ -159,12 +163,12 @@ def _used_at(
     return used
 
 
-def _as_many_as_fit(filling: Filling, time: float, money: float) -> Filled:
+def _as_many_as_fit(filling: JobPacking, time: float, money: float) -> PackingResult:
     return filling.within(time, max(0.0, money))
 
 
 def _within_premium(
-    situation: Situation, needed: Sequence[int], useful: Sequence[int], weight: float
+    situation: SchedulingSnapshot, needed: Sequence[int], useful: Sequence[int], weight: float
 ) -> list[int]:
     """What is needed, and the cheapest of what is useful up to the premium."""
     rates = _rates(situation)
@@ -185,7 +189,7 @@ def _within_premium(
 
 
 def _within_reach(
-    situation: Situation, given: Sequence[int], seconds: float, age: float
+    situation: SchedulingSnapshot, given: Sequence[int], seconds: float, age: float
 ) -> list[int]:
     """
     As many of the first jobs, the cheapest first, as leave the goal within reach.
@@ -218,7 +222,9 @@ def _within_reach(
     return cheapest(low)
 
 
-def _after(situation: Situation, given: Sequence[int], seconds: float) -> Situation:
+def _after(
+    situation: SchedulingSnapshot, given: Sequence[int], seconds: float
+) -> SchedulingSnapshot:
     """The situation once first jobs were sent that take so many seconds at speed 1."""
     rates, sizes = _rates(situation), situation.sizes
     cost = sum(
@@ -237,7 +243,7 @@ def _after(situation: Situation, given: Sequence[int], seconds: float) -> Situat
     )
 
 
-def _one_where_cheapest(situation: Situation, idle: Sequence[int]) -> list[int]:
+def _one_where_cheapest(situation: SchedulingSnapshot, idle: Sequence[int]) -> list[int]:
     """One job where work is cheapest, if a processor is idle anywhere."""
     given = [0] * len(idle)
     for i in _cheapest_first(_rates(situation)):
@@ -247,10 +253,10 @@ def _one_where_cheapest(situation: Situation, idle: Sequence[int]) -> list[int]:
     return given
 
 
-def _rates(situation: Situation) -> list[float]:
+def _rates(situation: SchedulingSnapshot) -> list[float]:
     """Currency units that a second of work at speed 1 costs at each site now."""
 
-    def rate(site: Position) -> float:
+    def rate(site: SiteSnapshot) -> float:
         return site.price / situation.estimates.speeds[site.name]
 
     return [rate(site) for site in situation.sites]

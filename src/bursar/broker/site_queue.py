@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bursar.broker.economy import AHEAD, GUESS, MOST_AHEAD
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.cluster.element import ComputingElement
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
@@ -19,7 +19,7 @@ _SHORTEST = 1e-3
 
 
 @dataclass(slots=True)
-class Processors:
+class QueuePilot:
     """
     A pilot that runs jobs of one width, one after the other.
 
@@ -85,9 +85,9 @@ class SiteQueue:
         self._clock = clock
         self._new_name = new_name
         self._waiting: OrderedDict[int, tuple[Task, float]] = OrderedDict()
-        self._held: dict[str, Processors] = {}
-        self._idle: dict[str, Processors] = {}  # of these, such as have no job
-        self._on: dict[int, Processors] = {}
+        self._held: dict[str, QueuePilot] = {}
+        self._idle: dict[str, QueuePilot] = {}  # of these, such as have no job
+        self._on: dict[int, QueuePilot] = {}
 
     @property
     def is_broken(self) -> bool:
@@ -201,13 +201,13 @@ class SiteQueue:
         self._idle.clear()
         return [self._pilot(self._held[name], tasks, now) for name, tasks in given.items()]
 
-    def _processors_for(self, width: int, now: float) -> Processors | None:
+    def _processors_for(self, width: int, now: float) -> QueuePilot | None:
         """Idle ones, or new ones where there are any, or such as will be free in no time."""
         if self.facts.is_shared or self.busy + width <= self.facts.processors:
             for held in self._idle.values():
                 if held.again and held.width == width:
                     return held
-            made = Processors(self._new_name(), width, now, again=not self.facts.is_shared)
+            made = QueuePilot(self._new_name(), width, now, again=not self.facts.is_shared)
             self._held[made.name] = self._idle[made.name] = made
             return made
         alike = [h for h in self._held.values() if h.tasks and h.again and h.width == width]
@@ -216,7 +216,7 @@ class SiteQueue:
             return best
         return None
 
-    def _put(self, number: int, task: Task, held: Processors, now: float, stretch: float) -> None:
+    def _put(self, number: int, task: Task, held: QueuePilot, now: float, stretch: float) -> None:
         if not held.tasks:
             del self._idle[held.name]
             self.busy += held.width
@@ -239,7 +239,7 @@ class SiteQueue:
             seconds = min(seconds, task.wall_limit)
         return max(seconds, _SHORTEST)
 
-    def _pilot(self, held: Processors, tasks: list[int], now: float) -> Pilot:
+    def _pilot(self, held: QueuePilot, tasks: list[int], now: float) -> Pilot:
         return Pilot(
             name=held.name,
             site=self.facts.name,

@@ -31,7 +31,7 @@ OutOfReach = Literal["fit", "refuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
+class StrategyResource:
     """
     What is known of a resource at a moment.
 
@@ -51,9 +51,9 @@ class Resource:
     free_at: tuple[float, ...]
 
 
-def jobs_for(
+def allocate_jobs(
     strategy: Strategy,
-    resources: Sequence[Resource],
+    resources: Sequence[StrategyResource],
     jobs: int,
     time_left: float,
     money_left: float,
@@ -72,8 +72,8 @@ def jobs_for(
     return _STRATEGIES[strategy](resources, jobs, time_left, money_left)
 
 
-def by_time(
-    resources: Sequence[Resource], jobs: int, time_left: float, money_left: float
+def optimise_time(
+    resources: Sequence[StrategyResource], jobs: int, time_left: float, money_left: float
 ) -> list[int]:
     """
     Time minimisation: each job to who completes it first, of those that it can afford.
@@ -83,8 +83,8 @@ def by_time(
     return _earliest(resources, range(len(resources)), jobs, time_left, money_left)[0]
 
 
-def by_cost(
-    resources: Sequence[Resource], jobs: int, time_left: float, money_left: float
+def optimise_cost(
+    resources: Sequence[StrategyResource], jobs: int, time_left: float, money_left: float
 ) -> list[int]:
     """Cost minimisation: the cheapest gets as many as it completes in time, then the next."""
     given = [0] * len(resources)
@@ -96,8 +96,8 @@ def by_cost(
     return given
 
 
-def by_none(
-    resources: Sequence[Resource], jobs: int, time_left: float, money_left: float
+def share_within_budget(
+    resources: Sequence[StrategyResource], jobs: int, time_left: float, money_left: float
 ) -> list[int]:
     """
     Neither minimised: those whose cost is at most the budget per job share the jobs.
@@ -124,8 +124,8 @@ def by_none(
     return given
 
 
-def by_cost_then_time(
-    resources: Sequence[Resource], jobs: int, time_left: float, money_left: float
+def optimise_cost_time(
+    resources: Sequence[StrategyResource], jobs: int, time_left: float, money_left: float
 ) -> list[int]:
     """Cost-time: of resources that cost the same, cheapest first, the earliest completion."""
     given = [0] * len(resources)
@@ -145,8 +145,8 @@ def by_cost_then_time(
     return given
 
 
-def by_conservative_time(
-    resources: Sequence[Resource], jobs: int, time_left: float, money_left: float
+def optimise_conservative_time(
+    resources: Sequence[StrategyResource], jobs: int, time_left: float, money_left: float
 ) -> list[int]:
     """
     Conservative time: the time rule, with every waiting job's even share kept for it.
@@ -169,7 +169,7 @@ def by_conservative_time(
 
 
 def _earliest(
-    resources: Sequence[Resource],
+    resources: Sequence[StrategyResource],
     among: Sequence[int],
     jobs: int,
     time_left: float,
@@ -202,7 +202,7 @@ def _earliest(
     return given, jobs
 
 
-def _in_time(resource: Resource, time_left: float) -> int:
+def _in_time(resource: StrategyResource, time_left: float) -> int:
     """Jobs that it completes within a time."""
     if math.isinf(time_left):
         return _ALL
@@ -212,7 +212,7 @@ def _in_time(resource: Resource, time_left: float) -> int:
     )
 
 
-def _paid(resource: Resource, money_left: float) -> int:
+def _paid(resource: StrategyResource, money_left: float) -> int:
     """Jobs that an amount pays there."""
     if math.isinf(money_left) or resource.cost <= 0:
         return _ALL
@@ -233,10 +233,12 @@ def _in_proportion(weights: Sequence[float], jobs: int) -> list[int]:
 _ALL = 1 << 60
 _ROUNDING = 1e-9
 
-_STRATEGIES: dict[Strategy, Callable[[Sequence[Resource], int, float, float], list[int]]] = {
-    "time": by_time,
-    "cost": by_cost,
-    "none": by_none,
-    "cost-time": by_cost_then_time,
-    "conservative-time": by_conservative_time,
+_STRATEGIES: dict[
+    Strategy, Callable[[Sequence[StrategyResource], int, float, float], list[int]]
+] = {
+    "time": optimise_time,
+    "cost": optimise_cost,
+    "none": share_within_budget,
+    "cost-time": optimise_cost_time,
+    "conservative-time": optimise_conservative_time,
 }

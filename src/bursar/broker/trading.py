@@ -13,8 +13,8 @@ from itertools import pairwise, product
 from typing import Protocol
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.exchange import Exchange
-from bursar.market.pricing import leads, next_change, unit_price
+from bursar.market.exchange import MessageExchange
+from bursar.market.pricing import lead_times, next_change, unit_price
 from bursar.market.trade_manager import TradeManager
 from bursar.market.trade_server import OwnerState, TradeServer
 from bursar.model.admission import Refusal
@@ -37,18 +37,18 @@ processor-second; and how long ahead of its start a job has that price at the le
 """
 
 
-class Owner(Protocol):
+class OwnerSession(Protocol):
     """A sale in which nobody else speaks with the owner."""
 
     state: OwnerState
 
 
-class OwnersState(Protocol):
+class OwnerStateStore(Protocol):
     """Owners' memory beyond one campaign; see :class:`bursar.sites.owners.OwnersBook`."""
 
     customer: str
 
-    def selling(self, site: SiteFacts) -> AbstractContextManager[Owner]:
+    def selling(self, site: SiteFacts) -> AbstractContextManager[OwnerSession]:
         """Speak with an owner whom nobody else speaks with meanwhile."""
         ...
 
@@ -57,7 +57,7 @@ class OwnersState(Protocol):
         ...
 
 
-class Trading:
+class CampaignTrader:
     """
     Buys for one campaign.
 
@@ -82,7 +82,7 @@ class Trading:
         sites: Sequence[SiteFacts],
         *,
         epoch: float | None = None,
-        owners: OwnersState | None = None,
+        owners: OwnerStateStore | None = None,
     ) -> None:
         self.epoch = 0.0 if epoch is None else epoch
         self.is_dated = epoch is not None
@@ -103,7 +103,7 @@ class Trading:
             for site in sites
             if site.pricing is not None
         }
-        self._exchange = Exchange([self._manager, *self._servers.values()])
+        self._exchange = MessageExchange([self._manager, *self._servers.values()])
         self._deals = 0
 
     def _current(self, site: SiteFacts) -> TradeServer | None:
@@ -182,7 +182,7 @@ class Trading:
             That a job takes there.
         """
         pricing = site.pricing
-        steps = () if pricing is None else leads(pricing)
+        steps = () if pricing is None else lead_times(pricing)
         server = self._current(site) if steps else None
         if pricing is None or server is None:
             return ()
@@ -300,10 +300,10 @@ class Trading:
             sale.state = server.state
 
 
-def at_prices(
+def price_sites(
     sites: Sequence[SiteFacts],
     moment: float,
-    owners: OwnersState | None = None,
+    owners: OwnerStateStore | None = None,
     ahead: Mapping[str, float] | None = None,
 ) -> tuple[SiteFacts, ...]:
     """
@@ -321,14 +321,14 @@ def at_prices(
         By the names of sites: how long after the moment all that is used there begins,
         seconds. What they offer before is left out.
     """
-    trading = Trading(sites, epoch=moment, owners=owners)
+    trading = CampaignTrader(sites, epoch=moment, owners=owners)
     ahead = ahead or {}
 
     def at(site: SiteFacts) -> SiteFacts:
         price = trading.price(site, 3600.0, 0.0)
         if site.pricing is None or price is None:
             return site
-        if not leads(site.pricing):
+        if not lead_times(site.pricing):
             slots = site.slots and tuple(replace(slot, unit_price=price) for slot in site.slots)
             return replace(site, unit_price=price, slots=slots)
         begin = ahead.get(site.name, 0.0)
@@ -350,14 +350,14 @@ def at_prices(
     return tuple(at(site) for site in sites)
 
 
-def ways_ahead(sites: Sequence[SiteFacts]) -> list[dict[str, float]]:
+def advance_start_options(sites: Sequence[SiteFacts]) -> list[dict[str, float]]:
     """
     From when on a plan may use each site: from its begin, or from a step of its advance price.
 
     Each combination where they are few; else all sites alike, each at its first step, its
     second, and so on.
     """
-    steps = {site.name: leads(site.pricing) for site in sites if site.pricing is not None}
+    steps = {site.name: lead_times(site.pricing) for site in sites if site.pricing is not None}
     steps = {name: found for name, found in steps.items() if found}
     if math.prod(1 + len(found) for found in steps.values()) <= _WAYS:
         return [

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bursar.classad.printing import written
-from bursar.classad.tree import AdOf, ListOf, Literal, Node
+from bursar.classad.tree import ExpressionList, ExpressionNode, Literal, NestedAd
 from bursar.classad.values import ERROR, UNDEFINED, Exceptional, fits, lower
 
 
@@ -24,7 +24,7 @@ class Expression:
 
     __slots__ = ("_text", "root")
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: ExpressionNode) -> None:
         self.root = root
         self._text: str | None = None
 
@@ -77,7 +77,7 @@ class Ad(Mapping[str, Any]):
             self.values_by_key[key] = _stored(value, name)
 
     @classmethod
-    def of(cls, node: AdOf) -> "Ad":
+    def of(cls, node: NestedAd) -> "Ad":
         """The ad that a part of an expression writes down."""
         ad = cls()
         for name, part in node.fields:
@@ -141,25 +141,25 @@ def listed(value: Any) -> Any:
     return [listed(item) for item in value] if type(value) is tuple else value
 
 
-def as_node(value: Any) -> Node:
+def as_node(value: Any) -> ExpressionNode:
     """The part of an expression that writes a stored value down."""
     if isinstance(value, Expression):
         return value.root
     if isinstance(value, Ad):
         names = value._names
-        return AdOf(tuple((names[k], as_node(v)) for k, v in value.values_by_key.items()))
+        return NestedAd(tuple((names[k], as_node(v)) for k, v in value.values_by_key.items()))
     if isinstance(value, tuple):
-        return ListOf(tuple(as_node(item) for item in value))
+        return ExpressionList(tuple(as_node(item) for item in value))
     return Literal(value)
 
 
-def _simple(part: Node) -> Any:
+def _simple(part: ExpressionNode) -> Any:
     """What an ad stores for a part: its value where it needs no evaluation."""
     if isinstance(part, Literal):
         return part.value
-    if isinstance(part, AdOf):
+    if isinstance(part, NestedAd):
         return Ad.of(part)
-    if isinstance(part, ListOf):
+    if isinstance(part, ExpressionList):
         items = tuple(_simple(item) for item in part.items)
         if all(type(item) in PLAIN for item in items):
             return items
@@ -177,7 +177,7 @@ def _stored(value: object, name: str) -> Any:
         items = tuple(_stored(item, name) for item in value)
         if all(type(item) in PLAIN for item in items):
             return items
-        return Expression(ListOf(tuple(as_node(item) for item in items)))
+        return Expression(ExpressionList(tuple(as_node(item) for item in items)))
     if type(value).__name__ in ("bool_", "bool"):  # NumPy's, which is no bool and no integer
         return bool(value)
     try:

@@ -1,7 +1,7 @@
 """What an expression asks for, without evaluating it."""
 
 from bursar.classad.ad import Ad, Expression, as_node
-from bursar.classad.tree import Chain, Name, Node
+from bursar.classad.tree import AttributeReference, ExpressionNode, LogicalChain
 from bursar.classad.values import lower
 
 EVERYTHING = "*"
@@ -34,14 +34,14 @@ def references(expression: Expression, my: Ad) -> frozenset[str]:
         (``other``, ``other["name"]``). What the other ad's own expressions read is not
         among them.
     """
-    reading = _Reading(my)
+    reading = _ReferenceWalker(my)
     reading.look_at(expression.root)
     return frozenset(reading.found)
 
 
 def followed(expression: Expression, my: Ad) -> frozenset[str]:
     """Attributes of the own ad that an expression may read, names in lower case."""
-    reading = _Reading(my)
+    reading = _ReferenceWalker(my)
     reading.look_at(expression.root)
     return frozenset(reading.followed)
 
@@ -51,13 +51,13 @@ def clauses(expression: Expression) -> tuple[Expression, ...]:
     return tuple(Expression(part) for part in _conjuncts(expression.root))
 
 
-def _conjuncts(node: Node) -> list[Node]:
-    if not (isinstance(node, Chain) and node.sign == "&&"):
+def _conjuncts(node: ExpressionNode) -> list[ExpressionNode]:
+    if not (isinstance(node, LogicalChain) and node.sign == "&&"):
         return [node]
     return [part for operand in node.operands for part in _conjuncts(operand)]
 
 
-class _Reading:
+class _ReferenceWalker:
     """Goes through an expression and the own attributes it names, each of them once."""
 
     def __init__(self, my: Ad) -> None:
@@ -65,14 +65,16 @@ class _Reading:
         self.followed: set[str] = set()
         self.found: set[str] = set()
 
-    def look_at(self, node: Node) -> None:
+    def look_at(self, node: ExpressionNode) -> None:
         """Looks at a part and all that it leads to; a loop, for attributes lead far."""
         waiting = [node]
         while waiting:
             part = waiting.pop()
-            waiting += self._bare_or_of(part) if isinstance(part, Name) else part.parts
+            waiting += (
+                self._bare_or_of(part) if isinstance(part, AttributeReference) else part.parts
+            )
 
-    def _bare_or_of(self, node: Name) -> list[Node]:
+    def _bare_or_of(self, node: AttributeReference) -> list[ExpressionNode]:
         """What is to be looked at after a name."""
         key = lower(node.name)
         if node.of is None:
@@ -83,7 +85,7 @@ class _Reading:
             self.found.add(EVERYTHING if key in OTHER else key)
             return []
         of = node.of
-        if isinstance(of, Name) and of.of is None and key not in SCOPES:
+        if isinstance(of, AttributeReference) and of.of is None and key not in SCOPES:
             word = lower(of.name)
             if word not in self._mine and word in OTHER:
                 self.found.add(key)
@@ -94,7 +96,7 @@ class _Reading:
         self.found.add(EVERYTHING if key in SCOPES else key)
         return [of, *(self._follow(key) if key in self._mine else [])]
 
-    def _follow(self, key: str) -> list[Node]:
+    def _follow(self, key: str) -> list[ExpressionNode]:
         if key in self.followed:
             return []
         self.followed.add(key)

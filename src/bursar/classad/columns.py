@@ -26,7 +26,7 @@ EXACT = 2.0**53
 """Integers below this are exact as reals."""
 
 
-class Pool:
+class StringPool:
     """
     Strings by number, so that equal ones are equal numbers.
 
@@ -98,7 +98,7 @@ def booleans(values: Mask) -> Column:
     return Column(np.full(1, BOOL, dtype=np.uint8), values.astype(np.float64), _NO_CODES, BOOL)
 
 
-def encoded(values: Iterable[Any], pool: Pool) -> Column:
+def encoded(values: Iterable[Any], pool: StringPool) -> Column:
     """Plain values and others as a column; the others are odd."""
     kinds, numbers, codes = [], [], []
     for value in values:
@@ -111,7 +111,7 @@ def encoded(values: Iterable[Any], pool: Pool) -> Column:
     return Column(column, np.array(numbers), np.array(codes, dtype=np.int64), only)
 
 
-def _encoded(value: Any, pool: Pool) -> tuple[int, float, int]:
+def _encoded(value: Any, pool: StringPool) -> tuple[int, float, int]:
     kind = type(value)
     if kind is str:
         return STRING, 0.0, pool.code(value)
@@ -140,7 +140,7 @@ def _strict(left: Kinds, right: Kinds) -> Kinds:
     return np.where(~error & missing, UNDEFINED_KIND, ERROR_KIND).astype(np.uint8)
 
 
-def compared(sign: str, left: Column, right: Column, pool: Pool) -> Column:
+def compared(sign: str, left: Column, right: Column, pool: StringPool) -> Column:
     """``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``."""
     compare = COMPARISONS[sign]
     if left.is_kind(BOOL, INT, REAL) and right.is_kind(BOOL, INT, REAL):

@@ -11,19 +11,19 @@ from typing import Any
 
 from bursar.classad.ad import PLAIN, Ad, Expression
 from bursar.classad.analysis import OTHER, SCOPES, references
-from bursar.classad.evaluation import State, given, matched_scope, value_of
+from bursar.classad.evaluation import EvaluationState, given, matched_scope, value_of
 from bursar.classad.functions import FUNCTIONS, folded
 from bursar.classad.operators import BINARY, COMPARISONS, UNARY, Value, truth
 from bursar.classad.tree import (
-    Binary,
-    Call,
-    Chain,
-    Choice,
-    ListOf,
+    AttributeReference,
+    BinaryOperation,
+    ConditionalOperation,
+    ExpressionList,
+    ExpressionNode,
+    FunctionCall,
     Literal,
-    Name,
-    Node,
-    Unary,
+    LogicalChain,
+    UnaryOperation,
 )
 from bursar.classad.values import ERROR, UNDEFINED, lower
 
@@ -51,7 +51,7 @@ def compiled(expression: Expression, my: Ad) -> Callable[[Ad], Any]:
     callable
         Gives what :func:`bursar.classad.evaluation.evaluate` gives.
     """
-    part = Compiler(my).compile(expression.root)
+    part = ExpressionCompiler(my).compile(expression.root)
     if part.is_constant:
         value = given(part.value)
         # A list is the caller's, to do with as he likes.
@@ -68,7 +68,7 @@ def compiled(expression: Expression, my: Ad) -> Callable[[Ad], Any]:
 _AS_IT_IS = PLAIN - {tuple}
 
 
-class Part:
+class CompiledNode:
     """
     A compiled part: a constant, or a function of the other ad.
 
@@ -91,14 +91,14 @@ class Part:
         self.reads = reads
 
 
-def _constant(value: Value) -> Part:
-    part = Part(lambda target: value)
+def _constant(value: Value) -> CompiledNode:
+    part = CompiledNode(lambda target: value)
     part.is_constant = True
     part.value = value
     return part
 
 
-class Compiler:
+class ExpressionCompiler:
     """
     Parameters
     ----------
@@ -112,35 +112,37 @@ class Compiler:
         self._depth = 0
         self._inlined = 0
 
-    def compile(self, node: Node) -> Part:
+    def compile(self, node: ExpressionNode) -> CompiledNode:
         """A part of an expression that stands in the own ad itself, in none within it."""
         match node:
             case Literal(value):
                 return _constant(value)
-            case Name():
+            case AttributeReference():
                 return self._name(node)
-            case Unary(sign, operand):
+            case UnaryOperation(sign, operand):
                 return self._applied(UNARY[sign], [self.compile(operand)])
-            case Binary(sign, left, right):
+            case BinaryOperation(sign, left, right):
                 return self._binary(sign, self.compile(left), self.compile(right))
-            case Chain(sign, operands):
+            case LogicalChain(sign, operands):
                 return self._chain(sign == "||", [self.compile(part) for part in operands])
-            case Choice(test, then, otherwise):
+            case ConditionalOperation(test, then, otherwise):
                 return self._choice(test, then, otherwise)
-            case Call(name, arguments):
+            case FunctionCall(name, arguments):
                 return self._call(lower(name), arguments)
-            case ListOf(items):
+            case ExpressionList(items):
                 return self._applied(lambda *values: values, [self.compile(i) for i in items])
         return self._interpreted(node)
 
-    def _interpreted(self, node: Node) -> Part:
+    def _interpreted(self, node: ExpressionNode) -> CompiledNode:
         my = self._my
         busy = frozenset((id(my), key) for key in self._within)
         if not references(Expression(node), my):
-            return _constant(value_of(node, matched_scope(my, None), State(busy)))
-        return Part(lambda target: value_of(node, matched_scope(my, target), State(busy)))
+            return _constant(value_of(node, matched_scope(my, None), EvaluationState(busy)))
+        return CompiledNode(
+            lambda target: value_of(node, matched_scope(my, target), EvaluationState(busy))
+        )
 
-    def _name(self, node: Name) -> Part:
+    def _name(self, node: AttributeReference) -> CompiledNode:
         key = lower(node.name)
         mine = self._my.values_by_key
         if node.of is None:
@@ -150,7 +152,7 @@ class Compiler:
                 return self._interpreted(node)
             return self._read(node, key)
         of = node.of
-        if isinstance(of, Name) and of.of is None and lower(of.name) not in mine:
+        if isinstance(of, AttributeReference) and of.of is None and lower(of.name) not in mine:
             word = lower(of.name)
             if word in ("my", "self") and key in mine:
                 return self._own(node, key)
@@ -158,7 +160,7 @@ class Compiler:
                 return self._read(node, key)
         return self._interpreted(node)
 
-    def _own(self, node: Name, key: str) -> Part:
+    def _own(self, node: AttributeReference, key: str) -> CompiledNode:
         """An attribute of the own ad, in place of its name."""
         stored = self._my.values_by_key[key]
         if type(stored) in PLAIN:
@@ -180,7 +182,7 @@ class Compiler:
             self._within = outside
             self._depth -= depth
 
-    def _read(self, node: Name, key: str) -> Part:
+    def _read(self, node: AttributeReference, key: str) -> CompiledNode:
         """A plain attribute of the other ad as it is; one that is an expression, evaluated."""
         evaluated = self._evaluated(node)
 
@@ -188,27 +190,27 @@ class Compiler:
             value = target.values_by_key.get(key, UNDEFINED)
             return value if type(value) in PLAIN else evaluated(target)
 
-        return Part(run, reads=key)
+        return CompiledNode(run, reads=key)
 
-    def _evaluated(self, node: Node) -> Run:
+    def _evaluated(self, node: ExpressionNode) -> Run:
         my = self._my
         busy = frozenset((id(my), key) for key in self._within)
-        return lambda target: value_of(node, matched_scope(my, target), State(busy))
+        return lambda target: value_of(node, matched_scope(my, target), EvaluationState(busy))
 
-    def _applied(self, function: Callable[..., Value], parts: list[Part]) -> Part:
+    def _applied(self, function: Callable[..., Value], parts: list[CompiledNode]) -> CompiledNode:
         """A function of parts that are all evaluated; worked out now if they are constant."""
         if all(part.is_constant for part in parts):
             return _constant(function(*(part.value for part in parts)))
         runs = [part.run for part in parts]
         if len(runs) == 1:
             (only,) = runs
-            return Part(lambda target: function(only(target)))
+            return CompiledNode(lambda target: function(only(target)))
         if len(runs) == 2:
             one, other = runs
-            return Part(lambda target: function(one(target), other(target)))
-        return Part(lambda target: function(*[run(target) for run in runs]))
+            return CompiledNode(lambda target: function(one(target), other(target)))
+        return CompiledNode(lambda target: function(*[run(target) for run in runs]))
 
-    def _binary(self, sign: str, left: Part, right: Part) -> Part:
+    def _binary(self, sign: str, left: CompiledNode, right: CompiledNode) -> CompiledNode:
         if sign in COMPARISONS:
             if right.is_constant and left.reads:
                 return _compared(sign, left, right.value)
@@ -216,7 +218,7 @@ class Compiler:
                 return _compared(_SWAPPED[sign], right, left.value)
         return self._applied(BINARY[sign], [left, right])
 
-    def _chain(self, decisive: bool, parts: list[Part]) -> Part:
+    def _chain(self, decisive: bool, parts: list[CompiledNode]) -> CompiledNode:
         # An operand that decides nothing may go, as long as one is left to be judged.
         kept = [p for p in parts if not (p.is_constant and truth(p.value) is not decisive
                                          and truth(p.value) in (True, False))]  # fmt: skip
@@ -242,9 +244,11 @@ class Compiler:
                     result = UNDEFINED
             return result
 
-        return Part(run)
+        return CompiledNode(run)
 
-    def _choice(self, test: Node, then: Node | None, otherwise: Node) -> Part:
+    def _choice(
+        self, test: ExpressionNode, then: ExpressionNode | None, otherwise: ExpressionNode
+    ) -> CompiledNode:
         judged = self.compile(test)
         default = self.compile(otherwise)
         if then is None:
@@ -256,7 +260,7 @@ class Compiler:
                 found = found_of(target)
                 return default_of(target) if found is UNDEFINED else found
 
-            return Part(elvis)
+            return CompiledNode(elvis)
         chosen = self.compile(then)
         if judged.is_constant:
             found = truth(judged.value)
@@ -269,9 +273,9 @@ class Compiler:
                 return chosen_of(target)
             return other_of(target) if found is False else found
 
-        return Part(run)
+        return CompiledNode(run)
 
-    def _call(self, key: str, arguments: tuple[Node, ...]) -> Part:
+    def _call(self, key: str, arguments: tuple[ExpressionNode, ...]) -> CompiledNode:
         if key == "ifthenelse":
             test, then, otherwise = arguments
             return self._choice(test, then, otherwise)
@@ -292,7 +296,7 @@ def _judged(decisive: bool, values: Any) -> Value:
     return result
 
 
-def _compared(sign: str, part: Part, constant: Value) -> Part:
+def _compared(sign: str, part: CompiledNode, constant: Value) -> CompiledNode:
     """An attribute of the other ad against a constant of the usual kinds."""
     compare, slow, read = COMPARISONS[sign], BINARY[sign], part.run
     assert part.reads is not None
@@ -323,10 +327,10 @@ def _compared(sign: str, part: Part, constant: Value) -> Part:
         def run(target: Ad) -> Value:
             return slow(read(target), constant)
 
-    return Part(run)
+    return CompiledNode(run)
 
 
-def _membership(text: str, items: Part) -> Part:
+def _membership(text: str, items: CompiledNode) -> CompiledNode:
     """Whether a constant string is in a list."""
     if items.is_constant:
         return _constant(FUNCTIONS["member"](text, items.value))
@@ -336,4 +340,4 @@ def _membership(text: str, items: Part) -> Part:
         found = run_items(target)
         return wanted in folded(found) if type(found) is tuple else slow(text, found)
 
-    return Part(run)
+    return CompiledNode(run)

@@ -18,17 +18,17 @@ from bursar.classad.analysis import OTHER
 from bursar.classad.functions import FUNCTIONS
 from bursar.classad.operators import BINARY, UNARY, Value, misfit, truth
 from bursar.classad.tree import (
-    AdOf,
-    Binary,
-    Call,
-    Chain,
-    Choice,
-    Element,
-    ListOf,
+    AttributeReference,
+    BinaryOperation,
+    ConditionalOperation,
+    ExpressionList,
+    ExpressionNode,
+    FunctionCall,
     Literal,
-    Name,
-    Node,
-    Unary,
+    LogicalChain,
+    NestedAd,
+    SubscriptOperation,
+    UnaryOperation,
 )
 from bursar.classad.values import ERROR, UNDEFINED, lower
 
@@ -43,7 +43,7 @@ Each takes up to four of Python's calls, of which there are a thousand.
 """
 
 
-class Scope:
+class AdScope:
     """
     An ad in its place: a value of the language.
 
@@ -59,13 +59,13 @@ class Scope:
 
     __slots__ = ("ad", "other", "parent")
 
-    def __init__(self, ad: Ad, parent: "Scope | None" = None) -> None:
+    def __init__(self, ad: Ad, parent: "AdScope | None" = None) -> None:
         self.ad = ad
         self.parent = parent
-        self.other: Scope | None = None
+        self.other: AdScope | None = None
 
 
-class State:
+class EvaluationState:
     """
     One evaluation under way.
 
@@ -101,14 +101,14 @@ def evaluate(expression: Expression, my: Ad, target: Ad | None = None) -> Any:
     bool, int, float, str, list, Ad, UNDEFINED or ERROR
         A list holds such values. An ad comes as it is written.
     """
-    return given(value_of(expression.root, matched_scope(my, target), State()))
+    return given(value_of(expression.root, matched_scope(my, target), EvaluationState()))
 
 
-def matched_scope(my: Ad, target: Ad | None) -> Scope:
+def matched_scope(my: Ad, target: Ad | None) -> AdScope:
     """The scope of an expression in one ad, held against another."""
-    scope = Scope(my)
+    scope = AdScope(my)
     if target is not None:
-        scope.other = Scope(target)
+        scope.other = AdScope(target)
         scope.other.other = scope
     return scope
 
@@ -117,19 +117,19 @@ def given(value: Value) -> Any:
     """A value as callers get it."""
     if type(value) is tuple:
         return [given(item) for item in value]
-    return value.ad if isinstance(value, Scope) else value
+    return value.ad if isinstance(value, AdScope) else value
 
 
-def value_of(node: Node, scope: Scope, state: State) -> Value:
+def value_of(node: ExpressionNode, scope: AdScope, state: EvaluationState) -> Value:
     """The value of a part of an expression."""
     return _EVALUATORS[type(node)](node, scope, state)
 
 
-def _literal(node: Literal, scope: Scope, state: State) -> Value:
+def _literal(node: Literal, scope: AdScope, state: EvaluationState) -> Value:
     return node.value
 
 
-def _name(node: Name, scope: Scope, state: State) -> Value:
+def _name(node: AttributeReference, scope: AdScope, state: EvaluationState) -> Value:
     key = lower(node.name)
     if node.of is not None:
         return _selected(value_of(node.of, scope, state), key, state)
@@ -139,8 +139,8 @@ def _name(node: Name, scope: Scope, state: State) -> Value:
     return UNDEFINED if found is None else found[0]
 
 
-def _selected(of: Value, key: str, state: State) -> Value:
-    if isinstance(of, Scope):
+def _selected(of: Value, key: str, state: EvaluationState) -> Value:
+    if isinstance(of, AdScope):
         found = _find(of, key, state)
         return UNDEFINED if found is None else found[0]
     if type(of) is tuple:
@@ -148,7 +148,7 @@ def _selected(of: Value, key: str, state: State) -> Value:
     return misfit(of, of)
 
 
-def _find(scope: Scope, key: str, state: State) -> tuple[Value] | None:
+def _find(scope: AdScope, key: str, state: EvaluationState) -> tuple[Value] | None:
     """The value of a name in an ad or those around it; None when it is in none of them."""
     current = scope
     while True:
@@ -168,13 +168,13 @@ def _find(scope: Scope, key: str, state: State) -> tuple[Value] | None:
     return None
 
 
-def _followed(scope: Scope, key: str, state: State) -> Value:
+def _followed(scope: AdScope, key: str, state: EvaluationState) -> Value:
     """The value of an attribute that is there."""
     stored = scope.ad.values_by_key[key]
     if type(stored) in PLAIN:
         return stored
     if isinstance(stored, Ad):
-        return Scope(stored, scope)
+        return AdScope(stored, scope)
     mark = (id(scope.ad), key)
     if mark in state.busy:
         return UNDEFINED
@@ -191,16 +191,16 @@ def _followed(scope: Scope, key: str, state: State) -> Value:
         state.busy.discard(mark)
 
 
-def _unary(node: Unary, scope: Scope, state: State) -> Value:
+def _unary(node: UnaryOperation, scope: AdScope, state: EvaluationState) -> Value:
     return UNARY[node.sign](value_of(node.operand, scope, state))
 
 
-def _binary(node: Binary, scope: Scope, state: State) -> Value:
+def _binary(node: BinaryOperation, scope: AdScope, state: EvaluationState) -> Value:
     left = value_of(node.left, scope, state)
     return BINARY[node.sign](left, value_of(node.right, scope, state))
 
 
-def _chain(node: Chain, scope: Scope, state: State) -> Value:
+def _chain(node: LogicalChain, scope: AdScope, state: EvaluationState) -> Value:
     decisive = node.sign == "||"
     result: Value = not decisive
     for operand in node.operands:
@@ -212,7 +212,7 @@ def _chain(node: Chain, scope: Scope, state: State) -> Value:
     return result
 
 
-def _choice(node: Choice, scope: Scope, state: State) -> Value:
+def _choice(node: ConditionalOperation, scope: AdScope, state: EvaluationState) -> Value:
     test = value_of(node.test, scope, state)
     if node.then is None:
         return value_of(node.otherwise, scope, state) if test is UNDEFINED else test
@@ -222,41 +222,41 @@ def _choice(node: Choice, scope: Scope, state: State) -> Value:
     return value_of(node.otherwise, scope, state) if chosen is False else chosen
 
 
-def _call(node: Call, scope: Scope, state: State) -> Value:
+def _call(node: FunctionCall, scope: AdScope, state: EvaluationState) -> Value:
     key = lower(node.name)
     if key == "ifthenelse":
-        return _choice(Choice(*node.arguments), scope, state)
+        return _choice(ConditionalOperation(*node.arguments), scope, state)
     return FUNCTIONS[key](*[value_of(part, scope, state) for part in node.arguments])
 
 
-def _list(node: ListOf, scope: Scope, state: State) -> Value:
+def _list(node: ExpressionList, scope: AdScope, state: EvaluationState) -> Value:
     return tuple([value_of(item, scope, state) for item in node.items])
 
 
-def _ad(node: AdOf, scope: Scope, state: State) -> Value:
-    return Scope(Ad.of(node), scope)
+def _ad(node: NestedAd, scope: AdScope, state: EvaluationState) -> Value:
+    return AdScope(Ad.of(node), scope)
 
 
-def _element(node: Element, scope: Scope, state: State) -> Value:
+def _element(node: SubscriptOperation, scope: AdScope, state: EvaluationState) -> Value:
     of = value_of(node.of, scope, state)
     index = value_of(node.index, scope, state)
     if type(of) is tuple and type(index) is int:
         return of[index] if 0 <= index < len(of) else ERROR
-    if isinstance(of, Scope) and type(index) is str:
+    if isinstance(of, AdScope) and type(index) is str:
         key = lower(index)
         return _followed(of, key, state) if key in of.ad.values_by_key else UNDEFINED
     return misfit(of, index)
 
 
-_EVALUATORS: dict[type[Node], Callable[..., Value]] = {
+_EVALUATORS: dict[type[ExpressionNode], Callable[..., Value]] = {
     Literal: _literal,
-    Name: _name,
-    Unary: _unary,
-    Binary: _binary,
-    Chain: _chain,
-    Choice: _choice,
-    Call: _call,
-    ListOf: _list,
-    AdOf: _ad,
-    Element: _element,
+    AttributeReference: _name,
+    UnaryOperation: _unary,
+    BinaryOperation: _binary,
+    LogicalChain: _chain,
+    ConditionalOperation: _choice,
+    FunctionCall: _call,
+    ExpressionList: _list,
+    NestedAd: _ad,
+    SubscriptOperation: _element,
 }

@@ -1,7 +1,7 @@
 """
 What the operators do with values.
 
-A list is a tuple here, an ad a :class:`~bursar.classad.evaluation.Scope`: both fit no
+A list is a tuple here, an ad a :class:`~bursar.classad.evaluation.AdScope`: both fit no
 operator but selection, subscript, ``=?=`` and ``=!=``. All other operators are strict:
 an error makes an error, else undefined makes undefined.
 """

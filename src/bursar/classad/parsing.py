@@ -11,21 +11,21 @@ from bursar.classad.ad import Ad, Expression
 from bursar.classad.signatures import REFUSED, SIGNATURES
 from bursar.classad.tree import (
     DEEPEST,
-    AdOf,
-    Binary,
-    Call,
-    Chain,
-    Choice,
+    AttributeReference,
+    BinaryOperation,
+    ConditionalOperation,
     Constant,
-    Element,
-    ListOf,
+    ExpressionList,
+    ExpressionNode,
+    FunctionCall,
     Literal,
-    Name,
-    Node,
-    Unary,
+    LogicalChain,
+    NestedAd,
+    SubscriptOperation,
+    UnaryOperation,
 )
 from bursar.classad.values import ERROR, UNDEFINED, fits, lower
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 
 if TYPE_CHECKING:
     from lark import Lark
@@ -101,7 +101,7 @@ def parse_ad(text: str, *, where: str = "") -> Ad:
     """
     try:
         node = _parsed(text, "document")
-        assert isinstance(node, AdOf)
+        assert isinstance(node, NestedAd)
         return Ad.of(node)
     except InputError as error:
         raise _placed(error, where) from None
@@ -118,7 +118,7 @@ def _expression(text: str) -> Expression:
     return Expression(_parsed(text, "expression"))
 
 
-def _parsed(text: str, start: str) -> Node:
+def _parsed(text: str, start: str) -> ExpressionNode:
     from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
     if len(text) > LONGEST:
@@ -136,7 +136,7 @@ def _parsed(text: str, start: str) -> Node:
         raise _unexpected(text, len(text.rstrip()), set()) from None
     if node.depth > DEEPEST:
         raise InputError(f"is nested more than {DEEPEST} levels deep", where="1:1")
-    assert isinstance(node, Node)
+    assert isinstance(node, ExpressionNode)
     return node
 
 
@@ -232,93 +232,95 @@ def _unescaped(token: Token) -> str:
 
 
 @v_args(inline=True)
-class _Builder(Transformer[Token, Node]):
+class _Builder(Transformer[Token, ExpressionNode]):
     """What the parser makes of each rule as soon as it is complete."""
 
-    def expression(self, node: Node) -> Node:
+    def expression(self, node: ExpressionNode) -> ExpressionNode:
         return node
 
-    def document(self, fields: AdOf) -> Node:
+    def document(self, fields: NestedAd) -> ExpressionNode:
         return fields
 
     ad = document
 
-    def fields(self, *pairs: tuple[Token, Node]) -> AdOf:
+    def fields(self, *pairs: tuple[Token, ExpressionNode]) -> NestedAd:
         seen: dict[str, Token] = {}
         for name, _ in pairs:
             first = seen.setdefault(lower(_named(name)), name)
             if first is not name:
                 _at(name, f'"{_named(name)}" is already defined in line {first.line}')
-        return AdOf(
+        return NestedAd(
             tuple((_named(name), node) for name, node in pairs),
             tuple((name.line or 1, name.column or 1) for name, _ in pairs),
         )
 
-    def field(self, name: Token, node: Node) -> Any:
+    def field(self, name: Token, node: ExpressionNode) -> Any:
         return name, node
 
-    def choice(self, test: Node, then: Node, otherwise: Node) -> Node:
-        return Choice(test, then, otherwise)
+    def choice(
+        self, test: ExpressionNode, then: ExpressionNode, otherwise: ExpressionNode
+    ) -> ExpressionNode:
+        return ConditionalOperation(test, then, otherwise)
 
-    def elvis(self, test: Node, otherwise: Node) -> Node:
-        return Choice(test, None, otherwise)
+    def elvis(self, test: ExpressionNode, otherwise: ExpressionNode) -> ExpressionNode:
+        return ConditionalOperation(test, None, otherwise)
 
-    def any(self, *operands: Node) -> Node:
-        return Chain("||", operands)
+    def any(self, *operands: ExpressionNode) -> ExpressionNode:
+        return LogicalChain("||", operands)
 
-    def all(self, *operands: Node) -> Node:
-        return Chain("&&", operands)
+    def all(self, *operands: ExpressionNode) -> ExpressionNode:
+        return LogicalChain("&&", operands)
 
-    def equality(self, left: Node, sign: Token, right: Node) -> Node:
-        return Binary(_IN_WORDS.get(sign.lower(), str(sign)), left, right)
+    def equality(self, left: ExpressionNode, sign: Token, right: ExpressionNode) -> ExpressionNode:
+        return BinaryOperation(_IN_WORDS.get(sign.lower(), str(sign)), left, right)
 
-    def bits_or(self, left: Node, sign: Token, right: Node) -> Node:
-        return Binary(str(sign), left, right)
+    def bits_or(self, left: ExpressionNode, sign: Token, right: ExpressionNode) -> ExpressionNode:
+        return BinaryOperation(str(sign), left, right)
 
     bits_xor = bits_and = relation = shift = sum = product = bits_or
 
-    def unary(self, sign: Token, operand: Node) -> Node:
+    def unary(self, sign: Token, operand: ExpressionNode) -> ExpressionNode:
         if sign == "-" and isinstance(operand, Literal):
             number = operand.value
             if isinstance(number, int | float) and not isinstance(number, bool):
                 return Literal(-number)
-        return Unary(str(sign), operand)
+        return UnaryOperation(str(sign), operand)
 
     negative = unary
 
-    def select(self, of: Node, name: Token) -> Node:
-        return Name(_named(name), of)
+    def select(self, of: ExpressionNode, name: Token) -> ExpressionNode:
+        return AttributeReference(_named(name), of)
 
-    def element(self, of: Node, index: Node) -> Node:
-        return Element(of, index)
+    def element(self, of: ExpressionNode, index: ExpressionNode) -> ExpressionNode:
+        return SubscriptOperation(of, index)
 
-    def integer(self, token: Token) -> Node:
+    def integer(self, token: Token) -> ExpressionNode:
         return Literal(_integer(token, 10))
 
-    def hexadecimal(self, token: Token) -> Node:
+    def hexadecimal(self, token: Token) -> ExpressionNode:
         return Literal(_integer(token, 16))
 
-    def real(self, token: Token) -> Node:
+    def real(self, token: Token) -> ExpressionNode:
         value = float(token)
         if math.isinf(value):
             _at(token, f"{_shown(token)} is too large for a number")
         return Literal(value)
 
-    def text(self, *tokens: Token) -> Node:
+    def text(self, *tokens: Token) -> ExpressionNode:
         return Literal("".join(_unescaped(token) for token in tokens))
 
-    def word(self, token: Token) -> Node:
+    def word(self, token: Token) -> ExpressionNode:
         return Literal(_WORDS[token.lower()])
 
-    def name(self, token: Token) -> Node:
-        return Name(_named(token))
+    def name(self, token: Token) -> ExpressionNode:
+        return AttributeReference(_named(token))
 
-    def call(self, name: Token, *arguments: Node) -> Node:
+    def call(self, name: Token, *arguments: ExpressionNode) -> ExpressionNode:
         key = lower(name)
         if key in REFUSED:
             _at(name, f'"{name}" is not read here: {REFUSED[key]}')
         if key not in SIGNATURES:
-            _at(name, f'unknown function "{name}"', nearest(key, SIGNATURES))
+            _at(name, f'unknown function "{name}"', spelling_hint(key, SIGNATURES))
         fewest, most = SIGNATURES[key]
         if len(arguments) < fewest or (most is not None and len(arguments) > most):
             wanted = (
@@ -326,10 +328,10 @@ class _Builder(Transformer[Token, Node]):
             )
             plural = "" if most == 1 else "s"
             _at(name, f'"{name}" takes {wanted} argument{plural}, got {len(arguments)}')
-        return Call(str(name), arguments)
+        return FunctionCall(str(name), arguments)
 
-    def list(self, *items: Node) -> Node:
-        return ListOf(items)
+    def list(self, *items: ExpressionNode) -> ExpressionNode:
+        return ExpressionList(items)
 
 
 def _named(token: Token) -> str:

@@ -74,20 +74,20 @@ class _Assert:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _AcceptState:
     pass
 
 
-_Instruction = _Character | _Fork | _Assert | _Found
+_Instruction = _Character | _Fork | _Assert | _AcceptState
 
 
 @dataclass(slots=True, eq=False)
-class _State:
+class _MatcherState:
     """Threads before a character, the one before it, and where each next one leads."""
 
     threads: frozenset[int]
     before: str
-    next: dict[str, "_State | None"] = field(default_factory=dict)
+    next: dict[str, "_MatcherState | None"] = field(default_factory=dict)
 
 
 class Pattern:
@@ -102,7 +102,7 @@ class Pattern:
 
     def __init__(self, program: list[_Instruction]) -> None:
         self._program = program
-        self._states: dict[tuple[frozenset[int], str], _State] = {}
+        self._states: dict[tuple[frozenset[int], str], _MatcherState] = {}
         self._start = self._state(frozenset(), "")
 
     def is_found(self, text: str) -> bool:
@@ -118,17 +118,17 @@ class Pattern:
             state = leads
         return False
 
-    def _state(self, threads: frozenset[int], before: str) -> _State:
+    def _state(self, threads: frozenset[int], before: str) -> _MatcherState:
         # What assertions ask of the character before: none, a newline, a word, or another.
         kind = before if before in ("", "\n") else "w" if _CLASSES["w"](before) else " "
         found = self._states.get((threads, kind))
         if found is None:
             if len(self._states) >= _MOST_STATES:
                 self._states.clear()
-            found = self._states[threads, kind] = _State(threads, kind)
+            found = self._states[threads, kind] = _MatcherState(threads, kind)
         return found
 
-    def _step(self, state: _State, symbol: str) -> _State | None:
+    def _step(self, state: _MatcherState, symbol: str) -> _MatcherState | None:
         """Where a symbol leads; None when the pattern has been found before it."""
         character = symbol[:1]
         after: set[int] = set()
@@ -149,7 +149,7 @@ class Pattern:
                 case _Assert(holds):
                     if holds(state.before, symbol):
                         waiting.append(at + 1)
-                case _Found():
+                case _AcceptState():
                     found = True
         leads = None if found else self._state(frozenset(after), character)
         if len(state.next) < _MOST_STATES:
@@ -191,7 +191,7 @@ class _Compiler:
         body = self._alternatives(0)
         if self._at < len(self._text):
             raise _NoPatternError  # a ")" too many
-        return [*body, _Found()]
+        return [*body, _AcceptState()]
 
     def _peek(self) -> str:
         if "x" in self._options:

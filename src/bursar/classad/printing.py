@@ -4,18 +4,18 @@ import math
 import re
 
 from bursar.classad.tree import (
-    AdOf,
-    Binary,
-    Call,
-    Chain,
-    Choice,
+    AttributeReference,
+    BinaryOperation,
+    ConditionalOperation,
     Constant,
-    Element,
-    ListOf,
+    ExpressionList,
+    ExpressionNode,
+    FunctionCall,
     Literal,
-    Name,
-    Node,
-    Unary,
+    LogicalChain,
+    NestedAd,
+    SubscriptOperation,
+    UnaryOperation,
 )
 from bursar.classad.values import MOST, Exceptional
 
@@ -51,7 +51,7 @@ _ESCAPES = {
 }
 
 
-def written(node: Node) -> str:
+def written(node: ExpressionNode) -> str:
     """The expression as text, with the parentheses it needs."""
     return _within(node, 0)
 
@@ -89,47 +89,47 @@ def _constant(value: Constant) -> str:
     return 'real("NaN")' if math.isnan(value) else f'real("{"-" if value < 0 else ""}INF")'
 
 
-def _within(node: Node, binding: int) -> str:
+def _within(node: ExpressionNode, binding: int) -> str:
     """The text, in parentheses where it binds less tightly than what is around it."""
     text, own = _text(node)
     return f"({text})" if own < binding else text
 
 
-def _text(node: Node) -> tuple[str, int]:
+def _text(node: ExpressionNode) -> tuple[str, int]:
     """The text, and how tightly it binds."""
     match node:
         case Literal(value):
             text = _constant(value)
             return text, _UNARY if text.startswith("-") else _POSTFIX
-        case Name(name, None):
+        case AttributeReference(name, None):
             return name_written(name), _POSTFIX
-        case Name(name, Node() as of):
+        case AttributeReference(name, ExpressionNode() as of):
             return f"{_within(of, _POSTFIX)}.{name_written(name)}", _POSTFIX
-        case Element(of, index):
+        case SubscriptOperation(of, index):
             return f"{_within(of, _POSTFIX)}[{_within(index, 0)}]", _POSTFIX
-        case Unary(sign, operand):
+        case UnaryOperation(sign, operand):
             inner = _within(operand, _UNARY)
             # "- 1" is an operator and its operand, "-1" a literal; "--" reads badly.
             gap = " " if sign in "+-" and inner[0] in "+-.0123456789" else ""
             return f"{sign}{gap}{inner}", _UNARY
-        case Chain(sign, operands):
+        case LogicalChain(sign, operands):
             own = _BINDING[sign]
             return f" {sign} ".join(_within(part, own + 1) for part in operands), own
-        case Binary(sign, left, right):
+        case BinaryOperation(sign, left, right):
             own = _BINDING[sign]
             return f"{_within(left, own)} {sign} {_within(right, own + 1)}", own
-        case Choice(test, None, otherwise):
+        case ConditionalOperation(test, None, otherwise):
             return f"{_within(test, _ELVIS)} ?: {_within(otherwise, _POSTFIX)}", _ELVIS
-        case Choice(test, Node() as then, otherwise):
+        case ConditionalOperation(test, ExpressionNode() as then, otherwise):
             own = _BINDING["?"]
             chosen = f"{_within(then, own)} : {_within(otherwise, own)}"
             return f"{_within(test, own + 1)} ? {chosen}", own
-        case Call(name, arguments):
+        case FunctionCall(name, arguments):
             return f"{name}({', '.join(_within(part, 0) for part in arguments)})", _POSTFIX
-        case ListOf(items):
+        case ExpressionList(items):
             inside = ", ".join(_within(part, 0) for part in items)
             return f"{{ {inside} }}" if inside else "{ }", _POSTFIX
-        case AdOf(fields):
+        case NestedAd(fields):
             inside = "; ".join(f"{name_written(key)} = {_within(p, 0)}" for key, p in fields)
             return f"[ {inside} ]" if inside else "[ ]", _POSTFIX
     raise TypeError(f"no part of an expression: {node!r}")

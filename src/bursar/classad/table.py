@@ -25,7 +25,7 @@ from bursar.classad.columns import (
     Kinds,
     Mask,
     Numbers,
-    Pool,
+    StringPool,
     booleans,
     chosen,
     compared,
@@ -38,7 +38,17 @@ from bursar.classad.columns import (
 )
 from bursar.classad.compiling import compiled
 from bursar.classad.operators import COMPARISONS
-from bursar.classad.tree import Binary, Call, Chain, Choice, Element, Literal, Name, Node, Unary
+from bursar.classad.tree import (
+    AttributeReference,
+    BinaryOperation,
+    ConditionalOperation,
+    ExpressionNode,
+    FunctionCall,
+    Literal,
+    LogicalChain,
+    SubscriptOperation,
+    UnaryOperation,
+)
 from bursar.classad.values import UNDEFINED, Exceptional, lower
 
 
@@ -56,7 +66,7 @@ class Table:
 
     def __init__(self, ads: Sequence[Ad]) -> None:
         self._ads = list(ads)
-        self._pool = Pool()
+        self._pool = StringPool()
         self._columns: dict[str, Column] = {}
         self._unique: dict[str, tuple[Codes, int]] = {}
         self._combined: dict[tuple[str, ...], tuple[Codes, Codes]] = {}
@@ -154,7 +164,7 @@ class Table:
         """The expression as a column, and the rows it does not hold for."""
         if not self._ads:
             return booleans(np.zeros(1, dtype=bool)), np.zeros(0, dtype=bool)
-        run = _Run(self, my)
+        run = _TableEvaluation(self, my)
         column = run.column(expression.root)
         return column, np.broadcast_to(run.odd, len(self))
 
@@ -213,13 +223,15 @@ def _cheap_first(expression: Expression) -> Expression:
     The others are then evaluated only where these leave something open.
     """
     root = expression.root
-    if not (isinstance(root, Chain) and root.sign == "&&"):
+    if not (isinstance(root, LogicalChain) and root.sign == "&&"):
         return expression
-    return Expression(Chain("&&", tuple(sorted(root.operands, key=_has_calls))))
+    return Expression(LogicalChain("&&", tuple(sorted(root.operands, key=_has_calls))))
 
 
-def _has_calls(node: Node) -> bool:
-    return isinstance(node, Call | Element) or any(_has_calls(part) for part in node.parts)
+def _has_calls(node: ExpressionNode) -> bool:
+    return isinstance(node, FunctionCall | SubscriptOperation) or any(
+        _has_calls(part) for part in node.parts
+    )
 
 
 _MOST_INLINED = 100
@@ -228,7 +240,7 @@ _DEEPEST_INLINED = 100
 _NOWHERE = np.zeros(1, dtype=bool)
 
 
-class _Run:
+class _TableEvaluation:
     """One expression on its way over a table."""
 
     def __init__(self, table: Table, my: Ad) -> None:
@@ -240,43 +252,43 @@ class _Run:
         self._open: Mask | None = None  # rows that matter, where not all do
         self.odd: Mask = _NOWHERE
 
-    def column(self, node: Node) -> Column:
+    def column(self, node: ExpressionNode) -> Column:
         """The values of a part."""
         match node:
             case Literal(value):
                 return self._constant(value)
-            case Name():
+            case AttributeReference():
                 return self._name(node)
-            case Unary("-", operand):
+            case UnaryOperation("-", operand):
                 column, odd = negated(self.column(operand))
                 return self._noted(column, odd)
-            case Unary("!", operand):
+            case UnaryOperation("!", operand):
                 holds, fails, missing = judged(self.column(operand))
                 return from_judgement(fails, holds, missing)
-            case Binary(sign, left, right) if sign in COMPARISONS:
+            case BinaryOperation(sign, left, right) if sign in COMPARISONS:
                 return compared(sign, self.column(left), self.column(right), self._table._pool)
-            case Binary(sign, left, right) if sign in ("=?=", "=!="):
+            case BinaryOperation(sign, left, right) if sign in ("=?=", "=!="):
                 column, error = identical(self.column(left), self.column(right))
                 if sign == "=?=":
                     return column
                 return from_judgement(
                     ~error & (column.numbers == 0), ~error & (column.numbers != 0), _NOWHERE
                 )
-            case Binary(sign, left, right) if sign in "+-*/%":
+            case BinaryOperation(sign, left, right) if sign in "+-*/%":
                 column, odd = computed(sign, self.column(left), self.column(right))
                 return self._noted(column, odd)
-            case Chain(sign, operands):
+            case LogicalChain(sign, operands):
                 return self._chain(sign == "||", operands)
-            case Choice(test, None, otherwise):
+            case ConditionalOperation(test, None, otherwise):
                 first = self.column(test)
                 return chosen(first.kinds != UNDEFINED_KIND, first, self.column(otherwise))
-            case Choice(test, Node() as then, otherwise):
+            case ConditionalOperation(test, ExpressionNode() as then, otherwise):
                 return self._choice(test, then, otherwise)
-            case Call(name, (test, then, otherwise)) if lower(name) == "ifthenelse":
+            case FunctionCall(name, (test, then, otherwise)) if lower(name) == "ifthenelse":
                 return self._choice(test, then, otherwise)
-            case Call(name, (argument,)) if lower(name) == "isundefined":
+            case FunctionCall(name, (argument,)) if lower(name) == "isundefined":
                 return booleans(self.column(argument).kinds == UNDEFINED_KIND)
-            case Call(name, (argument,)) if lower(name) == "iserror":
+            case FunctionCall(name, (argument,)) if lower(name) == "iserror":
                 return booleans(self.column(argument).kinds == ERROR_KIND)
         return self._mapped(node)
 
@@ -289,7 +301,7 @@ class _Run:
             self.odd = self.odd | odd
         return column
 
-    def _name(self, node: Name) -> Column:
+    def _name(self, node: AttributeReference) -> Column:
         key = lower(node.name)
         mine = self._my.values_by_key
         if node.of is None:
@@ -297,7 +309,7 @@ class _Run:
                 return self._own(node, key)
             return self._mapped(node) if key in SCOPES else self._read(key)
         of = node.of
-        if isinstance(of, Name) and of.of is None and lower(of.name) not in mine:
+        if isinstance(of, AttributeReference) and of.of is None and lower(of.name) not in mine:
             word = lower(of.name)
             if word in ("my", "self") and key in mine:
                 return self._own(node, key)
@@ -309,7 +321,7 @@ class _Run:
         column = self._table.column(key)
         return column if column.is_kind(REAL) else self._noted(column, column.kinds == ODD)
 
-    def _own(self, node: Name, key: str) -> Column:
+    def _own(self, node: AttributeReference, key: str) -> Column:
         stored = self._my.values_by_key[key]
         if type(stored) in PLAIN and type(stored) is not tuple:
             return self._constant(stored)
@@ -328,7 +340,7 @@ class _Run:
             self._within = outside
             self._depth -= depth
 
-    def _chain(self, decisive: bool, operands: tuple[Node, ...]) -> Column:
+    def _chain(self, decisive: bool, operands: tuple[ExpressionNode, ...]) -> Column:
         decided: Mask = _NOWHERE
         failed: Mask = _NOWHERE
         missing: Mask = _NOWHERE
@@ -347,12 +359,14 @@ class _Run:
         holds, fails = (decided, usual) if decisive else (usual, decided)
         return from_judgement(holds, fails, left & missing)
 
-    def _choice(self, test: Node, then: Node, otherwise: Node) -> Column:
+    def _choice(
+        self, test: ExpressionNode, then: ExpressionNode, otherwise: ExpressionNode
+    ) -> Column:
         holds, fails, missing = judged(self.column(test))
         column = chosen(holds, self.column(then), self.column(otherwise))
         return chosen(holds | fails, column, from_judgement(_NOWHERE, _NOWHERE, missing))
 
-    def _mapped(self, node: Node) -> Column:
+    def _mapped(self, node: ExpressionNode) -> Column:
         """A part without columns: evaluated once for each combination of what it reads."""
         expression = Expression(node)
         ads = self._table.ads

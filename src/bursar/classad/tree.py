@@ -11,7 +11,7 @@ Constant = bool | int | float | str | Exceptional
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExpressionNode:
     """
     A part of an expression.
 
@@ -28,105 +28,105 @@ class Node:
         object.__setattr__(self, "depth", depth)
 
     @property
-    def parts(self) -> "tuple[Node, ...]":
+    def parts(self) -> "tuple[ExpressionNode, ...]":
         """Those directly within it, in order."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
-class Literal(Node):
+class Literal(ExpressionNode):
     """A value as it is written."""
 
     value: Constant
 
 
 @dataclass(frozen=True, slots=True)
-class Name(Node):
+class AttributeReference(ExpressionNode):
     """An attribute: ``name``, or ``of.name``."""
 
     name: str
-    of: Node | None = None
+    of: ExpressionNode | None = None
 
     @property
-    def parts(self) -> tuple[Node, ...]:
+    def parts(self) -> tuple[ExpressionNode, ...]:
         return () if self.of is None else (self.of,)
 
 
 @dataclass(frozen=True, slots=True)
-class Unary(Node):
+class UnaryOperation(ExpressionNode):
     """``-a``, ``+a``, ``!a``, ``~a``."""
 
     sign: str
-    operand: Node
+    operand: ExpressionNode
 
     @property
-    def parts(self) -> tuple[Node, ...]:
+    def parts(self) -> tuple[ExpressionNode, ...]:
         return (self.operand,)
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(Node):
+class BinaryOperation(ExpressionNode):
     """Two operands, both always evaluated."""
 
     sign: str
-    left: Node
-    right: Node
+    left: ExpressionNode
+    right: ExpressionNode
 
     @property
-    def parts(self) -> tuple[Node, ...]:
+    def parts(self) -> tuple[ExpressionNode, ...]:
         return (self.left, self.right)
 
 
 @dataclass(frozen=True, slots=True)
-class Chain(Node):
+class LogicalChain(ExpressionNode):
     """``a && b && c`` or ``a || b || c``: evaluated in order, as far as it matters."""
 
     sign: str
-    operands: tuple[Node, ...]
+    operands: tuple[ExpressionNode, ...]
 
     @property
-    def parts(self) -> tuple[Node, ...]:
+    def parts(self) -> tuple[ExpressionNode, ...]:
         return self.operands
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Node):
+class ConditionalOperation(ExpressionNode):
     """``test ? then : otherwise``; without ``then``, ``test ?: otherwise``."""
 
-    test: Node
-    then: Node | None
-    otherwise: Node
+    test: ExpressionNode
+    then: ExpressionNode | None
+    otherwise: ExpressionNode
 
     @property
-    def parts(self) -> tuple[Node, ...]:
+    def parts(self) -> tuple[ExpressionNode, ...]:
         return tuple(part for part in (self.test, self.then, self.otherwise) if part is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Node):
+class FunctionCall(ExpressionNode):
     """A function with its arguments; ``name`` as it is written."""
 
     name: str
-    arguments: tuple[Node, ...]
+    arguments: tuple[ExpressionNode, ...]
 
     @property
-    def parts(self) -> tuple[Node, ...]:
+    def parts(self) -> tuple[ExpressionNode, ...]:
         return self.arguments
 
 
 @dataclass(frozen=True, slots=True)
-class ListOf(Node):
+class ExpressionList(ExpressionNode):
     """``{ a, b }``."""
 
-    items: tuple[Node, ...]
+    items: tuple[ExpressionNode, ...]
 
     @property
-    def parts(self) -> tuple[Node, ...]:
+    def parts(self) -> tuple[ExpressionNode, ...]:
         return self.items
 
 
 @dataclass(frozen=True, slots=True)
-class AdOf(Node):
+class NestedAd(ExpressionNode):
     """
     ``[ a = 1; b = a ]``.
 
@@ -138,21 +138,21 @@ class AdOf(Node):
         Line and column of each name, where it was parsed.
     """
 
-    fields: tuple[tuple[str, Node], ...]
+    fields: tuple[tuple[str, ExpressionNode], ...]
     places: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
     @property
-    def parts(self) -> tuple[Node, ...]:
+    def parts(self) -> tuple[ExpressionNode, ...]:
         return tuple(part for _, part in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
-class Element(Node):
+class SubscriptOperation(ExpressionNode):
     """``of[index]``."""
 
-    of: Node
-    index: Node
+    of: ExpressionNode
+    index: ExpressionNode
 
     @property
-    def parts(self) -> tuple[Node, ...]:
+    def parts(self) -> tuple[ExpressionNode, ...]:
         return (self.of, self.index)

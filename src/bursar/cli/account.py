@@ -60,7 +60,7 @@ def buy(
     from bursar.formats.units import parse_amount, parse_duration
     from bursar.model.money import format_amount, to_micros
     from bursar.remote.purchase import purchase
-    from bursar.report.words import span
+    from bursar.report.formatting import span
 
     seconds = _parsed(parse_duration, time, "--for")
     limit = None if most is None else to_micros(_parsed(parse_amount, most, "--most")[0])
@@ -172,10 +172,10 @@ def _parsed(parse: Callable[[object], T], text: str, place: str) -> T:
 
 
 def _ask(site: str | None, question: "Callable[[AsyncServiceClient], Awaitable[T]]") -> T:
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
 
     async def ask() -> T:
-        async with connected(site) as service:
+        async with connect_service(site) as service:
             return await question(service.client)
 
     return asyncio.run(ask())

@@ -36,14 +36,16 @@ def amend_run(
     Prints what it should come to, then changes it. A run that was stopped has the new goal
     when it is resumed.
     """
-    from bursar.api.amending import amend, consider
+    from bursar.api.amending import amend, forecast_amendment
     from bursar.cli.output import print_json, say
     from bursar.formats.units import parse_amount, parse_duration
 
     time, later = _split(deadline, parse_duration, "--deadline")
     money, more = _split(budget, lambda text: parse_amount(text)[0], "--budget")
     _check_currency(run, budget, runs)
-    verdict = consider(run, deadline=time, later=later, budget=money, more=more, runs=runs)
+    verdict = forecast_amendment(
+        run, deadline=time, later=later, budget=money, more=more, runs=runs
+    )
     if as_json:
         if not dry:
             amend(verdict)
@@ -72,7 +74,7 @@ def _split(
 def _check_currency(run: str, budget: str | None, runs: Path) -> None:
     from bursar.formats.units import parse_amount
     from bursar.runs.folder import RunFolder
-    from bursar.runs.planned import read_plan
+    from bursar.runs.plan_file import read_plan
 
     if budget is None:
         return

@@ -10,8 +10,8 @@ import typer
 from bursar.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from bursar.service.identity.authority import AuthorityFolder, Written
-    from bursar.service.identity.records import Record
+    from bursar.service.identity.authority import AuthorityFolder, IssuedCertificate
+    from bursar.service.identity.certificate_records import CertificateRecord
 
 Folder = Annotated[
     Path,
@@ -157,7 +157,7 @@ def revoke(
         raise InputError("expected KIND and NAME, or --serial")
     wanted = None if serial is None else serial.lower().replace(":", "").rjust(40, "0")
 
-    def is_wanted(record: "Record") -> bool:
+    def is_wanted(record: "CertificateRecord") -> bool:
         if wanted is not None:
             return record.serial == wanted
         return (record.party.kind, record.party.name) == (kind, name)
@@ -218,7 +218,7 @@ def show_file(
 ) -> None:
     """Show the certificates in a file."""
     from bursar.cli.output import print_json
-    from bursar.service.identity.records import describe_file
+    from bursar.service.identity.certificate_records import describe_file
 
     shown = describe_file(file)
     if as_json:
@@ -238,7 +238,7 @@ def _opened(folder: Path) -> "AuthorityFolder":
     return AuthorityFolder(folder)
 
 
-def _told(record: "Record") -> dict[str, Any]:
+def _told(record: "CertificateRecord") -> dict[str, Any]:
     return {
         "kind": record.party.kind,
         "name": record.party.name,
@@ -250,7 +250,7 @@ def _told(record: "Record") -> dict[str, Any]:
     }
 
 
-def _print_written(made: "Written", as_json: bool) -> None:
+def _print_written(made: "IssuedCertificate", as_json: bool) -> None:
     from bursar.cli.output import print_json, say
 
     files = {"identity": str(made.identity), "certificate": str(made.certificate)}
@@ -261,7 +261,7 @@ def _print_written(made: "Written", as_json: bool) -> None:
     say(f"{made.certificate}: the certificate alone")
 
 
-def _print_records(records: "list[Record]") -> None:
+def _print_records(records: "list[CertificateRecord]") -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 INTERRUPTED = 130
 
 
-class Connected:
+class ServiceSession:
     """
     A service, and how tasks are sealed for it.
 
@@ -57,7 +57,7 @@ class Connected:
 
 
 @asynccontextmanager
-async def connected(site: str | None) -> AsyncGenerator[Connected, None]:
+async def connect_service(site: str | None) -> AsyncGenerator[ServiceSession, None]:
     """The service of a name or URL; what is tried again is told on stderr."""
     from bursar.cli.output import say
     from bursar.remote.async_client import AsyncServiceClient
@@ -65,7 +65,7 @@ async def connected(site: str | None) -> AsyncGenerator[Connected, None]:
 
     service = find_service(site)
     async with AsyncServiceClient(service.access, notice=say) as client:
-        yield Connected(client, service.seal)
+        yield ServiceSession(client, service.seal)
 
 
 def run_until_done(work: Coroutine[Any, Any, T], interrupted: Callable[[], None]) -> T:

@@ -24,12 +24,12 @@ def register(root: typer.Typer) -> None:
 @app.command("list")
 def list_instances(site: ServiceName = None, as_json: AsJson = False) -> None:
     """List the instances of one's own."""
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
     from bursar.cli.output import all_keys, print_json
     from bursar.report.service_overview import print_instances
 
     async def ask() -> "list[InstanceInfo]":
-        async with connected(site) as service:
+        async with connect_service(site) as service:
             return await service.client.instances()
 
     found = asyncio.run(ask())
@@ -50,11 +50,11 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Cancel tasks: those that wait do not start, those that run are killed."""
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json, say
 
     async def ask() -> int:
-        async with connected(site) as service:
+        async with connect_service(site) as service:
             return await service.client.cancel(instance, tasks or None)
 
     count = asyncio.run(ask())
@@ -67,10 +67,10 @@ def cancel(
 @app.command("destroy")
 def destroy(instance: InstanceId, site: ServiceName = None) -> None:
     """Destroy an instance: its tasks are killed, its results and files go."""
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
 
     async def ask() -> None:
-        async with connected(site) as service:
+        async with connect_service(site) as service:
             await service.client.destroy(instance)
 
     asyncio.run(ask())
@@ -79,11 +79,11 @@ def destroy(instance: InstanceId, site: ServiceName = None) -> None:
 @app.command("files")
 def list_files(instance: InstanceId, site: ServiceName = None, as_json: AsJson = False) -> None:
     """List the files of an instance: inputs that were sent, outputs that were made."""
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json
 
     async def ask() -> "list[FileInfo]":
-        async with connected(site) as service:
+        async with connect_service(site) as service:
             return await service.client.files(instance)
 
     found = asyncio.run(ask())
@@ -107,12 +107,12 @@ def fetch(
     site: ServiceName = None,
 ) -> None:
     """Fetch files of an instance."""
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
     from bursar.cli.output import say
     from bursar.remote.transfers import local_path
 
     async def ask() -> None:
-        async with connected(site) as service:
+        async with connect_service(site) as service:
             client = service.client
             wanted = names or [file.name for file in await client.files(instance)]
             for name in wanted:

@@ -14,12 +14,12 @@ from bursar.cli.usage import BOOK, BookFile, check_usage, make_key, sign_usage
 
 if TYPE_CHECKING:
     from bursar.formats.period import Period
-    from bursar.market.accounts import Quota, Row
+    from bursar.market.accounts import LedgerRow, SpendingQuota
     from bursar.market.book import Book
     from bursar.model.admission import Refusal
     from bursar.model.money import Micros
     from bursar.model.payer import Payer
-    from bursar.runs.reading import RunRecord
+    from bursar.runs.run_record import RunRecord
 
 WAIT = 10.0
 """Seconds a command waits while another one writes."""
@@ -101,7 +101,7 @@ def open_account(
     as_json: AsJson = False,
 ) -> None:
     """Open an account; makes the book where there is none."""
-    from bursar.market.accounts import Account
+    from bursar.market.accounts import LedgerAccount
     from bursar.market.book import Book
     from bursar.model.errors import InputError
 
@@ -112,7 +112,7 @@ def open_account(
     # Before the book is made: bad input makes none.
     bounds = None if quota is None else _quota(quota, per, currency)
     try:
-        account = Account(
+        account = LedgerAccount(
             name=name,
             kind="user" if kind == "user" else "provider",
             group=group,
@@ -180,12 +180,12 @@ def charge_run(
     from bursar.market.book import read_book
     from bursar.model.payer import Payer
     from bursar.runs.folder import RunFolder
-    from bursar.runs.payments import claimed, settle_run
-    from bursar.runs.reading import read_run
+    from bursar.runs.payments import lock_account, settle_run
+    from bursar.runs.run_record import read_run
 
     folder = RunFolder.open(runs, run)
     payer = Payer(account=user, book=str(book.absolute()))
-    with claimed(folder):
+    with lock_account(folder):
         record = read_run(folder)
         _check_ended(record)
         _check_payer(record, payer)
@@ -215,14 +215,14 @@ def release(
     A run that goes on takes what it pays later out of the user's allocation, if that allows it.
     """
     from bursar.market.book import Book
-    from bursar.model.errors import InputError, nearest
+    from bursar.model.errors import InputError, spelling_hint
 
     if not reason.strip():
         raise InputError("--reason: expected some text")
     with Book(book, wait=WAIT) as opened:
         found = opened.agreements.get(agreement)
         if found is None:
-            hint = nearest(agreement, opened.agreements)
+            hint = spelling_hint(agreement, opened.agreements)
             raise InputError(f'no agreement "{agreement}"', hint=hint)
         if not found.held:
             raise InputError(f"{agreement} holds nothing")
@@ -243,13 +243,13 @@ def refund(
 ) -> None:
     """Give a user back what a provider was paid and did not deliver."""
     from bursar.market.book import Book
-    from bursar.model.errors import InputError, nearest
+    from bursar.model.errors import InputError, spelling_hint
 
     if not reason.strip():
         raise InputError("--reason: expected some text")
     with Book(book, wait=WAIT) as opened:
         if agreement not in opened.agreements:
-            hint = nearest(agreement, opened.agreements)
+            hint = spelling_hint(agreement, opened.agreements)
             raise InputError(f'no agreement "{agreement}"', hint=hint)
         micros = _micros(amount, opened.currency)
         row = _done(opened.refund(time.time(), key or _fresh(), agreement, micros, memo=reason))
@@ -395,12 +395,12 @@ def _micros(text: str, currency: str | None) -> "Micros":
     return int(exact)
 
 
-def _quota(text: str, per: str, currency: str | None) -> "Quota":
-    from bursar.market.accounts import Quota
+def _quota(text: str, per: str, currency: str | None) -> "SpendingQuota":
+    from bursar.market.accounts import SpendingQuota
     from bursar.model.errors import InputError
 
     try:
-        return Quota(amount=_micros(text, currency), per=per)  # type: ignore[arg-type]
+        return SpendingQuota(amount=_micros(text, currency), per=per)  # type: ignore[arg-type]
     except InputError:
         raise
     except ValueError as error:
@@ -430,7 +430,9 @@ def _fresh() -> str:
     return f"once {secrets.token_hex(8)}"
 
 
-def _show_rows(rows: "list[Row] | tuple[Row, ...]", currency: str, as_json: bool) -> None:
+def _show_rows(
+    rows: "list[LedgerRow] | tuple[LedgerRow, ...]", currency: str, as_json: bool
+) -> None:
     from bursar.cli.output import print_json
     from bursar.report.statements import print_rows, row_to_dict
 

@@ -40,7 +40,7 @@ from bursar.cli import (
     watch,
     why,
 )
-from bursar.memory import is_shortage
+from bursar.memory import is_resource_shortage
 from bursar.model.errors import BursarError
 
 INTERRUPTED = 130
@@ -117,7 +117,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except Exception as error:
-        if not is_shortage(error):
+        if not is_resource_shortage(error):
             raise
         said = " ".join(str(error).split()) or type(error).__name__
         code = _complain(f"no more memory, threads or processes are to be had: {said}", 1)

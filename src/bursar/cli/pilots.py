@@ -8,7 +8,7 @@ import typer
 from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder
 
 if TYPE_CHECKING:
-    from bursar.runs.acquired import Acquired
+    from bursar.runs.allocation_reports import AllocationReport
 
 
 def register(app: typer.Typer) -> None:
@@ -19,13 +19,13 @@ def register(app: typer.Typer) -> None:
 def show_pilots(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
     """Show what a run asked of its sites: waits, processor time held, used and idle."""
     from bursar.cli.output import print_json
-    from bursar.report.pilots import print_pilots
-    from bursar.runs.acquired import acquired, bounds
+    from bursar.report.pilot_tables import print_pilots
+    from bursar.runs.allocation_reports import allocation_reports, bounds
     from bursar.runs.folder import RunFolder
-    from bursar.runs.reading import read_run
+    from bursar.runs.run_record import read_run
 
     record = read_run(RunFolder.open(runs, run))
-    found, scores = acquired(record), bounds(record)
+    found, scores = allocation_reports(record), bounds(record)
     requests = [one.to_dict() for one in found]
     sites = [one | _scored(scores.get(one["site"])) for one in _by_site(found)]
     if as_json:
@@ -39,7 +39,7 @@ def _scored(score: tuple[int, int] | None) -> dict[str, int | None]:
     return {"bounds_given": given, "bounds_held": held}
 
 
-def _by_site(found: "Sequence[Acquired]") -> list[dict[str, Any]]:
+def _by_site(found: "Sequence[AllocationReport]") -> list[dict[str, Any]]:
     """Sums; the scheduler's record is set against those requests that it has."""
     sums = []
     for site in dict.fromkeys(one.site for one in found):

@@ -99,7 +99,7 @@ def plan_campaign(
     from bursar.api.planning import plan
     from bursar.cli.load import load_campaign, load_sites
     from bursar.cli.output import print_json, say
-    from bursar.planning.limits import Limits
+    from bursar.planning.search_limits import SearchLimits
     from bursar.report.plan_progress import PlanProgress
 
     facts = load_sites(sites)
@@ -112,7 +112,7 @@ def plan_campaign(
         replay_scale=replay,
         size_scale=size_scale,
     )
-    limits = Limits(
+    limits = SearchLimits(
         population=population,
         generations=generations,
         evaluations=evaluations,

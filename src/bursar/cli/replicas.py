@@ -11,8 +11,8 @@ from bursar.model.errors import BursarError, InputError
 
 if TYPE_CHECKING:
     from bursar.model.replica import Replica
-    from bursar.replicas.catalogue import Catalogue, Entry
-    from bursar.replicas.content import Content
+    from bursar.replicas.catalogue import Catalogue, CatalogueEntry
+    from bursar.replicas.content import LogicalFileContent
     from bursar.report.copy_progress import CopyProgress
 
 CatalogueFile = Annotated[
@@ -70,19 +70,19 @@ def add_copies(
     from bursar.cli.output import print_json, say
     from bursar.model.replica import Replica
     from bursar.replicas.catalogue import Catalogue
-    from bursar.replicas.content import Content
-    from bursar.replicas.urls import normal
+    from bursar.replicas.content import LogicalFileContent
+    from bursar.replicas.urls import normalise_url
     from bursar.report.copy_progress import CopyProgress
 
-    url = normal(url)
+    url = normalise_url(url)
     if recursive and not (size is None and checksum is None):
         raise InputError("of each file its own: leave --size and --checksum out", where=name)
-    given = Content(_bytes(size), checksum)
+    given = LogicalFileContent(_bytes(size), checksum)
     found = list(_files_below(name, url)) if recursive else [(name, url)]
     with Catalogue(catalogue) as opened, CopyProgress("reading") as progress:
         replicas = []
         for logical, place in found:
-            content = _read(logical, place, progress) if given == Content() else given
+            content = _read(logical, place, progress) if given == LogicalFileContent() else given
             replicas.append(
                 Replica(
                     name=logical,
@@ -114,7 +114,7 @@ def list_copies(
 
 def locate_file(name: Name, catalogue: CatalogueFile = CATALOGUE, as_json: AsJson = False) -> None:
     """Show the good copies of a logical file; exit status 1 when there is none."""
-    from bursar.replicas.catalogue import Catalogue, Entry
+    from bursar.replicas.catalogue import Catalogue, CatalogueEntry
     from bursar.replicas.content import logical
 
     name = logical(name)
@@ -122,7 +122,7 @@ def locate_file(name: Name, catalogue: CatalogueFile = CATALOGUE, as_json: AsJso
         if opened.content(name) is None:
             raise InputError("is not in the catalogue", where=name)
         found = opened.locate(name)
-    _show([Entry(replica) for replica in found], as_json=as_json)
+    _show([CatalogueEntry(replica) for replica in found], as_json=as_json)
     if not found:
         raise BursarError(f"{name}: every copy is bad; see bursar replicas verify")
 
@@ -185,14 +185,14 @@ def verify_copies(
     """
     from bursar.cli.output import print_json
     from bursar.replicas.catalogue import Catalogue
-    from bursar.replicas.checking import check
+    from bursar.replicas.checking import check_copy
     from bursar.report.copy_progress import CopyProgress
 
     checked = []
     with Catalogue(catalogue, make=False) as opened, CopyProgress("reading") as progress:
         for entry in _chosen(opened, names, site):
             replica = entry.replica
-            checked.append(check(opened, replica, on_bytes=progress.of(replica.name)))
+            checked.append(check_copy(opened, replica, on_bytes=progress.of(replica.name)))
     faults = [found for found in checked if found.fault is not None]
     if as_json:
         print_json(
@@ -248,16 +248,16 @@ def _files_below(name: str, folder: str) -> Iterator[tuple[str, str]]:
             yield f"{name}/{inner.as_posix()}", str(path)
 
 
-def _read(name: str, url: str, progress: "CopyProgress") -> "Content":
+def _read(name: str, url: str, progress: "CopyProgress") -> "LogicalFileContent":
     """What a copy holds."""
     from bursar.replicas.copying import read_content
-    from bursar.replicas.failing import Failed, Stop
-    from bursar.replicas.urls import shown
+    from bursar.replicas.failures import CancellationToken, SourceFailed
+    from bursar.replicas.urls import redact_url
 
     try:
-        return read_content(url, stop=Stop(), on_bytes=progress.of(name))
-    except Failed as failure:
-        raise InputError(failure.reason, where=shown(url)) from None
+        return read_content(url, stop=CancellationToken(), on_bytes=progress.of(name))
+    except SourceFailed as failure:
+        raise InputError(failure.reason, where=redact_url(url)) from None
 
 
 def _bytes(size: str | None) -> int | None:
@@ -269,7 +269,9 @@ def _bytes(size: str | None) -> int | None:
         raise error.within("--size") from None
 
 
-def _chosen(catalogue: "Catalogue", names: "list[str] | None", site: str | None) -> "list[Entry]":
+def _chosen(
+    catalogue: "Catalogue", names: "list[str] | None", site: str | None
+) -> "list[CatalogueEntry]":
     """Copies of the names, or of all of them."""
     from bursar.replicas.content import logical
 
@@ -283,10 +285,10 @@ def _chosen(catalogue: "Catalogue", names: "list[str] | None", site: str | None)
     return chosen
 
 
-def _show(entries: "Sequence[Entry]", *, as_json: bool) -> None:
+def _show(entries: "Sequence[CatalogueEntry]", *, as_json: bool) -> None:
     from bursar.cli.output import print_json
     from bursar.formats.units import format_size
-    from bursar.report.words import UNKNOWN
+    from bursar.report.formatting import UNKNOWN
 
     if as_json:
         print_json({"copies": [{**_as_dict(e.replica), "bad": e.bad} for e in entries]})
@@ -303,9 +305,9 @@ def _show(entries: "Sequence[Entry]", *, as_json: bool) -> None:
 
 
 def _place(replica: "Replica") -> str:
-    from bursar.replicas.urls import shown
+    from bursar.replicas.urls import redact_url
 
-    return shown(replica.url)
+    return redact_url(replica.url)
 
 
 def _as_dict(replica: "Replica") -> dict[str, Any]:

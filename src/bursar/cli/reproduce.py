@@ -15,8 +15,8 @@ from bursar.cli.output import print_json, say
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
-    from bursar.papers.experiment import Effort, Experiment, Outcome
-    from bursar.papers.running import OnProgress
+    from bursar.papers.experiment import Effort, Experiment, ExperimentResult
+    from bursar.papers.experiment_runner import OnProgress
 
 DATA = "BURSAR_DATA"
 
@@ -64,7 +64,7 @@ def reproduce(
         return
     from bursar.papers.catalogue import figures_of, find
     from bursar.papers.documenting import entry_of, record, update_page
-    from bursar.papers.running import processes, run
+    from bursar.papers.experiment_runner import run_experiment, worker_processes
     from bursar.papers.writing import to_dict, write
 
     if quick and full:
@@ -79,11 +79,11 @@ def reproduce(
     folder = out / paper
     documents = []
     experiments = find(paper, figure, live=live)
-    with processes(jobs or len(os.sched_getaffinity(0))) as pool:
+    with worker_processes(jobs or len(os.sched_getaffinity(0))) as pool:
         for experiment in experiments:
             began = time.monotonic()
             with _progress(experiment) as tell:
-                outcome = run(
+                outcome = run_experiment(
                     experiment,
                     effort,
                     data=data or Path("data"),
@@ -126,7 +126,7 @@ def _show_list(as_json: bool) -> None:
         console.print(table)
 
 
-def _show(outcome: "Outcome", took: float, files: list[Path]) -> None:
+def _show(outcome: "ExperimentResult", took: float, files: list[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 

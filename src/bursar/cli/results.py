@@ -66,9 +66,9 @@ async def _show(
     form: Form,
     folder: Path | None,
 ) -> int:
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
 
-    async with connected(site) as service:
+    async with connect_service(site) as service:
         session = await service.attach(handle)
         return await print_results(session, after, follow=follow, form=form, folder=folder)
 
@@ -127,7 +127,7 @@ async def print_results(
 async def _write_streams(
     session: "AsyncSession", results: "Iterable[Result]", folder: Path
 ) -> None:
-    from bursar.remote.printed import STREAMS, printed
+    from bursar.remote.task_output import STREAMS, printed
 
     for result in results:
         for stream in STREAMS:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bursar.cli.answer import answer
+from bursar.cli.campaign_result import print_outcome
 from bursar.cli.options import (
     RUNS,
     Alpha,
@@ -131,7 +131,9 @@ def run_campaign(
                 "goes with --budget, --retry-failed, --runs, --json and --quiet only",
                 where="--resume",
             )
-        answer(lambda: _go_on(resume, runs, budget, retry_failed, not quiet), as_json=as_json)
+        print_outcome(
+            lambda: _go_on(resume, runs, budget, retry_failed, not quiet), as_json=as_json
+        )
     elif campaign is None:
         raise InputError("give a CAMPAIGN, or --resume RUN")
     elif retry_failed:
@@ -154,7 +156,7 @@ def run_campaign(
             choice=choice, alpha=alpha, beta=beta, weights=weights, refresh=refresh, rank_by=rank_by
         )
         what = by_factors(what, where, deadline_factor, budget_factor, given=(deadline, budget))
-        answer(
+        print_outcome(
             lambda: start(
                 what,
                 where,

@@ -21,7 +21,7 @@ def list_runs(runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
     """List the runs, the oldest first."""
     from bursar.cli.output import print_json
     from bursar.report.tables import print_runs
-    from bursar.runs.reading import summaries
+    from bursar.runs.run_record import summaries
 
     rows = summaries(runs)
     if as_json:
@@ -52,12 +52,12 @@ def write_report(
     from bursar.cli.output import print_json, say
     from bursar.report.tables import print_summary
     from bursar.runs.folder import RunFolder
-    from bursar.runs.reading import read_run, summarise
-    from bursar.runs.writing import report_to, write_up
+    from bursar.runs.run_record import read_run, summarise
+    from bursar.runs.run_reports import report_to, write_reports
 
     record = read_run(RunFolder.open(runs, run))
     if output is None:
-        write_up(record)
+        write_reports(record)
     else:
         report_to(output, record)
     say(f"wrote {output or record.folder.report_file}")
@@ -78,10 +78,10 @@ def show_bill(
     from bursar.cli.output import print_json, say
     from bursar.report.bill import print_bill
     from bursar.runs.folder import RunFolder
-    from bursar.runs.reading import bill_of, doubt_of, read_run
+    from bursar.runs.run_record import bill_of, integrity_warning, read_run
 
     record = read_run(RunFolder.open(runs, run))
-    doubt = doubt_of(record)
+    doubt = integrity_warning(record)
     if doubt:
         say(doubt)
     bill = bill_of(record)

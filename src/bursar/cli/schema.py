@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 
-class Which(StrEnum):
+class SchemaFile(StrEnum):
     """Files that have a schema."""
 
     CAMPAIGN = "campaign"
@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show_schema(
-    which: Annotated[Which, typer.Argument(help="Which file's schema.")] = Which.CAMPAIGN,
+    which: Annotated[SchemaFile, typer.Argument(help="Which file's schema.")] = SchemaFile.CAMPAIGN,
 ) -> None:
     """Print the JSON Schema of campaign, sites or service files."""
     from bursar.cli.output import print_json
@@ -28,8 +28,8 @@ def show_schema(
     from bursar.service.config_schema import service_schema
 
     made = {
-        Which.CAMPAIGN: schema.campaign_schema,
-        Which.SITES: schema.sites_schema,
-        Which.SERVICE: service_schema,
+        SchemaFile.CAMPAIGN: schema.campaign_schema,
+        SchemaFile.SITES: schema.sites_schema,
+        SchemaFile.SERVICE: service_schema,
     }
     print_json(made[which]())

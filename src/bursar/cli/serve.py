@@ -8,7 +8,7 @@ import typer
 from bursar.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from bursar.service.premises import Started
+    from bursar.service.runner import StartedService
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def serve(
     from bursar.model.errors import InputError
     from bursar.service.config_toml import PREFIX, default_service, read_service
     from bursar.service.logs import start_logging
-    from bursar.service.premises import run_service
+    from bursar.service.runner import run_service
 
     try:
         seconds = parse_duration(drain_timeout)
@@ -78,7 +78,7 @@ def serve(
         return
     start_logging(read.log.level)
 
-    def tell(started: "Started") -> None:
+    def tell(started: "StartedService") -> None:
         told = {
             "url": started.url,
             "folder": str(read.folder),

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from bursar.broker.provisioning import Provisioning
+from bursar.broker.provisioning_mode import ProvisioningMode
 from bursar.broker.strategies import POLICIES
-from bursar.cli.answer import answer
+from bursar.cli.campaign_result import print_outcome
 from bursar.cli.options import (
     RUNS,
     Alpha,
@@ -59,7 +59,7 @@ def simulate_campaign(
     runtime: Runtime = None,
     processors: Processors = None,
     provisioning: Annotated[
-        Provisioning,
+        ProvisioningMode,
         typer.Option(
             help="By a plan's reservations; by a pool that acquires and releases processors as "
             "there is work; by best effort, each task sent to a queue when its "
@@ -139,7 +139,7 @@ def simulate_campaign(
         raise InputError("give a CAMPAIGN, or --replay RUN")
     from bursar.api.simulating import simulate
     from bursar.cli.load import brokering, by_factors, load_campaign, load_sites
-    from bursar.simulation.world import Chance
+    from bursar.simulation.execution_model import ExecutionUncertainty
 
     what = load_campaign(
         campaign,
@@ -161,7 +161,7 @@ def simulate_campaign(
         seed=seed,
     )
     what = by_factors(what, where, deadline_factor, budget_factor, given=(deadline, budget))
-    answer(
+    print_outcome(
         lambda: simulate(
             what,
             where,
@@ -173,7 +173,7 @@ def simulate_campaign(
             processors=processors,
             method=method,
             scheduler=scheduler,
-            chance=Chance(spread=spread, failures=failures, seed=seed, hidden=hidden),
+            chance=ExecutionUncertainty(spread=spread, failures=failures, seed=seed, hidden=hidden),
             anyway=anyway,
             name=name,
             runs=runs,

@@ -11,7 +11,7 @@ from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
 
-Said = SiteStatus | SiteError | None
+SiteAnswer = SiteStatus | SiteError | None
 
 
 def register(app: typer.Typer) -> None:
@@ -63,14 +63,14 @@ def _prices_now(sites: Sequence[SiteFacts]) -> dict[str, float | None]:
     """What each site asks for at this moment, by its name."""
     if all(site.pricing is None for site in sites):
         return {site.name: site.unit_price for site in sites}
-    from bursar.broker.trading import at_prices
+    from bursar.broker.trading import price_sites
     from bursar.sites.owners import known_owners
 
     with known_owners() as owners:
-        return {site.name: site.unit_price for site in at_prices(sites, time.time(), owners)}
+        return {site.name: site.unit_price for site in price_sites(sites, time.time(), owners)}
 
 
-def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, Said]]:
+def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, SiteAnswer]]:
     """
     The sites with what they say of themselves, or why they do not; None where they cannot be
     asked.
@@ -80,14 +80,14 @@ def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, Said]
 
     known = {site.name: site for site in sites}
     with known_owners() as owners:
-        said: dict[str, Said] = {
+        said: dict[str, SiteAnswer] = {
             site.name: LocalSite(site, places=owners).status() if site.kind == "local" else None
             for site in sites
         }
     if any((site.batch or site.remote or site.dask) is not None for site in sites):
-        from bursar.api.queues import seen
+        from bursar.api.queues import query_sites
 
-        for name, answer in seen(sites).items():
+        for name, answer in query_sites(sites).items():
             if isinstance(answer, SiteError):
                 said[name] = answer
             else:
@@ -95,7 +95,7 @@ def _asked(sites: Sequence[SiteFacts]) -> tuple[list[SiteFacts], dict[str, Said]
     return list(known.values()), said
 
 
-def _shown(status: Said) -> tuple[str, str]:
+def _shown(status: SiteAnswer) -> tuple[str, str]:
     """Free processors and traversal time, for the table."""
     if isinstance(status, SiteError):
         return "no answer", "unknown"
@@ -105,7 +105,7 @@ def _shown(status: Said) -> tuple[str, str]:
     return str(status.free_processors), "unknown" if wait is None else f"{wait:g} s"
 
 
-def _told(status: Said) -> dict[str, Any]:
+def _told(status: SiteAnswer) -> dict[str, Any]:
     """The same and more, for scripts."""
     error = str(status) if isinstance(status, SiteError) else None
     if isinstance(status, SiteError):

@@ -79,10 +79,10 @@ def submit(
     sent = _uploads(inputs or [])
     if file is not None:
         work = _read_tasks(file)
-        work = _Work(tasks=work.tasks, uploads=work.uploads | sent)
+        work = _TaskSubmission(tasks=work.tasks, uploads=work.uploads | sent)
     else:
         task = _task_of(command or [], list(sent), outputs or [], processors, limit)
-        work = _Work(tasks=[task], uploads=sent)
+        work = _TaskSubmission(tasks=[task], uploads=sent)
     created: list[str] = [instance] if instance else []
     failed = run_until_done(
         _hand_over(site, work, created, label, agreement, wait=wait, as_json=as_json),
@@ -97,7 +97,7 @@ def submit(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
+class _TaskSubmission:
     """What is to be handed over: tasks, and files by their names in the instance."""
 
     tasks: "Iterable[TaskSpec]"
@@ -106,7 +106,7 @@ class _Work:
 
 async def _hand_over(
     site: str | None,
-    work: _Work,
+    work: _TaskSubmission,
     created: list[str],
     label: str,
     agreement: str,
@@ -115,12 +115,12 @@ async def _hand_over(
     as_json: bool,
 ) -> int:
     """How many tasks have failed, of those that were waited for."""
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json, say
     from bursar.cli.results import print_results
     from bursar.remote.problems import RemoteProblem
 
-    async with connected(site) as service:
+    async with connect_service(site) as service:
         is_new = not created
         if is_new:
             new = await service.client.create_instance(label=label, agreement=agreement)
@@ -174,7 +174,7 @@ def _task_of(
 
 
 def _uploads(paths: list[Path]) -> dict[str, Path]:
-    from bursar.formats.reading import check_readable
+    from bursar.formats.toml_reading import check_readable
 
     found: dict[str, Path] = {}
     for path in paths:
@@ -189,17 +189,17 @@ def _is_program(path: Path) -> bool:
     return os.access(path, os.X_OK)
 
 
-def _read_tasks(path: Path) -> _Work:
+def _read_tasks(path: Path) -> _TaskSubmission:
     if path.suffix not in ("", ".ndjson", ".jsonl", ".json") and str(path) != "-":
         from bursar.formats.campaign_file import read_campaign
         from bursar.remote.campaigns import specs_of, uploads_of
 
         campaign = read_campaign(path)
         try:
-            return _Work(tasks=list(specs_of(campaign)), uploads=uploads_of(campaign))
+            return _TaskSubmission(tasks=list(specs_of(campaign)), uploads=uploads_of(campaign))
         except InputError as error:
             raise error.within(str(path)) from None
-    return _Work(tasks=_read_lines(path))
+    return _TaskSubmission(tasks=_read_lines(path))
 
 
 def _read_lines(path: Path) -> "list[TaskSpec]":

@@ -10,7 +10,7 @@ from bursar.cli.options import AsJson
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
-    from bursar.testgrid.grid import ClusterStatus, Grid
+    from bursar.testgrid.local_grid import ClusterStatus, LocalTestGrid
 
 Folder = Annotated[
     Path | None,
@@ -69,10 +69,10 @@ def start_grid(
 ) -> None:
     """Start clusters, and write a sites file that has them."""
     from bursar.cli.output import print_json, say
-    from bursar.testgrid.grid import Grid
+    from bursar.testgrid.local_grid import LocalTestGrid
 
     begin = time.monotonic()
-    grid = Grid.up(
+    grid = LocalTestGrid.up(
         folder,
         clusters=clusters,
         nodes=nodes,
@@ -92,9 +92,9 @@ def start_grid(
 def show_status(folder: Folder = None, as_json: AsJson = False) -> int:
     """Show clusters, nodes and jobs; exit status 1 when something of them does not run."""
     from bursar.cli.output import print_json
-    from bursar.testgrid.grid import Grid
+    from bursar.testgrid.local_grid import LocalTestGrid
 
-    grid = Grid.at(folder)
+    grid = LocalTestGrid.at(folder)
     if as_json:
         told = _told(grid)
         print_json(told)
@@ -105,10 +105,10 @@ def show_status(folder: Folder = None, as_json: AsJson = False) -> int:
 def end_grid(folder: Folder = None, as_json: AsJson = False) -> None:
     """End the clusters and whatever runs on them, and remove their folder."""
     from bursar.cli.output import print_json, say
-    from bursar.testgrid.grid import Grid, place_of
+    from bursar.testgrid.local_grid import LocalTestGrid, resolve_folder
 
-    path = place_of(folder)
-    ended = Grid.clear(folder)
+    path = resolve_folder(folder)
+    ended = LocalTestGrid.clear(folder)
     if as_json:
         print_json({"folder": str(path), "ended": ended})
     else:
@@ -120,9 +120,9 @@ def show_environment(cluster: Cluster, folder: Folder = None, as_json: AsJson = 
     import shlex
 
     from bursar.cli.output import print_json
-    from bursar.testgrid.grid import Grid
+    from bursar.testgrid.local_grid import LocalTestGrid
 
-    variables = Grid.at(folder).cluster(cluster).environment
+    variables = LocalTestGrid.at(folder).cluster(cluster).environment
     if as_json:
         print_json({"cluster": cluster, "environment": variables})
         return
@@ -140,9 +140,9 @@ def stop_node(
     as_json: AsJson = False,
 ) -> None:
     """Let a node crash, with all that runs on it."""
-    from bursar.testgrid.grid import Grid
+    from bursar.testgrid.local_grid import LocalTestGrid
 
-    grid = Grid.at(folder)
+    grid = LocalTestGrid.at(folder)
     grid.cluster(cluster).stop_node(node, at_once=at_once)
     _say_state(grid, as_json)
 
@@ -151,9 +151,9 @@ def start_node(
     cluster: Cluster, node: Node, folder: Folder = None, as_json: AsJson = False
 ) -> None:
     """Start a node that was stopped."""
-    from bursar.testgrid.grid import Grid
+    from bursar.testgrid.local_grid import LocalTestGrid
 
-    grid = Grid.at(folder)
+    grid = LocalTestGrid.at(folder)
     grid.cluster(cluster).start_node(node)
     _say_state(grid, as_json)
 
@@ -167,18 +167,18 @@ def stop_controller(
     as_json: AsJson = False,
 ) -> None:
     """Stop the controller; jobs go on."""
-    from bursar.testgrid.grid import Grid
+    from bursar.testgrid.local_grid import LocalTestGrid
 
-    grid = Grid.at(folder)
+    grid = LocalTestGrid.at(folder)
     grid.cluster(cluster).stop_controller(crash=crash)
     _say_state(grid, as_json)
 
 
 def start_controller(cluster: Cluster, folder: Folder = None, as_json: AsJson = False) -> None:
     """Start the controller again, with the jobs it had."""
-    from bursar.testgrid.grid import Grid
+    from bursar.testgrid.local_grid import LocalTestGrid
 
-    grid = Grid.at(folder)
+    grid = LocalTestGrid.at(folder)
     grid.cluster(cluster).start_controller()
     _say_state(grid, as_json)
 
@@ -199,7 +199,7 @@ def _folder_option(folder: Path | None) -> str:
     return "" if folder is None else f" --folder {folder}"
 
 
-def _told(grid: "Grid") -> dict[str, Any]:
+def _told(grid: "LocalTestGrid") -> dict[str, Any]:
     """The grid for scripts."""
     status = grid.status()
     return {
@@ -233,7 +233,7 @@ def _cluster(status: "ClusterStatus") -> dict[str, Any]:
     }
 
 
-def _print_status(grid: "Grid") -> bool:
+def _print_status(grid: "LocalTestGrid") -> bool:
     """Prints a table, and tells whether all runs."""
     from rich.console import Console
     from rich.table import Table
@@ -259,7 +259,7 @@ def _print_status(grid: "Grid") -> bool:
     return _is_whole(status)
 
 
-def _say_state(grid: "Grid", as_json: bool) -> None:
+def _say_state(grid: "LocalTestGrid", as_json: bool) -> None:
     from bursar.cli.output import print_json
 
     if as_json:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bursar.remote.messages import TokenInfo
 
 
-class Scope(StrEnum):
+class TokenScope(StrEnum):
     """What a token allows."""
 
     SUBMIT = "submit"
@@ -23,7 +23,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-_SCOPES = [Scope.SUBMIT, Scope.READ]
+_SCOPES = [TokenScope.SUBMIT, TokenScope.READ]
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 def create(
     user: Annotated[str, typer.Argument(metavar="USER", show_default=False)],
     scope: Annotated[
-        list[Scope],
+        list[TokenScope],
         typer.Option(
             "--scope",
             help="What it allows; may be given again. None of them implies another.",
@@ -63,11 +63,11 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a token."""
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json, say
     from bursar.model.errors import InputError
     from bursar.remote.messages import NewToken
-    from bursar.service.identity.files import write_file
+    from bursar.service.identity.secret_files import write_file
 
     if days is not None and not 0 < days <= 366:
         raise InputError(f"expected more than 0 and at most 366 days, got {days:g}", where="--days")
@@ -81,7 +81,7 @@ def create(
     )
 
     async def ask() -> "TokenInfo":
-        async with connected(site) as service:
+        async with connect_service(site) as service:
             made = await service.client.create_token(new)
             try:
                 if out is not None:
@@ -103,11 +103,11 @@ def create(
 
 def list_tokens(site: ServiceName = None, as_json: AsJson = False) -> None:
     """List the tokens that are good, without their secrets."""
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json
 
     async def ask() -> "list[TokenInfo]":
-        async with connected(site) as service:
+        async with connect_service(site) as service:
             return await service.client.tokens()
 
     found = asyncio.run(ask())
@@ -125,7 +125,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Take back a token: it is refused from now on."""
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json, say
     from bursar.model.errors import InputError
 
@@ -134,7 +134,7 @@ def revoke(
         raise InputError("expected the id of a token, got a token", hint="bursar tokens list")
 
     async def ask() -> None:
-        async with connected(site) as service:
+        async with connect_service(site) as service:
             await service.client.revoke_token(token)
 
     asyncio.run(ask())

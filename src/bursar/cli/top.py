@@ -35,12 +35,12 @@ async def _show(site: str | None, *, once: bool, every: float, as_json: bool) ->
     from rich.console import Console
     from rich.live import Live
 
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
     from bursar.cli.output import all_keys, print_json
 
     console = Console()
-    async with connected(site) as service:
-        look = _Look(service.client)
+    async with connect_service(site) as service:
+        look = _ServiceView(service.client)
         if as_json:
             print_json(all_keys(await look.as_dict()))
         elif once or not console.is_terminal:
@@ -53,7 +53,7 @@ async def _show(site: str | None, *, once: bool, every: float, as_json: bool) ->
                     live.update(await look.panel(console.size.height), refresh=True)
 
 
-class _Look:
+class _ServiceView:
     """What one may see of a service: an administrator all, others what is their own."""
 
     def __init__(self, client: "AsyncServiceClient") -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bursar.cli.options import AsJson
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 
 if TYPE_CHECKING:
-    from bursar.cluster.simulation import Result
+    from bursar.cluster.simulation import SimulatedSchedule
     from bursar.model.trace import Trace
 
 POLICIES = ("fcfs", "easy", "conservative")
@@ -183,7 +183,7 @@ def compare_policies(
             raise InputError(
                 f'unknown policy "{name}", expected one of {", ".join(POLICIES)}',
                 where="--policies",
-                hint=nearest(name, POLICIES),
+                hint=spelling_hint(name, POLICIES),
             )
     if not names:
         raise InputError("names no policy", where="--policies")
@@ -247,7 +247,7 @@ def generate(
         case _:
             raise InputError(
                 f'unknown model "{model}", expected lublin or poisson',
-                hint=nearest(model, ("lublin", "poisson")),
+                hint=spelling_hint(model, ("lublin", "poisson")),
             )
     write_swf(output, trace, header=[f"Made up by the model {trace.name}, seed {seed}"])
     say(f"wrote {output}: {len(trace)} jobs")
@@ -309,7 +309,7 @@ def _load(
     return trace, size or 0
 
 
-def _simulate(trace: "Trace", processors: int, policy: str, **options: str) -> "Result":
+def _simulate(trace: "Trace", processors: int, policy: str, **options: str) -> "SimulatedSchedule":
     from bursar.cluster.simulation import simulate
 
     with _progress(f"{policy} on {processors} processors") as tell:
@@ -336,7 +336,7 @@ def _progress(title: str) -> Iterator[Callable[[float], None] | None]:
         yield lambda share: shown.update(bar, completed=share)
 
 
-def _measure(trace: "Trace", result: "Result", tau: float) -> Any:
+def _measure(trace: "Trace", result: "SimulatedSchedule", tau: float) -> Any:
     from bursar.cluster.metrics import measure
 
     return measure(trace, result, tau=tau)
@@ -350,7 +350,11 @@ def _cleaning(trace: "Trace") -> list[dict[str, Any]]:
 
 
 def _draw(
-    path: Path, trace: "Trace", result: "Result", since: float | None, until: float | None
+    path: Path,
+    trace: "Trace",
+    result: "SimulatedSchedule",
+    since: float | None,
+    until: float | None,
 ) -> None:
     from bursar.report.charts import save_chart
     from bursar.report.trace_charts import gantt_chart

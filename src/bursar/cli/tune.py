@@ -12,7 +12,7 @@ from bursar.cli.options import AsJson, CatalogueFile, Runtime
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
-    from bursar.api.tuning import OnProgress, Tuning
+    from bursar.api.tuning import OnProgress, RankTuning
     from bursar.model.campaign import Campaign
     from bursar.model.replica import Replica
 
@@ -135,7 +135,7 @@ def _replicas(campaign: "Campaign | None", catalogue: Path | None) -> "list[Repl
         return [copy for copies in opened.locate_all(names).values() for copy in copies]
 
 
-def _show(tuning: "Tuning") -> None:
+def _show(tuning: "RankTuning") -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -26,11 +26,11 @@ async def _watch(site: str | None, handle: str, *, as_json: bool) -> int:
     """How many tasks were no success."""
     from contextlib import aclosing
 
-    from bursar.cli.connect import connected
+    from bursar.cli.connect import connect_service
     from bursar.cli.output import all_keys, print_json
     from bursar.report.service_progress import InstanceProgress, ended
 
-    async with connected(site) as service:
+    async with connect_service(site) as service:
         info = await service.client.instance(handle)
         with InstanceProgress() as progress:
             progress.update(info)

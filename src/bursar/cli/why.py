@@ -23,16 +23,16 @@ def explain_task(
 ) -> None:
     """Explain why a task ran where it did."""
     from bursar.cli.output import print_json
-    from bursar.report.reasons import print_placed
-    from bursar.runs.explaining import why
+    from bursar.report.decision_tables import print_placements
+    from bursar.runs.decision_reasons import why
     from bursar.runs.folder import RunFolder
-    from bursar.runs.reading import read_run
+    from bursar.runs.run_record import read_run
 
     placed = why(read_run(RunFolder.open(runs, run)), task)
     if as_json:
         print_json({"run": run, "task": task, "placed": [one.to_dict() for one in placed]})
     else:
-        print_placed(task, [one.to_dict() for one in placed])
+        print_placements(task, [one.to_dict() for one in placed])
 
 
 def explain_site(
@@ -45,10 +45,10 @@ def explain_site(
 ) -> None:
     """Explain why a site got no more tasks than it did."""
     from bursar.cli.output import print_json
-    from bursar.report.reasons import print_held
-    from bursar.runs.explaining import ran_at, why_not
+    from bursar.report.decision_tables import print_site_reasons
+    from bursar.runs.decision_reasons import ran_at, why_not
     from bursar.runs.folder import RunFolder
-    from bursar.runs.reading import read_run
+    from bursar.runs.run_record import read_run
 
     record = read_run(RunFolder.open(runs, run))
     held, ran = why_not(record, site), ran_at(record, site)
@@ -56,4 +56,4 @@ def explain_site(
         reasons = [one.to_dict() for one in held]
         print_json({"run": run, "site": site, "tasks": ran, "reasons": reasons})
     else:
-        print_held(site, ran, [one.to_dict() for one in held])
+        print_site_reasons(site, ran, [one.to_dict() for one in held])

@@ -14,7 +14,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _ElementJob:
     """
     Parameters
     ----------
@@ -76,18 +76,18 @@ class ComputingElement:
             raise InputError(f"speed must be positive, got {speed:g}")
         self.processors = processors
         self.speed = speed
-        self._waiting: OrderedDict[Hashable, _Job] = OrderedDict()
-        self._running: dict[Hashable, _Job] = {}
+        self._waiting: OrderedDict[Hashable, _ElementJob] = OrderedDict()
+        self._running: dict[Hashable, _ElementJob] = {}
         self._busy = 0
         self._unknown = 0  # jobs that are here and have no estimate
-        self._ended = _Mean()
-        self._stated = _Mean()
+        self._ended = _RunningMean()
+        self._stated = _RunningMean()
         # The forecast: when how many processors come free for a job behind all that wait,
         # the last begin of those, and ends of running jobs, some of them out of date.
         self._holds = False
         self._free: list[tuple[float, int]] = []
         self._latest = -math.inf
-        self._ends: list[tuple[float, int, _Job]] = []
+        self._ends: list[tuple[float, int, _ElementJob]] = []
         self._pushed = 0
 
     # What happens.
@@ -118,7 +118,7 @@ class ComputingElement:
             raise InputError(f"an estimate is finite and not negative, got {seconds:g}")
         if key in self._waiting or key in self._running:
             raise InputError(f"job {key} is here already")
-        job = _Job(processors, seconds)
+        job = _ElementJob(processors, seconds)
         if seconds is None:
             self._unknown += 1
         else:
@@ -220,7 +220,7 @@ class ComputingElement:
             self._look_ahead(now)
         begin, count = self._free[0]
         if count < processors:
-            begin = _when(sorted(self._free), processors)
+            begin = _time_available(sorted(self._free), processors)
         return max(0.0, max(begin, self._latest) - now)
 
     def status(self, now: float, site: str) -> SiteStatus:
@@ -253,7 +253,7 @@ class ComputingElement:
         for job in self._running.values():
             job.end = self._end_of(job, now)
             self._push_end(job)
-        self._free = _least(
+        self._free = _release_times(
             [(max(now, job.end), job.processors) for job in self._running.values()],
             self.processors,
             now,
@@ -263,7 +263,7 @@ class ComputingElement:
             self._place(job)
         self._holds = True
 
-    def _place(self, job: _Job) -> None:
+    def _place(self, job: _ElementJob) -> None:
         """A job behind all that wait: it begins after them, once enough processors are free."""
         begin, missing = self._latest, job.processors
         while missing:
@@ -277,7 +277,7 @@ class ComputingElement:
         job.end = begin + self._seconds(job)
         heapq.heappush(self._free, (job.end, job.processors))
 
-    def _end_of(self, job: _Job, now: float) -> float:
+    def _end_of(self, job: _ElementJob, now: float) -> float:
         """When a running job is expected to end."""
         seconds, ran = self._seconds(job), now - job.start
         if ran <= seconds + ROUNDING:
@@ -286,17 +286,17 @@ class ComputingElement:
             return now
         return job.start + seconds * 2.0 ** math.ceil(math.log2(ran / seconds))
 
-    def _seconds(self, job: _Job) -> float:
+    def _seconds(self, job: _ElementJob) -> float:
         seconds = self.mean_seconds if job.seconds is None else job.seconds
         return seconds or 0.0
 
-    def _push_end(self, job: _Job) -> None:
+    def _push_end(self, job: _ElementJob) -> None:
         self._pushed += 1
         heapq.heappush(self._ends, (job.end, self._pushed, job))
 
 
 @dataclass(slots=True)
-class _Mean:
+class _RunningMean:
     """Of values that come one by one."""
 
     total: float = 0.0
@@ -311,7 +311,7 @@ class _Mean:
         return self.total / self.count if self.count else None
 
 
-def _least(
+def _release_times(
     held: Iterable[tuple[float, int]], processors: int, now: float
 ) -> list[tuple[float, int]]:
     """
@@ -332,7 +332,7 @@ def _least(
     return free
 
 
-def _when(free: Iterable[tuple[float, int]], processors: int) -> float:
+def _time_available(free: Iterable[tuple[float, int]], processors: int) -> float:
     """When so many are free, by when which come free, earliest first; infinite if never."""
     for moment, count in free:
         processors -= count

@@ -21,7 +21,7 @@ from bursar.cluster.kernels import (
 )
 from bursar.cluster.slots import FreeSlot, free_slots
 from bursar.model.admission import Refusal
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 
 Policy = Literal["fcfs", "easy", "conservative"]
 Semantics = Literal["batch", "pyss"]
@@ -168,7 +168,7 @@ class Machine:
             if value not in known:
                 raise InputError(
                     f'unknown {what} "{value}", expected one of {", ".join(known)}',
-                    hint=nearest(value, known),
+                    hint=spelling_hint(value, known),
                 )
         if semantics == "pyss" and overrun == "extend":
             raise InputError(

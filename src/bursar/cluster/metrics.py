@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.cluster.simulation import Result
+from bursar.cluster.simulation import SimulatedSchedule
 from bursar.model.trace import Trace
 
 FloatArray = NDArray[np.float64]
@@ -19,7 +19,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class ScheduleMetrics:
     """
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Metrics:
         return found
 
 
-def measure(trace: Trace, result: Result, *, tau: float = TAU) -> Metrics:
+def measure(trace: Trace, result: SimulatedSchedule, *, tau: float = TAU) -> ScheduleMetrics:
     """
     All of them.
 
@@ -78,7 +78,7 @@ def measure(trace: Trace, result: Result, *, tau: float = TAU) -> Metrics:
     makespan = float(result.finish.max() - trace.submit[0])
     work = float((result.finish - result.start) @ trace.processors)
     _, length = queue_length(trace, result)
-    return Metrics(
+    return ScheduleMetrics(
         jobs=len(trace),
         killed=int(result.killed.sum()),
         average_wait_s=float(wait.mean()),
@@ -94,14 +94,14 @@ def measure(trace: Trace, result: Result, *, tau: float = TAU) -> Metrics:
     )
 
 
-def bounded_slowdowns(trace: Trace, result: Result, tau: float = TAU) -> FloatArray:
+def bounded_slowdowns(trace: Trace, result: SimulatedSchedule, tau: float = TAU) -> FloatArray:
     """max(1, response / max(run, tau)) of each job."""
     run = np.maximum(result.finish - result.start, tau)
     slowdown: FloatArray = np.maximum(1.0, (result.finish - trace.submit) / run)
     return slowdown
 
 
-def queue_length(trace: Trace, result: Result) -> tuple[FloatArray, IntArray]:
+def queue_length(trace: Trace, result: SimulatedSchedule) -> tuple[FloatArray, IntArray]:
     """
     Jobs submitted and not started, over time.
 
@@ -113,7 +113,7 @@ def queue_length(trace: Trace, result: Result) -> tuple[FloatArray, IntArray]:
     return _steps(trace.submit, result.start, np.ones(len(trace), dtype=np.int64))
 
 
-def processors_busy(trace: Trace, result: Result) -> tuple[FloatArray, IntArray]:
+def processors_busy(trace: Trace, result: SimulatedSchedule) -> tuple[FloatArray, IntArray]:
     """Processors that jobs hold over time; as :func:`queue_length`."""
     return _steps(result.start, result.finish, trace.processors)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bursar.cluster.machine import Early, Machine, Overrun, Policy, Semantics
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.trace import Trace
 
 REPORTS = 50
@@ -18,7 +18,7 @@ Estimates = Literal["user", "actual"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Result:
+class SimulatedSchedule:
     """
     What became of a trace's jobs; arrays in the trace's order.
 
@@ -57,7 +57,7 @@ def simulate(
     early: Early = "compress",
     overrun: Overrun = "kill",
     on_progress: Callable[[float], None] | None = None,
-) -> Result:
+) -> SimulatedSchedule:
     """
     Runs a trace on a machine of so many processors.
 
@@ -80,7 +80,7 @@ def simulate(
     if estimates not in get_args(Estimates):
         raise InputError(
             f'unknown estimates "{estimates}", expected one of user, actual',
-            hint=nearest(estimates, get_args(Estimates)),
+            hint=spelling_hint(estimates, get_args(Estimates)),
         )
     if not len(trace):
         raise InputError("holds no job", where=trace.name)
@@ -112,7 +112,7 @@ def simulate(
             on_progress(i / REPORTS)
     machine.run()
     start, finish, killed, promised = machine.outcome()
-    return Result(
+    return SimulatedSchedule(
         start=start,
         finish=finish,
         killed=killed,

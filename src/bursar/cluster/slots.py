@@ -67,7 +67,7 @@ def free_slots(
     relevant = (end > now) & (begin < horizon)
     order = np.lexsort((end, begin))
     order = order[relevant[order]]
-    starts, ends = windows(processors, now, horizon, begin[order], end[order], width[order])
+    starts, ends = free_windows(processors, now, horizon, begin[order], end[order], width[order])
     order = np.lexsort((ends, starts))
     starts, ends = starts[order], ends[order]
     if not len(starts):
@@ -84,7 +84,7 @@ def free_slots(
 
 
 @compiled
-def windows(
+def free_windows(
     processors: int,
     now: float,
     horizon: float,

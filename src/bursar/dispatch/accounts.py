@@ -5,7 +5,7 @@ import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bursar.dispatch.kernel import close_memory
+from bursar.dispatch.linux import close_memory
 from bursar.model.errors import SiteError
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -15,7 +15,7 @@ _KEPT = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class UnixAccount:
     """
     A local user.
 
@@ -41,7 +41,7 @@ class Account:
         return self.uid, self.gid
 
 
-def find_account(name: str) -> Account:
+def find_account(name: str) -> UnixAccount:
     """
     The account of that name.
 
@@ -60,10 +60,12 @@ def find_account(name: str) -> Account:
     if os.geteuid() not in (0, found.pw_uid):
         raise SiteError(f'only a service that root started can run tasks as "{name}"')
     groups = tuple(os.getgrouplist(name, found.pw_gid))
-    return Account(name=name, uid=found.pw_uid, gid=found.pw_gid, groups=groups, home=found.pw_dir)
+    return UnixAccount(
+        name=name, uid=found.pw_uid, gid=found.pw_gid, groups=groups, home=found.pw_dir
+    )
 
 
-def become(account: Account) -> None:
+def switch_to_account(account: UnixAccount) -> None:
     """
     This process runs as that account from now on, for good, and the account cannot look into it.
 
@@ -82,7 +84,7 @@ def become(account: Account) -> None:
     close_memory()  # also where fs.suid_dumpable says otherwise
 
 
-def environment_of(account: Account | None, mine: Mapping[str, str]) -> dict[str, str]:
+def environment_of(account: UnixAccount | None, mine: Mapping[str, str]) -> dict[str, str]:
     """
     What a user's processes find in their environment: nothing of the service's own.
 

@@ -11,20 +11,20 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bursar.dispatch.callee import Callees
-from bursar.dispatch.capture import Capture, Captures
-from bursar.dispatch.folders import attempt_folder, remove_tree
-from bursar.dispatch.home import Homes, log_name, when_changed
 from bursar.dispatch.orphans import RUN, TASK, WORKER
-from bursar.dispatch.spawning import Spawner, Usage
+from bursar.dispatch.output_capture import OutputCapture, OutputCapturePool
+from bursar.dispatch.python_calls import PythonCallPool
+from bursar.dispatch.spawning import ProcessUsage, Spawner
 from bursar.dispatch.staging import StagingError, copy, link_in, substitute
-from bursar.dispatch.wire import LONGEST_REASON, Job, Welcome
+from bursar.dispatch.wire import LONGEST_REASON, Welcome, WireJob
+from bursar.dispatch.work_directories import attempt_folder, remove_tree
+from bursar.dispatch.workspace import WorkspaceCache, log_name, when_changed
 from bursar.model.errors import BursarError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Call, Copy, Exec, OnError, Redirect, Shell, Step, Substitute
 
 if TYPE_CHECKING:
-    from bursar.dispatch.sealed import Sealed
+    from bursar.dispatch.sealed_tasks import SealedTaskOpener
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
@@ -44,7 +44,7 @@ _TROUBLE = (StagingError, BursarError, OSError, ValueError, RecursionError)
 """What an attempt's words and files may cause; it is the attempt that fails, not the worker."""
 
 
-class Workplace:
+class AttemptContext:
     """
     What every attempt on a worker shares.
 
@@ -64,7 +64,7 @@ class Workplace:
         self, welcome: Welcome, worker: str, seal_key: str = "", seal_pem: str = ""
     ) -> None:
         self.welcome = welcome
-        self.homes = Homes(welcome, worker)
+        self.homes = WorkspaceCache(welcome, worker)
         self._seal_key = seal_key
         self._seal_pem = seal_pem
         self._inside = ""
@@ -78,15 +78,17 @@ class Workplace:
             WORKER: worker,
         }
         self.spawner = Spawner(self.environment, (TASK, PROCESSORS))
-        self.callees = Callees(self.environment)
-        self.captures = Captures(welcome.spill)
+        self.callees = PythonCallPool(self.environment)
+        self.captures = OutputCapturePool(welcome.spill)
 
     @functools.cached_property
-    def sealed(self) -> "Sealed":
+    def sealed(self) -> "SealedTaskOpener":
         """What opens sealed tasks."""
-        from bursar.dispatch.sealed import Sealed  # cryptography takes its time to load
+        from bursar.dispatch.sealed_tasks import (
+            SealedTaskOpener,  # cryptography takes its time to load
+        )
 
-        return Sealed(self._seal_key, self._seal_pem)
+        return SealedTaskOpener(self._seal_key, self._seal_pem)
 
     def change_seal_key(self, pem: str) -> None:
         """Sealed tasks that begin from now on are opened with another key."""
@@ -172,7 +174,7 @@ class Attempt:
         "stopped",
     )
 
-    def __init__(self, job: Job, place: Workplace) -> None:
+    def __init__(self, job: WireJob, place: AttemptContext) -> None:
         self.job = job
         self.place = place
         self.home = place.homes.at(job.home)
@@ -185,7 +187,7 @@ class Attempt:
         self._exit_code: int | None = None
         self._usage = [0.0, 0.0, 0]
         self._value = b""
-        self._captures: list[Capture | None] = [None, None]
+        self._captures: list[OutputCapture | None] = [None, None]
         self._streams = [-1, -1]
         self._stays = bool(job.directory)  # where it runs is not its own, and not removed
         self._scratch = not (job.inputs or job.outputs or job.data or self._stays)
@@ -229,7 +231,9 @@ class Attempt:
                 return None
         return self._succeed()
 
-    def ended(self, code: int, usage: Usage, *, alone: bool, escaped: bool) -> Outcome | None:
+    def ended(
+        self, code: int, usage: ProcessUsage, *, alone: bool, escaped: bool
+    ) -> Outcome | None:
         """
         The process that ran has ended.
 
@@ -287,7 +291,7 @@ class Attempt:
         return True
 
     @property
-    def captures(self) -> Iterator[Capture]:
+    def captures(self) -> Iterator[OutputCapture]:
         """Where what it prints comes out."""
         return (capture for capture in self._captures if capture is not None)
 
@@ -424,7 +428,7 @@ class Attempt:
         self._callee = callee
         self.pid = callee.pid
 
-    def _count(self, usage: Usage) -> None:
+    def _count(self, usage: ProcessUsage) -> None:
         self._usage[0] += usage.user
         self._usage[1] += usage.system
         self._usage[2] = max(self._usage[2], usage.max_rss)
@@ -481,7 +485,7 @@ class Attempt:
         )
         return outcome if self._seal is None else self._sealed(outcome, self._seal)
 
-    def _take(self, capture: Capture, stream: str) -> tuple[bytes, int]:
+    def _take(self, capture: OutputCapture, stream: str) -> tuple[bytes, int]:
         captures = self.place.captures
         if self._seal is None:
             name = log_name(self.job.folder, self.job.attempt, stream)
@@ -490,7 +494,7 @@ class Attempt:
         return captures.take_unnamed(capture, MOST_PRINTED, reuse=self._clean)
 
     def _sealed(self, outcome: Outcome, seal: Callable[[bytes], bytes]) -> Outcome:
-        from bursar.dispatch.sealed import seal_outcome
+        from bursar.dispatch.sealed_tasks import seal_outcome
 
         try:
             return seal_outcome(outcome, seal)

@@ -6,7 +6,7 @@ _FILES = 4
 """File descriptors for each connection: itself, and what is opened on its behalf."""
 
 
-def affordable(connections: int) -> int:
+def affordable_connections(connections: int) -> int:
     """Return this number of connections, or the smaller one that the process may have open."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:

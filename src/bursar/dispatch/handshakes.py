@@ -70,7 +70,7 @@ class Handshakes:
         self._context = context
         self._seconds = seconds
         self._shutdown_seconds = shutdown_seconds
-        self._turns = _Turns(most, most_of_one)
+        self._turns = _HandshakeSlots(most, most_of_one)
         self._peeked = memoryview(bytearray(_HEADER + _LONGEST))
 
     @property
@@ -178,7 +178,7 @@ class Handshakes:
         return made
 
 
-class _Turns:
+class _HandshakeSlots:
     """
     A limited number of turns, in all and by address.
 

@@ -1,7 +1,7 @@
 """
 The journal: every attempt's outcome, every movement of money, every event.
 
-One SQLite file with a write-ahead log. What :meth:`Journal.commit` returned
+One SQLite file with a write-ahead log. What :meth:`RunJournal.commit` returned
 from is on disk (``synchronous=FULL``) and there after any crash, once: an
 attempt is a primary key. One process writes, held by a lock beside the file;
 any number may read meanwhile.
@@ -27,32 +27,32 @@ import msgspec
 
 from bursar.dispatch.journal_chain import (
     TABLES,
-    Commit,
-    before_all,
+    JournalCommit,
     check_head,
     checked,
-    damage,
+    damage_error,
+    genesis_commit,
     insert_commit,
     last_commit,
-    loose_starts,
     next_commit,
+    uncommitted_starts,
     verify,
     with_check,
 )
-from bursar.dispatch.journal_head import Head, HeadFile, head_path, read_head
+from bursar.dispatch.journal_head import JournalHead, JournalHeadFile, head_path, read_head
 from bursar.dispatch.journal_seal import SealingKey, sealing_key
-from bursar.locking import HeldElsewhere, is_locked, take_lock
+from bursar.locking import LockHeldElsewhere, is_locked, take_lock
 from bursar.model.errors import BursarError, InputError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.transfer import Transfer
 from bursar.sqlite_file import (
-    Layout,
     Say,
-    complaining,
+    SqliteSchema,
     connect,
     is_empty,
     keep_write_ahead_log,
     transaction,
+    translate_sqlite_errors,
 )
 
 FORMAT = "3"
@@ -69,7 +69,7 @@ _COMMITS = """CREATE TABLE commits (
     number INTEGER PRIMARY KEY, attempts INTEGER NOT NULL, transfers INTEGER NOT NULL,
     events INTEGER NOT NULL, starts INTEGER NOT NULL, parts BLOB NOT NULL, digest BLOB NOT NULL,
     seal BLOB NOT NULL)"""
-_LAYOUT = Layout(
+_LAYOUT = SqliteSchema(
     what="journal",
     key="format",
     format=FORMAT,
@@ -89,14 +89,14 @@ _INSERT = {
     for table, columns in TABLES.items()
 }
 
-Seal = Literal["valid", "foreign", "unchained"]
+JournalSealState = Literal["valid", "foreign", "unchained"]
 """
 Whether a journal is sealed by this user's key, is not (another user's, another machine's, or
 nobody's), or has no digests at all.
 """
 
 
-class Record(msgspec.Struct, frozen=True):
+class AttemptRecord(msgspec.Struct, frozen=True):
     """
     An outcome as it is journalled.
 
@@ -118,7 +118,7 @@ class Record(msgspec.Struct, frozen=True):
     lease: str
 
 
-class Start(NamedTuple):
+class AttemptStart(NamedTuple):
     """
     An attempt that was handed to a worker.
 
@@ -146,12 +146,12 @@ class Start(NamedTuple):
     time: float
 
     @classmethod
-    def given_back(cls, task: int, attempt: int) -> "Start":
+    def given_back(cls, task: int, attempt: int) -> "AttemptStart":
         """In place of one that the worker gave back before it began."""
         return cls(task, attempt, "", "", "", 0, 1, 0.0)
 
 
-class Event(msgspec.Struct, frozen=True):
+class RunEvent(msgspec.Struct, frozen=True):
     """
     Something worth keeping that is neither an outcome nor money.
 
@@ -192,12 +192,12 @@ class JournalState:
         Who can have written it.
     """
 
-    records: list[Record]
+    records: list[AttemptRecord]
     transfers: list[Transfer]
-    events: list[Event]
+    events: list[RunEvent]
     last_seen: float = 0.0
-    open_starts: Sequence[Start] = ()
-    seal: Seal = "valid"
+    open_starts: Sequence[AttemptStart] = ()
+    seal: JournalSealState = "valid"
 
     @property
     def attempts(self) -> list[Outcome]:
@@ -216,7 +216,7 @@ class JournalState:
         return [record.outcome for record in last.values() if record.final]
 
 
-class Journal:
+class RunJournal:
     """
     Opens a journal to write; makes it where there is none.
 
@@ -269,12 +269,12 @@ class Journal:
                         self.identity = _identity(self._db, path)
                         self._open_head(opened)
                         # Before the tables are there: a chained journal always has a head.
-                        self._head.begin(Head(0, before_all(self.identity).digest))
+                        self._head.begin(JournalHead(0, genesis_commit(self.identity).digest))
                 self.identity = _identity(self._db, path)
                 self._last = last_commit(self._db, self.identity)
-                self._loose = loose_starts(self._db, self._last)
+                self._loose = uncommitted_starts(self._db, self._last)
                 if is_fresh:
-                    self._head.note(Head(self._last.number, self._last.digest))
+                    self._head.note(JournalHead(self._last.number, self._last.digest))
                 else:
                     check_head(path, head, self._last)
                     self._open_head(opened)
@@ -282,10 +282,10 @@ class Journal:
 
     def commit(
         self,
-        records: Sequence[Record] = (),
+        records: Sequence[AttemptRecord] = (),
         transfers: Sequence[Transfer] = (),
-        events: Sequence[Event] = (),
-        starts: Sequence[Start] = (),
+        events: Sequence[RunEvent] = (),
+        starts: Sequence[AttemptStart] = (),
     ) -> None:
         """
         Writes all of it, or nothing; on return it is durable.
@@ -332,7 +332,7 @@ class Journal:
         with _complaining(self._path):
             self._write(added, commit)
             self._last, self._loose = commit, []
-            self._head.note(Head(commit.number, commit.digest))
+            self._head.note(JournalHead(commit.number, commit.digest))
 
     def _commit_starts(self, loose: list[tuple[Any, ...]]) -> None:
         """Writes starts alone, without waiting for the disk."""
@@ -346,7 +346,7 @@ class Journal:
                     self._db.execute("PRAGMA synchronous=FULL")
         self._loose = loose
 
-    def _write(self, added: list[list[tuple[Any, ...]]], commit: Commit | None) -> None:
+    def _write(self, added: list[list[tuple[Any, ...]]], commit: JournalCommit | None) -> None:
         """One transaction; of the starts, those that are there already are left out."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
@@ -362,7 +362,9 @@ class Journal:
             with contextlib.suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
             if isinstance(error, sqlite3.IntegrityError):
-                raise damage(self._path, f"another program wrote into it ({error})") from error
+                raise damage_error(
+                    self._path, f"another program wrote into it ({error})"
+                ) from error
             raise
 
     def beat(self, time: float) -> None:
@@ -395,7 +397,7 @@ class Journal:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?,?)", (key, value))
 
     def _open_head(self, opened: contextlib.ExitStack) -> None:
-        self._head = HeadFile(self._path, durable=self._durable)
+        self._head = JournalHeadFile(self._path, durable=self._durable)
         opened.callback(self._head.close)
 
     def _make(self) -> None:
@@ -430,7 +432,7 @@ class Journal:
         insert_commit(db, next_commit(last_commit(db, identity), added, self._key))
 
 
-def cut_off(journal: JournalState, since: float) -> list[Record]:
+def interrupted_attempts(journal: JournalState, since: float) -> list[AttemptRecord]:
     """
     Return the attempts that ran when the process that wrote a journal was killed.
 
@@ -462,7 +464,7 @@ def cut_off(journal: JournalState, since: float) -> list[Record]:
             end=end,
             reason="the run was killed",
         )
-        found.append(Record(outcome, False, start.site, start.lease))
+        found.append(AttemptRecord(outcome, False, start.site, start.lease))
     return found
 
 
@@ -491,7 +493,7 @@ def count_statuses(path: Path) -> dict[str, int]:
         return dict(rows.fetchall())
 
 
-def read_attempts(path: Path, task: int) -> list[Record]:
+def read_attempts(path: Path, task: int) -> list[AttemptRecord]:
     """The attempts of one task, the first one first."""
     query = "SELECT outcome, final, site, lease FROM attempts WHERE task = ? ORDER BY attempt"
     with _reading(path) as (db, _):
@@ -506,9 +508,9 @@ def is_written(path: Path) -> bool:
 def _load(
     db: sqlite3.Connection,
     path: Path,
-    head: Head | None,
+    head: JournalHead | None,
     key: SealingKey | None,
-    written: Commit | None = None,
+    written: JournalCommit | None = None,
 ) -> JournalState:
     """
     Reads and verifies everything.
@@ -523,15 +525,15 @@ def _load(
     identity = _identity(db, path)
     verified = verify(db, path, identity, head, key)
     if written is not None and verified.last.digest != written.digest:
-        raise damage(path, "its last transaction is not the one that this process wrote")
+        raise damage_error(path, "its last transaction is not the one that this process wrote")
     rows = verified.rows
     transfer = msgspec.msgpack.Decoder(Transfer).decode
-    starts = msgspec.msgpack.Decoder(list[Start]).decode
+    starts = msgspec.msgpack.Decoder(list[AttemptStart]).decode
     attempts = sorted(rows["attempts"], key=itemgetter(1, 2))
     return _state(
         records=list(_records(map(itemgetter(7, 3, 5, 6), attempts))),
         transfers=[transfer(blob) for _, blob in rows["transfers"]],
-        events=[Event(*row[1:]) for row in rows["events"]],
+        events=[RunEvent(*row[1:]) for row in rows["events"]],
         starts=chain.from_iterable(
             starts(checked(number, batch, path)) for number, batch in rows["starts"]
         ),
@@ -551,7 +553,8 @@ def _load_unchained(db: sqlite3.Connection) -> JournalState:
             for (blob,) in db.execute("SELECT transfer FROM transfers ORDER BY number")
         ],
         events=[
-            Event(*row) for row in db.execute("SELECT time, kind, text FROM events ORDER BY number")
+            RunEvent(*row)
+            for row in db.execute("SELECT time, kind, text FROM events ORDER BY number")
         ],
         starts=_unchained_starts(db),
         alive=float(alive[0]) if alive else 0.0,
@@ -559,20 +562,20 @@ def _load_unchained(db: sqlite3.Connection) -> JournalState:
     )
 
 
-def _unchained_starts(db: sqlite3.Connection) -> list[Start]:
+def _unchained_starts(db: sqlite3.Connection) -> list[AttemptStart]:
     try:
-        return [Start(*row) for row in db.execute("SELECT * FROM starts")]
+        return [AttemptStart(*row) for row in db.execute("SELECT * FROM starts")]
     except sqlite3.OperationalError:  # of a run that was made before starts were kept
         return []
 
 
 def _state(
-    records: list[Record],
+    records: list[AttemptRecord],
     transfers: list[Transfer],
-    events: list[Event],
-    starts: Iterable[Start],
+    events: list[RunEvent],
+    starts: Iterable[AttemptStart],
     alive: float,
-    seal: Seal,
+    seal: JournalSealState,
 ) -> JournalState:
     last = {record.outcome.task: record.outcome.attempt for record in records}
     get = last.get
@@ -588,14 +591,14 @@ def _state(
     return JournalState(records, transfers, events, seen, open_starts, seal)
 
 
-def _records(rows: Iterable[tuple[bytes, int, str, str]]) -> Iterator[Record]:
+def _records(rows: Iterable[tuple[bytes, int, str, str]]) -> Iterator[AttemptRecord]:
     outcome = msgspec.msgpack.Decoder(Outcome).decode
     for blob, final, site, lease in rows:
-        yield Record(outcome(blob), bool(final), site, lease)
+        yield AttemptRecord(outcome(blob), bool(final), site, lease)
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection | None, Head | None]]:
+def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection | None, JournalHead | None]]:
     """One unchanging view of a journal, and its head; None when nothing was ever written."""
     head = read_head(path)  # first: the view is then no older than it
     if not path.exists():
@@ -622,7 +625,7 @@ def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection | None, Head | Non
         yield db, head
 
 
-def _check_was_empty(path: Path, head: Head | None) -> None:
+def _check_was_empty(path: Path, head: JournalHead | None) -> None:
     """
     Compare a journal without tables, or none, with its head.
 
@@ -632,13 +635,13 @@ def _check_was_empty(path: Path, head: Head | None) -> None:
         When there was something in it.
     """
     if head is not None and head.number:
-        raise damage(path, f"all its {head.number} transactions are missing")
+        raise damage_error(path, f"all its {head.number} transactions are missing")
 
 
 def _identity(db: sqlite3.Connection, path: Path) -> str:
     row = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
     if row is None:
-        raise damage(path, "row identity of table meta is missing")
+        raise damage_error(path, "row identity of table meta is missing")
     return str(row[0])
 
 
@@ -659,7 +662,7 @@ def _alive(db: sqlite3.Connection, path: Path, identity: str, key: SealingKey | 
         expected = _sign_of_life(identity, float(time), key) if is_mine else unsealed
         if row[0] == unsealed == expected:
             return float(time)
-    raise damage(path, "row alive of table meta was changed")
+    raise damage_error(path, "row alive of table meta was changed")
 
 
 def _lock_path(path: Path) -> str:
@@ -669,7 +672,7 @@ def _lock_path(path: Path) -> str:
 def _take_lock(path: Path) -> int:
     try:
         return take_lock(_lock_path(path))
-    except HeldElsewhere as error:
+    except LockHeldElsewhere as error:
         held = f"is being carried out by {error.holder}"
         raise InputError(held, where=str(path.parent)) from None
     except OSError as error:
@@ -680,7 +683,7 @@ def _take_lock(path: Path) -> int:
 def _complaining(path: Path) -> Iterator[None]:
     """Complaints about a journal as one line of ours."""
     try:
-        with complaining(path, "journal"):
+        with translate_sqlite_errors(path, "journal"):
             yield
     except OSError as error:
         raise BursarError(f"{head_path(path)}: cannot be written: {error.strerror}") from None

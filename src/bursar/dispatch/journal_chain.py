@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bursar.dispatch.journal_head import Head, head_path
+from bursar.dispatch.journal_head import JournalHead, head_path
 from bursar.dispatch.journal_seal import SealingKey
 from bursar.model.errors import InputError
 
@@ -45,7 +45,7 @@ _COMMITS = "number, attempts, transfers, events, starts, parts, digest, seal"
 _INSERT_COMMIT = f"INSERT INTO commits ({_COMMITS}) VALUES (?,?,?,?,?,?,?,?)"
 
 
-class Commit(NamedTuple):
+class JournalCommit(NamedTuple):
     """
     One transaction, as it stands in the table ``commits``.
 
@@ -93,23 +93,25 @@ def checked(number: int, batch: bytes, path: Path) -> bytes:
         When it is another.
     """
     if with_check(batch[_CHECK:]) != batch:
-        raise damage(path, f"row {number} of table starts was changed")
+        raise damage_error(path, f"row {number} of table starts was changed")
     return batch[_CHECK:]
 
 
-def loose_starts(db: sqlite3.Connection, last: Commit) -> list[_Row]:
+def uncommitted_starts(db: sqlite3.Connection, last: JournalCommit) -> list[_Row]:
     """Return the batches of starts that no transaction has taken in."""
     query = f"SELECT {TABLES['starts']} FROM starts WHERE number > ? ORDER BY number"
     return db.execute(query, (last.starts,)).fetchall()
 
 
-def before_all(identity: str) -> Commit:
+def genesis_commit(identity: str) -> JournalCommit:
     """Return what stands in place of a transaction before the first."""
     digest = blake2b(f"bursar journal 3 {identity}".encode(), digest_size=32).digest()
-    return Commit(0, 0, 0, 0, 0, b"", digest, b"")
+    return JournalCommit(0, 0, 0, 0, 0, b"", digest, b"")
 
 
-def next_commit(last: Commit, added: Sequence[Sequence[_Row]], key: SealingKey | None) -> Commit:
+def next_commit(
+    last: JournalCommit, added: Sequence[Sequence[_Row]], key: SealingKey | None
+) -> JournalCommit:
     """
     Return the transaction that follows another.
 
@@ -127,22 +129,22 @@ def next_commit(last: Commit, added: Sequence[Sequence[_Row]], key: SealingKey |
     parts = b"".join(_part(more) for more in added)
     digest = _link(last.digest, last.number + 1, rows, parts)
     seal = key.seal(digest) if key else b""
-    return Commit(last.number + 1, attempts, transfers, events, starts, parts, digest, seal)
+    return JournalCommit(last.number + 1, attempts, transfers, events, starts, parts, digest, seal)
 
 
-def last_commit(db: sqlite3.Connection, identity: str) -> Commit:
+def last_commit(db: sqlite3.Connection, identity: str) -> JournalCommit:
     """Return the last transaction of a journal, unverified."""
     row = db.execute(f"SELECT {_COMMITS} FROM commits ORDER BY number DESC LIMIT 1").fetchone()
-    return before_all(identity) if row is None else Commit(*row)
+    return genesis_commit(identity) if row is None else JournalCommit(*row)
 
 
-def insert_commit(db: sqlite3.Connection, commit: Commit) -> None:
+def insert_commit(db: sqlite3.Connection, commit: JournalCommit) -> None:
     """Write a transaction's row."""
     db.execute(_INSERT_COMMIT, commit)
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedJournal:
     """
     What a journal holds, found to be what was written.
 
@@ -157,7 +159,7 @@ class Verified:
     """
 
     rows: dict[str, list[_Row]]
-    last: Commit
+    last: JournalCommit
     is_sealed: bool
 
 
@@ -165,9 +167,9 @@ def verify(
     db: sqlite3.Connection,
     path: Path,
     identity: str,
-    head: Head | None,
+    head: JournalHead | None,
     key: SealingKey | None,
-) -> Verified:
+) -> VerifiedJournal:
     """
     Read all rows, and hold them against the chain, its seal and the head.
 
@@ -186,22 +188,24 @@ def verify(
         When something was changed or is missing; the message names it.
     """
     rows = {table: _rows(db, path, table) for table in TABLES}
-    commits = [Commit(*row) for row in _fetch(db, path, "commits", _COMMITS)]
+    commits = [JournalCommit(*row) for row in _fetch(db, path, "commits", _COMMITS)]
     try:
         last = _check_chain(path, identity, commits)
         check_head(path, head, last, commits)
         _check_rows(path, commits, rows)
     except (TypeError, ValueError, OverflowError) as error:  # a value of another type
-        raise damage(path, f"a row holds what was never written ({error})") from error
+        raise damage_error(path, f"a row holds what was never written ({error})") from error
     is_mine = key is not None and key.is_mine(last.seal)
     if key is not None and is_mine and key.seal(last.digest) != last.seal:
-        raise damage(
+        raise damage_error(
             path, f"row {last.number} of table commits has a seal that does not fit its digest"
         )
-    return Verified(rows, last, is_mine)
+    return VerifiedJournal(rows, last, is_mine)
 
 
-def check_head(path: Path, head: Head | None, last: Commit, commits: Sequence[Commit] = ()) -> None:
+def check_head(
+    path: Path, head: JournalHead | None, last: JournalCommit, commits: Sequence[JournalCommit] = ()
+) -> None:
     """
     Compare where a journal ends with where it is known to have been.
 
@@ -222,18 +226,18 @@ def check_head(path: Path, head: Head | None, last: Commit, commits: Sequence[Co
         )
     if head.number > last.number:
         missing = head.number - last.number
-        raise damage(
+        raise damage_error(
             path,
             f"the last {missing} of {head.number} transactions are missing: its write-ahead log "
             f"({path.name}-wal) was damaged or removed, or rows were deleted",
         )
     if commits and head.number and commits[head.number - 1].digest != head.digest:
-        raise damage(
+        raise damage_error(
             path, f"row {head.number} of table commits is not the one noted in {path.name}.head"
         )
 
 
-def damage(path: Path, what: str) -> InputError:
+def damage_error(path: Path, what: str) -> InputError:
     """Return the complaint about a journal that is not what was written."""
     return InputError(f"is damaged: {what}; {REMEDY}", where=str(path))
 
@@ -256,7 +260,7 @@ def _fetch(db: sqlite3.Connection, path: Path, table: str, columns: str) -> list
             sqlite3.SQLITE_CORRUPT,
             sqlite3.SQLITE_NOTADB,
         ):
-            raise damage(path, f"table {table} cannot be read ({error})") from error
+            raise damage_error(path, f"table {table} cannot be read ({error})") from error
         raise
 
 
@@ -269,42 +273,46 @@ def _rows(db: sqlite3.Connection, path: Path, table: str) -> list[_Row]:
             keys = list(map(itemgetter(1, 2), rows))
             if not all(map(lt, keys, keys[1:])):
                 task, attempt = next(after for before, after in pairwise(keys) if before >= after)
-                raise damage(
+                raise damage_error(
                     path, f"task {task}, attempt {attempt} is out of order in table {table}"
                 )
             rows.sort(key=_number_of)
         if not all(map(eq, map(_number_of, rows), count(1))):
             lost = next(place for place, row in enumerate(rows, 1) if row[0] != place)
-            raise damage(path, f"row {lost} of table {table} is missing or out of order")
+            raise damage_error(path, f"row {lost} of table {table} is missing or out of order")
     except TypeError as error:
-        raise damage(path, f"table {table} holds a key of another type") from error
+        raise damage_error(path, f"table {table} holds a key of another type") from error
     return rows
 
 
-def _check_chain(path: Path, identity: str, commits: Sequence[Commit]) -> Commit:
-    last = before_all(identity)
+def _check_chain(path: Path, identity: str, commits: Sequence[JournalCommit]) -> JournalCommit:
+    last = genesis_commit(identity)
     for commit in commits:
         expected = _link(last.digest, last.number + 1, commit.rows, commit.parts)
         if commit.number != last.number + 1 or commit.digest != expected:
             which = f"row {last.number + 1} of table commits was changed, or is missing"
             if not last.number:
                 which += ", or the run's identity in table meta was changed"
-            raise damage(path, which)
+            raise damage_error(path, which)
         last = commit
     return last
 
 
-def _check_rows(path: Path, commits: Sequence[Commit], rows: dict[str, list[_Row]]) -> None:
+def _check_rows(path: Path, commits: Sequence[JournalCommit], rows: dict[str, list[_Row]]) -> None:
     for place, (table, found) in enumerate(rows.items()):
         begin = 0
         for commit in commits:
             end = commit.rows[place]
             part = commit.parts[place * _PART : (place + 1) * _PART]
             if end > len(found):
-                raise damage(path, f"rows {len(found) + 1} to {end} of table {table} are missing")
+                raise damage_error(
+                    path, f"rows {len(found) + 1} to {end} of table {table} are missing"
+                )
             if (part != _NO_PART or end != begin) and _part(found[begin:end]) != part:
                 named = f"row {end}" if end == begin + 1 else f"one of rows {begin + 1} to {end}"
-                raise damage(path, f"{named} of table {table} was changed")
+                raise damage_error(path, f"{named} of table {table} was changed")
             begin = end
         if len(found) > begin and table != "starts":
-            raise damage(path, f"row {begin + 1} of table {table} was added by another program")
+            raise damage_error(
+                path, f"row {begin + 1} of table {table} was added by another program"
+            )

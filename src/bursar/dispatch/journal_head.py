@@ -22,7 +22,7 @@ _TRIES = 20  # readings of a head that is being written
 _PAUSE = 0.01  # seconds between them
 
 
-class Head(NamedTuple):
+class JournalHead(NamedTuple):
     """
     The last transaction of a journal that is known to be on disk.
 
@@ -43,7 +43,7 @@ def head_path(journal: Path) -> Path:
     return journal.with_name(f"{journal.name}.head")
 
 
-class HeadFile:
+class JournalHeadFile:
     """
     Opens the head of a journal to write; makes it where there is none.
 
@@ -66,7 +66,7 @@ class HeadFile:
         self._folder = path.parent
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def begin(self, head: Head) -> None:
+    def begin(self, head: JournalHead) -> None:
         """Write the first head of a journal, and see it on disk."""
         self.note(head)
         if self._durable:
@@ -77,7 +77,7 @@ class HeadFile:
             finally:
                 os.close(folder)
 
-    def note(self, head: Head) -> None:
+    def note(self, head: JournalHead) -> None:
         """Write a head over the one before: one write of one size, whole or not at all."""
         os.pwrite(self._file, _line(head), 0)
 
@@ -86,7 +86,7 @@ class HeadFile:
         os.close(self._file)
 
 
-def read_head(journal: Path) -> Head | None:
+def read_head(journal: Path) -> JournalHead | None:
     """
     Return the head of a journal, also while another process writes it; None without one.
 
@@ -115,7 +115,7 @@ def read_head(journal: Path) -> Head | None:
     )
 
 
-def _line(head: Head) -> bytes:
+def _line(head: JournalHead) -> bytes:
     text = f"bursar journal head {head.number:0{_DIGITS}d} {head.digest.hex()}".encode()
     return b"%s %s\n" % (text, _check(text))
 
@@ -124,9 +124,9 @@ def _check(text: bytes) -> bytes:
     return blake2b(text, digest_size=_CHECK).hexdigest().encode()
 
 
-def _parse(line: bytes) -> Head | None:
+def _parse(line: bytes) -> JournalHead | None:
     text, _, check = line.rstrip(b"\n").rpartition(b" ")
     if _check(text) != check:
         return None
     *_, number, digest = text.split()
-    return Head(int(number), bytes.fromhex(digest.decode()))
+    return JournalHead(int(number), bytes.fromhex(digest.decode()))

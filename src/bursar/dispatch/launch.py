@@ -12,8 +12,8 @@ import msgspec
 
 from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
-from bursar.dispatch.settings import Settings
-from bursar.memory import is_shortage
+from bursar.dispatch.worker_settings import WorkerSettings
+from bursar.memory import is_resource_shortage
 from bursar.model.errors import SiteError
 
 MOST_SPAWNERS = 16
@@ -26,7 +26,7 @@ SOON = 10.0  # seconds
 _LEAVING = 10.0  # seconds a worker has to leave by itself
 
 
-class Door(Protocol):
+class PilotAdmission(Protocol):
     """Where workers of pilots report that run elsewhere: over TLS, each with its own secret."""
 
     async def credential(self, terms: PilotTerms) -> bytes:
@@ -71,7 +71,7 @@ class Endpoint:
     address: tuple[str, int]
     token: str
     run: str
-    door: Door | None = None
+    door: PilotAdmission | None = None
 
 
 class WorkerProcess(Protocol):
@@ -91,11 +91,11 @@ class WorkerProcess(Protocol):
         """Lets go of it, which may go on."""
 
 
-class Starter(Protocol):
+class WorkerStarter(Protocol):
     """How worker processes come to be."""
 
     async def start(
-        self, settings: Settings, marks: Mapping[str, str], processors: int
+        self, settings: WorkerSettings, marks: Mapping[str, str], processors: int
     ) -> WorkerProcess:
         """
         Starts one.
@@ -153,9 +153,9 @@ class ChildStarter:
     """Starts such workers."""
 
     async def start(
-        self, settings: Settings, marks: Mapping[str, str], processors: int
+        self, settings: WorkerSettings, marks: Mapping[str, str], processors: int
     ) -> ChildProcess:
-        """See :class:`Starter`."""
+        """See :class:`WorkerStarter`."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # not from the user's folder, whatever lies there
@@ -204,14 +204,14 @@ class LocalWorkers:
         *,
         rigid: bool,
         on_event: Callable[[str], None],
-        starter: Starter | None = None,
+        starter: WorkerStarter | None = None,
     ) -> None:
         self._site = site
         self._lease = lease
         self._processors = processors
-        self._shares = shares(processors, rigid=rigid)
+        self._shares = split_processors(processors, rigid=rigid)
         self._on_event = on_event
-        self._starter: Starter = starter or ChildStarter()
+        self._starter: WorkerStarter = starter or ChildStarter()
         self._watches: list[asyncio.Task[None]] = []
         self._processes: dict[str, WorkerProcess] = {}
         self._leaving = asyncio.Event()
@@ -275,7 +275,7 @@ class LocalWorkers:
 
     async def _spawn(self, name: str, share: int, endpoint: Endpoint) -> None:
         host, port = endpoint.address
-        settings = Settings(
+        settings = WorkerSettings(
             host=host,
             port=port,
             token=endpoint.token,
@@ -290,7 +290,7 @@ class LocalWorkers:
         except OSError as error:
             raise SiteError(f"{self._site}: cannot start a worker: {error.strerror}") from None
         except RuntimeError as error:  # asyncio waits for a process in a thread
-            if not is_shortage(error):
+            if not is_resource_shortage(error):
                 raise
             raise SiteError(f"{self._site}: cannot start a worker: {error}") from None
         self._processes[name] = process
@@ -329,7 +329,7 @@ class LocalWorkers:
         return True
 
 
-def shares(processors: int, *, rigid: bool) -> list[int]:
+def split_processors(processors: int, *, rigid: bool) -> list[int]:
     """
     How workers share a site's processors.
 

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from bursar.dispatch.kernel import children
+from bursar.dispatch.linux import children
 
 RUN = "BURSAR_RUN"
 WORKER = "BURSAR_WORKER"

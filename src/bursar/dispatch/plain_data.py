@@ -67,7 +67,7 @@ def encode_plain(value: object) -> bytes:
         holds itself is) or has too many parts.
     """
     try:
-        return _encode(_Lifting().lift(value, DEPTH))
+        return _encode(_PlainEncoder().lift(value, DEPTH))
     except (msgspec.MsgspecError, OverflowError, ValueError) as error:
         if isinstance(error, NotPlainError):
             raise
@@ -91,7 +91,7 @@ def decode_plain(data: bytes) -> Any:
         raise NotPlainError(f"these bytes are not data: {type(error).__name__}") from None
 
 
-class _Lifting:
+class _PlainEncoder:
     """Makes one value into what MessagePack holds."""
 
     def __init__(self) -> None:

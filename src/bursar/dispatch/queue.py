@@ -22,7 +22,7 @@ from enum import IntEnum
 
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
-from bursar.model.demand import Demand
+from bursar.model.demand import ProcessorDemand
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
 
@@ -39,7 +39,7 @@ _ANYWHERE = 0
 _MOST_TRIES = 2**32 - 1  # what the array holds
 
 
-class State(IntEnum):
+class DispatchState(IntEnum):
     """Where a task stands."""
 
     WAITING = 0
@@ -54,7 +54,7 @@ class State(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TaskClaim:
     """
     A task in the hands of a worker.
 
@@ -72,7 +72,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetryDecision:
     """
     What an outcome meant.
 
@@ -89,7 +89,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Misfits:
+class UnplaceableTasks:
     """
     Ready tasks that no worker can take.
 
@@ -109,7 +109,7 @@ class Misfits:
 
 
 @dataclass(slots=True)
-class Worker:
+class QueueWorker:
     """
     What the queue knows of a worker.
 
@@ -139,7 +139,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TaskCounts:
     """Tasks by where they stand; ``waiting`` holds all that have not started."""
 
     total: int
@@ -153,7 +153,7 @@ class Counts:
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
+class _ReadyBucket:
     """
     Ready tasks of one place, one width and about one length.
 
@@ -190,7 +190,7 @@ class _Lane:
     longest: float = 0.0
 
 
-class _Lasting:
+class _DurationEstimate:
     """How long tasks take, learnt from those that have ended."""
 
     def __init__(self) -> None:
@@ -250,18 +250,18 @@ class TaskQueue:
         self._missing = array("I")
         self._child_start = array("I", [0])
         self._child = array("I")
-        self._lanes: list[_Lane] = []
-        self._lanes_at: list[list[_Lane]] = [[]]  # by place
+        self._lanes: list[_ReadyBucket] = []
+        self._lanes_at: list[list[_ReadyBucket]] = [[]]  # by place
         self._lane_numbers: dict[tuple[int, int, float], int] = {}
         self._ends: dict[int, tuple[float, float]] = {}  # of places: until when, and how fast
-        self._lasting = _Lasting()
+        self._lasting = _DurationEstimate()
         self._sequences: dict[int, deque[int]] = {}  # of places that run in order, what is left
         self._had_turn: set[int] = set()  # tasks that were claimed from there
         self._due: dict[int, float] = {}  # when tasks that wait will have their data
         self._delayed: list[tuple[float, int]] = []
         self._unwanted: set[int] = set()  # cancelled while claimed
-        self._workers: dict[str, Worker] = {}
-        self._by_state = [0] * len(State)
+        self._workers: dict[str, QueueWorker] = {}
+        self._by_state = [0] * len(DispatchState)
         self.draining = False
 
     # Tasks.
@@ -310,7 +310,7 @@ class TaskQueue:
             self._lanes[lane].left += 1
             self._lane.append(lane)
         self._priority.extend(order if order is not None else numbers)
-        self._by_state[State.WAITING] += len(tasks)
+        self._by_state[DispatchState.WAITING] += len(tasks)
         if parents is None:
             self._missing.extend([0] * len(tasks))
             self._child_start.extend([len(self._child)] * len(tasks))
@@ -343,22 +343,24 @@ class TaskQueue:
                 self._failures[task] += 1
         # Parents before children need not hold here: each end only counts down.
         for task in best:
-            self._move(task, State.SUCCEEDED)
+            self._move(task, DispatchState.SUCCEEDED)
             self.release(task)
         for task, failures in enumerate(self._failures):
-            if failures >= self._tries[task] and self._state[task] < State.SUCCEEDED:
+            if failures >= self._tries[task] and self._state[task] < DispatchState.SUCCEEDED:
                 self._fail(task)
         for lane in self._lanes:
-            lane.heap[:] = [key for key in lane.heap if self._state[key & _MASK] == State.READY]
+            lane.heap[:] = [
+                key for key in lane.heap if self._state[key & _MASK] == DispatchState.READY
+            ]
             heapq.heapify(lane.heap)
 
-    def state(self, task: int) -> State:
+    def state(self, task: int) -> DispatchState:
         """Where a task stands."""
-        return State(self._state[task])
+        return DispatchState(self._state[task])
 
     def is_at_end(self, task: int) -> bool:
         """Whether it will not run any more."""
-        return self._state[task] >= State.SUCCEEDED
+        return self._state[task] >= DispatchState.SUCCEEDED
 
     def cancel(self, task: int) -> str | None:
         """
@@ -371,11 +373,11 @@ class TaskQueue:
             now, or was before.
         """
         state = self._state[task]
-        if state == State.CLAIMED:
+        if state == DispatchState.CLAIMED:
             self._unwanted.add(task)
             return next(name for name, w in self._workers.items() if task in w.claimed)
-        if state < State.CLAIMED:
-            self._move(task, State.CANCELLED)
+        if state < DispatchState.CLAIMED:
+            self._move(task, DispatchState.CANCELLED)
             self._skip_children(task)
         return None
 
@@ -403,14 +405,14 @@ class TaskQueue:
         sequences: dict[str, list[int]] = {place: [] for place in in_order}
         for task, place in placed.items():
             state = self._state[task]
-            if state >= State.CLAIMED:
+            if state >= DispatchState.CLAIMED:
                 continue
             if place in sequences:
                 sequences[place].append(task)
             self._bind(task, place)
             self._had_turn.discard(task)
             self._priority[task] = order[task]
-            if state == State.READY and place not in sequences:
+            if state == DispatchState.READY and place not in sequences:
                 self._push(task)
         for place, tasks in sequences.items():
             tasks.sort(key=lambda task: order[task])
@@ -431,7 +433,7 @@ class TaskQueue:
         """A worker is there, with processors of a lease."""
         if worker in self._workers:
             raise ValueError(f"worker {worker} is there already")
-        self._workers[worker] = Worker(self._place_number(lease), processors)
+        self._workers[worker] = QueueWorker(self._place_number(lease), processors)
 
     def lose(self, worker: str) -> list[tuple[int, int]]:
         """
@@ -452,7 +454,7 @@ class TaskQueue:
         del self._workers[worker]
 
     @property
-    def workers(self) -> dict[str, Worker]:
+    def workers(self) -> dict[str, QueueWorker]:
         """Those that are there, by name."""
         return self._workers
 
@@ -481,7 +483,7 @@ class TaskQueue:
         room: int,
         now: float,
         admit: Callable[[int], float | Refusal],
-    ) -> list[Claim]:
+    ) -> list[TaskClaim]:
         """
         The best ready tasks that a worker can take.
 
@@ -503,7 +505,7 @@ class TaskQueue:
             not end before the worker's time is over holds back nobody: it
             waits for another worker, see :meth:`ends`.
         """
-        claims: list[Claim] = []
+        claims: list[TaskClaim] = []
         if self.draining:
             return claims
         who = self._workers[worker]
@@ -512,7 +514,7 @@ class TaskQueue:
         time_left = self._time_left(who, now)
         lanes = [(lane.heap[0], i, lane) for i, lane in enumerate(self._lanes_for(who, time_left))]
         heapq.heapify(lanes)
-        not_here: list[tuple[_Lane, int]] = []
+        not_here: list[tuple[_ReadyBucket, int]] = []
         put_back: list[tuple[list[int], int]] = []
         blocked = False
         shadow = -math.inf
@@ -527,7 +529,7 @@ class TaskQueue:
                 else:
                     heapq.heappop(lanes)
                 task = key & _MASK
-                if self._state[task] != State.READY or self._key_of(task) != (lane, key):
+                if self._state[task] != DispatchState.READY or self._key_of(task) != (lane, key):
                     continue  # cancelled, or assigned elsewhere, while it was in the heap
                 processors = self._processors[task]
                 end = now + self._estimate[task]
@@ -550,7 +552,7 @@ class TaskQueue:
                     break
                 put_back.pop()
                 if isinstance(answer, Refusal):
-                    self._move(task, State.REFUSED)
+                    self._move(task, DispatchState.REFUSED)
                     continue
                 if blocked and end > shadow:
                     spare -= processors
@@ -564,34 +566,34 @@ class TaskQueue:
         return claims
 
     def _claim_in_order(
-        self, who: Worker, room: int, now: float, admit: Callable[[int], float | Refusal]
-    ) -> list[Claim]:
+        self, who: QueueWorker, room: int, now: float, admit: Callable[[int], float | Refusal]
+    ) -> list[TaskClaim]:
         """What comes next, as far as it is ready and fits."""
-        claims: list[Claim] = []
+        claims: list[TaskClaim] = []
         sequence = self._sequences[who.place]
         while sequence:
             task = sequence[0]
             state, processors = self._state[task], self._processors[task]
-            if state == State.READY:
+            if state == DispatchState.READY:
                 if processors > room:
                     break
                 answer = admit(task)
                 if isinstance(answer, Refusal):
                     if not answer.final:
                         break
-                    self._move(task, State.REFUSED)
+                    self._move(task, DispatchState.REFUSED)
                 else:
                     room -= processors
                     claims.append(self._claim_one(who, task, now, answer))
                     self._had_turn.add(task)
-            elif state < State.CLAIMED:
+            elif state < DispatchState.CLAIMED:
                 break
             sequence.popleft()
         return claims
 
-    def _claim_one(self, who: Worker, task: int, now: float, seconds: float) -> Claim:
+    def _claim_one(self, who: QueueWorker, task: int, now: float, seconds: float) -> TaskClaim:
         self._attempts[task] += 1
-        self._move(task, State.CLAIMED)
+        self._move(task, DispatchState.CLAIMED)
         estimate, processors = self._estimate[task], self._processors[task]
         who.claimed[task] = now + estimate
         who.used += processors
@@ -599,7 +601,7 @@ class TaskQueue:
             who.unknown += processors
         else:
             who.work += estimate * processors
-        return Claim(task, self._attempts[task], seconds)
+        return TaskClaim(task, self._attempts[task], seconds)
 
     def to_ask_back(
         self, now: float, takers: Iterable[str], donors: Iterable[str]
@@ -625,7 +627,7 @@ class TaskQueue:
             that wait, and as many as it takes to reach one that a taker could begin. As many
             workers as are needed to occupy the takers, those with most waiting tasks first.
         """
-        idle: dict[int, Worker] = {}  # one of each place: the others there are as good
+        idle: dict[int, QueueWorker] = {}  # one of each place: the others there are as good
         wanted = 0
         for name in takers:
             who = self._workers[name]
@@ -648,7 +650,9 @@ class TaskQueue:
                 wanted -= asked
         return chosen
 
-    def _reach(self, donor: Worker, waiting: int, idle: Mapping[int, Worker], now: float) -> int:
+    def _reach(
+        self, donor: QueueWorker, waiting: int, idle: Mapping[int, QueueWorker], now: float
+    ) -> int:
         """
         Count a worker's waiting tasks, the last first, up to one that an idle worker may run.
 
@@ -681,7 +685,7 @@ class TaskQueue:
         self._attempts[task] -= 1
         if task in self._unwanted:
             self._unwanted.discard(task)
-            self._move(task, State.CANCELLED)
+            self._move(task, DispatchState.CANCELLED)
             self._skip_children(task)
         else:
             self._make_ready(task)
@@ -689,7 +693,7 @@ class TaskQueue:
 
     def finish(
         self, worker: str, outcome: Outcome, now: float, *, hold: bool = False
-    ) -> Verdict | None:
+    ) -> RetryDecision | None:
         """
         An attempt has ended.
 
@@ -714,30 +718,30 @@ class TaskQueue:
             place = self._workers[worker].place
             speed = self._ends[place][1] if place in self._ends else 1.0
             self._lasting.learn(self._estimate[task], outcome.end - outcome.start, speed)
-            self._move(task, State.SUCCEEDED)
+            self._move(task, DispatchState.SUCCEEDED)
             if not hold:
                 self.release(task)
-            return Verdict(final=True)
+            return RetryDecision(final=True)
         if unwanted:
-            self._move(task, State.CANCELLED)
+            self._move(task, DispatchState.CANCELLED)
             self._skip_children(task)
-            return Verdict(final=True)
+            return RetryDecision(final=True)
         if outcome.status is Status.CANCELLED:
             self._send_back(task)
             self._make_ready(task)
-            return Verdict(final=False)
+            return RetryDecision(final=False)
         self._failures[task] += 1
         if self._failures[task] >= self._tries[task]:
             self._fail(task)
-            return Verdict(final=True)
+            return RetryDecision(final=True)
         self._send_back(task)
         wait = self._retry.wait_before(self._failures[task] + 1)
         if wait <= 0:
             self._make_ready(task)
-            return Verdict(final=False)
-        self._move(task, State.DELAYED)
+            return RetryDecision(final=False)
+        self._move(task, DispatchState.DELAYED)
         heapq.heappush(self._delayed, (now + wait, task))
-        return Verdict(final=False, retry_at=now + wait)
+        return RetryDecision(final=False, retry_at=now + wait)
 
     def release(
         self, task: int, now: float = 0.0, delay: Callable[[int], float] | None = None
@@ -755,10 +759,10 @@ class TaskQueue:
             due = now if delay is None else now + delay(child)
             if due > now:
                 self._due[child] = due = max(due, self._due.get(child, due))
-            if not self._missing[child] and self._state[child] == State.WAITING:
+            if not self._missing[child] and self._state[child] == DispatchState.WAITING:
                 due = self._due.pop(child, now)
                 if due > now:
-                    self._move(child, State.DELAYED)
+                    self._move(child, DispatchState.DELAYED)
                     heapq.heappush(self._delayed, (due, child))
                 else:
                     self._make_ready(child)
@@ -774,7 +778,7 @@ class TaskQueue:
         woken = 0
         while self._delayed and self._delayed[0][0] <= now:
             _, task = heapq.heappop(self._delayed)
-            if self._state[task] == State.DELAYED:
+            if self._state[task] == DispatchState.DELAYED:
                 self._make_ready(task)
                 woken += 1
         return woken
@@ -782,29 +786,29 @@ class TaskQueue:
     # Looking.
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> TaskCounts:
         """Tasks by where they stand."""
         n = self._by_state
-        return Counts(
+        return TaskCounts(
             total=len(self._state),
-            waiting=n[State.WAITING] + n[State.READY] + n[State.DELAYED],
-            running=n[State.CLAIMED],
-            succeeded=n[State.SUCCEEDED],
-            failed=n[State.FAILED],
-            skipped=n[State.SKIPPED],
-            cancelled=n[State.CANCELLED],
-            refused=n[State.REFUSED],
+            waiting=n[DispatchState.WAITING] + n[DispatchState.READY] + n[DispatchState.DELAYED],
+            running=n[DispatchState.CLAIMED],
+            succeeded=n[DispatchState.SUCCEEDED],
+            failed=n[DispatchState.FAILED],
+            skipped=n[DispatchState.SKIPPED],
+            cancelled=n[DispatchState.CANCELLED],
+            refused=n[DispatchState.REFUSED],
         )
 
-    def demand(self) -> Demand:
+    def demand(self) -> ProcessorDemand:
         """The ready tasks that any worker may run, in numbers, and those that will follow."""
         n = self._by_state
         running = sum(min(w.used, w.processors) for w in self._workers.values())
         if self.draining:
-            return Demand(running=running)
+            return ProcessorDemand(running=running)
         lanes = [lane for lane in self._lanes_at[_ANYWHERE] if lane.ready]
         stretch, mean = self._lasting.stretch, self._lasting.mean or GUESS
-        return Demand(
+        return ProcessorDemand(
             tasks=sum(lane.ready for lane in lanes),
             processors=sum(lane.ready * lane.processors for lane in lanes),
             widest=max((lane.processors for lane in lanes), default=0),
@@ -818,10 +822,10 @@ class TaskQueue:
                 default=0.0,
             ),
             running=running,
-            later=n[State.WAITING] + n[State.DELAYED],
+            later=n[DispatchState.WAITING] + n[DispatchState.DELAYED],
         )
 
-    def misfits(self, now: float, workers: Iterable[str]) -> Misfits:
+    def misfits(self, now: float, workers: Iterable[str]) -> UnplaceableTasks:
         """
         Ready tasks that none of these workers could take if it were idle.
 
@@ -829,7 +833,7 @@ class TaskQueue:
         not fit.
         """
         if self.draining:
-            return Misfits()
+            return UnplaceableTasks()
         room: dict[int, float] = {}
         for name in workers:
             who = self._workers[name]
@@ -843,7 +847,7 @@ class TaskQueue:
             and self._longest_of(lane)
             > max((room[p] for p in room if p >= lane.processors), default=-math.inf)
         ]
-        return Misfits(
+        return UnplaceableTasks(
             tasks=sum(lane.ready for lane in lanes),
             processors=max((lane.processors for lane in lanes), default=0),
             longest=max(map(self._longest_of, lanes), default=0.0),
@@ -852,15 +856,15 @@ class TaskQueue:
     @property
     def ready(self) -> int:
         """How many could start now."""
-        return self._by_state[State.READY]
+        return self._by_state[DispatchState.READY]
 
     @property
     def idle(self) -> bool:
         """Nothing runs, and nothing more will start as things are."""
         n = self._by_state
-        if n[State.CLAIMED]:
+        if n[DispatchState.CLAIMED]:
             return False
-        return self.draining or not (n[State.READY] or n[State.DELAYED])
+        return self.draining or not (n[DispatchState.READY] or n[DispatchState.DELAYED])
 
     # Inside.
 
@@ -873,7 +877,7 @@ class TaskQueue:
 
     def _bind(self, task: int, place: str) -> None:
         """A task gets another place; its key where it was is stale from now on."""
-        ready = self._state[task] == State.READY
+        ready = self._state[task] == DispatchState.READY
         lane = self._lanes[self._lane[task]]
         lane.left -= 1
         if ready:
@@ -884,7 +888,7 @@ class TaskQueue:
         if ready:
             self._count_in(lane, task)
 
-    def _count_in(self, lane: _Lane, task: int) -> None:
+    def _count_in(self, lane: _ReadyBucket, task: int) -> None:
         lane.ready += 1
         estimate = self._estimate[task]
         if estimate != math.inf:
@@ -892,7 +896,7 @@ class TaskQueue:
             if estimate > lane.longest:
                 lane.longest = estimate
 
-    def _count_out(self, lane: _Lane, task: int) -> None:
+    def _count_out(self, lane: _ReadyBucket, task: int) -> None:
         lane.ready -= 1
         if not lane.ready:
             lane.work = lane.longest = 0.0  # nothing is left of what rounding made
@@ -908,16 +912,16 @@ class TaskQueue:
         number = self._lane_numbers.get(key)
         if number is None:
             number = self._lane_numbers[key] = len(self._lanes)
-            lane = _Lane(*key)
+            lane = _ReadyBucket(*key)
             self._lanes.append(lane)
             self._lanes_at[lane.place].append(lane)
         return number
 
-    def _key_of(self, task: int) -> tuple[_Lane, int]:
+    def _key_of(self, task: int) -> tuple[_ReadyBucket, int]:
         """Where a task that is ready belongs, and its key there."""
         return self._lanes[self._lane[task]], self._priority[task] << _BITS | task
 
-    def _lanes_for(self, worker: Worker, time_left: float = math.inf) -> list[_Lane]:
+    def _lanes_for(self, worker: QueueWorker, time_left: float = math.inf) -> list[_ReadyBucket]:
         """Of what is ready, all that a worker could run if it were idle."""
         lanes = [
             lane
@@ -934,18 +938,18 @@ class TaskQueue:
             ]
         return lanes
 
-    def _longest_of(self, lane: _Lane) -> float:
+    def _longest_of(self, lane: _ReadyBucket) -> float:
         """Seconds that the longest ready task of a lane should take at speed 1."""
         return self._lasting.expect(math.inf if lane.shortest == math.inf else lane.longest)
 
-    def _time_left(self, who: Worker, now: float) -> float:
+    def _time_left(self, who: QueueWorker, now: float) -> float:
         """Seconds of work at speed 1 that one of its processors can do before it is taken away."""
         if who.place not in self._ends:
             return math.inf
         until, speed = self._ends[who.place]
         return (until - now) * speed
 
-    def _is_in_time(self, who: Worker, task: int, time_left: float) -> bool:
+    def _is_in_time(self, who: QueueWorker, task: int, time_left: float) -> bool:
         """Whether a task should end before the worker's time is over; yes where only it has it."""
         if self._lanes[self._lane[task]].place != _ANYWHERE:
             return True
@@ -957,7 +961,7 @@ class TaskQueue:
             seconds += ahead / who.processors
         return seconds <= time_left
 
-    def _shadow(self, who: Worker, processors: int, now: float) -> tuple[float, int]:
+    def _shadow(self, who: QueueWorker, processors: int, now: float) -> tuple[float, int]:
         """
         When a task that does not fit now could start, and what is spare then.
 
@@ -992,20 +996,20 @@ class TaskQueue:
     def _children(self, task: int) -> "array[int]":
         return self._child[self._child_start[task] : self._child_start[task + 1]]
 
-    def _move(self, task: int, state: State) -> None:
+    def _move(self, task: int, state: DispatchState) -> None:
         before = self._state[task]
         self._by_state[before] -= 1
         self._by_state[state] += 1
-        if before == State.READY:
+        if before == DispatchState.READY:
             self._count_out(self._lanes[self._lane[task]], task)
-        elif state == State.READY:
+        elif state == DispatchState.READY:
             self._count_in(self._lanes[self._lane[task]], task)
-        if state >= State.SUCCEEDED:
+        if state >= DispatchState.SUCCEEDED:
             self._lanes[self._lane[task]].left -= 1
         self._state[task] = state
 
     def _make_ready(self, task: int) -> None:
-        self._move(task, State.READY)
+        self._move(task, DispatchState.READY)
         self._push(task)
 
     def _send_back(self, task: int) -> None:
@@ -1038,15 +1042,15 @@ class TaskQueue:
         return True
 
     def _fail(self, task: int) -> None:
-        self._move(task, State.FAILED)
+        self._move(task, DispatchState.FAILED)
         self._skip_children(task)
 
     def _skip_children(self, task: int) -> None:
         stack = list(self._children(task))
         while stack:
             child = stack.pop()
-            if self._state[child] == State.WAITING:
-                self._move(child, State.SKIPPED)
+            if self._state[child] == DispatchState.WAITING:
+                self._move(child, DispatchState.SKIPPED)
                 stack.extend(self._children(child))
 
 

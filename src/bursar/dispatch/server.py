@@ -19,40 +19,40 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.dispatch.clock import epoch_of, placed
 from bursar.dispatch.credential import SILENCE
-from bursar.dispatch.door import PilotDoor
-from bursar.dispatch.entrance import Visit
-from bursar.dispatch.folders import folder_name
-from bursar.dispatch.guard import Guard
-from bursar.dispatch.journal import Event, Journal, Record, Start
+from bursar.dispatch.journal import AttemptRecord, AttemptStart, RunEvent, RunJournal
+from bursar.dispatch.journal_time import epoch_of, placed
 from bursar.dispatch.orphans import kill_leftovers
+from bursar.dispatch.pilot_listener import PilotListener
 from bursar.dispatch.prefetch import Prefetch
-from bursar.dispatch.queue import Claim, Counts, Misfits, TaskQueue
+from bursar.dispatch.queue import TaskClaim, TaskCounts, TaskQueue, UnplaceableTasks
+from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.dispatch.wire import (
     BATCH_SIZE,
     MAX_FRAME,
     MAX_PIECE,
     NONSENSE,
-    Cancel,
-    Frames,
+    CancelTasks,
+    FrameDecoder,
     FromServer,
     FromWorker,
-    GiveBack,
-    Goodbye,
     Hello,
-    Job,
-    Leave,
+    JobAssignment,
+    JobRecall,
+    LeaveOrder,
+    LeaveRequest,
+    OutcomeReport,
     ProtocolError,
-    Results,
-    Returned,
+    ReturnedJobs,
     Welcome,
-    Work,
+    WireJob,
     frame,
 )
+from bursar.dispatch.work_directories import folder_name
+from bursar.dispatch.worker_listener import AcceptedConnection
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
-from bursar.model.demand import Demand
+from bursar.model.demand import ProcessorDemand
 from bursar.model.errors import BursarError
 from bursar.model.outcome import Outcome, Status
 from bursar.model.task import Task
@@ -79,7 +79,7 @@ long as one likes, with its connection as it was.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
+class RunPaths:
     """
     Where a run's files lie.
 
@@ -125,7 +125,7 @@ class LeaseLoad:
 
 
 @dataclass(slots=True)
-class _Attendance:
+class _LeaseAttendance:
     """Processors of a lease whose workers are connected, and the most that ever were."""
 
     ready: int = 0
@@ -149,15 +149,15 @@ class _Attendance:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingTransaction:
     """What the next transaction takes, and who is told when it is durable."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[AttemptRecord] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    sends: list[tuple["_Connection", bytes]] = field(default_factory=list)
+    events: list[RunEvent] = field(default_factory=list)
+    sends: list[tuple["_WorkerSession", bytes]] = field(default_factory=list)
     told: list[asyncio.Future[None]] = field(default_factory=list)
-    starts: list[Start] = field(default_factory=list)
+    starts: list[AttemptStart] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         durable = self.records or self.transfers or self.events or self.sends
@@ -230,10 +230,10 @@ class Dispatcher:
         tasks: Sequence[Task],
         parents: Sequence[Sequence[int]] | None = None,
         *,
-        journal: Journal,
-        guard: Guard,
+        journal: RunJournal,
+        guard: SpendingGuard,
         retry: Retry,
-        folders: Folders,
+        folders: RunPaths,
         run: str,
         order: Sequence[int] | None = None,
         placed: Sequence[str] | None = None,
@@ -243,7 +243,7 @@ class Dispatcher:
         prefetch: bool = True,
         past: Sequence[Outcome] = (),
         retry_failed: bool = False,
-        on_outcome: Callable[[Record], None] | None = None,
+        on_outcome: Callable[[AttemptRecord], None] | None = None,
         on_start: Callable[[Sequence[int]], None] | None = None,
         on_event: Callable[[str], None] | None = None,
         silence: float = SILENCE,
@@ -268,9 +268,9 @@ class Dispatcher:
             self._queue.restore(past, retry_failed=retry_failed)
         self._prefetch = prefetch
         self._rigid = any(task.processors > 1 for task in tasks)
-        self._connections: dict[str, _Connection] = {}
-        self._strangers: set[_Connection] = set()
-        self._pending = _Pending()
+        self._connections: dict[str, _WorkerSession] = {}
+        self._strangers: set[_WorkerSession] = set()
+        self._pending = _PendingTransaction()
         self._committing = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bursar-journal")
         self._changed = asyncio.Event()
@@ -279,14 +279,14 @@ class Dispatcher:
         self._refused_for_now = False
         self._hurried = False
         self._vacated: set[str] = set()  # leases that take nothing more
-        self._attendance: dict[str, _Attendance] = {}  # by lease, of those that had workers
+        self._attendance: dict[str, _LeaseAttendance] = {}  # by lease, of those that had workers
         self._closed = False
         self._is_written_out = False
         self._waker: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._encoder = msgspec.msgpack.Encoder()
-        self.door = PilotDoor(
-            run, lambda: _Connection(self, from_elsewhere=True), self._turn_out, silence
+        self.door = PilotListener(
+            run, lambda: _WorkerSession(self, from_elsewhere=True), self._turn_out, silence
         )
         self.token = secrets.token_urlsafe(32)
         self.address = ("127.0.0.1", 0)
@@ -304,12 +304,12 @@ class Dispatcher:
         await asyncio.to_thread(kill_leftovers, self._run)
         self._epoch = epoch_of(self._loop, self._last_seen)
         self._server = await self._loop.create_server(
-            lambda: _Connection(self), "127.0.0.1", 0, backlog=128
+            lambda: _WorkerSession(self), "127.0.0.1", 0, backlog=128
         )
         self.address = self._server.sockets[0].getsockname()[:2]
 
     def now(self) -> float:
-        """Return the journal's time, seconds since the epoch; see :mod:`bursar.dispatch.clock`."""
+        """Return the journal's time, seconds since the epoch; see :mod:`bursar.dispatch.journal_time`."""
         return self._epoch + self._loop.time()
 
     def submit(self, task: Task) -> int:
@@ -333,12 +333,12 @@ class Dispatcher:
         if worker is None:
             self._changed.set()
             return True
-        self._send(self._connections[worker], Cancel([task], 0.0, "cancelled"))
+        self._send(self._connections[worker], CancelTasks([task], 0.0, "cancelled"))
         return False
 
     def note(self, kind: str, text: str, transfers: Sequence[Transfer] = ()) -> None:
         """Journal an event of now, with movements of money that belong to it."""
-        self._pending.events.append(Event(self.now(), kind, text))
+        self._pending.events.append(RunEvent(self.now(), kind, text))
         self._pending.transfers.extend(transfers)
         self._commit_soon()
 
@@ -395,7 +395,7 @@ class Dispatcher:
         """Starts nothing more; what runs goes on."""
         self._queue.drain()
         for connection in self._connections.values():
-            self._send(connection, GiveBack(len(connection.claimed)))
+            self._send(connection, JobRecall(len(connection.claimed)))
         self._changed.set()
 
     async def stop(self, reason: str, *, grace: float = 5.0) -> None:
@@ -411,7 +411,7 @@ class Dispatcher:
         """
         self.drain()
         for connection in self._connections.values():
-            self._send(connection, Cancel([], grace, reason))
+            self._send(connection, CancelTasks([], grace, reason))
         late = self._loop.call_later(grace + STUBBORN, self._cut_off)
         try:
             await self.wait()
@@ -437,7 +437,7 @@ class Dispatcher:
         self._vacated.add(lease)
         for connection in self._connections.values():
             if connection.lease == lease and connection.claimed:
-                self._send(connection, Cancel([], 0.0, reason))
+                self._send(connection, CancelTasks([], 0.0, reason))
         late = self._loop.call_later(STUBBORN, self._cut_off, lease)
         try:
             while lease in self.busy_leases() and self._fault is None:
@@ -451,7 +451,7 @@ class Dispatcher:
         self._forget_absent(lease)
         for connection in self._connections.values():
             if connection.lease == lease:
-                self._send(connection, Leave())
+                self._send(connection, LeaveOrder())
 
     def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
         """
@@ -470,12 +470,12 @@ class Dispatcher:
         self._queue.ends(lease, moment, speed)
         self._hurry()
 
-    def demand(self) -> Demand:
+    def demand(self) -> ProcessorDemand:
         """The tasks that processors are wanted for, in numbers; without those bound to a lease."""
         return self._queue.demand()
 
     @property
-    def misfits(self) -> Misfits:
+    def misfits(self) -> UnplaceableTasks:
         """Ready tasks that no worker that is there could take, for the time or the width it has."""
         return self._queue.misfits(
             self.now(),
@@ -554,7 +554,7 @@ class Dispatcher:
     async def close(self) -> None:
         """Lets the workers go and writes what is left."""
         for connection in list(self._connections.values()):
-            self._send(connection, Leave())
+            self._send(connection, LeaveOrder())
         if self._waker is not None:
             self._waker.cancel()
         await self._stop_listening()
@@ -602,7 +602,7 @@ class Dispatcher:
             await asyncio.sleep(0.001)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> TaskCounts:
         """Tasks by where they stand; those prefetched by a worker count as waiting."""
         counts = self._queue.counts
         running = sum(self.running().values())
@@ -639,9 +639,9 @@ class Dispatcher:
 
     # Workers.
 
-    def _joined(self, connection: "_Connection", hello: Hello) -> bool:
+    def _joined(self, connection: "_WorkerSession", hello: Hello) -> bool:
         if connection.from_elsewhere and self.door.is_turned_out(hello):
-            connection.write(frame(Leave()))
+            connection.write(frame(LeaveOrder()))
             connection.hang_up()
             return True
         if not self._is_let_in(connection, hello):
@@ -664,15 +664,15 @@ class Dispatcher:
                 SPILL,
             ),
         )
-        self._attendance.setdefault(hello.lease, _Attendance()).come(hello.processors)
+        self._attendance.setdefault(hello.lease, _LeaseAttendance()).come(hello.processors)
         if hello.lease in self._vacated:  # it came too late
-            self._send(connection, Leave())
+            self._send(connection, LeaveOrder())
         if connection.from_elsewhere:
             self.door.joined(hello.lease)
         self._hurry()
         return True
 
-    def _is_let_in(self, connection: "_Connection", hello: Hello) -> bool:
+    def _is_let_in(self, connection: "_WorkerSession", hello: Hello) -> bool:
         if hello.worker in self._connections or hello.processors < 1:
             return False
         if connection.from_elsewhere:
@@ -685,8 +685,8 @@ class Dispatcher:
         for connection in list(self._connections.values()):
             if connection.lease == lease and connection.from_elsewhere:
                 if connection.claimed:
-                    self._send(connection, Cancel([], 0.0, "its processors go back"))
-                self._send(connection, Leave())
+                    self._send(connection, CancelTasks([], 0.0, "its processors go back"))
+                self._send(connection, LeaveOrder())
                 self._loop.call_later(_PARTING, connection.hang_up)
 
     def _cut_off(self, lease: str | None = None) -> None:
@@ -703,17 +703,17 @@ class Dispatcher:
             ):
                 connection.abort()
 
-    def _is_open(self, connection: "_Connection") -> bool:
+    def _is_open(self, connection: "_WorkerSession") -> bool:
         """Whether a worker takes tasks."""
         return not connection.leaving and connection.lease not in self._vacated
 
-    def _let_go(self, connection: "_Connection") -> None:
+    def _let_go(self, connection: "_WorkerSession") -> None:
         """A worker that would like to leave may, if it has nothing; it gets nothing then."""
         if not connection.claimed:
             connection.leaving = True
-            self._send(connection, Leave())
+            self._send(connection, LeaveOrder())
 
-    def _left(self, connection: "_Connection") -> None:
+    def _left(self, connection: "_WorkerSession") -> None:
         self._strangers.discard(connection)
         if self._connections.get(connection.worker) is not connection:
             return
@@ -746,23 +746,23 @@ class Dispatcher:
         self._queue.leave(connection.worker)
         self._changed.set()
 
-    def _heard(self, connection: "_Connection", message: FromWorker) -> None:
+    def _heard(self, connection: "_WorkerSession", message: FromWorker) -> None:
         match message:
-            case Results(outcomes):
+            case OutcomeReport(outcomes):
                 connection.prefetch.learn(outcomes)
                 self._take_outcomes(connection, outcomes)
-            case Returned(jobs):
+            case ReturnedJobs(jobs):
                 connection.prefetch.returned(len(jobs))
                 for task, attempt in jobs:
                     if self._queue.give_back(connection.worker, task, attempt):
                         self._guard.withdraw(task, self.now())
                         if self._keeps_starts:
-                            self._pending.starts.append(Start.given_back(task, attempt))
+                            self._pending.starts.append(AttemptStart.given_back(task, attempt))
                             self._commit_soon()
                 self._rested(connection)
                 self._changed.set()
                 self._hurry()
-            case Goodbye(must):
+            case LeaveRequest(must):
                 connection.leaving |= must
                 self._let_go(connection)
                 # One that must go is being killed; its pilot may stay, as on a node that dies.
@@ -771,14 +771,14 @@ class Dispatcher:
             case Hello():
                 raise ProtocolError("a second hello")
 
-    def _rested(self, connection: "_Connection") -> None:
+    def _rested(self, connection: "_WorkerSession") -> None:
         """A worker has given something out of its hands; maybe it has nothing now."""
         if not connection.claimed:
             connection.idle_since = self.now()
             if connection.leaving:
                 self._let_go(connection)
 
-    def _take_outcomes(self, connection: "_Connection", outcomes: Sequence[Outcome]) -> None:
+    def _take_outcomes(self, connection: "_WorkerSession", outcomes: Sequence[Outcome]) -> None:
         now = self.now()
         worker, site, lease = connection.worker, connection.site, connection.lease
         finish = self._queue.finish
@@ -792,7 +792,7 @@ class Dispatcher:
             if verdict.final:
                 self._tasks[outcome.task] = None
             counted.append(outcome)
-            records.append(Record(outcome, verdict.final, site, lease))
+            records.append(AttemptRecord(outcome, verdict.final, site, lease))
         if counted:
             self._pending.transfers.extend(self._guard.settle(counted, now))
             self._commit_soon()
@@ -851,17 +851,21 @@ class Dispatcher:
         if started and self._on_start is not None:
             self._on_start(started)
 
-    def _note_starts(self, connection: "_Connection", claims: Sequence[Claim], now: float) -> None:
+    def _note_starts(
+        self, connection: "_WorkerSession", claims: Sequence[TaskClaim], now: float
+    ) -> None:
         """What was begun is known after a kill; nobody waits for that."""
         site, lease, worker = connection.site, connection.lease, connection.worker
         room = connection.processors
         self._pending.starts.extend(
-            Start(c.task, c.attempt, site, lease, worker, room, self._known(c.task).processors, now)
+            AttemptStart(
+                c.task, c.attempt, site, lease, worker, room, self._known(c.task).processors, now
+            )
             for c in claims
         )
         self._commit_soon()
 
-    def _share(self, connection: "_Connection") -> int:
+    def _share(self, connection: "_WorkerSession") -> int:
         """How many tasks a worker may have waiting: a fair part of what is left, at most."""
         if not self._prefetch:
             return 0
@@ -882,7 +886,7 @@ class Dispatcher:
         donors = [name for name, c in self._connections.items() if c.prefetch.may_ask]
         for name, count in self._queue.to_ask_back(now, takers, donors):
             self._connections[name].prefetch.asked(count)
-            self._send(self._connections[name], GiveBack(count))
+            self._send(self._connections[name], JobRecall(count))
 
     def _admit(self, task: int, lease: str, now: float) -> float | Refusal:
         answer = self._guard.admit(task, lease, now)
@@ -898,7 +902,7 @@ class Dispatcher:
         assert task is not None
         return task
 
-    def _give(self, connection: "_Connection", claims: Sequence[Claim]) -> None:
+    def _give(self, connection: "_WorkerSession", claims: Sequence[TaskClaim]) -> None:
         transfers = self._guard.transfers()
         if transfers:
             # Money is set aside durably before anything is spent of it.
@@ -911,14 +915,14 @@ class Dispatcher:
                 self._refuse_job(connection, claim, len(job))
                 continue
             if jobs and size + len(job) > BATCH_SIZE:
-                self._send(connection, Work(jobs), withhold=bool(transfers))
+                self._send(connection, JobAssignment(jobs), withhold=bool(transfers))
                 jobs, size = [], 0
             jobs.append(msgspec.Raw(job))
             size += len(job)
         if jobs:
-            self._send(connection, Work(jobs), withhold=bool(transfers))
+            self._send(connection, JobAssignment(jobs), withhold=bool(transfers))
 
-    def _refuse_job(self, connection: "_Connection", claim: Claim, size: int) -> None:
+    def _refuse_job(self, connection: "_WorkerSession", claim: TaskClaim, size: int) -> None:
         now = self.now()
         outcome = Outcome(
             task=claim.task,
@@ -930,10 +934,10 @@ class Dispatcher:
         )
         self._take_outcomes(connection, [outcome])
 
-    def _encode(self, claim: Claim, site: str) -> bytes:
+    def _encode(self, claim: TaskClaim, site: str) -> bytes:
         task = self._known(claim.task)
         return self._encoder.encode(
-            Job(
+            WireJob(
                 claim.task,
                 claim.attempt,
                 task.processors,
@@ -948,7 +952,7 @@ class Dispatcher:
         )
 
     def _send(
-        self, connection: "_Connection", message: FromServer, *, withhold: bool = False
+        self, connection: "_WorkerSession", message: FromServer, *, withhold: bool = False
     ) -> None:
         """Sends now, or after the next transaction where that, or something before it, must."""
         data = frame(message)
@@ -975,14 +979,14 @@ class Dispatcher:
         if self._committing or self._fault is not None:
             return
         if self._is_written_out:  # what is noted of the end of what outlives the dispatcher
-            pending, self._pending = self._pending, _Pending()
+            pending, self._pending = self._pending, _PendingTransaction()
             self._journal.commit(pending.records, pending.transfers, pending.events, pending.starts)
             return
         self._committing = True
         self._loop.call_soon(self._commit)
 
     def _commit(self) -> None:
-        pending, self._pending = self._pending, _Pending()
+        pending, self._pending = self._pending, _PendingTransaction()
         commit = self._journal.commit
         try:
             done = self._loop.run_in_executor(
@@ -1001,7 +1005,7 @@ class Dispatcher:
         else:
             done.add_done_callback(lambda future: self._committed(pending, future))
 
-    def _committed(self, pending: _Pending, future: "asyncio.Future[None]") -> None:
+    def _committed(self, pending: _PendingTransaction, future: "asyncio.Future[None]") -> None:
         self._committing = False
         error = future.exception()
         if error is not None:
@@ -1054,13 +1058,13 @@ class Dispatcher:
         self._changed.set()
 
 
-class _Connection(Visit):
+class _WorkerSession(AcceptedConnection):
     """A worker's end of the wire; a stranger's until it has shown a token."""
 
     def __init__(self, dispatcher: Dispatcher, *, from_elsewhere: bool = False) -> None:
         self._dispatcher = dispatcher
         self.from_elsewhere = from_elsewhere
-        self._frames = Frames(_STRANGER_FRAME)
+        self._frames = FrameDecoder(_STRANGER_FRAME)
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self._transport: asyncio.Transport | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -1139,5 +1143,5 @@ class _Connection(Visit):
         self._dispatcher._left(self)
 
 
-def _load(connection: _Connection) -> float:
+def _load(connection: _WorkerSession) -> float:
     return len(connection.claimed) / connection.processors

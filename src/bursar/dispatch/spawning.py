@@ -25,7 +25,7 @@ _RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.
 """Signals that Python or the worker ignores and programs expect to be as usual."""
 
 
-class Usage(NamedTuple):
+class ProcessUsage(NamedTuple):
     """Processor seconds, and bytes of memory at most."""
 
     user: float
@@ -149,11 +149,11 @@ class Reaper:
 
     def __init__(self) -> None:
         self._status = ctypes.c_int()
-        self._usage = _Usage()
+        self._usage = _StructRusage()
         self._status_at = ctypes.byref(self._status)
         self._usage_at = ctypes.byref(self._usage)
 
-    def wait(self) -> tuple[int, int, Usage] | None:
+    def wait(self) -> tuple[int, int, ProcessUsage] | None:
         """
         One child that has ended, if there is one.
 
@@ -173,7 +173,7 @@ class Reaper:
         return (
             pid,
             os.waitstatus_to_exitcode(self._status.value),
-            Usage(
+            ProcessUsage(
                 usage.user_s + 1e-6 * usage.user_us,
                 usage.system_s + 1e-6 * usage.system_us,
                 1024 * usage.max_rss,
@@ -181,10 +181,10 @@ class Reaper:
         )
 
 
-_NOBODY = (0, 0, Usage(0.0, 0.0, 0))
+_NOBODY = (0, 0, ProcessUsage(0.0, 0.0, 0))
 
 
-class _Usage(ctypes.Structure):
+class _StructRusage(ctypes.Structure):
     """``struct rusage``."""
 
     _fields_ = (

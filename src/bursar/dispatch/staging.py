@@ -14,7 +14,7 @@ class StagingError(Exception):
     """A file is missing or cannot be put in its place: the attempt fails with this line."""
 
 
-class Root(NamedTuple):
+class RootNamespace(NamedTuple):
     """
     The run's root name space.
 

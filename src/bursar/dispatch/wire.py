@@ -48,7 +48,7 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
         Name of its machine.
     holds
         Task and attempt of all that it has, of a connection that was lost: running, waiting, or
-        ended and not :class:`Recorded`.
+        ended and not :class:`OutcomeAck`.
     has_seal_key
         Whether it was told what it opens sealed tasks with, and takes a :class:`SealKey`.
     """
@@ -63,17 +63,17 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
     has_seal_key: bool = False
 
 
-class Results(msgspec.Struct, frozen=True, tag=1, array_like=True):
+class OutcomeReport(msgspec.Struct, frozen=True, tag=1, array_like=True):
     """Attempts that ended."""
 
     outcomes: list[Outcome]
 
 
-class Returned(msgspec.Struct, frozen=True, tag=2, array_like=True):
+class ReturnedJobs(msgspec.Struct, frozen=True, tag=2, array_like=True):
     """
     The worker returns jobs that it has not started, and will not.
 
-    It answers each :class:`GiveBack` with one, and sends one unasked when what it runs takes long.
+    It answers each :class:`JobRecall` with one, and sends one unasked when what it runs takes long.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Returned(msgspec.Struct, frozen=True, tag=2, array_like=True):
     jobs: list[tuple[int, int]]
 
 
-class Goodbye(msgspec.Struct, frozen=True, tag=3, array_like=True):
+class LeaveRequest(msgspec.Struct, frozen=True, tag=3, array_like=True):
     """
     The worker would like to leave; it goes when it is told to.
 
@@ -98,7 +98,7 @@ class Goodbye(msgspec.Struct, frozen=True, tag=3, array_like=True):
     must: bool
 
 
-class Job(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """
     One attempt, as the worker needs it.
 
@@ -160,7 +160,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
         Bytes of each stream that travel with the outcome; more goes to a file.
     outlives
         Seconds for which the worker goes on with what it has when the connection is lost, and
-        tries to come back. Then it keeps each outcome until it is :class:`Recorded`, and says
+        tries to come back. Then it keeps each outcome until it is :class:`OutcomeAck`, and says
         it again on the next connection. 0: without the dispatcher it ends.
     largest_value
         Bytes of a call's value that may travel with the outcome; with a larger one the call fails.
@@ -176,19 +176,19 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
     largest_value: int = MAX_PIECE
 
 
-class Work(msgspec.Struct, frozen=True, tag=11, array_like=True):
+class JobAssignment(msgspec.Struct, frozen=True, tag=11, array_like=True):
     """Jobs to do, in this order as processors come free."""
 
     jobs: list[msgspec.Raw]
 
 
-class GiveBack(msgspec.Struct, frozen=True, tag=12, array_like=True):
+class JobRecall(msgspec.Struct, frozen=True, tag=12, array_like=True):
     """Return up to so many jobs that have not started, the last ones first, by a Returned."""
 
     count: int
 
 
-class Cancel(msgspec.Struct, frozen=True, tag=13, array_like=True):
+class CancelTasks(msgspec.Struct, frozen=True, tag=13, array_like=True):
     """
     Stop these tasks, started or not; each is answered by an outcome.
 
@@ -207,11 +207,11 @@ class Cancel(msgspec.Struct, frozen=True, tag=13, array_like=True):
     reason: str
 
 
-class Leave(msgspec.Struct, frozen=True, tag=14, array_like=True):
+class LeaveOrder(msgspec.Struct, frozen=True, tag=14, array_like=True):
     """No more work: end."""
 
 
-class Recorded(msgspec.Struct, frozen=True, tag=15, array_like=True):
+class OutcomeAck(msgspec.Struct, frozen=True, tag=15, array_like=True):
     """So many more outcomes, in the order they came over this connection, are durable."""
 
     count: int
@@ -224,14 +224,14 @@ class SealKey(msgspec.Struct, frozen=True, tag=16, array_like=True):
     Parameters
     ----------
     pem
-        What is in its file; see :class:`bursar.sealing.opener.OpenerFile`. Secret.
+        What is in its file; see :class:`bursar.sealing.opener.TaskOpenerFile`. Secret.
     """
 
     pem: str
 
 
-FromWorker = Hello | Results | Returned | Goodbye
-FromServer = Welcome | Work | GiveBack | Cancel | Leave | Recorded | SealKey
+FromWorker = Hello | OutcomeReport | ReturnedJobs | LeaveRequest
+FromServer = Welcome | JobAssignment | JobRecall | CancelTasks | LeaveOrder | OutcomeAck | SealKey
 
 
 class ProtocolError(Exception):
@@ -255,7 +255,7 @@ def frame(message: FromWorker | FromServer) -> bytes:
     return bytes(buffer)
 
 
-class Frames:
+class FrameDecoder:
     """
     Cuts a stream of bytes into frames.
 

@@ -27,39 +27,39 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bursar.dispatch.accounts import become
-from bursar.dispatch.attempt import GRACE, Attempt, Workplace
-from bursar.dispatch.capture import Capture
-from bursar.dispatch.holding import Holding
-from bursar.dispatch.kernel import SIGINFO, adopt_orphans, children, signal_descriptor
-from bursar.dispatch.line import Line
+from bursar.dispatch.accounts import switch_to_account
+from bursar.dispatch.attempt import GRACE, Attempt, AttemptContext
+from bursar.dispatch.dispatcher_connection import DispatcherConnection
+from bursar.dispatch.linux import SIGINFO, adopt_orphans, children, signal_descriptor
 from bursar.dispatch.orphans import kill_descendants, task_of
+from bursar.dispatch.output_capture import OutputCapture
 from bursar.dispatch.prefetch import HORIZON
-from bursar.dispatch.settings import Settings, hello_of, make_line
-from bursar.dispatch.spawning import Reaper, Usage
+from bursar.dispatch.spawning import ProcessUsage, Reaper
+from bursar.dispatch.unacknowledged import UnacknowledgedWork
 from bursar.dispatch.wire import (
     BATCH_SIZE,
     NONSENSE,
-    Cancel,
-    Frames,
+    CancelTasks,
+    FrameDecoder,
     FromServer,
-    GiveBack,
-    Goodbye,
-    Job,
-    Leave,
+    JobAssignment,
+    JobRecall,
+    LeaveOrder,
+    LeaveRequest,
+    OutcomeAck,
+    OutcomeReport,
     ProtocolError,
-    Recorded,
-    Results,
-    Returned,
+    ReturnedJobs,
     SealKey,
     Welcome,
-    Work,
+    WireJob,
     frame,
 )
+from bursar.dispatch.worker_settings import WorkerSettings, hello_of, make_connection
 from bursar.model.outcome import Outcome, Status
 
 if TYPE_CHECKING:
-    from bursar.dispatch.comeback import Comeback
+    from bursar.dispatch.reconnect import Reconnector
 
 REPORT = 0.05
 """Seconds that results may wait for others while there is more to do."""
@@ -103,28 +103,28 @@ class Worker:
         When the dispatcher cannot be reached, or is not who it should be.
     """
 
-    def __init__(self, settings: Settings, line: Line | None = None) -> None:
+    def __init__(self, settings: WorkerSettings, line: DispatcherConnection | None = None) -> None:
         self._settings = settings
-        self._server = line or make_line(settings)
+        self._server = line or make_connection(settings)
         self._has_said_hello = line is not None
         self._free = settings.processors
-        self._queue: deque[Job] = deque()
+        self._queue: deque[WireJob] = deque()
         self._running: dict[int, Attempt] = {}  # by process
         self._tasks: dict[int, Attempt] = {}  # by task
         self._timers: list[tuple[float, int, int, Attempt]] = []
         self._timer = 0
-        self._holding = Holding()
+        self._holding = UnacknowledgedWork()
         self._unsent = bytearray()
         self._leaving = False
-        self._place: Workplace | None = None
+        self._place: AttemptContext | None = None
         self._decoder = msgspec.msgpack.Decoder(FromServer)
-        self._jobs = msgspec.msgpack.Decoder(Job)
-        self._frames = Frames()
+        self._jobs = msgspec.msgpack.Decoder(WireJob)
+        self._frames = FrameDecoder()
         self._poll = select.epoll()
         self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM))
         self._children = Reaper()
         self._calls: dict[int, Attempt] = {}  # by file descriptor
-        self._streams: dict[int, Capture] = {}  # listened to, by file descriptor
+        self._streams: dict[int, OutputCapture] = {}  # listened to, by file descriptor
         self._young: list[Attempt] = []
         self._older: list[Attempt] = []
         self._next_look = 0.0
@@ -136,7 +136,7 @@ class Worker:
         self._outlives = 0.0
         self._in_touch = False  # it was made welcome over the present connection
         self._is_cut = False  # the present connection is of no use; acted on when a turn ends
-        self._comeback: Comeback | None = None  # while there is no connection
+        self._comeback: Reconnector | None = None  # while there is no connection
         self._setbacks = 0
         self._welcome_by = math.inf
         self._away_until = math.inf
@@ -258,7 +258,7 @@ class Worker:
             and time.monotonic() - self._idle_since >= idle
         ):
             self._asked_to_leave = True
-            self._send(frame(Goodbye(must=False)))
+            self._send(frame(LeaveRequest(must=False)))
 
     def _end_soon(self) -> None:
         """The processors are taken away: tasks end, and are told of, before the worker does."""
@@ -268,7 +268,7 @@ class Worker:
             return
         self._must_end = time.monotonic() + PARTING
         if self._in_touch:
-            self._send(frame(Goodbye(must=True)))
+            self._send(frame(LeaveRequest(must=True)))
         self._cancel([], LAST_WORDS, TAKEN_AWAY)
 
     @property
@@ -303,28 +303,28 @@ class Worker:
 
     def _take(self, message: FromServer) -> None:
         match message:
-            case Work(jobs):
+            case JobAssignment(jobs):
                 self._queue.extend(self._new_of(jobs))
                 if self._must_end < math.inf:
                     self._cancel([], LAST_WORDS, TAKEN_AWAY)
-            case GiveBack(count):
+            case JobRecall(count):
                 self._give_back(count)
-            case Cancel(tasks, grace, reason):
+            case CancelTasks(tasks, grace, reason):
                 self._cancel(tasks, grace, reason)
-            case Recorded(count):
+            case OutcomeAck(count):
                 self._recorded(count)
             case Welcome():
                 self._be_welcome(message)
             case SealKey(pem):
                 if self._place is not None and self._settings.seal_pem:
                     self._place.change_seal_key(pem)
-            case Leave():
+            case LeaveOrder():
                 self._leaving = True
 
     def _be_welcome(self, welcome: Welcome) -> None:
         if self._place is None:
             given = self._settings
-            self._place = Workplace(welcome, given.worker, given.seal_key, given.seal_pem)
+            self._place = AttemptContext(welcome, given.worker, given.seal_key, given.seal_pem)
         elif welcome.run != self._place.welcome.run:
             raise ProtocolError("another dispatcher has taken the place of the one that was lost")
         self._outlives = welcome.outlives
@@ -333,9 +333,9 @@ class Worker:
         self._welcome_by = self._away_until = math.inf
         self._asked_to_leave = False
         if self._must_end < math.inf:
-            self._send(frame(Goodbye(must=True)))
+            self._send(frame(LeaveRequest(must=True)))
 
-    def _new_of(self, jobs: list[msgspec.Raw]) -> list[Job]:
+    def _new_of(self, jobs: list[msgspec.Raw]) -> list[WireJob]:
         """Those that it does not have already, from before the connection was lost."""
         decoded = [self._jobs.decode(job) for job in jobs]
         if not self._outlives:
@@ -353,7 +353,7 @@ class Worker:
         self._report()  # what ended before goes first
         for job in jobs:
             self._holding.returned(job.task, job.attempt)
-        self._send(frame(Returned([(job.task, job.attempt) for job in jobs])))
+        self._send(frame(ReturnedJobs([(job.task, job.attempt) for job in jobs])))
 
     @property
     def _waits_behind_others(self) -> bool:
@@ -373,7 +373,7 @@ class Worker:
     def _cancel(self, tasks: list[int], grace: float, reason: str) -> None:
         assert self._place is not None
         which = set(tasks)
-        kept: deque[Job] = deque()
+        kept: deque[WireJob] = deque()
         for job in self._queue:
             if tasks and job.task not in which:
                 kept.append(job)
@@ -461,7 +461,7 @@ class Worker:
         self._went_on(attempt, attempt.answered(*answer))
 
     def _reap(self) -> None:
-        ended: list[tuple[Attempt, int, Usage]] = []
+        ended: list[tuple[Attempt, int, ProcessUsage]] = []
         escaped = False
         while (found := self._children.wait()) is not None:
             pid, code, usage = found
@@ -567,7 +567,7 @@ class Worker:
     def _report(self) -> None:
         self._reported = time.monotonic()
         for piece in self._holding.say():
-            self._send(frame(Results(piece)))
+            self._send(frame(OutcomeReport(piece)))
             if not self._outlives:  # what was said is out of its hands
                 self._holding.recorded(len(piece))
 
@@ -596,11 +596,13 @@ class Worker:
 
     def _lose(self) -> None:
         """Lets go of the connection and tries to have another one."""
-        from bursar.dispatch.comeback import Comeback  # seldom wanted, and it takes time to load
+        from bursar.dispatch.reconnect import (
+            Reconnector,  # seldom wanted, and it takes time to load
+        )
 
         self._poll.unregister(self._server)
         self._server.close()
-        self._frames = Frames()
+        self._frames = FrameDecoder()
         self._unsent.clear()
         self._holding.lost_connection()
         if self._in_touch:
@@ -609,7 +611,7 @@ class Worker:
             self._setbacks += 1
         self._in_touch = self._is_cut = self._blocked = False
         self._welcome_by = math.inf
-        self._comeback = Comeback(self._settings, self._away_until, self._setbacks)
+        self._comeback = Reconnector(self._settings, self._away_until, self._setbacks)
         self._poll.register(self._comeback, select.EPOLLIN)
 
     def _waits_in_vain(self) -> bool:
@@ -639,13 +641,13 @@ def main() -> None:
     told = sys.stdin.buffer.read()
     if not told.endswith(b"}"):
         return  # whoever started it was killed before all of them were written
-    settings = msgspec.json.decode(told, type=Settings)
+    settings = msgspec.json.decode(told, type=WorkerSettings)
     # Ctrl-C in a terminal reaches the whole group; the dispatcher decides what it means.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if settings.account is not None:
         try:
-            become(settings.account)
+            switch_to_account(settings.account)
         except OSError as error:
             sys.exit(f"{settings.worker}: cannot be {settings.account.name}: {error.strerror}")
     if settings.limits is not None:

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.reading import decode_table, joined, read_text
 from bursar.formats.sweep import MOST_POINTS, Axis, Sweep, combine
-from bursar.model.errors import InputError, nearest
+from bursar.formats.toml_reading import decode_table, joined, read_text
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Value
 
 NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
@@ -127,7 +127,7 @@ def read_axis(name: str, raw: object, place: str, root: Path) -> Axis:
         return Axis(name, (name,), [(_value(raw, place),)])
     kind = next((kind for key, kind in TABLES.items() if key in raw), None)
     if kind is None:
-        hint = next((h for h in (nearest(key, TABLES) for key in raw) if h), None)
+        hint = next((h for h in (spelling_hint(key, TABLES) for key in raw) if h), None)
         raise InputError(
             "expected a list, or a table with from and to, files, table, or random",
             where=place,
@@ -341,7 +341,7 @@ def _from_csv(name: str, table: CsvTable, place: str, root: Path) -> Axis:
             raise InputError(
                 f'{file} has no column "{_short(column)}"',
                 where=joined(place, key),
-                hint=nearest(column, heading),
+                hint=spelling_hint(column, heading),
             )
     names = wanted or heading
     parameters = [name] if table.column is not None else list(names)

@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.reading import decode_table, joined
 from bursar.formats.tables import Duration
+from bursar.formats.toml_reading import decode_table, joined
 from bursar.formats.units import parse_duration
 from bursar.model.errors import InputError
-from bursar.model.provisioning import Acquiring, Acquisition, Batch, Manager, Release
+from bursar.model.provisioning import (
+    Acquisition,
+    AcquisitionPolicy,
+    BatchScheduler,
+    Manager,
+    Release,
+)
 
 if TYPE_CHECKING:
     from bursar.formats.sites_toml import SiteTable
@@ -77,7 +83,7 @@ def kind_of(kind: str) -> str:
     return "batch" if kind in MANAGERS else kind
 
 
-def batch_of(table: "SiteTable", place: str, folder: Path) -> Batch | None:
+def batch_of(table: "SiteTable", place: str, folder: Path) -> BatchScheduler | None:
     """
     The batch scheduler of a site; None where it has none.
 
@@ -114,10 +120,10 @@ def batch_of(table: "SiteTable", place: str, folder: Path) -> Batch | None:
     for key in ("directives", "setup"):
         if key in given:
             given[key] = tuple(given[key])
-    return Batch(manager=table.kind, **given)
+    return BatchScheduler(manager=table.kind, **given)
 
 
-def acquiring_of(raw: Any | None, place: str) -> Acquiring:
+def acquiring_of(raw: Any | None, place: str) -> AcquisitionPolicy:
     """
     The rules of a pool.
 
@@ -127,7 +133,7 @@ def acquiring_of(raw: Any | None, place: str) -> Acquiring:
         When they are wrong.
     """
     if raw is None:
-        return Acquiring()
+        return AcquisitionPolicy()
     table = decode_table(raw, PoolTable, place)
     given: dict[str, Any] = {
         key: getattr(table, key) for key in PoolTable.__struct_fields__ if key not in _DURATIONS
@@ -138,6 +144,6 @@ def acquiring_of(raw: Any | None, place: str) -> Acquiring:
         except InputError as error:
             raise error.within(joined(place, key)) from None
     try:
-        return Acquiring(**given)
+        return AcquisitionPolicy(**given)
     except ValueError as error:
         raise InputError(str(error), where=place) from None

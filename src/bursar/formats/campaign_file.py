@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from bursar.formats.reading import check_readable
+from bursar.formats.toml_reading import check_readable
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 

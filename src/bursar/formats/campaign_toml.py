@@ -15,7 +15,6 @@ from typing import Any
 
 from bursar.formats.axes import read_sweep
 from bursar.formats.expansion import expand
-from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
 from bursar.formats.tables import (
     CampaignFile,
     CampaignTable,
@@ -24,9 +23,10 @@ from bursar.formats.tables import (
     TaskTable,
 )
 from bursar.formats.task_set import TaskSet
+from bursar.formats.toml_reading import at_line, decode_table, joined, parse_toml, read_text
 from bursar.formats.units import parse_amount, parse_duration, parse_share
 from bursar.model.campaign import Campaign, Retry
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.goal import Goal
 from bursar.model.workflow import Workflow
 
@@ -205,7 +205,9 @@ def check_inputs(campaign: Campaign) -> None:
                 raise InputError(
                     f'no task makes "{file.name}", nor does it exist beside the campaign',
                     where=f"tasks.{task.id}.inputs",
-                    hint=nearest(file.name, [*makers, *_names_beside(campaign.root, file.name)]),
+                    hint=spelling_hint(
+                        file.name, [*makers, *_names_beside(campaign.root, file.name)]
+                    ),
                 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bursar.formats.reading import read_text
+from bursar.formats.toml_reading import read_text
 from bursar.model.errors import InputError
 
 T = TypeVar("T")

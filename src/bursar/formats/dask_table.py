@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bursar.formats.reading import joined
-from bursar.model.dask import Dask
+from bursar.formats.toml_reading import joined
+from bursar.model.dask import DaskEndpoint
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ _TLS = ("ca", "certificate", "key")
 _ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 
 
-def dask_of(table: "SiteTable", place: str, folder: Path) -> Dask | None:
+def dask_of(table: "SiteTable", place: str, folder: Path) -> DaskEndpoint | None:
     """
     The Dask cluster of a site; None where it is none.
 
@@ -54,7 +54,7 @@ def dask_of(table: "SiteTable", place: str, folder: Path) -> Dask | None:
         if secure and not (folder / given[key]).is_file():
             raise InputError(f"no file {folder / given[key]}", where=joined(place, key))
     paths = {key: str((folder / path).absolute()) for key, path in given.items()}
-    return Dask(scheduler=table.scheduler, **paths)
+    return DaskEndpoint(scheduler=table.scheduler, **paths)
 
 
 def _is_address(text: str) -> bool:

@@ -12,9 +12,9 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError
 
 from bursar.formats.compressed import plain_name, read_bytes
-from bursar.formats.recorded import Record, recorded_campaign
+from bursar.formats.recorded import RecordedTask, recorded_campaign
 from bursar.model.campaign import Campaign
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.recording import Recording
 from bursar.model.task import Task
 
@@ -82,7 +82,7 @@ def _parse(data: bytes) -> Element:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _DaxJob:
     """A job as stated; runtime and sizes may still be negative."""
 
     id: str
@@ -95,7 +95,7 @@ class _Job:
 
 
 def _campaign(path: Path, root: Element, *, generated: bool) -> Campaign:
-    jobs: dict[str, _Job] = {}
+    jobs: dict[str, _DaxJob] = {}
     parents: dict[str, list[str]] = {}
     for element in root:
         match _tag(element):
@@ -124,7 +124,7 @@ def _campaign(path: Path, root: Element, *, generated: bool) -> Campaign:
             raise InputError(
                 f'unknown job "{child}"',
                 where=f'<child ref="{child}">',
-                hint=nearest(child, jobs),
+                hint=spelling_hint(child, jobs),
             )
     _check_signs(list(jobs.values()), generated=generated)
     records = [_record(job, parents.get(job.id, ())) for job in jobs.values()]
@@ -134,7 +134,7 @@ def _campaign(path: Path, root: Element, *, generated: bool) -> Campaign:
     return recorded_campaign(path, name, records, _sizes(jobs.values()), Recording())
 
 
-def _record(job: _Job, parents: Sequence[str]) -> Record:
+def _record(job: _DaxJob, parents: Sequence[str]) -> RecordedTask:
     try:
         task = Task(
             id=job.id,
@@ -145,10 +145,10 @@ def _record(job: _Job, parents: Sequence[str]) -> Record:
         )
     except ValueError as error:
         raise InputError(str(error), where=f"job {job.id}") from None
-    return Record(task, tuple(job.reads), tuple(job.writes), tuple(parents))
+    return RecordedTask(task, tuple(job.reads), tuple(job.writes), tuple(parents))
 
 
-def _check_signs(jobs: Sequence[_Job], *, generated: bool) -> None:
+def _check_signs(jobs: Sequence[_DaxJob], *, generated: bool) -> None:
     """
     Refuses negative runtimes and sizes, but for those of the generator.
 
@@ -189,7 +189,7 @@ def _check_signs(jobs: Sequence[_Job], *, generated: bool) -> None:
                 )
 
 
-def _sizes(jobs: Iterable[_Job]) -> dict[str, int | None]:
+def _sizes(jobs: Iterable[_DaxJob]) -> dict[str, int | None]:
     """One size for each file: its maker's, else the largest stated; None when none is."""
     made: dict[str, int] = {}
     read: dict[str, int] = {}
@@ -201,7 +201,7 @@ def _sizes(jobs: Iterable[_Job]) -> dict[str, int | None]:
     return {**read, **made}
 
 
-def _job(element: Element) -> _Job:
+def _job(element: Element) -> _DaxJob:
     identity = _attribute(element, "id", "<job>")
     where = f"job {identity}"
     profiles = {
@@ -216,7 +216,7 @@ def _job(element: Element) -> _Job:
     for uses in element:
         if _tag(uses) == "uses":
             _note_use(uses, where, reads, writes)
-    return _Job(
+    return _DaxJob(
         id=identity,
         name=element.get("name") or "",
         runtime=None if runtime is None else _number(runtime, "runtime", where),

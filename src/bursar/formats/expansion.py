@@ -7,11 +7,18 @@ from pathlib import Path
 from bursar.formats.axes import find_files
 from bursar.formats.pattern import matching
 from bursar.formats.points import sweep_of
-from bursar.formats.reading import joined
 from bursar.formats.sweep import Sweep
-from bursar.formats.task_set import Compiled, FilePattern, Source, TaskSet, Values, compile_set
+from bursar.formats.task_set import (
+    CompiledTaskSet,
+    FilePattern,
+    InputSource,
+    TaskSet,
+    Values,
+    compile_set,
+)
 from bursar.formats.template import Template, rendered_at
-from bursar.model.errors import InputError, nearest
+from bursar.formats.toml_reading import joined
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.step import Exec, OnError, Shell, Step
 from bursar.model.task import File, Task, Value
 
@@ -23,7 +30,7 @@ LONGEST_ARGUMENT = 131_071
 
 
 @dataclass(slots=True)
-class _Draft:
+class _TaskDraft:
     """A task before its inputs are known."""
 
     id: str
@@ -33,12 +40,12 @@ class _Draft:
 
 
 @dataclass(slots=True)
-class _Expanded:
+class _ExpandedTaskSet:
     """A set with a draft for each of its points."""
 
-    compiled: Compiled
+    compiled: CompiledTaskSet
     parameters: tuple[str, ...]
-    drafts: list[_Draft]
+    drafts: list[_TaskDraft]
 
     @property
     def name(self) -> str:
@@ -68,15 +75,15 @@ def expand(sets: Sequence[TaskSet], sweep: Sweep | None, root: Path) -> list[Tas
         compiled = compile_set(task_set)
         points = sweep_of(compiled, sweep, root)
         compiled.check(points.parameters)
-        expanded.append(_Expanded(compiled, points.parameters, _drafts(compiled, points)))
-    links = _Links(expanded, root)
+        expanded.append(_ExpandedTaskSet(compiled, points.parameters, _drafts(compiled, points)))
+    links = _DependencyResolver(expanded, root)
     tasks: list[Task] = []
     for part in expanded:
         tasks += (_task(part, draft, links) for draft in part.drafts)
     return tasks
 
 
-def _drafts(compiled: Compiled, points: Sweep) -> list[_Draft]:
+def _drafts(compiled: CompiledTaskSet, points: Sweep) -> list[_TaskDraft]:
     source = compiled.source
     outputs = _constant_files(compiled.outputs)
     drafts = []
@@ -89,13 +96,13 @@ def _drafts(compiled: Compiled, points: Sweep) -> list[_Draft]:
             files = tuple(_file(pattern, at_point) for pattern in compiled.outputs)
         else:
             files = outputs
-        drafts.append(_Draft(task_id, index, values, files))
+        drafts.append(_TaskDraft(task_id, index, values, files))
     if not all(draft.id and "\0" not in draft.id for draft in drafts):
         raise InputError("a task's id must not be empty", where=source.at("id"))
     return drafts
 
 
-def _id(compiled: Compiled, values: Values, *, alone: bool) -> str:
+def _id(compiled: CompiledTaskSet, values: Values, *, alone: bool) -> str:
     template = compiled.id
     if template is not None and template.names:
         return rendered_at(template, values, compiled.source.at("id"))
@@ -128,7 +135,7 @@ def _normal(name: str) -> str:
     return start + "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
-def _task(part: _Expanded, draft: _Draft, links: "_Links") -> Task:
+def _task(part: _ExpandedTaskSet, draft: _TaskDraft, links: "_DependencyResolver") -> Task:
     compiled = part.compiled
     table = compiled.source.table
     values: Values = {**draft.values, "index": draft.index, "id": draft.id}
@@ -160,7 +167,7 @@ def _task(part: _Expanded, draft: _Draft, links: "_Links") -> Task:
     )
 
 
-def _steps(compiled: Compiled, values: Values) -> tuple[Step, ...]:
+def _steps(compiled: CompiledTaskSet, values: Values) -> tuple[Step, ...]:
     place = compiled.source.at("command")
     program: Step
     if compiled.line is not None:
@@ -193,7 +200,7 @@ def _check_length(text: str, place: str) -> None:
         )
 
 
-def _environment(compiled: Compiled, values: Values) -> dict[str, str]:
+def _environment(compiled: CompiledTaskSet, values: Values) -> dict[str, str]:
     place = compiled.source.at("environment")
     found = {}
     for key, template in compiled.environment:
@@ -202,13 +209,13 @@ def _environment(compiled: Compiled, values: Values) -> dict[str, str]:
     return found
 
 
-def _data(compiled: Compiled, values: Values) -> tuple[str, ...]:
+def _data(compiled: CompiledTaskSet, values: Values) -> tuple[str, ...]:
     place = compiled.source.at("data")
     found = [_logical(t, values, joined(place, i)) for i, t in enumerate(compiled.data)]
     return tuple(dict.fromkeys(found))
 
 
-def _registers(compiled: Compiled, draft: _Draft, values: Values) -> dict[str, str]:
+def _registers(compiled: CompiledTaskSet, draft: _TaskDraft, values: Values) -> dict[str, str]:
     found: dict[str, str] = {}
     made = [file.name for file in draft.outputs]
     for output, logical in compiled.register:
@@ -216,7 +223,7 @@ def _registers(compiled: Compiled, draft: _Draft, values: Values) -> dict[str, s
         name = _normal(rendered_at(output, values, place))
         if name not in made:
             raise InputError(
-                f'"{name}" is no output of the task', where=place, hint=nearest(name, made)
+                f'"{name}" is no output of the task', where=place, hint=spelling_hint(name, made)
             )
         found[name] = _logical(logical, values, place)
     return found
@@ -232,20 +239,22 @@ def _logical(template: Template, values: Values, place: str) -> str:
         raise InputError(str(error), where=place) from None
 
 
-class _Links:
+class _DependencyResolver:
     """What feeds what; remembers what many tasks ask alike."""
 
-    def __init__(self, sets: Sequence[_Expanded], root: Path) -> None:
+    def __init__(self, sets: Sequence[_ExpandedTaskSet], root: Path) -> None:
         self._sets = {part.name: part for part in sets}
         self._root = root
         self._ids = {draft.id for part in sets for draft in part.drafts}
-        self._groups: dict[tuple[str, tuple[str, ...]], dict[tuple[Value, ...], list[_Draft]]] = {}
+        self._groups: dict[
+            tuple[str, tuple[str, ...]], dict[tuple[Value, ...], list[_TaskDraft]]
+        ] = {}
         self._answers: dict[tuple[object, ...], tuple[File, ...]] = {}
         self._after: dict[tuple[object, ...], tuple[str, ...]] = {}
         self._count = 0
         self._compared = 0
 
-    def inputs(self, part: _Expanded, draft: _Draft, values: Values) -> tuple[File, ...]:
+    def inputs(self, part: _ExpandedTaskSet, draft: _TaskDraft, values: Values) -> tuple[File, ...]:
         """Files the task reads, each once."""
         patterns = part.compiled.inputs
         if not patterns:
@@ -263,7 +272,7 @@ class _Links:
         self._add(len(found), part.compiled.source.at("inputs"))
         return tuple(found.values())
 
-    def after(self, part: _Expanded, draft: _Draft, values: Values) -> tuple[str, ...]:
+    def after(self, part: _ExpandedTaskSet, draft: _TaskDraft, values: Values) -> tuple[str, ...]:
         """Ids of the tasks it waits for beyond the makers of its inputs."""
         found: dict[str, None] = {}
         single: tuple[str, ...] = ()
@@ -290,7 +299,7 @@ class _Links:
         return InputError(
             f'unknown parent "{name}", expected a task or a set of tasks',
             where=place,
-            hint=nearest(name, some),
+            hint=spelling_hint(name, some),
         )
 
     def _add(self, count: int, place: str) -> None:
@@ -298,12 +307,14 @@ class _Links:
         if self._count > MOST_LINKS:
             raise InputError(f"the tasks have more than {MOST_LINKS:,} dependencies", where=place)
 
-    def _shared(self, part: _Expanded, other: _Expanded, draft: _Draft) -> tuple[Value, ...]:
+    def _shared(
+        self, part: _ExpandedTaskSet, other: _ExpandedTaskSet, draft: _TaskDraft
+    ) -> tuple[Value, ...]:
         return tuple(draft.values[p] for p in part.parameters if p in other.parameters)
 
     def _agreeing(
-        self, part: _Expanded, other: _Expanded, draft: _Draft, place: str
-    ) -> list[_Draft]:
+        self, part: _ExpandedTaskSet, other: _ExpandedTaskSet, draft: _TaskDraft, place: str
+    ) -> list[_TaskDraft]:
         """Tasks of the other set that agree on every parameter both have."""
         if other is part:
             raise InputError(f'"{part.name}" cannot wait for itself', where=place)
@@ -322,7 +333,7 @@ class _Links:
         return drafts
 
     def _from_set(
-        self, part: _Expanded, draft: _Draft, source: Source, values: Values
+        self, part: _ExpandedTaskSet, draft: _TaskDraft, source: InputSource, values: Values
     ) -> tuple[File, ...]:
         assert source.task_set is not None
         place = joined(source.place, "from")
@@ -331,7 +342,7 @@ class _Links:
             raise InputError(
                 f'unknown task "{source.task_set}", expected one of {", ".join(self._sets)}',
                 where=place,
-                hint=nearest(source.task_set, self._sets),
+                hint=spelling_hint(source.task_set, self._sets),
             )
         pattern = None if source.files is None else rendered_at(source.files, values, source.place)
         key = (part.name, other.name, pattern, *self._shared(part, other, draft))
@@ -348,7 +359,9 @@ class _Links:
                 )
         return self._answers[key]
 
-    def _by_pattern(self, part: _Expanded, source: Source, values: Values) -> tuple[File, ...]:
+    def _by_pattern(
+        self, part: _ExpandedTaskSet, source: InputSource, values: Values
+    ) -> tuple[File, ...]:
         assert source.files is not None
         place = joined(source.place, "files")
         pattern = rendered_at(source.files, values, place)

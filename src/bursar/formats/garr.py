@@ -16,8 +16,8 @@ from pathlib import Path
 
 from bursar.formats.links_csv import read_links
 from bursar.model.errors import InputError
+from bursar.model.network_link import NetworkLink
 from bursar.model.topology import Topology
-from bursar.model.wire import Wire
 
 POINTS = ("Milano", "Roma", "Bologna", "Napoli")
 """Points of presence of the backbone."""
@@ -66,7 +66,7 @@ _MEGABIT = 125_000.0
 _PREFIX = "GARR-B PoP "
 
 
-def garr(links: Path | None = None) -> Topology:
+def garr_network(links: Path | None = None) -> Topology:
     """
     The network.
 
@@ -96,7 +96,7 @@ def garr(links: Path | None = None) -> Topology:
     )
 
 
-def _facts() -> list[Wire]:
+def _facts() -> list[NetworkLink]:
     backbone = [
         _wire(one, other, BACKBONE, BACKBONE_LATENCY)
         for i, one in enumerate(POINTS)
@@ -106,14 +106,14 @@ def _facts() -> list[Wire]:
     return backbone + access
 
 
-def _facts_in(path: Path) -> list[Wire]:
+def _facts_in(path: Path) -> list[NetworkLink]:
     """The stated wires as a table has them, with the names and in the order of ours."""
-    found: dict[tuple[str, str], Wire] = {}
+    found: dict[tuple[str, str], NetworkLink] = {}
     for row in read_links(path):
         if row.others.get("source_id") == _SOURCE:
             ends = (_plain(row.wire.source), _plain(row.wire.target))
             found[ends] = found[ends[::-1]] = row.wire
-    wires: list[Wire] = []
+    wires: list[NetworkLink] = []
     for wire in _facts():
         there = found.get((wire.source, wire.target))
         if there is None:
@@ -131,5 +131,5 @@ def _plain(name: str) -> str:
     return name.removeprefix(_PREFIX).partition("/")[0]
 
 
-def _wire(source: str, target: str, megabits: float, latency: float) -> Wire:
-    return Wire(source=source, target=target, bandwidth=megabits * _MEGABIT, latency=latency)
+def _wire(source: str, target: str, megabits: float, latency: float) -> NetworkLink:
+    return NetworkLink(source=source, target=target, bandwidth=megabits * _MEGABIT, latency=latency)

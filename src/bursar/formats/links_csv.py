@@ -15,8 +15,8 @@ from bursar.formats.csv_rows import read_rows, short
 from bursar.formats.link_table import parse_bandwidth
 from bursar.formats.slot_table import at_field
 from bursar.formats.units import parse_duration
-from bursar.model.errors import InputError, nearest
-from bursar.model.wire import Wire
+from bursar.model.errors import InputError, spelling_hint
+from bursar.model.network_link import NetworkLink
 
 _ENDS = ("from", "to")
 _RATES = ("mbit_per_s", "bandwidth")
@@ -38,7 +38,7 @@ class LinkRow:
     """
 
     line: int
-    wire: Wire
+    wire: NetworkLink
     others: Mapping[str, str]
 
 
@@ -60,7 +60,7 @@ def _check_heading(cells: list[str]) -> None:
             raise InputError(f'has the column "{short(name)}" twice')
     for name in _ENDS:
         if name not in cells:
-            raise InputError(f'has no column "{name}"', hint=nearest(name, cells))
+            raise InputError(f'has no column "{name}"', hint=spelling_hint(name, cells))
     if sum(name in cells for name in _RATES) != 1:
         raise InputError('expected one column "mbit_per_s" or "bandwidth"')
 
@@ -77,7 +77,7 @@ def _row(values: dict[str, str], line: int) -> LinkRow:
         bandwidth = at_field("mbit_per_s", _megabits, values["mbit_per_s"])
     return LinkRow(
         line=line,
-        wire=Wire(
+        wire=NetworkLink(
             source=values["from"],
             target=values["to"],
             bandwidth=bandwidth,

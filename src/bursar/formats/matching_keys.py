@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bursar.classad.ad import Ad
-from bursar.formats.reading import joined
 from bursar.formats.tables import TaskTable
 from bursar.formats.template import Template, rendered_at, template_at
-from bursar.model.errors import InputError, nearest
+from bursar.formats.toml_reading import joined
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.matching import CHOICES, Matching
 from bursar.model.status import Fact
 from bursar.model.task import Value
@@ -107,7 +107,7 @@ def matching_keys(table: TaskTable, at: Any) -> MatchingKeys:
         raise InputError(
             f'expected one of {", ".join(CHOICES)}, got "{table.choice[:40]}"',
             where=at("choice"),
-            hint=nearest(table.choice, CHOICES),
+            hint=spelling_hint(table.choice, CHOICES),
         )
     return MatchingKeys(
         table,

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from bursar.formats.axes import read_sweep
-from bursar.formats.reading import joined
 from bursar.formats.sweep import ONE_POINT, Sweep
-from bursar.formats.task_set import Compiled
-from bursar.model.errors import InputError, nearest
+from bursar.formats.task_set import CompiledTaskSet
+from bursar.formats.toml_reading import joined
+from bursar.model.errors import InputError, spelling_hint
 
 
-def sweep_of(compiled: Compiled, sweep: Sweep | None, root: Path) -> Sweep:
+def sweep_of(compiled: CompiledTaskSet, sweep: Sweep | None, root: Path) -> Sweep:
     """
     The set's own sweep; else the part of the campaign's that ``over`` names;
     else the campaign's if the set mentions any of its parameters; else one point.
@@ -38,7 +38,7 @@ def _part(wanted: list[str], sweep: Sweep | None, place: str) -> Sweep:
             raise InputError(
                 f'unknown parameter "{name}", expected {", ".join(sweep.parameters)}',
                 where=joined(place, i),
-                hint=nearest(name, sweep.parameters),
+                hint=spelling_hint(name, sweep.parameters),
             )
         if name in wanted[:i]:
             raise InputError(f'"{name}" stands there twice', where=joined(place, i))

@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.reading import decode_table, joined
 from bursar.formats.slot_table import at_field
 from bursar.formats.tables import Amount, Duration
+from bursar.formats.toml_reading import decode_table, joined
 from bursar.formats.units import parse_amount, parse_duration, parse_share
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.money import to_micros
 from bursar.model.pricing import (
     DAY,
@@ -149,7 +149,7 @@ def pricing_of(tables: list[Any], base: float, place: str) -> Pricing:
             raise InputError("expected a table", where=here)
         kind = raw.get("kind")
         if not isinstance(kind, str) or kind not in _READERS:
-            hint = nearest(kind, _READERS) if isinstance(kind, str) else None
+            hint = spelling_hint(kind, _READERS) if isinstance(kind, str) else None
             known = ", ".join(f'"{word}"' for word in _READERS)
             raise InputError(f"expected one of {known}", where=joined(here, "kind"), hint=hint)
         rules.append(_READERS[kind]({k: v for k, v in raw.items() if k != "kind"}, here))
@@ -176,7 +176,7 @@ def parse_days(value: object) -> frozenset[int]:
         words = [word.strip().lower() for word in part.split("-")]
         for word in words:
             if word not in _DAYS:
-                raise InputError(expected, hint=nearest(word, _DAYS))
+                raise InputError(expected, hint=spelling_hint(word, _DAYS))
         if len(words) > 2:
             raise InputError(expected)
         first, last = _DAYS.index(words[0]), _DAYS.index(words[-1])

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bursar.model.campaign import Campaign
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.recording import Recording
 from bursar.model.task import File, Task
 from bursar.model.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordedTask:
     """
     A recorded task.
 
@@ -42,7 +42,7 @@ class Record:
 def recorded_campaign(
     path: Path,
     name: str,
-    records: Sequence[Record],
+    records: Sequence[RecordedTask],
     sizes: Mapping[str, int | None],
     recording: Recording,
 ) -> Campaign:
@@ -70,7 +70,7 @@ def recorded_campaign(
     """
     _check_ids(records)
     names = _clean_names(records)
-    versions = _Versions(records)
+    versions = _FileVersions(records)
     tasks = []
     for record in records:
         inputs = [
@@ -97,7 +97,7 @@ def recorded_campaign(
     )
 
 
-def _check_ids(records: Sequence[Record]) -> None:
+def _check_ids(records: Sequence[RecordedTask]) -> None:
     known: set[str] = set()
     for record in records:
         if record.task.id in known:
@@ -109,11 +109,11 @@ def _check_ids(records: Sequence[Record]) -> None:
                 raise InputError(
                     f'unknown parent "{parent}"',
                     where=f"task {record.task.id}",
-                    hint=nearest(parent, known),
+                    hint=spelling_hint(parent, known),
                 )
 
 
-def _clean_names(records: Iterable[Record]) -> dict[str, str]:
+def _clean_names(records: Iterable[RecordedTask]) -> dict[str, str]:
     """Each recorded file name with its name in the campaign's name space."""
     names: dict[str, str] = {}
     taken: dict[str, str] = {}
@@ -138,10 +138,10 @@ def _clean_names(records: Iterable[Record]) -> dict[str, str]:
     return names
 
 
-class _Versions:
+class _FileVersions:
     """Which task's version of a file each task reads."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[RecordedTask]) -> None:
         self._parents = {r.task.id: r.parents for r in records}
         self._makers: dict[str, list[str]] = {}
         for record in records:
@@ -152,11 +152,11 @@ class _Versions:
             read for r in records for read in r.reads if self._makers.get(read) == [r.task.id]
         }
 
-    def label(self, record: Record, written: str) -> str:
+    def label(self, record: RecordedTask, written: str) -> str:
         """What tells this maker's version from others; empty when there is but one."""
         return record.task.id if written in self._several else ""
 
-    def read_by(self, record: Record, read: str) -> Sequence[str]:
+    def read_by(self, record: RecordedTask, read: str) -> Sequence[str]:
         """Labels of the versions a task reads; ``""`` is the file as it was at the start."""
         if read not in self._several:
             return ("",)

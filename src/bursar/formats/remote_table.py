@@ -6,10 +6,10 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bursar.formats.reading import joined
+from bursar.formats.toml_reading import joined
 from bursar.formats.units import parse_duration
 from bursar.model.errors import InputError
-from bursar.model.remote import PATIENCE, Remote
+from bursar.model.remote import PATIENCE, RemoteEndpoint
 
 if TYPE_CHECKING:
     from bursar.formats.sites_toml import SiteTable
@@ -22,7 +22,7 @@ _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}")
 
 
-def remote_of(table: "SiteTable", place: str, folder: Path) -> Remote | None:
+def remote_of(table: "SiteTable", place: str, folder: Path) -> RemoteEndpoint | None:
     """
     The service of a site; None where it is none.
 
@@ -62,7 +62,7 @@ def remote_of(table: "SiteTable", place: str, folder: Path) -> Remote | None:
     seal = "conversation" if table.seal is True else table.seal or None
     if seal is not None and not (paths["ca"] and paths["certificate"]):
         raise InputError('needs "ca" and "certificate"', where=joined(place, "seal"))
-    return Remote(
+    return RemoteEndpoint(
         url=table.url.rstrip("/"),
         fingerprint=table.fingerprint or "",
         seal=seal,

@@ -15,12 +15,11 @@ from bursar.formats.batch_table import acquiring_of, batch_of, kind_of
 from bursar.formats.dask_table import dask_of
 from bursar.formats.link_table import Bandwidth, LinkTable, link_of, parse_bandwidth
 from bursar.formats.pricing_table import pricing_of
-from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
 from bursar.formats.remote_table import remote_of
 from bursar.formats.slot_table import (
     MOST_PROCESSORS,
     Price,
-    Prices,
+    SlotPrices,
     SlotTable,
     at_field,
     parse_prices,
@@ -28,14 +27,15 @@ from bursar.formats.slot_table import (
 )
 from bursar.formats.slots_csv import read_slots
 from bursar.formats.tables import Duration, Size
+from bursar.formats.toml_reading import at_line, decode_table, joined, parse_toml, read_text
 from bursar.formats.units import parse_duration, parse_size
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.link import Link
 from bursar.model.money import CURRENCY, check_currency
-from bursar.model.overlap import most_offered, overcrowded
+from bursar.model.overlap import find_oversubscription, peak_offered_processors
 from bursar.model.pricing import Pricing
 from bursar.model.remote import SealLevel, Trust
-from bursar.model.site import Background, SiteFacts
+from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import Fact
 
@@ -351,7 +351,7 @@ def _facts(name: str | None, table: SiteTable, place: str, folder: Path) -> Site
         except ValueError as error:
             raise InputError(str(error), where=joined(place, "currency")) from None
     try:
-        prices = parse_prices(table.unit_price, table.fixed_price, Prices())
+        prices = parse_prices(table.unit_price, table.fixed_price, SlotPrices())
         memory = None if table.memory is None else at_field("memory", parse_size, table.memory)
     except InputError as error:
         raise _at(place, error) from None
@@ -437,7 +437,7 @@ def _storage(table: SiteTable, place: str, folder: Path) -> dict[str, Any]:
     return read
 
 
-def _pricing(table: SiteTable, prices: Prices, place: str) -> Pricing:
+def _pricing(table: SiteTable, prices: SlotPrices, place: str) -> Pricing:
     here = joined(place, "price")
     if table.kind == "advertised":
         raise InputError("slots have their own prices", where=here)
@@ -461,7 +461,7 @@ def _processors(table: SiteTable, place: str) -> int:
 _OF_BACKGROUND = ("trace", "at", "policy", "early", "looseness")
 
 
-def _background(table: SiteTable, place: str, folder: Path) -> Background | None:
+def _background(table: SiteTable, place: str, folder: Path) -> BackgroundLoad | None:
     given = {key: getattr(table, key) for key in _OF_BACKGROUND if getattr(table, key) is not None}
     if table.kind != "simulated":
         if given:
@@ -484,11 +484,11 @@ def _background(table: SiteTable, place: str, folder: Path) -> Background | None
         if not path.is_file():
             raise InputError(f"no file {path}", where=joined(place, "trace"))
         given["trace"] = str(path)
-    return Background(**given)
+    return BackgroundLoad(**given)
 
 
 def _advertised(
-    name: str, table: SiteTable, prices: Prices, place: str, folder: Path
+    name: str, table: SiteTable, prices: SlotPrices, place: str, folder: Path
 ) -> tuple[tuple[Slot, ...], int, list[str]]:
     """Slots and processors of an advertised site, and the currencies that its slots name."""
     if table.slot is not None and table.slots is not None:
@@ -508,8 +508,8 @@ def _advertised(
         places.append((where, label))
         slots.append(slot)
         currencies += named
-    processors = most_offered(slots) if table.processors is None else table.processors
-    crowd = overcrowded(slots, processors)
+    processors = peak_offered_processors(slots) if table.processors is None else table.processors
+    crowd = find_oversubscription(slots, processors)
     if crowd is not None:
         moment, numbers = crowd
         latest = max(numbers, key=lambda i: (slots[i].start, i))
@@ -526,7 +526,7 @@ def _advertised(
 
 
 def _slots(
-    name: str, table: SiteTable, prices: Prices, place: str, folder: Path
+    name: str, table: SiteTable, prices: SlotPrices, place: str, folder: Path
 ) -> Iterator[tuple[str, str, Slot, tuple[str, ...]]]:
     """Where each slot stands, that in short, the slot, and the currencies that its prices name."""
     if table.slots is None:
@@ -566,7 +566,7 @@ def _links(tables: list[Any], names: list[str]) -> dict[str, dict[str, Link]]:
                 raise InputError(
                     f'unknown site "{_short(name)}"',
                     where=joined(place, key),
-                    hint=nearest(name, names),
+                    hint=spelling_hint(name, names),
                 )
         if table.from_ == table.to:
             raise InputError("expected two different sites", where=joined(place, "to"))

@@ -48,7 +48,7 @@ class SlotTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class SlotPrices:
     """
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Prices:
     currencies: tuple[str, ...] = ()
 
 
-def parse_prices(unit: Price | None, fixed: Price | None, default: Prices) -> Prices:
+def parse_prices(unit: Price | None, fixed: Price | None, default: SlotPrices) -> SlotPrices:
     """
     The prices in a table with ``unit_price`` and ``fixed_price``.
 
@@ -86,10 +86,10 @@ def parse_prices(unit: Price | None, fixed: Price | None, default: Prices) -> Pr
     if fixed is not None:
         fixed_price, fixed_currency = at_field("fixed_price", parse_amount, fixed)
     named = tuple(dict.fromkeys(c for c in (unit_currency, fixed_currency) if c))
-    return Prices(unit_price, fixed_price, named)
+    return SlotPrices(unit_price, fixed_price, named)
 
 
-def slot_of(table: SlotTable, site: str, prices: Prices) -> tuple[Slot, tuple[str, ...]]:
+def slot_of(table: SlotTable, site: str, prices: SlotPrices) -> tuple[Slot, tuple[str, ...]]:
     """
     The slot, and the currencies that its prices name.
 

@@ -14,7 +14,7 @@ import msgspec
 
 from bursar.formats.csv_rows import read_rows, short
 from bursar.formats.slot_table import MOST_PROCESSORS, SlotTable, at_field
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 
 COLUMNS = tuple(field.name for field in msgspec.structs.fields(SlotTable))
 NEEDED = tuple(field.name for field in msgspec.structs.fields(SlotTable) if field.required)
@@ -38,7 +38,7 @@ def _check_heading(cells: list[str]) -> None:
         if name not in COLUMNS:
             raise InputError(
                 f'unknown column "{short(name)}", expected {", ".join(COLUMNS)}',
-                hint=nearest(name, COLUMNS),
+                hint=spelling_hint(name, COLUMNS),
             )
         if cells.count(name) > 1:
             raise InputError(f'has the column "{name}" twice')

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Value
 
 MOST_POINTS = 10_000_000
@@ -43,7 +43,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Combination:
+class AxisCombination:
     """
     Axes joined; a tree.
 
@@ -56,7 +56,7 @@ class Combination:
     """
 
     side_by_side: bool
-    parts: tuple["Combination | Axis", ...]
+    parts: tuple["AxisCombination | Axis", ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ def combine(axes: Mapping[str, Axis], how: str) -> Sweep:
         When the expression is wrong, axes side by side differ in length, two
         axes give the same parameter, or there would be too many points.
     """
-    tree: Combination | Axis
+    tree: AxisCombination | Axis
     if how in ("product", "zip"):
-        tree = Combination(how == "zip", tuple(axes.values()))
+        tree = AxisCombination(how == "zip", tuple(axes.values()))
     else:
         tree = parse_combination(how, axes)
     count = _count(tree)
@@ -121,7 +121,7 @@ def combine(axes: Mapping[str, Axis], how: str) -> Sweep:
     return Sweep(parameters, list(_points(tree)))
 
 
-def _count(tree: Combination | Axis) -> int:
+def _count(tree: AxisCombination | Axis) -> int:
     if isinstance(tree, Axis):
         return len(tree.rows)
     counts = [_count(part) for part in tree.parts]
@@ -139,20 +139,20 @@ def _count(tree: Combination | Axis) -> int:
     return counts[0]
 
 
-def _name(tree: Combination | Axis) -> str:
+def _name(tree: AxisCombination | Axis) -> str:
     if isinstance(tree, Axis):
         return f'"{tree.name}"'
     sign = " + " if tree.side_by_side else " * "
     return "(" + sign.join(_name(part) for part in tree.parts) + ")"
 
 
-def _parameters(tree: Combination | Axis) -> tuple[str, ...]:
+def _parameters(tree: AxisCombination | Axis) -> tuple[str, ...]:
     if isinstance(tree, Axis):
         return tree.parameters
     return tuple(itertools.chain.from_iterable(_parameters(part) for part in tree.parts))
 
 
-def _points(tree: Combination | Axis) -> Iterator[tuple[Value, ...]]:
+def _points(tree: AxisCombination | Axis) -> Iterator[tuple[Value, ...]]:
     if isinstance(tree, Axis):
         return iter(tree.rows)
     parts = [_points(part) for part in tree.parts]
@@ -163,7 +163,7 @@ def _points(tree: Combination | Axis) -> Iterator[tuple[Value, ...]]:
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*|[*+,()])")
 
 
-def parse_combination(text: str, axes: Mapping[str, Axis]) -> Combination | Axis:
+def parse_combination(text: str, axes: Mapping[str, Axis]) -> AxisCombination | Axis:
     """
     The tree in an expression.
 
@@ -180,7 +180,7 @@ def parse_combination(text: str, axes: Mapping[str, Axis]) -> Combination | Axis
     InputError
         Saying at which character, or which axis is unknown, doubled or missing.
     """
-    parser = _Parser(text, axes)
+    parser = _CombinationParser(text, axes)
     tree = parser.parse_sum(0)
     parser.expect_end()
     missing = [name for name in axes if name not in parser.used]
@@ -189,7 +189,7 @@ def parse_combination(text: str, axes: Mapping[str, Axis]) -> Combination | Axis
     return tree
 
 
-class _Parser:
+class _CombinationParser:
     """Recursive descent over the tokens of one expression."""
 
     def __init__(self, text: str, axes: Mapping[str, Axis]) -> None:
@@ -210,21 +210,21 @@ class _Parser:
             at = match.end()
         self._tokens.append(("", end + 1))
 
-    def parse_sum(self, depth: int, signs: tuple[str, ...] = ("+",)) -> Combination | Axis:
+    def parse_sum(self, depth: int, signs: tuple[str, ...] = ("+",)) -> AxisCombination | Axis:
         parts = [self._parse_product(depth)]
         while self._token in signs:
             self._next += 1
             parts.append(self._parse_product(depth))
-        return parts[0] if len(parts) == 1 else Combination(True, tuple(parts))
+        return parts[0] if len(parts) == 1 else AxisCombination(True, tuple(parts))
 
-    def _parse_product(self, depth: int) -> Combination | Axis:
+    def _parse_product(self, depth: int) -> AxisCombination | Axis:
         parts = [self._parse_atom(depth)]
         while self._token == "*":
             self._next += 1
             parts.append(self._parse_atom(depth))
-        return parts[0] if len(parts) == 1 else Combination(False, tuple(parts))
+        return parts[0] if len(parts) == 1 else AxisCombination(False, tuple(parts))
 
-    def _parse_atom(self, depth: int) -> Combination | Axis:
+    def _parse_atom(self, depth: int) -> AxisCombination | Axis:
         if depth > DEEPEST:
             raise InputError(f"has more than {DEEPEST} brackets within each other")
         token, at = self._tokens[self._next]
@@ -243,7 +243,8 @@ class _Parser:
             raise self._unexpected("a parameter")
         if token not in self._axes:
             raise InputError(
-                f'unknown parameter "{token}" at character {at}', hint=nearest(token, self._axes)
+                f'unknown parameter "{token}" at character {at}',
+                hint=spelling_hint(token, self._axes),
             )
         if token in self.used:
             raise InputError(f'"{token}" stands in it twice, expected every parameter once')

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from bursar.formats.compressed import read_lines
 from bursar.model.errors import BursarError, InputError
-from bursar.model.trace import Finding, Trace
+from bursar.model.trace import Trace, TraceFinding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -213,7 +213,7 @@ def _clean(
     begin = facts.get("UnixStartTime", -1.0)
     limit = machine if processors is None else processors
 
-    findings: list[Finding] = []
+    findings: list[TraceFinding] = []
     kept = np.ones(len(table), dtype=np.bool_)
 
     def note(reason: str, which: "NDArray[np.bool_]", *, drop: bool) -> None:
@@ -222,7 +222,7 @@ def _clean(
         count = int(which.sum())
         if count:
             at = int(line[np.argmax(which)])
-            findings.append(Finding(reason=reason, jobs=count, dropped=drop, line=at))
+            findings.append(TraceFinding(reason=reason, jobs=count, dropped=drop, line=at))
         if drop:
             kept &= ~which
 

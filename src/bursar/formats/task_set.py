@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from bursar.formats.matching_keys import MatchingKeys, matching_keys
-from bursar.formats.reading import joined
 from bursar.formats.tables import FileTable, InputTable, TaskTable
 from bursar.formats.template import Template, as_text, template_at
+from bursar.formats.toml_reading import joined
 from bursar.formats.units import parse_duration, parse_size
 from bursar.model.errors import InputError
 from bursar.model.task import Value
@@ -50,7 +50,7 @@ class TaskSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting(Generic[T]):
+class TaskSetting(Generic[T]):
     """A value that is the same at every point, or has to be worked out there."""
 
     constant: T | None
@@ -73,12 +73,12 @@ class FilePattern:
     """A file whose name and size may depend on the point."""
 
     name: Template
-    size: Setting[int]
+    size: TaskSetting[int]
     place: str
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputSource:
     """Inputs that are looked up: outputs of a set, or whatever matches."""
 
     task_set: str | None
@@ -87,21 +87,21 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledTaskSet:
     """A task set with every text split at its places for values."""
 
     source: TaskSet
     id: Template | None
     line: Template | None
     argv: tuple[Template, ...]
-    inputs: tuple[FilePattern | Source, ...]
+    inputs: tuple[FilePattern | InputSource, ...]
     outputs: tuple[FilePattern, ...]
     after: tuple[Template, ...]
     environment: tuple[tuple[str, Template], ...]
-    processors: Setting[int]
-    runtime: Setting[float]
-    wall_limit: Setting[float]
-    memory: Setting[int]
+    processors: TaskSetting[int]
+    runtime: TaskSetting[float]
+    wall_limit: TaskSetting[float]
+    memory: TaskSetting[int]
     matching: MatchingKeys
     data: tuple[Template, ...]
     register: tuple[tuple[Template, Template], ...]
@@ -123,7 +123,7 @@ class Compiled:
         for output, logical in self.register:
             found += [(joined(at("register"), output.text), t) for t in (output, logical)]
         for file in (*self.inputs, *self.outputs):
-            if isinstance(file, Source):
+            if isinstance(file, InputSource):
                 found.append((file.place, file.files))
             else:
                 found += [(file.place, file.name), (file.place, file.size.template)]
@@ -151,7 +151,7 @@ class Compiled:
                 raise error.within(place) from None
 
 
-def compile_set(source: TaskSet) -> Compiled:
+def compile_set(source: TaskSet) -> CompiledTaskSet:
     """
     The set with its texts split, its plain values parsed.
 
@@ -174,7 +174,7 @@ def compile_set(source: TaskSet) -> Compiled:
         )
         if not argv or not argv[0].text:
             raise InputError("expected a program, then its arguments", where=at("command"))
-    return Compiled(
+    return CompiledTaskSet(
         source=source,
         id=None if table.id is None else template_at(table.id, at("id")),
         line=line,
@@ -207,13 +207,13 @@ def compile_set(source: TaskSet) -> Compiled:
     )
 
 
-def _setting(raw: Any, parse: Callable[[object], T], place: str) -> Setting[T]:
+def _setting(raw: Any, parse: Callable[[object], T], place: str) -> TaskSetting[T]:
     if raw is None:
-        return Setting(None, None, parse, place)
+        return TaskSetting(None, None, parse, place)
     if isinstance(raw, str) and ("{" in raw or "}" in raw):
-        return Setting(None, template_at(raw, place), parse, place)
+        return TaskSetting(None, template_at(raw, place), parse, place)
     try:
-        return Setting(parse(raw), None, parse, place)
+        return TaskSetting(parse(raw), None, parse, place)
     except InputError as error:
         raise error.within(place) from None
 
@@ -245,7 +245,7 @@ def _file(entry: str | FileTable | InputTable, place: str) -> FilePattern:
     )
 
 
-def _input(entry: str | InputTable, place: str) -> FilePattern | Source:
+def _input(entry: str | InputTable, place: str) -> FilePattern | InputSource:
     if isinstance(entry, str):
         return _file(entry, place)
     if (entry.name is None) == (entry.from_ is None and entry.files is None):
@@ -257,7 +257,7 @@ def _input(entry: str | InputTable, place: str) -> FilePattern | Source:
     files = None
     if entry.files is not None:
         files = template_at(entry.files, joined(place, "files"))
-    return Source(entry.from_, files, place)
+    return InputSource(entry.from_, files, place)
 
 
 def _environment(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Value
 
 Quoting = Literal["none", "bare", "single", "double"]
@@ -28,7 +28,7 @@ _HOLE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Hole:
+class _Placeholder:
     name: str
     part: str | None
     format: str
@@ -49,17 +49,17 @@ class Template:
     """
 
     text: str
-    pieces: tuple[str | _Hole, ...]
+    pieces: tuple[str | _Placeholder, ...]
 
     @property
     def names(self) -> set[str]:
         """Names of the values it needs."""
-        return {piece.name for piece in self.pieces if isinstance(piece, _Hole)}
+        return {piece.name for piece in self.pieces if isinstance(piece, _Placeholder)}
 
     @property
     def only_name(self) -> str | None:
         """The name it consists of and nothing else, or None."""
-        if len(self.pieces) == 1 and isinstance(self.pieces[0], _Hole):
+        if len(self.pieces) == 1 and isinstance(self.pieces[0], _Placeholder):
             return self.pieces[0].name
         return None
 
@@ -71,11 +71,11 @@ class Template:
             When it needs a value that is not known.
         """
         for piece in self.pieces:
-            if isinstance(piece, _Hole) and piece.name not in known:
+            if isinstance(piece, _Placeholder) and piece.name not in known:
                 raise InputError(
                     f'unknown parameter "{piece.name}" in {{{piece.name}}}'
                     + (f", expected one of {_listed(known)}" if known else ""),
-                    hint=nearest(piece.name, known)
+                    hint=spelling_hint(piece.name, known)
                     or f"write {{{{{piece.name}}}}} for the text in braces itself",
                 )
 
@@ -118,7 +118,7 @@ def parse_template(text: str, *, shell: bool = False) -> Template:
     """
     if "\0" in text:
         raise InputError("must not hold the character NUL")
-    pieces: list[str | _Hole] = []
+    pieces: list[str | _Placeholder] = []
     state = _ShellState() if shell else None
     literal: list[str] = []
     i = 0
@@ -141,7 +141,7 @@ def parse_template(text: str, *, shell: bool = False) -> Template:
                 if state:
                     state.feed(str(pieces[-1]))
             quoting = state.quoting() if state else "none"
-            pieces.append(_Hole(hole["name"], hole["part"], hole["format"] or "", quoting))
+            pieces.append(_Placeholder(hole["name"], hole["part"], hole["format"] or "", quoting))
             i = hole.end()
     if literal:
         pieces.append("".join(literal))
@@ -182,13 +182,13 @@ def _lone_brace(text: str, at: int) -> InputError:
     )
 
 
-def _written(hole: _Hole, value: Value | tuple[str, ...]) -> str:
+def _written(hole: _Placeholder, value: Value | tuple[str, ...]) -> str:
     if isinstance(value, tuple):
         return " ".join(_quoted(word, hole.quoting) for word in value)
     return _quoted(_plain(hole, value), hole.quoting)
 
 
-def _plain(hole: _Hole, value: Value) -> str:
+def _plain(hole: _Placeholder, value: Value) -> str:
     if hole.part and not hole.format:
         path = PurePosixPath(str(value))
         return path.name if hole.part == "name" else path.stem

@@ -9,14 +9,14 @@ from msgspec import Meta
 
 from bursar.formats.link_table import Bandwidth, parse_bandwidth
 from bursar.formats.links_csv import read_links
-from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
 from bursar.formats.slot_table import at_field
 from bursar.formats.tables import Duration
+from bursar.formats.toml_reading import at_line, decode_table, joined, parse_toml, read_text
 from bursar.formats.units import parse_duration, parse_share
 from bursar.model.errors import InputError
+from bursar.model.network_link import BandwidthProfile, NetworkLink
 from bursar.model.routing import Routing
 from bursar.model.topology import Topology
-from bursar.model.wire import Profile, Wire
 
 
 class NodeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +99,7 @@ def _read(document: dict[str, Any]) -> Topology:
         if not name or not name.isprintable():
             raise InputError("expected a printable name", where=here)
         routers[name] = decode_table(raw, NodeTable, here).router
-    wires: list[tuple[str, Wire]] = []
+    wires: list[tuple[str, NetworkLink]] = []
     for i, raw in enumerate(file.link):
         here = joined("link", i)
         table = decode_table(raw, WireTable, here)
@@ -112,7 +112,7 @@ def _read(document: dict[str, Any]) -> Topology:
     return _topology(wires, routers, file.routing, "")
 
 
-def _wire(table: WireTable) -> Wire:
+def _wire(table: WireTable) -> NetworkLink:
     source, target = table.between
     for name in (source, target):
         if not name or not name.isprintable():
@@ -132,10 +132,10 @@ def _wire(table: WireTable) -> Wire:
         if not step > 0:
             raise InputError("must be positive, got 0", where="step")
         shares = tuple(at_field("profile", parse_share, share) for share in table.profile)
-        profile = Profile(shares=shares, step=step)
+        profile = BandwidthProfile(shares=shares, step=step)
     elif table.step is not None:
         raise InputError("goes with a profile", where="step")
-    return Wire(
+    return NetworkLink(
         source=source,
         target=target,
         bandwidth=math.inf if bandwidth is None else bandwidth,
@@ -146,7 +146,7 @@ def _wire(table: WireTable) -> Wire:
 
 
 def _topology(
-    wires: list[tuple[str, Wire]], routers: dict[str, bool], routing: Routing, whole: str
+    wires: list[tuple[str, NetworkLink]], routers: dict[str, bool], routing: Routing, whole: str
 ) -> Topology:
     """The wires and where each stands, made one network; nodes in the order in which they come."""
     joins: set[tuple[str, str]] = set()

@@ -11,7 +11,7 @@ import re
 from decimal import Decimal
 from typing import NoReturn
 
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.money import CURRENCY
 
 LONGEST = 1e12
@@ -105,7 +105,7 @@ def _seconds_in(text: str, expected: str) -> Decimal:
             _refuse(text, expected)
         unit = _SECONDS.get(part[2].lower())
         if unit is None:
-            _refuse(text, expected, hint=nearest(part[2].lower(), _SECONDS))
+            _refuse(text, expected, hint=spelling_hint(part[2].lower(), _SECONDS))
         total += Decimal(part[1]) * unit
         end = part.end()
     if end == 0:
@@ -149,7 +149,7 @@ def parse_size(value: object) -> int:
             _refuse(value, expected)
         unit = _SIZE_BY_WORD.get(match[2].lower())
         if unit is None:
-            _refuse(value, expected, hint=nearest(match[2], _SIZES))
+            _refuse(value, expected, hint=spelling_hint(match[2], _SIZES))
         exact = Decimal(match[1]) * unit
     else:
         _number(value, expected)
@@ -244,7 +244,7 @@ def parse_price(value: object) -> tuple[float, str | None]:
         _refuse(value, expected)
     seconds = _PER.get(match[3].lower())
     if seconds is None:
-        _refuse(value, expected, hint=nearest(match[3].lower(), _PER))
+        _refuse(value, expected, hint=spelling_hint(match[3].lower(), _PER))
     return _finite(float(match[1]), value, expected) / seconds, match[2]
 
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.reading import at_line, decode_table, parse_toml, read_text
+from bursar.formats.toml_reading import at_line, decode_table, parse_toml, read_text
 from bursar.model.errors import BursarError, InputError
 from bursar.model.status import Fact
-from bursar.model.weights import Weights
+from bursar.model.weights import RankWeights
 
 Weight = Annotated[float, Meta(ge=0, le=1)]
 
@@ -32,7 +32,7 @@ class WeightsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-def read_weights(path: Path) -> Weights:
+def read_weights(path: Path) -> RankWeights:
     """
     The weights in a TOML file.
 
@@ -48,10 +48,12 @@ def read_weights(path: Path) -> Weights:
         table = decode_table(file.weights, WeightsTable, "weights")
     except InputError as error:
         raise at_line(error, text, path) from None
-    return Weights(alpha=float(table.alpha), beta=float(table.beta))
+    return RankWeights(alpha=float(table.alpha), beta=float(table.beta))
 
 
-def write_weights(path: Path, weights: Weights, found: Mapping[str, Fact] | None = None) -> None:
+def write_weights(
+    path: Path, weights: RankWeights, found: Mapping[str, Fact] | None = None
+) -> None:
     """
     Writes a file that :func:`read_weights` reads.
 

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from bursar.formats.compressed import plain_name, read_bytes
-from bursar.formats.recorded import Record, recorded_campaign
+from bursar.formats.recorded import RecordedTask, recorded_campaign
 from bursar.model.campaign import Campaign
-from bursar.model.errors import InputError, nearest
-from bursar.model.recording import Machine, Recording
+from bursar.model.errors import InputError, spelling_hint
+from bursar.model.recording import RecordedMachine, Recording
 from bursar.model.task import Task
 
 VERSIONS = ("1.5", "1.6")
@@ -49,7 +49,7 @@ class _Specification(_Camel, frozen=True):
     files: list[_File] = []
 
 
-class _Run(_Camel, frozen=True):
+class _RecordedExecution(_Camel, frozen=True):
     id: str
     runtime_in_seconds: float
     core_count: float = 1.0
@@ -72,7 +72,7 @@ class _Machine(_Camel, frozen=True):
 
 class _Execution(_Camel, frozen=True):
     makespan_in_seconds: float
-    tasks: list[_Run]
+    tasks: list[_RecordedExecution]
     machines: list[_Machine] = []
 
 
@@ -191,7 +191,7 @@ def _check_children(specs: Sequence[_Spec]) -> None:
                 raise InputError(
                     f'unknown child "{child}"',
                     where=f"task {spec.id}",
-                    hint=nearest(child, parents),
+                    hint=spelling_hint(child, parents),
                 )
             if spec.id not in parents[child]:
                 raise InputError(
@@ -203,7 +203,7 @@ def _check_children(specs: Sequence[_Spec]) -> None:
                 raise InputError(
                     f'unknown parent "{parent}"',
                     where=f"task {spec.id}",
-                    hint=nearest(parent, children),
+                    hint=spelling_hint(parent, children),
                 )
             if spec.id not in children[parent]:
                 raise InputError(
@@ -228,15 +228,15 @@ def _sizes(files: Sequence[_File]) -> dict[str, int | None]:
     return sizes
 
 
-def _runs(runs: Sequence[_Run], known: set[str]) -> dict[str, _Run]:
-    found: dict[str, _Run] = {}
+def _runs(runs: Sequence[_RecordedExecution], known: set[str]) -> dict[str, _RecordedExecution]:
+    found: dict[str, _RecordedExecution] = {}
     for run in runs:
         where = f"workflow.execution.tasks: task {run.id}"
         if run.id not in known:
             raise InputError(
                 "has no task of this id in the specification",
                 where=where,
-                hint=nearest(run.id, known),
+                hint=spelling_hint(run.id, known),
             )
         if run.id in found:
             raise InputError(f'duplicate task id "{run.id}"', where=where)
@@ -259,13 +259,15 @@ def _runs(runs: Sequence[_Run], known: set[str]) -> dict[str, _Run]:
     return found
 
 
-def _record(spec: _Spec, run: _Run | None, sizes: Mapping[str, int | None]) -> Record:
+def _record(
+    spec: _Spec, run: _RecordedExecution | None, sizes: Mapping[str, int | None]
+) -> RecordedTask:
     for file in (*spec.input_files, *spec.output_files):
         if file not in sizes:
             raise InputError(
                 f'unknown file "{file}": it is not in workflow.specification.files',
                 where=f"task {spec.id}",
-                hint=nearest(file, sizes),
+                hint=spelling_hint(file, sizes),
             )
     facts: dict[str, Any] = {}
     if run is not None:
@@ -277,7 +279,9 @@ def _record(spec: _Spec, run: _Run | None, sizes: Mapping[str, int | None]) -> R
         task = Task(id=spec.id, name=spec.name, **facts)
     except ValueError as error:
         raise InputError(str(error), where=f"task {spec.id}") from None
-    return Record(task, tuple(spec.input_files), tuple(spec.output_files), tuple(spec.parents))
+    return RecordedTask(
+        task, tuple(spec.input_files), tuple(spec.output_files), tuple(spec.parents)
+    )
 
 
 def _recording(execution: _Execution | None) -> Recording:
@@ -287,7 +291,7 @@ def _recording(execution: _Execution | None) -> Recording:
         return Recording(
             makespan=execution.makespan_in_seconds,
             machines=tuple(
-                Machine(
+                RecordedMachine(
                     name=machine.node_name,
                     processors=machine.cpu.core_count,
                     megahertz=machine.cpu.speed_in_m_hz,

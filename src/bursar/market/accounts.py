@@ -30,7 +30,7 @@ from typing import Literal
 import msgspec
 
 from bursar.model.admission import Refusal
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.money import Micros, check_currency, format_amount
 
 BANK = "bank"
@@ -54,7 +54,7 @@ _PARTS: Mapping[Per, int] = {"all": 0, "year": 1, "month": 2, "day": 3}
 _END_OF_TIME = 253402300800.0  # the year 10000: no date names what comes then
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
+class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     """
     A double entry: ``amount`` leaves ``source`` and enters ``target``.
 
@@ -90,7 +90,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class SpendingQuota:
     """
     The most that a user's agreements may come to.
 
@@ -116,7 +116,7 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class LedgerAccount:
     """
     Parameters
     ----------
@@ -133,7 +133,7 @@ class Account:
     name: str
     kind: Kind = "user"
     group: str = ""
-    quota: Quota | None = None
+    quota: SpendingQuota | None = None
 
     def __post_init__(self) -> None:
         if not self.name.strip() or not (self.name + self.group).isprintable():
@@ -150,7 +150,7 @@ class Account:
 
 
 @dataclass(slots=True, eq=False)
-class Promise:
+class AgreementBalance:
     """
     What an agreement has come to.
 
@@ -173,10 +173,10 @@ class Promise:
 
 
 @dataclass(slots=True, eq=False)
-class _Holder:
+class _UserBalance:
     """A user: what is set aside over all agreements, and used in each period."""
 
-    account: Account
+    account: LedgerAccount
     held: Micros = 0
     used: dict[tuple[int, ...], Micros] = field(default_factory=dict)
 
@@ -210,15 +210,18 @@ class Accounts:
     """
 
     def __init__(
-        self, currency: str = "SU", opened: Iterable[Account] = (), rows: Iterable[Row] = ()
+        self,
+        currency: str = "SU",
+        opened: Iterable[LedgerAccount] = (),
+        rows: Iterable[LedgerRow] = (),
     ) -> None:
         self.currency = check_currency(currency)
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, LedgerAccount] = {}
         self._balances: dict[str, Micros] = {BANK: 0}
-        self._holders: dict[str, _Holder] = {}
-        self._agreements: dict[str, Promise] = {}
-        self._by_key: dict[str, Row] = {}
-        self._rows: list[Row] = []
+        self._holders: dict[str, _UserBalance] = {}
+        self._agreements: dict[str, AgreementBalance] = {}
+        self._by_key: dict[str, LedgerRow] = {}
+        self._rows: list[LedgerRow] = []
         for account in opened:
             Accounts.open_account(self, account)
         for row in rows:
@@ -228,17 +231,17 @@ class Accounts:
         return len(self._rows)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[LedgerRow, ...]:
         """Every row, in the order made."""
         return tuple(self._rows)
 
     @property
-    def accounts(self) -> Mapping[str, Account]:
+    def accounts(self) -> Mapping[str, LedgerAccount]:
         """Users and providers by name, in the order opened."""
         return MappingProxyType(self._accounts)
 
     @property
-    def agreements(self) -> Mapping[str, Promise]:
+    def agreements(self) -> Mapping[str, AgreementBalance]:
         """What each agreement has come to, by its id; not to be changed."""
         return MappingProxyType(self._agreements)
 
@@ -283,11 +286,11 @@ class Accounts:
         quota = None if holder is None else holder.account.quota
         return quota is None or _period(quota.per, one) == _period(quota.per, other)
 
-    def row_of(self, key: str) -> Row | None:
+    def row_of(self, key: str) -> LedgerRow | None:
         """The row that the operation of this key made."""
         return self._by_key.get(key)
 
-    def known(self, name: str, kind: Kind | None = None) -> Account:
+    def known(self, name: str, kind: Kind | None = None) -> LedgerAccount:
         """
         The account of a name.
 
@@ -298,7 +301,7 @@ class Accounts:
         """
         account = self._accounts.get(name)
         if account is None:
-            hint = nearest(name, self._accounts)
+            hint = spelling_hint(name, self._accounts)
             raise InputError(f'no account "{name}"', hint=hint)
         if kind is not None and account.kind != kind:
             raise InputError(f'"{name}" is a {account.kind}, expected a {kind}')
@@ -306,7 +309,7 @@ class Accounts:
 
     # Operations.
 
-    def open_account(self, account: Account) -> Account | Refusal:
+    def open_account(self, account: LedgerAccount) -> LedgerAccount | Refusal:
         """Opens it; opened already and the same, it changes nothing."""
         found = self._accounts.get(account.name)
         if found is not None:
@@ -315,13 +318,13 @@ class Accounts:
         self._balances[account.id] = 0
         return account
 
-    def set_quota(self, user: str, quota: Quota | None) -> Account | Refusal:
+    def set_quota(self, user: str, quota: SpendingQuota | None) -> LedgerAccount | Refusal:
         """Gives a user another quota. What is above it already stays."""
         holder = self._holders.get(user)
         if holder is None:
             return self._unknown(_USER + user)
         old = holder.account
-        account = Account(name=user, kind="user", group=old.group, quota=quota)
+        account = LedgerAccount(name=user, kind="user", group=old.group, quota=quota)
         self._put(account)
         return account
 
@@ -334,7 +337,7 @@ class Accounts:
         *,
         memo: str = "",
         currency: str | None = None,
-    ) -> Row | Refusal:
+    ) -> LedgerRow | Refusal:
         """The bank adds to a user's allocation."""
         target = _USER + user
         answer = self._look(now, key, BANK, target, amount, memo, currency)
@@ -350,7 +353,7 @@ class Accounts:
         *,
         memo: str = "",
         currency: str | None = None,
-    ) -> Row | Refusal:
+    ) -> LedgerRow | Refusal:
         """A user passes allocation on to another of the same group."""
         source, target = _USER + giver, _USER + taker
         answer = self._look(now, key, source, target, amount, memo, currency)
@@ -373,7 +376,7 @@ class Accounts:
         *,
         memo: str = "",
         currency: str | None = None,
-    ) -> Row | Refusal:
+    ) -> LedgerRow | Refusal:
         """
         Sets part of a user's allocation aside for an agreement, or more for the same.
 
@@ -411,7 +414,7 @@ class Accounts:
         *,
         memo: str = "",
         currency: str | None = None,
-    ) -> Row | Refusal:
+    ) -> LedgerRow | Refusal:
         """Gives part of what an agreement holds back to its user."""
         found = self._agreements.get(agreement)
         if found is None:
@@ -430,7 +433,7 @@ class Accounts:
         *,
         memo: str = "",
         currency: str | None = None,
-    ) -> Row | Refusal:
+    ) -> LedgerRow | Refusal:
         """Pays the provider out of what its agreement holds."""
         found = self._agreements.get(agreement)
         if found is None:
@@ -452,7 +455,7 @@ class Accounts:
         *,
         memo: str = "",
         currency: str | None = None,
-    ) -> Row | Refusal:
+    ) -> LedgerRow | Refusal:
         """
         The provider pays back what it did not deliver.
 
@@ -509,7 +512,7 @@ class Accounts:
         memo: str,
         currency: str | None,
         agreement: str | None = None,
-    ) -> Row | Refusal | None:
+    ) -> LedgerRow | Refusal | None:
         """The row of this key, or why it cannot be; None: go on."""
         row = self._by_key.get(key)
         if row is not None:
@@ -543,17 +546,17 @@ class Accounts:
         amount: Micros,
         agreement: str,
         memo: str,
-    ) -> Row | Refusal:
+    ) -> LedgerRow | Refusal:
         if self._balances[source] < amount and source != BANK:
             short = amount - self._balances[source]
             return Refusal(f"{source} is {self._format(short)} short", final=False)
-        row = Row(
+        row = LedgerRow(
             len(self._rows) + 1, float(now), key, kind, source, target, amount, agreement, memo
         )
         self._apply(row)
         return row
 
-    def _apply(self, row: Row) -> None:
+    def _apply(self, row: LedgerRow) -> None:
         balances = self._balances
         balances[row.source] -= row.amount
         balances[row.target] = balances.get(row.target, 0) + row.amount
@@ -562,12 +565,12 @@ class Accounts:
         if row.agreement:
             self._note(row)
 
-    def _note(self, row: Row) -> None:
+    def _note(self, row: LedgerRow) -> None:
         """Keeps the agreement, and its user's quota, in step with a row."""
         amount, kind = row.amount, row.kind
         found = self._agreements.get(row.agreement)
         if found is None:
-            found = Promise(row.source[len(_USER) :], row.time)
+            found = AgreementBalance(row.source[len(_USER) :], row.time)
             self._agreements[row.agreement] = found
         holder = self._holders[found.user]
         if kind == "hold":
@@ -587,13 +590,13 @@ class Accounts:
         else:
             holder.use(found.since, -amount)
 
-    def _replay(self, row: Row) -> None:
+    def _replay(self, row: LedgerRow) -> None:
         fault = self._fault_of(row)
         if fault:
             raise InputError(fault, where=f"row {len(self._rows) + 1}")
         self._apply(row)
 
-    def _fault_of(self, row: Row) -> str:
+    def _fault_of(self, row: LedgerRow) -> str:
         """Why a row cannot follow those before it; empty when it can."""
         left, right = _SHAPES.get(row.kind, ("?", "?"))
         found = self._agreements.get(row.agreement)
@@ -617,11 +620,11 @@ class Accounts:
             return f'refunds more than was paid for "{row.agreement}"'
         return ""
 
-    def _put(self, account: Account) -> None:
+    def _put(self, account: LedgerAccount) -> None:
         """Enters an account, and counts what its agreements used anew under its quota."""
         self._accounts[account.name] = account
         if account.kind == "user":
-            holder = self._holders.setdefault(account.name, _Holder(account))
+            holder = self._holders.setdefault(account.name, _UserBalance(account))
             holder.account = account
             holder.used.clear()
             if account.quota is not None:
@@ -632,14 +635,14 @@ class Accounts:
 
     def _unknown(self, account: str) -> Refusal:
         kind, _, name = account.partition(":")
-        hint = nearest(name, [a.name for a in self._accounts.values() if a.kind == kind])
+        hint = spelling_hint(name, [a.name for a in self._accounts.values() if a.kind == kind])
         return _no(f'no {kind} "{name}"' + (f" ({hint})" if hint else ""))
 
     def _format(self, amount: Micros) -> str:
         return format_amount(amount, self.currency)
 
 
-def _is_of_its_agreement(row: Row, found: Promise | None) -> bool:
+def _is_of_its_agreement(row: LedgerRow, found: AgreementBalance | None) -> bool:
     """Whether the accounts of a row are those of the agreement it names, as it stood before."""
     if row.kind in ("grant", "transfer"):
         return not row.agreement

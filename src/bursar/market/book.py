@@ -20,24 +20,24 @@ from pathlib import Path
 
 import msgspec
 
-from bursar.locking import HeldElsewhere, take_lock
-from bursar.market.accounts import Account, Accounts, Per, Quota, Row
+from bursar.locking import LockHeldElsewhere, take_lock
+from bursar.market.accounts import Accounts, LedgerAccount, LedgerRow, Per, SpendingQuota
 from bursar.market.usage import UsageRecord
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
 from bursar.model.money import Micros, check_currency
 from bursar.sqlite_file import (
-    Layout,
-    complaining,
+    SqliteSchema,
     connect,
     is_empty,
     keep_write_ahead_log,
     transaction,
+    translate_sqlite_errors,
 )
 
 FORMAT = "1"
 
-_LAYOUT = Layout(
+_LAYOUT = SqliteSchema(
     what="book",
     key="book",
     format=FORMAT,
@@ -127,7 +127,7 @@ class Book(Accounts):
         self._head = b""
         self._written = 0
         self._together = False
-        self._changed: list[Account] = []
+        self._changed: list[LedgerAccount] = []
         self._noted: list[UsageRecord] = []
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, _take_lock(path, wait))
@@ -180,11 +180,11 @@ class Book(Accounts):
             self._together = False
         self._flush()
 
-    def open_account(self, account: Account) -> Account | Refusal:
+    def open_account(self, account: LedgerAccount) -> LedgerAccount | Refusal:
         """As in memory; a new one is written."""
         return self._keep(super().open_account(account))
 
-    def set_quota(self, user: str, quota: Quota | None) -> Account | Refusal:
+    def set_quota(self, user: str, quota: SpendingQuota | None) -> LedgerAccount | Refusal:
         """As in memory; the new one is written."""
         return self._keep(super().set_quota(user, quota))
 
@@ -217,8 +217,8 @@ class Book(Accounts):
 
     # Inside.
 
-    def _keep(self, answer: Account | Refusal) -> Account | Refusal:
-        if isinstance(answer, Account):
+    def _keep(self, answer: LedgerAccount | Refusal) -> LedgerAccount | Refusal:
+        if isinstance(answer, LedgerAccount):
             self._changed.append(answer)
             if not self._together:
                 self._flush()
@@ -234,7 +234,7 @@ class Book(Accounts):
         amount: Micros,
         agreement: str,
         memo: str,
-    ) -> Row | Refusal:
+    ) -> LedgerRow | Refusal:
         row = super()._post(now, key, kind, source, target, amount, agreement, memo)
         if not self._together:
             self._flush()
@@ -250,7 +250,7 @@ class Book(Accounts):
             head = _link(head, row)
             lines.append((*msgspec.structs.astuple(row), head))
         try:
-            with complaining(self._path, "book"), transaction(self._db):
+            with translate_sqlite_errors(self._path, "book"), transaction(self._db):
                 self._db.executemany(_PUT_ACCOUNT, [_columns(a) for a in self._changed])
                 self._db.executemany("INSERT INTO rows VALUES (?,?,?,?,?,?,?,?,?,?)", lines)
                 self._db.executemany(
@@ -312,7 +312,7 @@ def read_book(path: Path) -> BookState:
         return BookState(Accounts(currency, opened, rows), tuple(usage), head.hex())
 
 
-_Loaded = tuple[str, list[Account], list[Row], list[UsageRecord], bytes]
+_Loaded = tuple[str, list[LedgerAccount], list[LedgerRow], list[UsageRecord], bytes]
 
 
 def _load(db: sqlite3.Connection, path: Path) -> _Loaded:
@@ -325,7 +325,7 @@ def _load(db: sqlite3.Connection, path: Path) -> _Loaded:
     opened = [_account(*columns) for columns in db.execute(query)]
     rows, head = [], hashlib.sha256(f"bursar book {FORMAT} {currency}".encode()).digest()
     for *columns, chain in db.execute("SELECT * FROM rows ORDER BY number"):
-        row = Row(*columns)
+        row = LedgerRow(*columns)
         head = _link(head, row)
         if chain != head:
             raise InputError("was changed, or one before it is missing", where=_where(path, row))
@@ -335,22 +335,22 @@ def _load(db: sqlite3.Connection, path: Path) -> _Loaded:
     return currency, opened, rows, [decode(blob) for (blob,) in blobs], head
 
 
-def _account(name: str, kind: str, group: str, quota: int | None, per: Per | None) -> Account:
-    return Account(
+def _account(name: str, kind: str, group: str, quota: int | None, per: Per | None) -> LedgerAccount:
+    return LedgerAccount(
         name=name,
         kind="user" if kind == "user" else "provider",
         group=group,
-        quota=None if quota is None else Quota(amount=quota, per=per or "all"),
+        quota=None if quota is None else SpendingQuota(amount=quota, per=per or "all"),
     )
 
 
-def _columns(account: Account) -> tuple[str, str, str, int | None, str | None]:
+def _columns(account: LedgerAccount) -> tuple[str, str, str, int | None, str | None]:
     quota = account.quota
     amount, per = (None, None) if quota is None else (quota.amount, quota.per)
     return account.name, account.kind, account.group, amount, per
 
 
-def _link(head: bytes, row: Row) -> bytes:
+def _link(head: bytes, row: LedgerRow) -> bytes:
     return hashlib.sha256(head + msgspec.msgpack.encode(row)).digest()
 
 
@@ -358,14 +358,14 @@ def _none_at(path: Path) -> InputError:
     return InputError("there is no book", where=str(path))
 
 
-def _where(path: Path, row: Row) -> str:
+def _where(path: Path, row: LedgerRow) -> str:
     return f"{path}: row {row.number}"
 
 
 def _take_lock(path: Path, wait: float) -> int:
     try:
         return take_lock(f"{path}.lock", wait=wait)
-    except HeldElsewhere as error:
+    except LockHeldElsewhere as error:
         raise InputError(f"is being written by {error.holder}", where=str(path)) from None
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
@@ -375,7 +375,7 @@ def _take_lock(path: Path, wait: float) -> int:
 def _opening(path: Path) -> Iterator[None]:
     """Complaints about what is in the file as one line about the file."""
     try:
-        with complaining(path, "book"):
+        with translate_sqlite_errors(path, "book"):
             yield
     except msgspec.MsgspecError as error:
         raise InputError(f"is damaged or no book: {error}", where=str(path)) from error

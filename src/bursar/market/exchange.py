@@ -7,29 +7,29 @@ Every message goes through its form on the wire, so what works here works over H
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from bursar.market.messages import Message, decode, encode
+from bursar.market.trade_messages import TradeMessage, decode, encode
 
-Disturb = Callable[[list[Message]], list[Message]]
+DisturbMessages = Callable[[list[TradeMessage]], list[TradeMessage]]
 """From the messages about to be delivered to those that are, in that order."""
 
 MOST_ROUNDS = 100_000
 
 
-class Party(Protocol):
+class TradingParty(Protocol):
     """Who can be reached: a trade server, a trade manager."""
 
     name: str
 
-    def deliver(self, message: Message, now: float) -> Iterable[Message]:
+    def deliver(self, message: TradeMessage, now: float) -> Iterable[TradeMessage]:
         """Takes a message up, and says what to send."""
         ...
 
-    def tick(self, now: float) -> Iterable[Message]:
+    def tick(self, now: float) -> Iterable[TradeMessage]:
         """What the time itself brings about."""
         ...
 
 
-class Exchange:
+class MessageExchange:
     """
     Parties by name, and the messages between them.
 
@@ -46,12 +46,14 @@ class Exchange:
         Every message that reached its party, in order.
     """
 
-    def __init__(self, parties: Iterable[Party], disturb: Disturb | None = None) -> None:
+    def __init__(
+        self, parties: Iterable[TradingParty], disturb: DisturbMessages | None = None
+    ) -> None:
         self._parties = {party.name: party for party in parties}
         self.disturb = disturb
-        self.delivered: list[Message] = []
+        self.delivered: list[TradeMessage] = []
 
-    def carry(self, messages: Iterable[Message], now: float) -> None:
+    def carry(self, messages: Iterable[TradeMessage], now: float) -> None:
         """
         Delivers messages, and what they bring about, until nobody says anything more.
 
@@ -73,7 +75,7 @@ class Exchange:
                 return
             if self.disturb is not None:
                 waiting = self.disturb(waiting)
-            said: list[Message] = []
+            said: list[TradeMessage] = []
             for message in waiting:
                 party = self._parties.get(message.to)
                 if party is not None:

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from bursar.market.budget_thresholds import BudgetEffect, BudgetHalt, BudgetThresholds
 from bursar.market.lease import Lease, SettledBy
 from bursar.market.ledger import Ledger, paid_to
-from bursar.market.threshold import Effect, Stop, Thresholds
 from bursar.model.admission import Refusal
 from bursar.model.goal import BudgetAction
 from bursar.model.money import MICROS, Micros, format_amount, to_micros
@@ -48,7 +48,7 @@ AHEAD = 2.0
 
 
 @dataclass(slots=True)
-class _Open:
+class _GuardedLease:
     """An open lease, and the worst end of each task that runs on it."""
 
     lease: Lease
@@ -118,11 +118,13 @@ class BudgetGuard:
         self._budget = budget
         self._limit_of = limit_of
         self._currency = currency
-        self._open: dict[str, _Open] = {}
-        self._endless: dict[str, _Open] = {}  # of these, such as no end was agreed for
-        self._unsettled: dict[str, _Open] = {}  # given back; their providers have not said yet
-        self._where: dict[int, _Open] = {}  # of each admitted task
-        self._thresholds = Thresholds(budget, on_budget or {})
+        self._open: dict[str, _GuardedLease] = {}
+        self._endless: dict[str, _GuardedLease] = {}  # of these, such as no end was agreed for
+        self._unsettled: dict[
+            str, _GuardedLease
+        ] = {}  # given back; their providers have not said yet
+        self._where: dict[int, _GuardedLease] = {}  # of each admitted task
+        self._thresholds = BudgetThresholds(budget, on_budget or {})
 
     def begin(self, now: float) -> None:
         """The owner grants the budget, or what it has become since the last life."""
@@ -151,7 +153,7 @@ class BudgetGuard:
             Why there is no money even to begin it; or, of one whose end is agreed,
             to pay it.
         """
-        entry = _Open(lease)
+        entry = _GuardedLease(lease)
         if lease.is_priced:
             now = lease.start if now is None else now
             refusal = self._cover({lease.id: lease.start}, now, entry)
@@ -177,7 +179,7 @@ class BudgetGuard:
         until = max(until, now)
         changed = msgspec.structs.replace(entry.lease, until=until)
         if changed.is_priced:
-            needed = _Open(changed).worst(until) - self.ledger.balance(f"held:{lease}")
+            needed = _GuardedLease(changed).worst(until) - self.ledger.balance(f"held:{lease}")
             if self._budget is None and needed > self.ledger.free:
                 self.ledger.fund(now, needed - self.ledger.free)
             if needed > self.ledger.free:
@@ -242,7 +244,7 @@ class BudgetGuard:
 
         It is paid up to the last moment that life is known to have been there.
         """
-        return self._settle(_Open(lease), last_seen)
+        return self._settle(_GuardedLease(lease), last_seen)
 
     def end(self, lease: str, now: float) -> Lease:
         """
@@ -271,7 +273,7 @@ class BudgetGuard:
 
     def restore(self, lease: Lease, now: float) -> None:
         """A lease of an earlier life is not settled: what it may come to stays held."""
-        self._await_settlement(_Open(lease), now)
+        self._await_settlement(_GuardedLease(lease), now)
 
     def pay(
         self,
@@ -392,7 +394,7 @@ class BudgetGuard:
 
     # What the clock asks.
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> list[BudgetEffect]:
         """
         Keeps the holds ahead of the clock.
 
@@ -405,11 +407,11 @@ class BudgetGuard:
             return []
         effects = self._thresholds.due(self.spent(now))
         if self._budget is not None and self._open and now >= self.out_of_money(now) - LEAD:
-            effects.append(Stop("the budget is used up: what runs is stopped"))
+            effects.append(BudgetHalt("the budget is used up: what runs is stopped"))
             return effects
         refusal = self._cover({}, now)
         if refusal is not None:
-            effects.append(Stop(f"{refusal.reason}: what runs is stopped"))
+            effects.append(BudgetHalt(f"{refusal.reason}: what runs is stopped"))
         return effects
 
     def next_look(self, now: float) -> float:
@@ -462,7 +464,7 @@ class BudgetGuard:
 
     # Inside.
 
-    def _note(self, task: int, entry: _Open, end: float) -> None:
+    def _note(self, task: int, entry: _GuardedLease, end: float) -> None:
         entry.ends[task] = end
         self._where[task] = entry
 
@@ -472,11 +474,11 @@ class BudgetGuard:
     def _too_little(self, now: float, reason: str) -> Refusal:
         return Refusal(reason, final=not self._where and not self._unsettled)
 
-    def _accruing(self) -> Iterator[_Open]:
+    def _accruing(self) -> Iterator[_GuardedLease]:
         yield from self._open.values()
         yield from self._unsettled.values()
 
-    def _await_settlement(self, entry: _Open, now: float) -> None:
+    def _await_settlement(self, entry: _GuardedLease, now: float) -> None:
         """Keeps what a lease may come to, as far as there is money for it."""
         lease = entry.lease
         self._unsettled[lease.id] = entry
@@ -488,7 +490,7 @@ class BudgetGuard:
             self.ledger.hold(now, lease.id, missing)
 
     def _cover(
-        self, until: dict[str, float], now: float, new: _Open | None = None
+        self, until: dict[str, float], now: float, new: _GuardedLease | None = None
     ) -> Refusal | None:
         """
         Sets aside what every open lease can come to, at the worst.
@@ -503,7 +505,7 @@ class BudgetGuard:
             A lease about to be opened.
         """
         entries = [*self._endless.values(), *([new] if new else [])]
-        missing: list[tuple[_Open, Micros, Micros]] = []
+        missing: list[tuple[_GuardedLease, Micros, Micros]] = []
         for entry in entries:
             lease = entry.lease
             if not lease.is_priced:
@@ -543,7 +545,7 @@ class BudgetGuard:
             if beyond > 0:
                 self.ledger.release(now, lease.id, beyond)
 
-    def _settle(self, entry: _Open, end: float, now: float | None = None) -> Lease:
+    def _settle(self, entry: _GuardedLease, end: float, now: float | None = None) -> Lease:
         lease = entry.lease
         moved = end if now is None else now
         held = self.ledger.balance(f"held:{lease.id}")
@@ -569,6 +571,6 @@ class BudgetGuard:
         return msgspec.structs.replace(lease, end=max(end, lease.start))
 
 
-def budget_of(amount: float | None) -> Micros | None:
+def budget_amount(amount: float | None) -> Micros | None:
     """A goal's budget as an amount."""
     return None if amount is None else to_micros(amount)

@@ -28,7 +28,7 @@ _HORIZON = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PriceQuery:
     """
     What a price is asked for.
 
@@ -85,7 +85,7 @@ class Asked:
             raise ValueError(f"adjusted must not be negative, got {self.adjusted}")
 
 
-def unit_price(pricing: Pricing, asked: Asked) -> float:
+def unit_price(pricing: Pricing, asked: PriceQuery) -> float:
     """
     Currency units per processor-second: the base times the factor of each rule.
 
@@ -98,7 +98,7 @@ def unit_price(pricing: Pricing, asked: Asked) -> float:
     return price
 
 
-def factor(rule: Rule, asked: Asked) -> float:
+def factor(rule: Rule, asked: PriceQuery) -> float:
     """What one rule multiplies the price by."""
     match rule:
         case Calendar():
@@ -132,7 +132,7 @@ def adjusted(rule: Adjusting, factor: float, utilisation: float) -> float:
     return min(max(factor + rule.gain * (utilisation - rule.target), rule.least), rule.most)
 
 
-def leads(pricing: Pricing) -> tuple[float, ...]:
+def lead_times(pricing: Pricing) -> tuple[float, ...]:
     """Seconds ahead of its start from which a booking has another price, ascending."""
     rules = [rule for rule in pricing.rules if isinstance(rule, Advance)]
     return tuple(sorted({bound for rule in rules for bound, _ in rule.steps if bound > 0}))

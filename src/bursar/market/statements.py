@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bursar.market.accounts import Accounts, Promise, Row
+from bursar.market.accounts import Accounts, AgreementBalance, LedgerRow
 from bursar.market.usage import UsageRecord
 from bursar.model.money import Micros
 
@@ -22,7 +22,7 @@ ALWAYS = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class StatementLine:
     """
     One row as one of the two sees it.
 
@@ -38,7 +38,7 @@ class Line:
         What the account has afterwards, what is held included.
     """
 
-    row: Row
+    row: LedgerRow
     party: str
     amount: Micros
     balance: Micros
@@ -76,7 +76,7 @@ class Statement:
     opening: Micros
     closing: Micros
     held: Micros
-    lines: tuple[Line, ...]
+    lines: tuple[StatementLine, ...]
 
     @property
     def by_party(self) -> dict[str, Micros]:
@@ -90,7 +90,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class InvoiceItem:
     """
     One agreement on an invoice.
 
@@ -150,7 +150,7 @@ class Invoice:
     currency: str
     begin: float
     end: float
-    items: tuple[Item, ...]
+    items: tuple[InvoiceItem, ...]
 
     @property
     def subtotal(self) -> Micros:
@@ -174,7 +174,7 @@ class Invoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class LedgerDifference:
     """
     A payment or refund on which two books do not agree.
 
@@ -213,7 +213,7 @@ def make_statement(
         When there is no such account.
     """
     account = accounts.known(name)
-    found: list[tuple[Row, str, Micros]] = []
+    found: list[tuple[LedgerRow, str, Micros]] = []
     opening = held = 0
     for row in accounts.rows:
         if row.time >= end:
@@ -230,7 +230,7 @@ def make_statement(
     closing, lines = opening, []
     for row, party, amount in found:
         closing += amount
-        lines.append(Line(row=row, party=party, amount=amount, balance=closing))
+        lines.append(StatementLine(row=row, party=party, amount=amount, balance=closing))
     return Statement(
         account=name,
         kind=account.kind,
@@ -292,7 +292,7 @@ def make_invoice(
             price = max(price, list_prices.get(agreement, 0))
         seconds = delivered.get(agreement)
         items.append(
-            Item(
+            InvoiceItem(
                 agreement=agreement,
                 price=price,
                 discount=price - paid[agreement],
@@ -314,7 +314,7 @@ def make_invoice(
 
 def rows_between(
     accounts: Accounts, user: str | None = None, provider: str | None = None
-) -> list[Row]:
+) -> list[LedgerRow]:
     """
     Payments and refunds, in the order made.
 
@@ -332,7 +332,9 @@ def rows_between(
     return found
 
 
-def reconcile(user_rows: Sequence[Row], provider_rows: Sequence[Row]) -> list[Difference]:
+def reconcile(
+    user_rows: Sequence[LedgerRow], provider_rows: Sequence[LedgerRow]
+) -> list[LedgerDifference]:
     """
     Where a user's book and a provider's differ, to the micro-unit.
 
@@ -346,13 +348,13 @@ def reconcile(user_rows: Sequence[Row], provider_rows: Sequence[Row]) -> list[Di
     """
     mine, theirs = _payments(user_rows), _payments(provider_rows)
     return [
-        Difference(key, agreement, mine.get((key, agreement)), theirs.get((key, agreement)))
+        LedgerDifference(key, agreement, mine.get((key, agreement)), theirs.get((key, agreement)))
         for key, agreement in dict.fromkeys([*mine, *theirs])
         if mine.get((key, agreement)) != theirs.get((key, agreement))
     ]
 
 
-def _payments(rows: Iterable[Row]) -> dict[tuple[str, str], Micros]:
+def _payments(rows: Iterable[LedgerRow]) -> dict[tuple[str, str], Micros]:
     signs = {"settle": 1, "refund": -1}
     return _sums(
         ((row.key, row.agreement), signs[row.kind] * row.amount)
@@ -361,12 +363,12 @@ def _payments(rows: Iterable[Row]) -> dict[tuple[str, str], Micros]:
     )
 
 
-def _owner(row: Row, agreements: Mapping[str, Promise]) -> str | None:
+def _owner(row: LedgerRow, agreements: Mapping[str, AgreementBalance]) -> str | None:
     """The user of the agreement that a row belongs to."""
     return agreements[row.agreement].user if row.agreement else None
 
 
-def _effects(row: Row, account: str, owner: str | None) -> Iterator[tuple[str, Micros]]:
+def _effects(row: LedgerRow, account: str, owner: str | None) -> Iterator[tuple[str, Micros]]:
     """Other party and amount of a row for an account; nothing for what stays in one hand."""
     if row.kind in ("hold", "release"):
         return

@@ -15,17 +15,17 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.messages import Message, Quote
 from bursar.market.negotiation.auction import Auctioneer
 from bursar.market.negotiation.bargaining import BargainingBuyer, Concession
 from bursar.market.negotiation.bidder import Bidder
 from bursar.market.negotiation.posted import PostedBuyer
 from bursar.market.negotiation.selling import BuyerSide
-from bursar.market.negotiation.side import Side, stray
+from bursar.market.negotiation.side import NegotiationSide, reject_stray
 from bursar.market.negotiation.tender import TenderBuyer
+from bursar.market.trade_messages import Quote, TradeMessage
 from bursar.model.money import Micros
 
-SideT = TypeVar("SideT", bound=Side)
+SideT = TypeVar("SideT", bound=NegotiationSide)
 
 _BOUND = ("agreed", "sold", "cancelling")
 
@@ -42,7 +42,7 @@ class TradeManager:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._sides: dict[tuple[str, str], Side] = {}
+        self._sides: dict[tuple[str, str], NegotiationSide] = {}
 
     # What it begins.
 
@@ -54,7 +54,7 @@ class TradeManager:
         now: float,
         *,
         limit: Micros | None = None,
-    ) -> tuple[Message, ...]:
+    ) -> tuple[TradeMessage, ...]:
         """
         Asks each owner for a quote.
 
@@ -91,7 +91,7 @@ class TradeManager:
             )
         )
 
-    def accept(self, quote: Quote, now: float) -> tuple[Message, ...]:
+    def accept(self, quote: Quote, now: float) -> tuple[TradeMessage, ...]:
         """Accepts a quote; nothing when it holds no more."""
         side = self._sides.get((quote.deal, quote.sender))
         if not isinstance(side, PostedBuyer) or side.quote != quote:
@@ -107,7 +107,7 @@ class TradeManager:
         now: float,
         *,
         until: float = math.inf,
-    ) -> tuple[Message, ...]:
+    ) -> tuple[TradeMessage, ...]:
         """Opens bargaining with one owner; what is then agreed on is bought."""
         side = BargainingBuyer(self.name, deal, owner, template, concession=concession, until=until)
         return self._begin(side).open(now)
@@ -121,12 +121,12 @@ class TradeManager:
         now: float,
         *,
         limit: Micros | None = None,
-    ) -> tuple[Message, ...]:
+    ) -> tuple[TradeMessage, ...]:
         """Calls for tenders; the best bid is bought."""
         side = TenderBuyer(self.name, deal, tuple(owners), template, closes=closes, limit=limit)
         return self._begin(side).open(now)
 
-    def auction(self, auctioneer: Auctioneer, now: float) -> tuple[Message, ...]:
+    def auction(self, auctioneer: Auctioneer, now: float) -> tuple[TradeMessage, ...]:
         """Opens a reverse auction among owners; the lowest price is bought."""
         if auctioneer.me != self.name or not auctioneer.reverse:
             raise ValueError("an auction must buy in the customer's name")
@@ -136,12 +136,12 @@ class TradeManager:
         """Will bid in an owner's auction, up to a value in micro-units."""
         self._begin(Bidder(self.name, deal, auctioneer, value=value, currency=currency))
 
-    def cancel(self, deal: str, party: str, now: float) -> tuple[Message, ...]:
+    def cancel(self, deal: str, party: str, now: float) -> tuple[TradeMessage, ...]:
         """Withdraws from a deal; nothing where there is none to withdraw from."""
         side = self._sides.get((deal, party))
         return side.cancel(now) if isinstance(side, BuyerSide) else ()
 
-    def again(self, deal: str) -> tuple[Message, ...]:
+    def again(self, deal: str) -> tuple[TradeMessage, ...]:
         """What was last said in a deal, to be sent again when an answer does not come."""
         return tuple(
             m for (d, party), s in self._sides.items() if d == deal for m in s.again(party)
@@ -149,7 +149,7 @@ class TradeManager:
 
     # What is said to it, and what time brings.
 
-    def deliver(self, message: Message, now: float) -> tuple[Message, ...]:
+    def deliver(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
         Takes a message up.
 
@@ -164,13 +164,13 @@ class TradeManager:
             What to send, each to whom it says.
         """
         if message.to != self.name:
-            return stray(message, self.name, f"is for {message.to}")
+            return reject_stray(message, self.name, f"is for {message.to}")
         side = self._sides.get((message.deal, message.sender))
         if side is None:
-            return stray(message, self.name, "is not of any deal")
+            return reject_stray(message, self.name, "is not of any deal")
         return side.receive(message, now)
 
-    def tick(self, now: float) -> tuple[Message, ...]:
+    def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """What the time itself brings about: tenders and auctions close."""
         due = [side for side in self._all() if side.next_look() <= now]
         return tuple(message for side in due for message in side.tick(now))
@@ -204,15 +204,15 @@ class TradeManager:
         self._sides.update(dict.fromkeys(keys, side))
         return side
 
-    def _of(self, deal: str) -> list[Side]:
+    def _of(self, deal: str) -> list[NegotiationSide]:
         return [side for side in self._all() if side.deal == deal]
 
-    def _all(self) -> list[Side]:
+    def _all(self) -> list[NegotiationSide]:
         """Each side once, also one with several owners."""
         return list({id(side): side for side in self._sides.values()}.values())
 
 
-def _agreed(sides: Iterable[Side]) -> tuple[Agreement, ...]:
+def _agreed(sides: Iterable[NegotiationSide]) -> tuple[Agreement, ...]:
     return tuple(
         side.agreement
         for side in sides

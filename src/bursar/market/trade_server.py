@@ -17,22 +17,22 @@ from typing import Literal
 from typing import Protocol as Interface
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.capacity import Capacity, Commitment
-from bursar.market.messages import CallForBids, Confirm, Message, Offer, RequestQuote
+from bursar.market.committed_capacity import Commitment, CommittedCapacity
 from bursar.market.negotiation.auction import Auctioneer
 from bursar.market.negotiation.bargaining import BargainingOwner, Concession
 from bursar.market.negotiation.bidder import Bidder
 from bursar.market.negotiation.posted import PostedOwner
-from bursar.market.negotiation.side import Side, stray
+from bursar.market.negotiation.side import NegotiationSide, reject_stray
 from bursar.market.negotiation.tender import TenderOwner
-from bursar.market.pricing import Asked, adjusted, unit_price
+from bursar.market.pricing import PriceQuery, adjusted, unit_price
+from bursar.market.trade_messages import CallForBids, Confirm, Offer, RequestQuote, TradeMessage
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros
 from bursar.model.pricing import Pricing
 
-Protocol = Literal["posted", "bargaining", "tender", "auction"]
+NegotiationProtocol = Literal["posted", "bargaining", "tender", "auction"]
 
-PROTOCOLS: tuple[Protocol, ...] = ("posted", "bargaining", "tender", "auction")
+PROTOCOLS: tuple[NegotiationProtocol, ...] = ("posted", "bargaining", "tender", "auction")
 
 LONGEST_HOLD = 86_400.0
 """Seconds that a quote or bid sets processors aside at the most."""
@@ -41,7 +41,7 @@ _PERIODS = 1_000
 """Of supply and demand that are made up for after a silence."""
 
 
-class Clerk(Interface):
+class AgreementRegistrar(Interface):
     """Who keeps an owner's agreements: names them, and has a say before one binds."""
 
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Clerk(Interface):
         ...
 
 
-class CountingClerk:
+class CountingRegistrar:
     """Counts an owner's agreements, and signs them all."""
 
     def __init__(self, owner: str) -> None:
@@ -146,7 +146,7 @@ class TradeServer:
         pricing: Pricing,
         currency: str = "SU",
         fixed_price: float = 0.0,
-        protocols: tuple[Protocol, ...] = PROTOCOLS,
+        protocols: tuple[NegotiationProtocol, ...] = PROTOCOLS,
         validity: float = 600.0,
         holds: bool = False,
         floor: float = 0.8,
@@ -154,7 +154,7 @@ class TradeServer:
         beta: float = 1.0,
         groups: Mapping[str, frozenset[str]] | None = None,
         customers: Container[str] | None = None,
-        clerk: Clerk | None = None,
+        clerk: AgreementRegistrar | None = None,
     ) -> None:
         if not 0 < validity < math.inf:
             raise ValueError(f"validity must be positive, got {validity}")
@@ -165,7 +165,7 @@ class TradeServer:
         self.name = name
         self.currency = currency
         self.validity = validity
-        self.capacity = Capacity(processors)
+        self.capacity = CommittedCapacity(processors)
         self._pricing = pricing
         self._fixed_price = fixed_price
         self._protocols = protocols
@@ -177,11 +177,11 @@ class TradeServer:
         self._paid: dict[str, Micros] = {}
         self._factor = 1.0
         self._period: int | None = None
-        self._sides: dict[tuple[str, str], Side] = {}
+        self._sides: dict[tuple[str, str], NegotiationSide] = {}
         self._auctions: dict[str, Auctioneer] = {}
         self._agreements: dict[str, Agreement] = {}
         self._concluded: dict[tuple[str, str], Agreement] = {}  # in earlier lives
-        self._clerk = clerk or CountingClerk(name)
+        self._clerk = clerk or CountingRegistrar(name)
 
     @property
     def agreements(self) -> tuple[Agreement, ...]:
@@ -224,7 +224,7 @@ class TradeServer:
 
     # What is said to it, and what time brings.
 
-    def deliver(self, message: Message, now: float) -> tuple[Message, ...]:
+    def deliver(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
         Takes a message up.
 
@@ -240,7 +240,7 @@ class TradeServer:
         """
         self._pass(now)
         if message.to != self.name:
-            return stray(message, self.name, f"is for {message.to}")
+            return reject_stray(message, self.name, f"is for {message.to}")
         auction = self._auctions.get(message.deal)
         if auction is not None and message.sender in auction.parties:
             return self._freed(auction, auction.receive(message, now))
@@ -252,11 +252,11 @@ class TradeServer:
                 return (Confirm(deal=deal, sender=self.name, to=to, number=1, agreement=made),)
             side = self._opened(message, now)
             if isinstance(side, Refusal):
-                return stray(message, self.name, side.reason)
+                return reject_stray(message, self.name, side.reason)
             self._sides[key] = side
         return self._sides[key].receive(message, now)
 
-    def tick(self, now: float) -> tuple[Message, ...]:
+    def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """What the time itself brings about: quotes expire, auctions close."""
         self._pass(now)
         said = [m for s in self._sides.values() if s.next_look() <= now for m in s.tick(now)]
@@ -269,7 +269,7 @@ class TradeServer:
         sides = (*self._sides.values(), *self._auctions.values())
         return min((side.next_look() for side in sides), default=math.inf)
 
-    def auction(self, auctioneer: Auctioneer, now: float) -> tuple[Message, ...] | Refusal:
+    def auction(self, auctioneer: Auctioneer, now: float) -> tuple[TradeMessage, ...] | Refusal:
         """
         Opens an auction of processors, which are set aside until it is over.
 
@@ -324,9 +324,9 @@ class TradeServer:
 
     def asked(
         self, customer: str, processors: int, seconds: float, start: float, now: float
-    ) -> Asked:
+    ) -> PriceQuery:
         """What its price follows from, for a customer and a lot."""
-        return Asked(
+        return PriceQuery(
             processors=processors,
             seconds=seconds,
             start=start,
@@ -429,7 +429,7 @@ class TradeServer:
 
     # Inside.
 
-    def _opened(self, message: Message, now: float) -> Side | Refusal:
+    def _opened(self, message: TradeMessage, now: float) -> NegotiationSide | Refusal:
         """The side of a new deal."""
         if self._customers is not None and message.sender not in self._customers:
             return Refusal(f"{message.sender} is no customer", final=True)
@@ -470,7 +470,9 @@ class TradeServer:
             beta=self._concession.beta,
         )
 
-    def _freed(self, auction: Auctioneer, said: tuple[Message, ...]) -> tuple[Message, ...]:
+    def _freed(
+        self, auction: Auctioneer, said: tuple[TradeMessage, ...]
+    ) -> tuple[TradeMessage, ...]:
         if auction.is_over:
             self.capacity.release(_lot(auction.deal))
         return said

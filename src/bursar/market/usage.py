@@ -96,7 +96,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class AgreementRates:
     """
     What an agreement says of money.
 
@@ -117,7 +117,7 @@ class Rates:
                 raise ValueError(f"a price must not be negative, got {price}")
 
 
-def charge(records: Iterable[UsageRecord], terms: Rates) -> Micros:
+def charge(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros:
     """
     What the records of one agreement come to, n d c + f (HPDC'07 section 2).
 
@@ -133,7 +133,7 @@ def charge(records: Iterable[UsageRecord], terms: Rates) -> Micros:
     return to_micros(terms.unit_price * seconds) + to_micros(terms.fixed_price)
 
 
-def undelivered(records: Iterable[UsageRecord], terms: Rates) -> Micros:
+def undelivered(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros:
     """
     What the part that was not delivered would have cost: to be refunded if it was paid.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dask:
+class DaskEndpoint:
     """
     A scheduler of Dask's, and how it is spoken to.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class ProcessorDemand:
     """
     The work that waits for processors.
 

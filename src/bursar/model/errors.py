@@ -93,7 +93,7 @@ class SiteError(BursarError):
         self.transient = transient
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def spelling_hint(word: str, known: Iterable[str]) -> str | None:
     """
     Hint for a word that is not known: ``did you mean "..."?``, or None.
     """

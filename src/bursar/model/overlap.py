@@ -9,12 +9,12 @@ TOLERANCE = 1e-9
 """Relative. A slot that ends so little after another starts makes way for it."""
 
 
-def most_offered(slots: Iterable[Slot]) -> int:
+def peak_offered_processors(slots: Iterable[Slot]) -> int:
     """The most processors that slots of a site offer at the same moment; 0 without any."""
     return max((offered for _, offered in _offered(slots)), default=0)
 
 
-def overcrowded(slots: Sequence[Slot], processors: int) -> tuple[float, list[int]] | None:
+def find_oversubscription(slots: Sequence[Slot], processors: int) -> tuple[float, list[int]] | None:
     """
     Where slots of a site are more together than the site has.
 

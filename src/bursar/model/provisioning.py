@@ -40,7 +40,7 @@ to end, and its scheduler to count it as ended: a connection that is just silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acquiring:
+class AcquisitionPolicy:
     """
     The rules by which a pool acquires and releases processors of one site.
 
@@ -103,7 +103,7 @@ class Acquiring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class BatchScheduler:
     """
     The batch scheduler of a site, and how jobs are handed to it.
 

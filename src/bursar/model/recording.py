@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class RecordedMachine:
     """
     A machine that tasks were recorded on.
 
@@ -59,7 +59,7 @@ class Recording:
     """
 
     makespan: float | None = None
-    machines: tuple[Machine, ...] = ()
+    machines: tuple[RecordedMachine, ...] = ()
     machine_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ PATIENCE = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
+class RemoteEndpoint:
     """
     An execution service, and how it is spoken to.
 

@@ -41,7 +41,7 @@ Arcs = Mapping[str, Sequence[Arc]]
 """The arcs that leave each node, in the order of their wires."""
 
 
-def quickest(arcs: Arcs, source: str, *, least: float = 0.0) -> dict[str, Arc]:
+def shortest_path_tree(arcs: Arcs, source: str, *, least: float = 0.0) -> dict[str, Arc]:
     """
     The last arc of the best way to each node that can be reached.
 
@@ -78,7 +78,7 @@ def quickest(arcs: Arcs, source: str, *, least: float = 0.0) -> dict[str, Arc]:
     return last
 
 
-def way_back(last: Mapping[str, Arc], source: str, target: str) -> list[Arc] | None:
+def path_from_tree(last: Mapping[str, Arc], source: str, target: str) -> list[Arc] | None:
     """The arcs from source to target, given the last arc of the way to each node."""
     way: list[Arc] = []
     node = target
@@ -90,12 +90,12 @@ def way_back(last: Mapping[str, Arc], source: str, target: str) -> list[Arc] | N
     return way[::-1]
 
 
-def widths(arcs: Arcs, source: str) -> dict[str, float]:
+def widest_path_bandwidths(arcs: Arcs, source: str) -> dict[str, float]:
     """
     How wide the widest way to each node is that can be reached, bytes per second.
 
     Dijkstra's algorithm with the narrowest wire as the distance. Which of several such ways
-    is the quickest must be asked anew, of :func:`quickest` over the arcs that are wide
+    is the quickest must be asked anew, of :func:`shortest_path_tree` over the arcs that are wide
     enough: the beginning of that way need not be the widest way there.
     """
     found: dict[str, float] = {}

@@ -4,19 +4,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bursar.model.dask import Dask
+from bursar.model.dask import DaskEndpoint
 from bursar.model.link import Link
 from bursar.model.money import check_currency
 from bursar.model.pricing import Pricing
-from bursar.model.provisioning import ENDING, PATIENCE, Acquiring, Batch
-from bursar.model.remote import Remote
+from bursar.model.provisioning import ENDING, PATIENCE, AcquisitionPolicy, BatchScheduler
+from bursar.model.remote import RemoteEndpoint
 from bursar.model.slot import Slot
 from bursar.model.status import Fact
 from bursar.model.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Background:
+class BackgroundLoad:
     """
     The jobs of its own that a simulated cluster runs.
 
@@ -108,7 +108,7 @@ class SiteFacts:
     currency: str = "SU"
     memory: int | None = None
     slots: tuple[Slot, ...] | None = None
-    background: Background | None = None
+    background: BackgroundLoad | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
     pricing: Pricing | None = None
     groups: frozenset[str] = frozenset()
@@ -116,10 +116,10 @@ class SiteFacts:
     storage: str | None = None
     storage_limit: int | None = None
     storage_rate: float | None = None
-    batch: Batch | None = None
-    acquiring: Acquiring = field(default_factory=Acquiring)
-    dask: Dask | None = None
-    remote: Remote | None = None
+    batch: BatchScheduler | None = None
+    acquiring: AcquisitionPolicy = field(default_factory=AcquisitionPolicy)
+    dask: DaskEndpoint | None = None
+    remote: RemoteEndpoint | None = None
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

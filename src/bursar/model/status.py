@@ -45,7 +45,7 @@ class SiteStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StatusReading:
     """
     What an index knows of a site, and how old it is.
 

@@ -5,9 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
-from bursar.model.errors import InputError, nearest
-from bursar.model.routing import Arc, Routing, quickest, way_back, widths
-from bursar.model.wire import Profile, Wire
+from bursar.model.errors import InputError, spelling_hint
+from bursar.model.network_link import BandwidthProfile, NetworkLink
+from bursar.model.routing import (
+    Arc,
+    Routing,
+    path_from_tree,
+    shortest_path_tree,
+    widest_path_bandwidths,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class Channel:
 
     name: str
     bandwidth: float
-    profile: Profile | None
+    profile: BandwidthProfile | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ class Topology:
     """
 
     nodes: tuple[str, ...]
-    wires: tuple[Wire, ...]
+    wires: tuple[NetworkLink, ...]
     routers: frozenset[str] = frozenset()
     routing: Routing = "latency"
     channels: tuple[Channel, ...] = field(init=False, repr=False, compare=False)
@@ -160,7 +166,7 @@ class Topology:
             pass
         for node in (source, target):
             if node not in self._arcs:
-                raise InputError(f'no node "{node}"', hint=nearest(node, self.nodes))
+                raise InputError(f'no node "{node}"', hint=spelling_hint(node, self.nodes))
         way = self._way(source, target)
         route = None if way is None else _route(source, way)
         self._routes[source, target] = route
@@ -172,14 +178,14 @@ class Topology:
         least = 0.0
         if self.routing == "widest":
             if source not in self._widths:
-                self._widths[source] = widths(self._arcs, source)
+                self._widths[source] = widest_path_bandwidths(self._arcs, source)
             least = self._widths[source].get(target, 0.0)
         if (source, least) not in self._last:
-            self._last[source, least] = quickest(self._arcs, source, least=least)
-        return way_back(self._last[source, least], source, target)
+            self._last[source, least] = shortest_path_tree(self._arcs, source, least=least)
+        return path_from_tree(self._last[source, least], source, target)
 
 
-def _directions(wire: Wire) -> list[tuple[str, str]]:
+def _directions(wire: NetworkLink) -> list[tuple[str, str]]:
     there, back = (wire.source, wire.target), (wire.target, wire.source)
     return [there] if wire.duplex == "one-way" else [there, back]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class TraceFinding:
     """
     Something in a log that was dropped, changed, or is worth knowing.
 
@@ -78,7 +78,7 @@ class Trace:
     max_processors: int | None = None
     begin: float | None = None
     header: tuple[str, ...] = ()
-    cleaning: tuple[Finding, ...] = ()
+    cleaning: tuple[TraceFinding, ...] = ()
 
     def __len__(self) -> int:
         return len(self.number)

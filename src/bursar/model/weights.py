@@ -6,7 +6,7 @@ from bursar.model.matching import Matching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class RankWeights:
     """
     Weights of a rank (Cavalieri et al. 2003, equations 1 and 3).
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import File, Task
 
 
@@ -124,7 +124,7 @@ def _parents_of(
             raise InputError(
                 f'unknown parent "{name}"',
                 where=f"tasks.{task.id}.after",
-                hint=nearest(name, index),
+                hint=spelling_hint(name, index),
             )
         found.add(index[name])
     for file in task.inputs:

@@ -1,6 +1,6 @@
 """The experiments there are."""
 
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.papers import datagrid, drp, escience06, hpdc07, market, nimrodg, nimrodg_own
 from bursar.papers.documenting import LIVE
 from bursar.papers.experiment import Experiment
@@ -48,7 +48,7 @@ def find(paper: str, figure: str | None, *, live: bool = False) -> list[Experime
     if not of_paper:
         raise InputError(
             f'unknown paper "{paper}", expected one of {", ".join(TITLES)}',
-            hint=nearest(paper, TITLES),
+            hint=spelling_hint(paper, TITLES),
         )
     of_kind = [e for e in of_paper if e.live is live]
     if not of_kind:
@@ -60,7 +60,7 @@ def find(paper: str, figure: str | None, *, live: bool = False) -> list[Experime
     if figure not in by_name:
         raise InputError(
             f'{paper} has no figure "{figure}" here, expected one of {", ".join(by_name)}',
-            hint=nearest(figure, by_name),
+            hint=spelling_hint(figure, by_name),
             where="--figure",
         )
     return [by_name[figure]]

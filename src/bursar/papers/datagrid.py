@@ -27,8 +27,8 @@ from bursar.papers.datagrid_grids import (
     services,
 )
 from bursar.papers.experiment import Cell, Effort, Experiment, Row
-from bursar.simulation.datagrid.outcome import Outcome
-from bursar.simulation.datagrid.world import simulate
+from bursar.simulation.datagrid.grid_outcome import GridOutcome
+from bursar.simulation.datagrid.grid_simulation import simulate
 
 if TYPE_CHECKING:
     import altair
@@ -131,7 +131,7 @@ def _measure_heavy(cell: Cell, data: Path) -> list[Row]:
     return [_row(cell, outcome)]
 
 
-def _row(cell: Cell, outcome: Outcome) -> Row:
+def _row(cell: Cell, outcome: GridOutcome) -> Row:
     later = slice(int(WARM_UP * len(outcome.submitted)), None)
     brought = (outcome.arrived - outcome.submitted)[later]
     queued = (outcome.began - outcome.arrived)[later]
@@ -206,8 +206,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             charts=_draw,
         )
         for figure, unbalanced, findings in (
-            ("3", False, datagrid_findings.of_balanced),
-            ("4", True, datagrid_findings.of_unbalanced),
+            ("3", False, datagrid_findings.find_balanced),
+            ("4", True, datagrid_findings.find_unbalanced),
         )
     ),
     Experiment(
@@ -218,7 +218,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "30 processors of 100 to 300 MIPS; alpha = beta = 0.25. " + _COMMON,
         cells=_heavy_cells,
         measure=_measure_heavy,
-        findings=datagrid_findings.of_heavy,
+        findings=datagrid_findings.find_heavy,
         charts=_draw_heavy,
     ),
     Experiment(
@@ -228,7 +228,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         about=_LIGHT + _COMMON,
         cells=_sensitivity_cells,
         measure=_measure_light,
-        findings=datagrid_findings.of_variants,
+        findings=datagrid_findings.find_variants,
         charts=_draw_sensitivity,
     ),
 )

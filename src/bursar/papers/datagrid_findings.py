@@ -3,8 +3,15 @@
 import math
 from collections.abc import Callable, Sequence
 
-from bursar.papers.equivalence import ABOVE, BELOW, Comparison, Uncounted, described, measured
-from bursar.papers.experiment import Finding, Row
+from bursar.papers.equivalence import (
+    ABOVE,
+    BELOW,
+    Comparison,
+    Uncounted,
+    compare_with_bounds,
+    describe_comparison,
+)
+from bursar.papers.experiment import PaperFinding, Row
 from bursar.papers.summary import Summary, grouped, selected
 
 SLOWLY = "slow update"
@@ -15,7 +22,7 @@ LIGHT_LIMIT, HEAVY_LIMIT = 50, 720
 """Seconds between submissions at which the grids are saturated, as stated."""
 TOLL_SET_AT = (450, 500)
 """Seconds between heavy jobs at which the constants of ``completion``'s toll were chosen, see
-:mod:`bursar.broker.matchmaking.crowding`; what it gains there proves nothing."""
+:mod:`bursar.broker.matchmaking.contention`; what it gains there proves nothing."""
 SATURATED = 2.0
 """Times the lifetime at the lowest load, from which on we call a grid saturated."""
 
@@ -43,7 +50,7 @@ def _place(row: Row) -> tuple[object, ...]:
     return row["gap"], row["seed"], row.get("variant"), row.get("unbalanced")
 
 
-def of_balanced(rows: Sequence[Row]) -> list[Finding]:
+def find_balanced(rows: Sequence[Row]) -> list[PaperFinding]:
     """Figures 3a and 3b."""
     better = improvements(rows)
     return [
@@ -73,7 +80,7 @@ def of_balanced(rows: Sequence[Row]) -> list[Finding]:
     ]
 
 
-def of_unbalanced(rows: Sequence[Row]) -> list[Finding]:
+def find_unbalanced(rows: Sequence[Row]) -> list[PaperFinding]:
     """Figures 4a and 4b."""
     better = improvements(rows)
     found = _overview(rows)
@@ -83,7 +90,7 @@ def of_unbalanced(rows: Sequence[Row]) -> list[Finding]:
     return [*found, *_of_completion(rows)]
 
 
-def of_heavy(rows: Sequence[Row]) -> list[Finding]:
+def find_heavy(rows: Sequence[Row]) -> list[PaperFinding]:
     """Figures 5a and 5b."""
     quick, slow = selected(rows, refresh=1), with_refresh(rows)
     better = improvements(quick)
@@ -95,7 +102,7 @@ def of_heavy(rows: Sequence[Row]) -> list[Finding]:
         worse = _above(slow, f"{policy}, {SLOWLY}", policy)
         stated = "slower refresh, longer lifetime" if policy == "stochastic" else ""
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"{policy}: lifetime above that with quick refresh (%)",
                 paper=stated,
                 ours=_by_gap(worse),
@@ -109,15 +116,15 @@ def of_heavy(rows: Sequence[Row]) -> list[Finding]:
     ]
 
 
-def of_variants(rows: Sequence[Row]) -> list[Finding]:
+def find_variants(rows: Sequence[Row]) -> list[PaperFinding]:
     """Whether what was found hangs on what was assumed."""
-    found: list[Finding] = []
+    found: list[PaperFinding] = []
     better = improvements(rows)
     for unbalanced, variant in dict.fromkeys((r["unbalanced"], r["variant"]) for r in rows):
         where = f"{'unbalanced' if unbalanced else 'balanced'}, {variant}"
         some = selected(better, unbalanced=unbalanced, variant=variant)
         found.extend(
-            Finding(
+            PaperFinding(
                 what=f"{where}: {policy}, shorter than current (%)",
                 paper="",
                 ours=_by_gap(_means(selected(some, policy=policy))),
@@ -129,14 +136,14 @@ def of_variants(rows: Sequence[Row]) -> list[Finding]:
     return found
 
 
-def _overview(rows: Sequence[Row]) -> list[Finding]:
+def _overview(rows: Sequence[Row]) -> list[PaperFinding]:
     """Mean lifetimes of all policies."""
     gaps = sorted({row["gap"] for row in rows})
     found = []
     for policy in dict.fromkeys(row["policy"] for row in rows):
         means = _means(selected(rows, policy=policy), "lifetime")
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"{policy}: mean lifetime (s) at {', '.join(map(str, gaps))} s",
                 paper="",
                 ours=", ".join(str(means[gap]) for gap in gaps),
@@ -147,7 +154,7 @@ def _overview(rows: Sequence[Row]) -> list[Finding]:
 
 def _saturation(
     rows: Sequence[Row], gap: float, *, uncounted: Uncounted | None = None, remark: str = ""
-) -> list[Finding]:
+) -> list[PaperFinding]:
     """The current policy's lifetime at a load over that at the lowest, seed by seed."""
     here = selected(rows, policy="current")
     lowest = max(row["gap"] for row in here)
@@ -157,11 +164,11 @@ def _saturation(
         return []
     sample = Summary.of([row["lifetime"] / idle[row["seed"]] for row in at])
     return [
-        Finding(
+        PaperFinding(
             what=f"current: lifetime at {gap} s over that at {lowest} s",
             paper=f"saturated at {gap} s",
             ours=str(sample),
-            comparisons=(measured(sample, at_least=SATURATED),),
+            comparisons=(compare_with_bounds(sample, at_least=SATURATED),),
             uncounted=uncounted,
             remark=f"saturated: {SATURATED:g} and more{remark}",
         )
@@ -175,10 +182,10 @@ def _everywhere(
     at: Callable[[float], bool] = lambda gap: True,
     *,
     gains: bool = True,
-) -> Finding:
+) -> PaperFinding:
     """Whether a policy's improvement is above 0 at all these loads; or, not above it."""
     means = {g: s for g, s in _means(selected(better, policy=policy)).items() if at(g)}
-    return Finding(
+    return PaperFinding(
         what=f"{policy}: lifetime below the current policy's (%)",
         paper=stated,
         ours=_by_gap(means),
@@ -188,7 +195,7 @@ def _everywhere(
 
 def _against_load(
     better: Sequence[Row], policy: str, stated: str, *, most_at_high: bool
-) -> Finding:
+) -> PaperFinding:
     """Whether the improvement at the highest load is above that at the lowest, or below."""
     rows = selected(better, policy=policy)
     gaps = sorted({row["gap"] for row in rows})
@@ -196,19 +203,21 @@ def _against_load(
         {r["seed"]: r["improvement"] for r in selected(rows, gap=g)} for g in (gaps[0], gaps[-1])
     )
     sample = Summary.of([first[seed] - last[seed] for seed in first if seed in last])
-    return Finding(
+    return PaperFinding(
         what=f"{policy}: improvement at {gaps[0]} s less that at {gaps[-1]} s (points)",
         paper=stated,
         ours=str(sample),
         comparisons=(
-            measured(sample, at_least=ABOVE) if most_at_high else measured(sample, at_most=BELOW),
+            compare_with_bounds(sample, at_least=ABOVE)
+            if most_at_high
+            else compare_with_bounds(sample, at_most=BELOW),
         ),
     )
 
 
 def _of_completion(
     rows: Sequence[Row], where: str = "", *, calibrated: Sequence[float] = ()
-) -> list[Finding]:
+) -> list[PaperFinding]:
     """Compare ours with the best of the others at each load, seed by seed."""
     ours: dict[bool, list[Comparison]] = {False: [], True: []}
     for gap in sorted({row["gap"] for row in rows}):
@@ -222,14 +231,14 @@ def _of_completion(
             continue
         best = min(others, key=others.__getitem__)
         sample = _above(here, "completion", best)[gap]
-        told = measured(sample, at_most=ABOVE, name=f"{gap} s ({best}):")
+        told = compare_with_bounds(sample, at_most=ABOVE, name=f"{gap} s ({best}):")
         ours[gap in calibrated].append(told)
     return [
-        Finding(
+        PaperFinding(
             what=f"completion{where}: lifetime above the best of the others (%)",
             paper="at least as good at every load",
             own=True,
-            ours=", ".join(map(described, comparisons)),
+            ours=", ".join(map(describe_comparison, comparisons)),
             comparisons=tuple(comparisons),
             uncounted="calibrated" if seen else None,
             remark="two constants of its toll were chosen by these cells" if seen else "",
@@ -261,4 +270,6 @@ def _by_load(
     means: dict[float, Summary], at_least: float = -math.inf, at_most: float = math.inf
 ) -> tuple[Comparison, ...]:
     """Hold the mean at each load against the same bounds."""
-    return tuple(measured(s, at_least, at_most, name=f"{gap} s") for gap, s in means.items())
+    return tuple(
+        compare_with_bounds(s, at_least, at_most, name=f"{gap} s") for gap, s in means.items()
+    )

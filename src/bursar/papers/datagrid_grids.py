@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from bursar.broker.directory.hierarchy import Level
-from bursar.formats.garr import garr
+from bursar.broker.directory.hierarchy import IndexLevel
+from bursar.formats.garr import garr_network
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.topology import Topology
-from bursar.model.weights import Weights
-from bursar.simulation.datagrid.grid import CURRENT, Grid, Policy, Services
-from bursar.simulation.datagrid.load import Kind, Load, poisson
+from bursar.model.weights import RankWeights
+from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload, poisson
+from bursar.simulation.datagrid.scenario import CURRENT, BrokerPolicy, DataGrid, GridServices
 
 Thing = TypeVar("Thing")
 
@@ -58,7 +58,7 @@ POLICIES = (*PAPER, *OURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class GridAssumptions:
     """
     What is assumed where the paper is silent.
 
@@ -94,21 +94,21 @@ class Variant:
 
 
 VARIANTS = {
-    "as assumed": Variant(),
-    "four copies of each file": Variant(copies=4),
-    "one copy of each file": Variant(copies=1),
-    "copies stay where they were brought": Variant(keeps=True),
-    "index refreshed each 300 s": Variant(refresh=300.0),
-    "sites asked themselves": Variant(direct=True),
-    "four processors each": Variant(processors=4),
-    "storages alike": Variant(alike=True),
-    "submission takes no time": Variant(overhead=0.0),
-    "submission takes 30 s": Variant(overhead=30.0),
-    "links ten times as wide": Variant(widening=10.0),
+    "as assumed": GridAssumptions(),
+    "four copies of each file": GridAssumptions(copies=4),
+    "one copy of each file": GridAssumptions(copies=1),
+    "copies stay where they were brought": GridAssumptions(keeps=True),
+    "index refreshed each 300 s": GridAssumptions(refresh=300.0),
+    "sites asked themselves": GridAssumptions(direct=True),
+    "four processors each": GridAssumptions(processors=4),
+    "storages alike": GridAssumptions(alike=True),
+    "submission takes no time": GridAssumptions(overhead=0.0),
+    "submission takes 30 s": GridAssumptions(overhead=30.0),
+    "links ten times as wide": GridAssumptions(widening=10.0),
 }
 
 
-def policy(name: str, alpha: float, beta: float, *, direct: bool = False) -> Policy:
+def policy(name: str, alpha: float, beta: float, *, direct: bool = False) -> BrokerPolicy:
     """
     Return a policy by the name that it has in figures.
 
@@ -117,12 +117,14 @@ def policy(name: str, alpha: float, beta: float, *, direct: bool = False) -> Pol
     if name == "current":
         return replace(CURRENT, direct=direct)
     choice = {"deterministic": "best"}.get(name, name)
-    return Policy(
-        choice=choice, weights=Weights(alpha=alpha, beta=beta), direct=direct, as_published=True
+    return BrokerPolicy(
+        choice=choice, weights=RankWeights(alpha=alpha, beta=beta), direct=direct, as_published=True
     )
 
 
-def services(gap: float, *, slow: float = 1.0, variant: Variant | None = None) -> Services:
+def services(
+    gap: float, *, slow: float = 1.0, variant: GridAssumptions | None = None
+) -> GridServices:
     """
     The services at a load.
 
@@ -133,17 +135,19 @@ def services(gap: float, *, slow: float = 1.0, variant: Variant | None = None) -
     slow
         Submissions between two refreshes of the index.
     """
-    variant = variant or Variant()
+    variant = variant or GridAssumptions()
     refresh = gap * slow if variant.refresh is None else variant.refresh
-    return Services(
-        levels=(Level(every=refresh),),
+    return GridServices(
+        levels=(IndexLevel(every=refresh),),
         overhead=variant.overhead,
         channels=1,
         keeps=variant.keeps,
     )
 
 
-def light(data: Path, seed: int, *, unbalanced: bool, variant: Variant | None = None) -> Grid:
+def light(
+    data: Path, seed: int, *, unbalanced: bool, variant: GridAssumptions | None = None
+) -> DataGrid:
     """
     Sixteen elements, each with one of the two files of 1 GB and 50 MB (figures 3 and 4).
 
@@ -160,7 +164,7 @@ def light(data: Path, seed: int, *, unbalanced: bool, variant: Variant | None = 
     seed
         Of the deal.
     """
-    variant = variant or Variant()
+    variant = variant or GridAssumptions()
     rng = np.random.default_rng([seed, 1])
     network = _network(data, variant.widening)
     powers = [power for power in POWERS for _ in range(ELEMENTS[power])]
@@ -174,20 +178,20 @@ def light(data: Path, seed: int, *, unbalanced: bool, variant: Variant | None = 
     for i, name in enumerate(names):
         first = i < len(names) // 2 if unbalanced else i % 2 == 0
         holders[LARGE if first else SMALL].append(name)
-    return Grid(
+    return DataGrid(
         sites=tuple(sites),
         replicas=_replicas(holders, {LARGE: 10**9, SMALL: 50 * 10**6}, variant.copies),
         topology=network,
     )
 
 
-def light_load(seed: int, gap: float, jobs: int) -> Load:
+def light_load(seed: int, gap: float, jobs: int) -> GridWorkload:
     """Jobs of 10^5 million instructions that read both files."""
-    kind = Kind(runtime=1e5, data=(LARGE, SMALL))
+    kind = GridJobClass(runtime=1e5, data=(LARGE, SMALL))
     return poisson(np.random.default_rng(seed), [kind], gap=gap, jobs=jobs)
 
 
-def heavy(data: Path, seed: int) -> Grid:
+def heavy(data: Path, seed: int) -> DataGrid:
     """
     Five sites of 20 to 30 processors, of 100 to 300 MIPS each; files of 1 MB and 300 kB.
 
@@ -209,16 +213,16 @@ def heavy(data: Path, seed: int) -> Grid:
         )
     ]
     holders = {LARGE: names[::2], SMALL: names[1::2]}
-    return Grid(
+    return DataGrid(
         sites=tuple(sites),
         replicas=_replicas(holders, {LARGE: 10**6, SMALL: 300_000}, None),
         topology=network,
     )
 
 
-def heavy_load(seed: int, gap: float, jobs: int) -> Load:
+def heavy_load(seed: int, gap: float, jobs: int) -> GridWorkload:
     """Jobs of 10^7 million instructions that read both files."""
-    kind = Kind(runtime=1e7, data=(LARGE, SMALL))
+    kind = GridJobClass(runtime=1e7, data=(LARGE, SMALL))
     return poisson(np.random.default_rng(seed), [kind], gap=gap, jobs=jobs)
 
 
@@ -253,7 +257,7 @@ def _replicas(
 
 
 def _network(data: Path, widening: float) -> Topology:
-    topology = garr(data if data.is_dir() else None)
+    topology = garr_network(data if data.is_dir() else None)
     if widening == 1.0:
         return topology
     wires = tuple(replace(wire, bandwidth=wire.bandwidth * widening) for wire in topology.wires)

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from bursar.model.errors import BursarError, InputError
-from bursar.papers.experiment import Finding, Outcome
+from bursar.papers.experiment import ExperimentResult, PaperFinding
 from bursar.papers.summary import rounded
 
 ALL = "all"
@@ -41,7 +41,7 @@ Entry = dict[str, Any]
 """One figure's findings, as they are in JSON."""
 
 
-def entry_of(outcome: Outcome) -> Entry:
+def entry_of(outcome: ExperimentResult) -> Entry:
     """Return what a run found, without its rows."""
     experiment = outcome.experiment
     return {
@@ -181,7 +181,7 @@ def bounds(comparisons: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(f"{', '.join(filter(None, names))}: {text}" for text, names in told.items())
 
 
-def bounds_of(finding: Finding) -> str:
+def bounds_of(finding: PaperFinding) -> str:
     """Say the same of a finding."""
     return bounds([each.to_dict() for each in finding.comparisons])
 

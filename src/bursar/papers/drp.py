@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition
+from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy
 from bursar.papers import drawing, drp_live, drp_service, drp_traces, drp_waits
-from bursar.papers.drp_acquiring import Acquirer, Work, acquire
+from bursar.papers.drp_acquiring import Acquirer, TaskBacklog, run_acquisition
 from bursar.papers.drp_findings import BLIND, above, curve, find_curves, find_table, order
 from bursar.papers.drp_site import (
     FIRST_SPREAD,
@@ -26,17 +26,17 @@ from bursar.papers.drp_site import (
     measures,
     moments,
 )
-from bursar.papers.equivalence import described
-from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
+from bursar.papers.equivalence import describe_comparison
+from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
 from bursar.papers.summary import grouped, selected
-from bursar.provisioning.view import SiteView
+from bursar.provisioning.pool_snapshot import PoolSite
 
 if TYPE_CHECKING:
     import altair
 
 LOOK = 1.0
 """Seconds between two looks at the queue."""
-WORK = Work(wanted=WANTED, tasks=WANTED * 60, seconds=60.0)
+WORK = TaskBacklog(wanted=WANTED, tasks=WANTED * 60, seconds=60.0)
 """More than anybody could do in the time."""
 
 
@@ -52,16 +52,16 @@ def acquired(
         See :class:`bursar.papers.drp_site.PaperSite`.
     """
     site = PaperSite(FREE[scenario], RELEASE, latencies, firsts)
-    told = SiteView(
+    told = PoolSite(
         name="anl-uc",
-        rules=Acquiring(),
+        rules=AcquisitionPolicy(),
         processors=PROCESSORS,
         per_node=1,
         arrays=policy == "array",
         node_ranges=policy == "node-range",
     )
     acquirer = Acquirer(policy, WORK, told, longest=3600.0)
-    acquire(site, acquirer, horizon=HORIZON, every=LOOK)
+    run_acquisition(site, acquirer, horizon=HORIZON, every=LOOK)
     return moments(site), site.submissions
 
 
@@ -138,7 +138,7 @@ def _measure_overheads(cell: Cell, data: Path) -> list[Row]:
     return [dict(cell) | measures(*run)]
 
 
-def _find_overheads(rows: Sequence[Row]) -> list[Finding]:
+def _find_overheads(rows: Sequence[Row]) -> list[PaperFinding]:
     found = []
     for (variant, scenario, policy), cpu in grouped(
         rows, ("variant", "scenario", "policy"), "cpu"
@@ -146,7 +146,7 @@ def _find_overheads(rows: Sequence[Row]) -> list[Finding]:
         stated = STATED.get(policy)
         paper = f"{stated[SCENARIOS.index(scenario)]:,.0f}" if stated else ""
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"{variant}: {policy}, {scenario}, CPU s",
                 paper=paper,
                 ours=str(cpu) if cpu.count > 1 else f"{cpu.mean:,.0f}",
@@ -155,7 +155,7 @@ def _find_overheads(rows: Sequence[Row]) -> list[Finding]:
     return [*found, *_against_best(rows)]
 
 
-def _against_best(rows: Sequence[Row]) -> list[Finding]:
+def _against_best(rows: Sequence[Row]) -> list[PaperFinding]:
     """Compare our policy with each of the blind ones, seed by seed."""
     found = []
     for variant, scenario in dict.fromkeys((row["variant"], row["scenario"]) for row in rows):
@@ -164,11 +164,11 @@ def _against_best(rows: Sequence[Row]) -> list[Finding]:
             above(here, policy, is_random=variant in RANDOM, name=policy) for policy in BLIND
         ]
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"{variant}, {scenario}: adaptive above each blind policy (%)",
                 paper="at least as good",
                 own=True,
-                ours=", ".join(map(described, comparisons)),
+                ours=", ".join(map(describe_comparison, comparisons)),
                 comparisons=tuple(comparisons),
             )
         )

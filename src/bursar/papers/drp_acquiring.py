@@ -5,16 +5,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from bursar.model.demand import Demand
-from bursar.model.provisioning import Acquiring, Acquisition
-from bursar.provisioning.pool import Pool
-from bursar.provisioning.view import Allocation, Ask, GiveBack, Hole, SiteView, View
-from bursar.provisioning.waits import Score
+from bursar.model.demand import ProcessorDemand
+from bursar.model.provisioning import Acquisition, AcquisitionPolicy
+from bursar.provisioning.pool import PilotPool
+from bursar.provisioning.pool_snapshot import (
+    Allocation,
+    AllocationRelease,
+    AllocationRequest,
+    BackfillWindow,
+    PoolSite,
+    PoolSnapshot,
+)
+from bursar.provisioning.wait_prediction import BoundScore
 
 SITE = "cluster"
 
 
-class Scheduler(Protocol):
+class SimulatedQueue(Protocol):
     """A simulated queue that is moved on from event to event; jobs go by number."""
 
     @property
@@ -26,7 +33,7 @@ class Scheduler(Protocol):
         """Processors on which a job could start now."""
 
     @property
-    def holes(self) -> tuple[Hole, ...]:
+    def holes(self) -> tuple[BackfillWindow, ...]:
         """What is free, now and later, as far as a plain user can tell."""
 
     @property
@@ -62,7 +69,7 @@ class Scheduler(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class TaskBacklog:
     """
     Tasks of one processor that all wait from the begin on.
 
@@ -100,12 +107,12 @@ class Acquirer:
     """
 
     def __init__(
-        self, acquisition: Acquisition, work: Work, site: SiteView, longest: float
+        self, acquisition: Acquisition, work: TaskBacklog, site: PoolSite, longest: float
     ) -> None:
         self.work = work
         self.allocations: dict[str, Allocation] = {}
-        usual = Acquiring().max_pending
-        rules = Acquiring(
+        usual = AcquisitionPolicy().max_pending
+        rules = AcquisitionPolicy(
             acquisition=acquisition,
             most=work.wanted,
             shortest=min(work.seconds, longest),
@@ -115,7 +122,7 @@ class Acquirer:
             idle=math.inf,
         )
         self._site = replace(site, name=SITE, rules=rules)
-        self._pool = Pool()
+        self._pool = PilotPool()
         self._asked = 0
         self._spent = 0.0
         """Processor-seconds of allocations that are gone."""
@@ -126,7 +133,7 @@ class Acquirer:
         return self._site.rules.acquisition in ("adaptive", "optimal", "node-range")
 
     @property
-    def bounds(self) -> Score:
+    def bounds(self) -> BoundScore:
         """What became of the bounds on its requests' waits."""
         return self._pool.waits.score()
 
@@ -136,20 +143,20 @@ class Acquirer:
         return self._pool.wake
 
     def decide(
-        self, now: float, free: int | None, holes: Sequence[Hole] = (), waiting: int = 0
-    ) -> tuple[list[tuple[str, Ask]], list[str]]:
+        self, now: float, free: int | None, holes: Sequence[BackfillWindow] = (), waiting: int = 0
+    ) -> tuple[list[tuple[str, AllocationRequest]], list[str]]:
         """Requests to submit, by a name for each, and allocations to cancel."""
         site = replace(self._site, free=free, holes=tuple(holes), waiting=waiting)
-        view = View(
+        view = PoolSnapshot(
             now=now,
             demand=self._demand(now),
             allocations=tuple(self.allocations.values()),
             sites={SITE: site},
         )
-        asks: list[tuple[str, Ask]] = []
+        asks: list[tuple[str, AllocationRequest]] = []
         back: list[str] = []
         for decision in self._pool.decide(view):
-            if isinstance(decision, GiveBack):
+            if isinstance(decision, AllocationRelease):
                 back.append(decision.name)
                 self._change(decision.name, leaving=True)
                 continue
@@ -188,12 +195,12 @@ class Acquirer:
     def _change(self, name: str, **values: object) -> None:
         self.allocations[name] = replace(self.allocations[name], **values)  # type: ignore[arg-type]
 
-    def _demand(self, now: float) -> Demand:
+    def _demand(self, now: float) -> ProcessorDemand:
         held = [a for a in self.allocations.values() if a.began is not None and a.ready]
         running = sum(a.ready for a in held)
         done = self._spent + sum(a.ready * (now - a.began) for a in held if a.began is not None)
         left = max(0, self.work.tasks - int(done // self.work.seconds) - running)
-        return Demand(
+        return ProcessorDemand(
             tasks=left,
             processors=left,
             widest=1 if left else 0,
@@ -203,7 +210,9 @@ class Acquirer:
         )
 
 
-def acquire(scheduler: Scheduler, acquirer: Acquirer, *, horizon: float, every: float) -> None:
+def run_acquisition(
+    scheduler: SimulatedQueue, acquirer: Acquirer, *, horizon: float, every: float
+) -> None:
     """
     Acquires until the horizon, seconds on the scheduler's clock.
 
@@ -237,7 +246,7 @@ def acquire(scheduler: Scheduler, acquirer: Acquirer, *, horizon: float, every: 
         _advance(scheduler, ahead, list(numbers.values()))
 
 
-def _advance(scheduler: Scheduler, until: float, numbers: Sequence[int]) -> None:
+def _advance(scheduler: SimulatedQueue, until: float, numbers: Sequence[int]) -> None:
     """
     Move the clock to a moment, or to when one of our own jobs begins or ends, if that is sooner.
 
@@ -250,7 +259,7 @@ def _advance(scheduler: Scheduler, until: float, numbers: Sequence[int]) -> None
             return
 
 
-def _look(scheduler: Scheduler, acquirer: Acquirer, name: str, number: int) -> None:
+def _look(scheduler: SimulatedQueue, acquirer: Acquirer, name: str, number: int) -> None:
     """What is new of a job."""
     at = scheduler.began(number)
     known = acquirer.allocations[name]
@@ -262,11 +271,15 @@ def _look(scheduler: Scheduler, acquirer: Acquirer, name: str, number: int) -> N
         acquirer.on_ready(name, ready, scheduler.now)
 
 
-def _is_new(scheduler: Scheduler, acquirer: Acquirer, name: str, numbers: dict[str, int]) -> bool:
+def _is_new(
+    scheduler: SimulatedQueue, acquirer: Acquirer, name: str, numbers: dict[str, int]
+) -> bool:
     return scheduler.began(numbers[name]) is not None and acquirer.allocations[name].began is None
 
 
-def _submissions(asks: Sequence[tuple[str, Ask]]) -> Iterator[tuple[str, Ask, bool]]:
+def _submissions(
+    asks: Sequence[tuple[str, AllocationRequest]],
+) -> Iterator[tuple[str, AllocationRequest, bool]]:
     """With each request whether it belongs to the submission of the one before."""
     last = ""
     for name, ask in asks:

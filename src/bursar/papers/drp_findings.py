@@ -4,8 +4,14 @@ from collections.abc import Sequence
 
 from bursar.model.provisioning import ACQUISITIONS
 from bursar.papers.drp_site import FIRST, HORIZON, RELEASE, SCENARIOS, STATED, WANTED, accumulated
-from bursar.papers.equivalence import Comparison, Uncounted, described, measured, near
-from bursar.papers.experiment import Cell, Finding, Row
+from bursar.papers.equivalence import (
+    Comparison,
+    Uncounted,
+    compare_with_bounds,
+    compare_with_stated,
+    describe_comparison,
+)
+from bursar.papers.experiment import Cell, PaperFinding, Row
 from bursar.papers.summary import Summary, selected
 
 BLIND = ("one-at-a-time", "additive", "exponential", "all-at-once")
@@ -75,7 +81,7 @@ def curve(cell: Cell, times: Sequence[float], step: float = 2.0) -> list[Row]:
     ]
 
 
-def find_table(rows: Sequence[Row], *, live: bool = False) -> list[Finding]:
+def find_table(rows: Sequence[Row], *, live: bool = False) -> list[PaperFinding]:
     """
     Hold each policy's accumulated CPU time against the paper's, and ours against the blind ones.
 
@@ -95,7 +101,7 @@ def find_table(rows: Sequence[Row], *, live: bool = False) -> list[Finding]:
                 row,
                 f"{stated:,.0f}",
                 "" if live else _remark(policy, scenario),
-                () if live else (near(row["cpu"], stated, share=NEAR),),
+                () if live else (compare_with_stated(row["cpu"], stated, share=NEAR),),
                 "calibrated" if followed and not live else None,
                 f"{gap:+,.0f}, {gap / stated:+.1%}",
             )
@@ -119,8 +125,8 @@ def _told(
     comparisons: tuple[Comparison, ...],
     uncounted: Uncounted | None,
     gap: str = "",
-) -> Finding:
-    return Finding(
+) -> PaperFinding:
+    return PaperFinding(
         what=f"{row['policy']}, {row['scenario']}, CPU s",
         paper=paper,
         ours=f"{row['cpu']:,.0f}" + (f" ({gap})" if gap else ""),
@@ -130,7 +136,7 @@ def _told(
     )
 
 
-def _find_best(rows: Sequence[Row], live: bool) -> list[Finding]:
+def _find_best(rows: Sequence[Row], live: bool) -> list[PaperFinding]:
     """Compare our policy with each of the blind ones, in per cent."""
     found = []
     for scenario in SCENARIOS:
@@ -139,11 +145,11 @@ def _find_best(rows: Sequence[Row], live: bool) -> list[Finding]:
             continue
         comparisons = tuple(above(here, policy, is_random=live, name=policy) for policy in BLIND)
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"adaptive above each blind policy, {scenario} (%)",
                 paper="at least as good",
                 own=True,
-                ours=", ".join(map(described, comparisons)),
+                ours=", ".join(map(describe_comparison, comparisons)),
                 comparisons=comparisons,
             )
         )
@@ -166,10 +172,10 @@ def above(rows: Sequence[Row], policy: str, *, is_random: bool, name: str = "") 
     mean = Summary.of(list(theirs.values())).mean
     gaps = [100 * (ours[seed] - cpu) / mean for seed, cpu in theirs.items() if seed in ours]
     found = Summary.of(gaps) if is_random else gaps[0]
-    return measured(found, at_least=-100 * MARGIN, name=name)
+    return compare_with_bounds(found, at_least=-100 * MARGIN, name=name)
 
 
-def _find_latency(rows: Sequence[Row]) -> list[Finding]:
+def _find_latency(rows: Sequence[Row]) -> list[PaperFinding]:
     """Seconds from the first to the last worker on the idle site."""
     idle = selected(rows, scenario="idle")
     spans = {r["policy"]: r["all"] - r["first"] for r in idle if r["all"] is not None}
@@ -178,32 +184,32 @@ def _find_latency(rows: Sequence[Row]) -> list[Finding]:
     single, least = spans["one-at-a-time"], spans["all-at-once"]
     between = {policy: spans[policy] for policy in ("additive", "exponential")}
     return [
-        Finding(
+        PaperFinding(
             what="idle: first to last worker, one-at-a-time (s)",
             paper="105",
             ours=f"{single:.1f}",
-            comparisons=(near(single, 105.0),),
+            comparisons=(compare_with_stated(single, 105.0),),
             uncounted="calibrated",
             remark="read as a span: 48 workers that come evenly from 40 s on and are all there "
             "at 105 s would have 5,160 CPU s, not 4,220",
         ),
-        Finding(
+        PaperFinding(
             what="idle: first to last worker, all-at-once (s)",
             paper="22, if it is the shortest of the others",
             ours=f"{least:.1f}",
-            comparisons=(near(least, 22.0),),
+            comparisons=(compare_with_stated(least, 22.0),),
             uncounted="calibrated",
         ),
-        Finding(
+        PaperFinding(
             what="idle: first to last worker, the longer of additive and exponential (s)",
             paper=f"{LONGEST_SPAN:.0f}, if it is one of them",
             ours=", ".join(f"{policy} {span:.1f}" for policy, span in between.items()),
-            comparisons=(near(max(between.values()), LONGEST_SPAN),),
+            comparisons=(compare_with_stated(max(between.values()), LONGEST_SPAN),),
         ),
     ]
 
 
-def find_curves(rows: Sequence[Row], *, live: bool = False) -> list[Finding]:
+def find_curves(rows: Sequence[Row], *, live: bool = False) -> list[PaperFinding]:
     """Hold the curves against the text; where they end is in :func:`find_table`."""
     ends = [row for row in rows if row["time"] == HORIZON]
     waiting = []
@@ -218,7 +224,7 @@ def find_curves(rows: Sequence[Row], *, live: bool = False) -> list[Finding]:
     return [
         *(find_table(ends, live=True) if live else _find_latency(ends)),
         *(
-            Finding(
+            PaperFinding(
                 what=f"busy: {policy}, workers missing before 160 s",
                 paper=str(stated),
                 ours=str(ours),

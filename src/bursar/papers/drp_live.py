@@ -12,8 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bursar.model.provisioning import ACQUISITIONS, Acquiring, Acquisition, Batch
-from bursar.papers.drp_acquiring import Acquirer, Work
+from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy, BatchScheduler
+from bursar.papers.drp_acquiring import Acquirer, TaskBacklog
 from bursar.papers.drp_findings import curve, find_curves, find_table
 from bursar.papers.drp_site import (
     FIRST,
@@ -25,12 +25,12 @@ from bursar.papers.drp_site import (
     Scenario,
     measures,
 )
-from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
-from bursar.provisioning.lrm.manager import Request
-from bursar.provisioning.lrm.slurm.adapter import Slurm
-from bursar.provisioning.view import Ask, Hole, SiteView
-from bursar.sites.projection import holes_of, projected
-from bursar.testgrid.slurm import Cluster
+from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
+from bursar.provisioning.lrm.resource_manager import JobRequest
+from bursar.provisioning.lrm.slurm.slurm_adapter import Slurm
+from bursar.provisioning.pool_snapshot import AllocationRequest, BackfillWindow, PoolSite
+from bursar.sites.projection import backfill_windows_of, project_queue
+from bursar.testgrid.slurm import SlurmCluster
 
 if TYPE_CHECKING:
     import altair
@@ -44,7 +44,7 @@ QUICK = 6.0
 """Seconds of a run without that latency, which shows how soon workers can be there."""
 LOOK = 0.2
 """Seconds between two looks at the queue."""
-WORK = Work(wanted=WANTED, tasks=WANTED * 10, seconds=60.0)
+WORK = TaskBacklog(wanted=WANTED, tasks=WANTED * 10, seconds=60.0)
 LONGEST = 600.0
 """Seconds of one allocation."""
 
@@ -67,7 +67,7 @@ exec sleep 900
 
 
 @dataclass(slots=True)
-class Run:
+class LiveAcquisition:
     """One policy on a cluster that has its other jobs already."""
 
     manager: Slurm
@@ -140,7 +140,7 @@ class Run:
     async def _act(self) -> None:
         """Submits and cancels what is decided."""
         free: int | None = None
-        holes: tuple[Hole, ...] = ()
+        holes: tuple[BackfillWindow, ...] = ()
         waiting = 0
         if self.acquirer.looks:
             free, holes, waiting = await self.look()
@@ -158,7 +158,7 @@ class Run:
                 self.reports[name] = f"{request.name}.{element}"
             self.requests += 1
 
-    async def look(self) -> tuple[int, tuple[Hole, ...], int]:
+    async def look(self) -> tuple[int, tuple[BackfillWindow, ...], int]:
         """
         What is free now, what is free when, and how many jobs of others wait.
 
@@ -167,9 +167,9 @@ class Run:
         """
         state = await self.manager.queue()
         waiting = sum(not job.running and not job.own for job in state.jobs)
-        return state.free, holes_of(projected(state)), waiting
+        return state.free, backfill_windows_of(project_queue(state)), waiting
 
-    def _request(self, name: str, ask: Ask, copies: int) -> Request:
+    def _request(self, name: str, ask: AllocationRequest, copies: int) -> JobRequest:
         nodes = None
         processors = ask.processors
         if ask.least_processors is not None:
@@ -177,7 +177,7 @@ class Run:
             nodes = (min(most, math.ceil(ask.least_processors / PER_NODE)), most)
             processors = PER_NODE
         unique = f"drp-{name}-{self.requests}"
-        return Request(
+        return JobRequest(
             name=unique,
             processors=processors,
             seconds=ask.seconds,
@@ -221,16 +221,16 @@ def measured(
         When Slurm is not on this machine, or does not start.
     """
     with (
-        _alone(),
+        _one_cluster_at_a_time(),
         tempfile.TemporaryDirectory(prefix="drp-", ignore_cleanup_errors=True) as folder,
     ):
-        cluster = Cluster.up(
+        cluster = SlurmCluster.up(
             Path(folder) / "slurm", name="drp", nodes=NODES, cpus=PER_NODE, latency=latency
         )
         try:
             ready = Path(folder) / "ready"
             ready.mkdir()
-            run = Run(manager_of(cluster), _acquirer(policy), ready)
+            run = LiveAcquisition(manager_of(cluster), _acquirer(policy), ready)
             release = _occupy(cluster, scenario)
             asyncio.run(run.look())
             # Slurm counts whole seconds: where in one a run begins is not to tell policies apart.
@@ -242,15 +242,15 @@ def measured(
             cluster.down(grace=0.0)
 
 
-def manager_of(cluster: Cluster) -> Slurm:
+def manager_of(cluster: SlurmCluster) -> Slurm:
     """Of a test cluster's jobs."""
-    return Slurm(Batch(manager="slurm", environment=cluster.environment))
+    return Slurm(BatchScheduler(manager="slurm", environment=cluster.environment))
 
 
 def _acquirer(policy: Acquisition) -> Acquirer:
-    told = SiteView(
+    told = PoolSite(
         name="slurm",
-        rules=Acquiring(),
+        rules=AcquisitionPolicy(),
         processors=NODES * PER_NODE,
         per_node=PER_NODE,
         arrays=True,
@@ -259,7 +259,7 @@ def _acquirer(policy: Acquisition) -> Acquirer:
     return Acquirer(policy, WORK, told, LONGEST)
 
 
-def _occupy(cluster: Cluster, scenario: Scenario) -> Callable[[], object] | None:
+def _occupy(cluster: SlurmCluster, scenario: Scenario) -> Callable[[], object] | None:
     """Others take what is not free; how one of them goes, where one does."""
     first, later = FREE[scenario]
     others = NODES * PER_NODE - later
@@ -277,7 +277,7 @@ def _occupy(cluster: Cluster, scenario: Scenario) -> Callable[[], object] | None
     return None if last is None else lambda: cluster.run("scancel", last)
 
 
-def _other(cluster: Cluster, processors: int, minutes: int) -> str:
+def _other(cluster: SlurmCluster, processors: int, minutes: int) -> str:
     return cluster.run(
         "sbatch", "--parsable", f"--ntasks={processors}", f"--time={minutes}",
         "--output=/dev/null", "--wrap=exec sleep 3600",
@@ -285,7 +285,7 @@ def _other(cluster: Cluster, processors: int, minutes: int) -> str:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _one_cluster_at_a_time() -> Iterator[None]:
     """One cluster at a time: two would be each other's latency."""
     # A descriptor of the module's own file: a file in a folder that all may write to would have a
     # name that others can foresee, and put a link there.
@@ -333,19 +333,19 @@ def _measure_curve(cell: Cell, data: Path) -> list[Row]:
     return curve(cell, [at / SCALE for at in times])
 
 
-def _find_table(rows: Sequence[Row]) -> list[Finding]:
+def _find_table(rows: Sequence[Row]) -> list[PaperFinding]:
     slow = [row for row in rows if row["latency"]]
     return [*find_table(slow, live=True), *_find_soonest(rows)]
 
 
-def _find_curves(rows: Sequence[Row]) -> list[Finding]:
+def _find_curves(rows: Sequence[Row]) -> list[PaperFinding]:
     return find_curves(rows, live=True)
 
 
-def _find_soonest(rows: Sequence[Row]) -> list[Finding]:
+def _find_soonest(rows: Sequence[Row]) -> list[PaperFinding]:
     """Real seconds until all workers were there, on the idle cluster as quick as it is."""
     return [
-        Finding(
+        PaperFinding(
             what=f"idle, without latency: {row['policy']}, real seconds to the first and to all",
             paper="",
             ours=f"{row['workers']} of {WANTED} came"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bursar.model.errors import BursarError
-from bursar.papers.drp_serving import Serving
+from bursar.papers.drp_serving import MeasuredService
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import Result, TaskSpec
 from bursar.remote.session import AsyncSession
@@ -20,7 +20,7 @@ PIECE = 5_000
 
 
 @dataclass(slots=True)
-class Phases:
+class PhaseTimes:
     """
     When tasks went through each phase; moments are seconds since the epoch.
 
@@ -73,7 +73,9 @@ class Phases:
             yield (i + 0.5) * step, {name: counts[name][i] / step for name in phases}
 
 
-async def through(service: Serving, spec: TaskSpec, count: int, *, piece: int = PIECE) -> Phases:
+async def measure_phases(
+    service: MeasuredService, spec: TaskSpec, count: int, *, piece: int = PIECE
+) -> PhaseTimes:
     """
     Submits a task so many times, while results are fetched, in an instance of its own.
 
@@ -85,7 +87,7 @@ async def through(service: Serving, spec: TaskSpec, count: int, *, piece: int = 
     async with AsyncServiceClient(service.access) as client:
         info = await client.create_instance()
         session = client.attach(info.id, seal=service.sealer())
-        phases = Phases(time.time())
+        phases = PhaseTimes(time.time())
         delivering = asyncio.ensure_future(_deliver(session, phases, count))
         try:
             await _submit(session, phases, spec, count, piece)
@@ -97,7 +99,7 @@ async def through(service: Serving, spec: TaskSpec, count: int, *, piece: int = 
 
 
 async def _submit(
-    session: AsyncSession, phases: Phases, spec: TaskSpec, count: int, piece: int
+    session: AsyncSession, phases: PhaseTimes, spec: TaskSpec, count: int, piece: int
 ) -> None:
     while count:
         some = min(count, piece)
@@ -106,7 +108,7 @@ async def _submit(
         count -= some
 
 
-async def _deliver(session: AsyncSession, phases: Phases, count: int) -> None:
+async def _deliver(session: AsyncSession, phases: PhaseTimes, count: int) -> None:
     async for batch in session.batches(until="closed"):
         phases.delivered.append((time.time(), len(batch)))
         phases.ended += [_end_of(result) for result in batch]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bursar.papers import drawing
-from bursar.papers.drp_phases import ECHO, Phases, through
-from bursar.papers.drp_serving import LEVELS, Level, Serving, serving
-from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
+from bursar.papers.drp_phases import ECHO, PhaseTimes, measure_phases
+from bursar.papers.drp_serving import LEVELS, Level, MeasuredService, measured_service
+from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
 from bursar.papers.summary import selected
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import TaskSpec
@@ -72,9 +72,9 @@ def _throughput_cells(effort: Effort) -> list[Cell]:
 def _measure_throughput(cell: Cell, data: Path) -> list[Row]:
     rows: list[Row] = []
     for level in SHOWN:  # one after the other: each wants all of the machine
-        with serving(level, cell["workers"]) as service:
-            asyncio.run(through(service, ECHO, WARM))
-            phases = asyncio.run(through(service, ECHO, cell["tasks"], piece=PIECE))
+        with measured_service(level, cell["workers"]) as service:
+            asyncio.run(measure_phases(service, ECHO, WARM))
+            phases = asyncio.run(measure_phases(service, ECHO, cell["tasks"], piece=PIECE))
             single = asyncio.run(_one_by_one(service, cell["single"]))
         rows += _rates(level, phases)
         rows.append(
@@ -91,7 +91,7 @@ def _measure_throughput(cell: Cell, data: Path) -> list[Row]:
     return rows
 
 
-def _rates(level: Level, phases: Phases) -> list[Row]:
+def _rates(level: Level, phases: PhaseTimes) -> list[Row]:
     step = min(1.0, phases.seconds / STEPS)
     return [
         {"level": level, "time": at, "phase": phase, "rate": rate}
@@ -100,7 +100,7 @@ def _rates(level: Level, phases: Phases) -> list[Row]:
     ]
 
 
-async def _one_by_one(service: Serving, count: int) -> list[float]:
+async def _one_by_one(service: MeasuredService, count: int) -> list[float]:
     """Seconds of each task from its submission to its result, its workers waiting."""
     seconds = []
     async with AsyncServiceClient(service.access) as client, client.session() as session:
@@ -112,7 +112,7 @@ async def _one_by_one(service: Serving, count: int) -> list[float]:
     return seconds
 
 
-def _find_throughput(rows: Sequence[Row]) -> list[Finding]:
+def _find_throughput(rows: Sequence[Row]) -> list[PaperFinding]:
     found = []
     for row in rows:
         if "seconds" not in row:
@@ -137,9 +137,9 @@ def _find_throughput(rows: Sequence[Row]) -> list[Finding]:
     return found
 
 
-def _told(what: str, paper: str, ours: str, remark: str = "") -> Finding:
+def _told(what: str, paper: str, ours: str, remark: str = "") -> PaperFinding:
     """The paper's machines are others: there is nothing that could agree."""
-    return Finding(what=what, paper=paper, ours=ours, remark=remark)
+    return PaperFinding(what=what, paper=paper, ours=ours, remark=remark)
 
 
 def _draw_throughput(rows: Sequence[Row]) -> "dict[str, altair.TopLevelMixin]":
@@ -162,7 +162,7 @@ def _security_cells(effort: Effort) -> list[Cell]:
 
 def _measure_security(cell: Cell, data: Path) -> list[Row]:
     with ExitStack() as stack:
-        services = [stack.enter_context(serving(level, 1)) for level in LEVELS]
+        services = [stack.enter_context(measured_service(level, 1)) for level in LEVELS]
         totals = asyncio.run(_sleep_on_all(services, cell["tasks"], cell["each"]))
     ideal = cell["tasks"] * cell["each"]
     return [
@@ -178,16 +178,18 @@ def _measure_security(cell: Cell, data: Path) -> list[Row]:
     ]
 
 
-async def _sleep_on_all(services: Sequence[Serving], tasks: int, each: float) -> list[float]:
+async def _sleep_on_all(
+    services: Sequence[MeasuredService], tasks: int, each: float
+) -> list[float]:
     """Seconds that each takes, side by side: who sleeps is in nobody's way."""
     for service in services:
-        await through(service, TaskSpec(command=("/bin/true",)), 1)
+        await measure_phases(service, TaskSpec(command=("/bin/true",)), 1)
     sleep = TaskSpec(command=("/bin/sleep", f"{each:g}"))
-    done = await asyncio.gather(*(through(service, sleep, tasks) for service in services))
+    done = await asyncio.gather(*(measure_phases(service, sleep, tasks) for service in services))
     return [phases.seconds for phases in done]
 
 
-def _find_security(rows: Sequence[Row]) -> list[Finding]:
+def _find_security(rows: Sequence[Row]) -> list[PaperFinding]:
     found = []
     for row in rows:
         overhead = f"{1e3 * row['overhead'] / row['tasks']:.1f} ms a task"
@@ -195,7 +197,7 @@ def _find_security(rows: Sequence[Row]) -> list[Finding]:
         stated = STATED_TOTALS[row["level"]]
         ideal = SLEEPERS * MINUTE
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"{NAMES[row['level']]}: overhead of {MINUTE:g} s a task",
                 paper=", ".join(f"{total / ideal - 1:.2%}" for _, total in stated),
                 ours=f"{row['of_minute']:.4%} ({overhead})",

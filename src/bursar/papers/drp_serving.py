@@ -16,7 +16,7 @@ from bursar.remote.access import Access, read_token
 from bursar.service.identity.authority import AuthorityFolder
 
 if TYPE_CHECKING:
-    from bursar.sealing.sealer import Sealer
+    from bursar.sealing.sealer import TaskSealer
 
 Level = Literal["none", "tls", "mutual", "conversation", "message"]
 """In clear; TLS and a token; TLS on both sides; and that with tasks sealed, in two ways."""
@@ -30,7 +30,7 @@ _ENDS = 30.0  # seconds within which it ends when it is told to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class MeasuredService:
     """
     A service that takes requests.
 
@@ -54,7 +54,7 @@ class Serving:
     run: str
     folder: Path
 
-    def sealer(self) -> "Sealer | None":
+    def sealer(self) -> "TaskSealer | None":
         """A new one of the user's; None where tasks are in clear."""
         if self.level not in ("conversation", "message"):
             return None
@@ -70,7 +70,7 @@ class Serving:
 
 
 @contextmanager
-def serving(level: Level, processors: int, more: str = "") -> Iterator[Serving]:
+def measured_service(level: Level, processors: int, more: str = "") -> Iterator[MeasuredService]:
     """
     A service of its own for the length of a context, in a process of its own.
 
@@ -102,7 +102,7 @@ def serving(level: Level, processors: int, more: str = "") -> Iterator[Serving]:
         try:
             url = _url_told(process, folder / "log")
             run = json.loads((folder / "state/journal/service.json").read_bytes())["run"]
-            yield Serving(
+            yield MeasuredService(
                 level=level, access=_access(folder, level, url), pid=process.pid, run=run,
                 folder=folder,
             )  # fmt: skip

@@ -27,7 +27,7 @@ from functools import cache
 from typing import Literal
 
 from bursar.papers.experiment import Row
-from bursar.provisioning.view import Hole
+from bursar.provisioning.pool_snapshot import BackfillWindow
 
 WANTED = 48
 PROCESSORS = 96
@@ -54,7 +54,7 @@ STATED: dict[str, tuple[float, float]] = {
 }
 """Table 1: accumulated CPU seconds after 180 s, idle and busy."""
 
-Door = Literal["shared", "own"]
+StartOrder = Literal["shared", "own"]
 """Whether workers of all requests come one after the other, or only those of one submission."""
 
 
@@ -78,11 +78,11 @@ class Latencies:
     first: float = FIRST
     submission: float = 0.0
     worker: float = 0.0
-    door: Door = "shared"
+    door: StartOrder = "shared"
 
 
 @cache
-def calibrated(door: Door = "shared") -> Latencies:
+def calibrated(door: StartOrder = "shared") -> Latencies:
     """
     By one-at-a-time and all-at-once on the idle site.
 
@@ -99,7 +99,7 @@ def calibrated(door: Door = "shared") -> Latencies:
 
 
 @dataclass(slots=True)
-class _Job:
+class _PaperJob:
     number: int
     processors: int
     fewest: int
@@ -145,7 +145,7 @@ class PaperSite:
         self._release = release
         self._latencies = latencies
         self._firsts = list(firsts)
-        self._jobs: list[_Job] = []
+        self._jobs: list[_PaperJob] = []
         self._submitted = -math.inf
         self._overhead = latencies.first
         self._submissions = 0
@@ -162,7 +162,7 @@ class PaperSite:
         return self._free
 
     @property
-    def holes(self) -> tuple[Hole, ...]:
+    def holes(self) -> tuple[BackfillWindow, ...]:
         """
         What a user reads from the queue: what is free, and what the other job will leave.
 
@@ -179,9 +179,9 @@ class PaperSite:
                 lasting -= taken
                 until_then += taken
         found = (
-            Hole(start=0.0, seconds=math.inf, processors=lasting),
-            Hole(start=0.0, seconds=coming, processors=until_then),
-            Hole(start=coming, seconds=math.inf, processors=later),
+            BackfillWindow(start=0.0, seconds=math.inf, processors=lasting),
+            BackfillWindow(start=0.0, seconds=coming, processors=until_then),
+            BackfillWindow(start=coming, seconds=math.inf, processors=later),
         )
         return tuple(hole for hole in found if hole.processors and hole.seconds > 0)
 
@@ -209,7 +209,7 @@ class PaperSite:
             self._submitted = max(self.now, self._submitted + self._latencies.submission)
             self._overhead = self._firsts.pop(0) if self._firsts else self._latencies.first
             self._submissions += 1
-        job = _Job(
+        job = _PaperJob(
             number=len(self._jobs),
             processors=processors,
             fewest=processors if fewest is None else fewest,
@@ -259,7 +259,7 @@ class PaperSite:
         yield from (job.may_start for job in self._waiting() if job.may_start > self.now)
         yield from (at for times in self.workers.values() for at in times if at > self.now)
 
-    def _waiting(self) -> list[_Job]:
+    def _waiting(self) -> list[_PaperJob]:
         return [job for job in self._jobs if job.began is None and not job.cancelled]
 
     def _step(self, at: float) -> None:
@@ -273,7 +273,7 @@ class PaperSite:
                 job.began = at
                 self._let_in(job)
 
-    def _let_in(self, job: _Job) -> None:
+    def _let_in(self, job: _PaperJob) -> None:
         """Its workers come through the door, one after the other."""
         door = 0 if self._latencies.door == "shared" else job.submission
         at = max(self.now, self._doors.get(door, 0.0))

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bursar.cluster.machine import Policy
-from bursar.model.provisioning import Acquiring, Acquisition
+from bursar.model.provisioning import Acquisition, AcquisitionPolicy
 from bursar.papers import drawing
-from bursar.papers.drp_acquiring import Acquirer, Work, acquire
+from bursar.papers.drp_acquiring import Acquirer, TaskBacklog, run_acquisition
 from bursar.papers.drp_findings import BLIND, MARGIN
-from bursar.papers.equivalence import described, measured
-from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
-from bursar.papers.loads import LOGS, log
+from bursar.papers.equivalence import compare_with_bounds, describe_comparison
+from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
+from bursar.papers.loads import LOGS, read_ctc_log
 from bursar.papers.summary import Summary, grouped, selected
-from bursar.provisioning.view import Hole, SiteView
-from bursar.simulation.loaded import LoadedCluster
-from bursar.sites.projection import holes_of
+from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
+from bursar.simulation.loaded_cluster import LoadedCluster
+from bursar.sites.projection import backfill_windows_of
 
 if TYPE_CHECKING:
     import altair
@@ -59,7 +59,7 @@ MOMENTS_SEED = 180
 
 class TraceSite:
     """
-    A loaded machine as :class:`bursar.papers.drp_acquiring.Scheduler`; pilots are jobs of it.
+    A loaded machine as :class:`bursar.papers.drp_acquiring.SimulatedQueue`; pilots are jobs of it.
 
     A pilot runs until its limit. Its workers are there as soon as it starts.
     """
@@ -81,9 +81,9 @@ class TraceSite:
         return self._machine.free
 
     @property
-    def holes(self) -> tuple[Hole, ...]:
+    def holes(self) -> tuple[BackfillWindow, ...]:
         """What the queue leaves free by what its jobs asked for."""
-        return holes_of(self._machine)
+        return backfill_windows_of(self._machine)
 
     @property
     def waiting(self) -> int:
@@ -136,13 +136,13 @@ class TraceSite:
                 yield job.start, min(job.finish or math.inf, until), job.processors
 
 
-def loaded(data: Path, name: str, seed: int, policy: Policy) -> LoadedCluster:
+def cluster_at_work(data: Path, name: str, seed: int, policy: Policy) -> LoadedCluster:
     """
     The machine of a log somewhere in the middle three fifths of it, at work hours or not.
 
     Its users ask for what they asked for; where they ended early, waiting jobs move forward.
     """
-    trace = log(data, name)
+    trace = read_ctc_log(data, name)
     share = np.random.default_rng([seed, MOMENTS_SEED]).uniform(0.2, 0.8)
     at = float(np.floor(trace.submit[0] + share * (trace.submit[-1] - trace.submit[0])))
     return LoadedCluster(
@@ -150,7 +150,9 @@ def loaded(data: Path, name: str, seed: int, policy: Policy) -> LoadedCluster:
     )
 
 
-def gathered(cluster: LoadedCluster, policy: Acquisition, wanted: int, longest: float) -> Row:
+def gather_processors(
+    cluster: LoadedCluster, policy: Acquisition, wanted: int, longest: float
+) -> Row:
     """
     What a policy gathers for so many processors until the horizon; the cluster moves there.
 
@@ -164,10 +166,12 @@ def gathered(cluster: LoadedCluster, policy: Acquisition, wanted: int, longest: 
     """
     began, end = cluster.now, cluster.now + HORIZON
     site = TraceSite(cluster)
-    told = SiteView(name="cluster", rules=Acquiring(), processors=cluster.machine.processors)
-    work = Work(wanted=wanted, tasks=math.ceil(wanted * HORIZON / TASK), seconds=TASK)
+    told = PoolSite(
+        name="cluster", rules=AcquisitionPolicy(), processors=cluster.machine.processors
+    )
+    work = TaskBacklog(wanted=wanted, tasks=math.ceil(wanted * HORIZON / TASK), seconds=TASK)
     acquirer = Acquirer(policy, work, told, longest)
-    acquire(site, acquirer, horizon=end, every=LOOK)
+    run_acquisition(site, acquirer, horizon=end, every=LOOK)
     spans = list(site.spans(end))
     full = wanted * HORIZON
     return {
@@ -216,7 +220,7 @@ def _cells(longest: float, effort: Effort) -> list[Cell]:
 
 def _measure(cell: Cell, data: Path) -> list[Row]:
     """All policies and sizes at one moment, each on a copy of the same machine."""
-    cluster = loaded(data, cell["log"], cell["seed"], cell["queue"])
+    cluster = cluster_at_work(data, cell["read_ctc_log"], cell["seed"], cell["queue"])
     machine = cluster.machine
     state = {
         "free": machine.free / machine.processors,
@@ -226,7 +230,7 @@ def _measure(cell: Cell, data: Path) -> list[Row]:
         dict(cell)
         | state
         | {"share": share, "policy": policy}
-        | gathered(
+        | gather_processors(
             cluster.copy(), policy, max(1, round(share * machine.processors)), cell["longest"]
         )
         for share, policy in product(SHARES, POLICIES)
@@ -246,20 +250,20 @@ def differences(rows: Sequence[Row], policy: str, measure: str, other: str) -> l
 
 def by_moment(rows: Sequence[Row], policy: str, measure: str, other: str) -> list[float]:
     """The same, a mean for each moment of a log: those of one moment are not independent."""
-    moments = dict.fromkeys((row["log"], row["seed"]) for row in rows)
+    moments = dict.fromkeys((row["read_ctc_log"], row["seed"]) for row in rows)
     return [
         float(np.mean(differences(selected(rows, log=name, seed=seed), policy, measure, other)))
         for name, seed in moments
     ]
 
 
-def _find(rows: Sequence[Row]) -> list[Finding]:
+def _find(rows: Sequence[Row]) -> list[PaperFinding]:
     found = []
     for policy in POLICIES:
         of = selected(rows, policy=policy)
         cpu, useful = (Summary.of([r[k] for r in of]) for k in ("cpu", "useful"))
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"{policy}: processor time of what was wanted (%)",
                 paper="",
                 ours=f"{cpu.mean:.1f}, in whole tasks {useful.mean:.1f}; "
@@ -271,7 +275,7 @@ def _find(rows: Sequence[Row]) -> list[Finding]:
         found.append(_beside(rows, other))
         for queue in dict.fromkeys(row["queue"] for row in rows):
             found.append(_beside(selected(rows, queue=queue), other, f", {queue}"))
-    for name in dict.fromkeys(row["log"] for row in rows):
+    for name in dict.fromkeys(row["read_ctc_log"] for row in rows):
         best = max(
             BLIND,
             key=lambda p: np.mean([r["cpu"] for r in selected(rows, policy=p, log=name)]),
@@ -288,7 +292,7 @@ def _find(rows: Sequence[Row]) -> list[Finding]:
     return [*found, _find_bounds(selected(rows, policy="adaptive"))]
 
 
-def _find_bounds(rows: Sequence[Row]) -> Finding:
+def _find_bounds(rows: Sequence[Row]) -> PaperFinding:
     """Count the bounds on our own requests' waits that held, over moments with more or fewer."""
     given, held = (
         np.array([each.mean for each in grouped(rows, ("log", "seed"), name).values()])
@@ -297,12 +301,12 @@ def _find_bounds(rows: Sequence[Row]) -> Finding:
     share = held.sum() / given.sum() if given.sum() else math.nan
     by_moment = share + (held - share * given) / given.mean() if given.sum() else []
     found = Summary.of([100 * float(each) for each in by_moment])
-    return Finding(
+    return PaperFinding(
         what="adaptive: 90 % bounds on the waits of its own requests that held (%)",
         paper="90",
         own=True,
         ours=f"{found}, of {sum(row['bounds'] for row in rows):,}",
-        comparisons=(measured(found, *CALIBRATED),),
+        comparisons=(compare_with_bounds(found, *CALIBRATED),),
     )
 
 
@@ -316,21 +320,21 @@ def _times(rows: Sequence[Row]) -> str:
     return ", ".join(told)
 
 
-def _beside(rows: Sequence[Row], other: str, where: str = "") -> Finding:
+def _beside(rows: Sequence[Row], other: str, where: str = "") -> PaperFinding:
     """Compare ours with another policy, both in time held and in whole tasks, in points."""
     comparisons = tuple(
-        measured(
+        compare_with_bounds(
             Summary.of(by_moment(rows, "adaptive", measure, other)),
             at_least=-MARGIN * Summary.of([r[measure] for r in selected(rows, policy=other)]).mean,
             name=name,
         )
         for measure, name in (("cpu", "held"), ("useful", "in whole tasks"))
     )
-    return Finding(
+    return PaperFinding(
         what=f"adaptive over {other}{where}, points",
         paper="at least as good",
         own=True,
-        ours="; ".join(map(described, comparisons)),
+        ours="; ".join(map(describe_comparison, comparisons)),
         comparisons=comparisons,
     )
 

@@ -19,11 +19,11 @@ from bursar.cluster.machine import Policy
 from bursar.cluster.simulation import simulate
 from bursar.papers import drawing
 from bursar.papers.drp_traces import CALIBRATED, ON, QUEUES
-from bursar.papers.equivalence import measured
-from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
-from bursar.papers.loads import LOGS, log
+from bursar.papers.equivalence import compare_with_bounds
+from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
+from bursar.papers.loads import LOGS, read_ctc_log
 from bursar.papers.summary import Summary, selected
-from bursar.provisioning.waits import QUANTILE, Waits
+from bursar.provisioning.wait_prediction import QUANTILE, WaitPredictor
 
 if TYPE_CHECKING:
     import altair
@@ -45,11 +45,11 @@ HISTORIES: dict[Effort, int] = {"quick": 5, "normal": 50, "full": 50}
 @lru_cache(maxsize=6)
 def starts(data: Path, name: str, queue: Policy) -> FloatArray:
     """Return when each job of a log begins under a policy, seconds on the log's clock."""
-    trace = log(data, name)
+    trace = read_ctc_log(data, name)
     return simulate(trace, processors=LOGS[name][1], policy=queue, early="compress").start
 
 
-def bounded(
+def follow_waits(
     submit: FloatArray, begin: FloatArray, processors: Sequence[int], seconds: FloatArray
 ) -> Iterator[tuple[int, float, float]]:
     """
@@ -67,7 +67,7 @@ def bounded(
     tuple
         Processors, bound and wait of each job for which there was a bound; seconds.
     """
-    waits = Waits()
+    waits = WaitPredictor()
     waiting: list[tuple[float, int]] = []
     for job in range(len(submit)):
         now = float(submit[job])
@@ -91,12 +91,12 @@ def _cells(effort: Effort) -> list[Cell]:
 
 
 def _measure(cell: Cell, data: Path) -> list[Row]:
-    trace = log(data, cell["log"])
-    begin = starts(data, cell["log"], cell["queue"])
+    trace = read_ctc_log(data, cell["read_ctc_log"])
+    begin = starts(data, cell["read_ctc_log"], cell["queue"])
     first = int(np.random.default_rng([cell["seed"], SEED]).integers(len(trace) - JOBS))
     part = slice(first, first + JOBS)
     seen = list(
-        bounded(
+        follow_waits(
             trace.submit[part], begin[part], trace.processors[part].tolist(), trace.estimate[part]
         )
     )
@@ -119,10 +119,10 @@ def _measure(cell: Cell, data: Path) -> list[Row]:
     return rows
 
 
-def _find(rows: Sequence[Row]) -> list[Finding]:
+def _find(rows: Sequence[Row]) -> list[PaperFinding]:
     groups = {
         f"{name}, {queue}": selected(rows, log=name, queue=queue, size="all")
-        for name, queue in dict.fromkeys((row["log"], row["queue"]) for row in rows)
+        for name, queue in dict.fromkeys((row["read_ctc_log"], row["queue"]) for row in rows)
     } | {
         f"requests for {size} processors": selected(rows, size=size)
         for size in dict.fromkeys(row["size"] for row in rows)
@@ -131,24 +131,24 @@ def _find(rows: Sequence[Row]) -> list[Finding]:
     return [_held(what, of) for what, of in groups.items()]
 
 
-def _held(what: str, rows: Sequence[Row]) -> Finding:
+def _held(what: str, rows: Sequence[Row]) -> PaperFinding:
     held = Summary.of([row["held"] for row in rows])
     median, ninth, at_once = (
         float(np.median([row[name] for row in rows])) for name in ("bound", "ninth", "at_once")
     )
-    return Finding(
+    return PaperFinding(
         what=f"{what}: 90 % bounds that held (%)",
         paper="90",
         own=True,
         ours=f"{held}, of {sum(row['bounds'] for row in rows):,}",
-        comparisons=(measured(held, *CALIBRATED),),
+        comparisons=(compare_with_bounds(held, *CALIBRATED),),
         remark=f"medians of the histories: {at_once:.0f} % wait for nothing, nine of ten at most "
         f"{ninth / 60:,.0f} min, the bound is {median / 60:,.0f} min",
     )
 
 
 def _draw(rows: Sequence[Row]) -> "dict[str, altair.TopLevelMixin]":
-    shown = [row | {"where": f"{row['log']}, {row['queue']}"} for row in rows]
+    shown = [row | {"where": f"{row['read_ctc_log']}, {row['queue']}"} for row in rows]
     titles = ("log and queue", "90 % bounds that held (%)")
     return {"held": drawing.bars(shown, x="where", y="held", by="size", titles=titles)}
 

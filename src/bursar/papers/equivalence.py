@@ -84,7 +84,7 @@ class Comparison:
         return {"name": self.name} | finite
 
 
-def measured(
+def compare_with_bounds(
     ours: Summary | float,
     at_least: float = -math.inf,
     at_most: float = math.inf,
@@ -109,28 +109,28 @@ def measured(
     return Comparison(name=name, mean=mean, low=low, high=high, at_least=at_least, at_most=at_most)
 
 
-def near(
+def compare_with_stated(
     ours: Summary | float, stated: float, *, share: float = RELATIVE, name: str = ""
 ) -> Comparison:
     """Compare with a stated figure; ours may differ by a share of it."""
     margin = share * abs(stated)
-    return measured(ours, stated - margin, stated + margin, name=name)
+    return compare_with_bounds(ours, stated - margin, stated + margin, name=name)
 
 
-def near_per_cent(ours: Summary | float, stated: float, *, name: str = "") -> Comparison:
+def compare_per_cent(ours: Summary | float, stated: float, *, name: str = "") -> Comparison:
     """Compare percentages: within :data:`POINTS`, or within :data:`EFFECT` if that is less."""
     margin = min(POINTS, EFFECT * abs(stated))
-    return measured(ours, stated - margin, stated + margin, name=name)
+    return compare_with_bounds(ours, stated - margin, stated + margin, name=name)
 
 
-def described(comparison: Comparison) -> str:
+def describe_comparison(comparison: Comparison) -> str:
     """Say a comparison's name, figure and half its interval."""
     width = comparison.high - comparison.mean
     spread = f" ± {rounded(width)}" if width else ""
     return f"{comparison.name} {rounded(comparison.mean, 4)}{spread}".strip()
 
 
-def together(judgements: Iterable[Judgement]) -> Judgement:
+def combine_judgements(judgements: Iterable[Judgement]) -> Judgement:
     """Say of several comparisons: agrees if all do, differs if one does, else open."""
     found = set(judgements)
     if "differs" in found:

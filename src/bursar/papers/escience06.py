@@ -16,18 +16,18 @@ from bursar.model.goal import Goal
 from bursar.model.slot import Slot
 from bursar.model.workflow import Workflow
 from bursar.papers import drawing
-from bursar.papers.equivalence import BELOW, Comparison, measured, near_per_cent
-from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
-from bursar.papers.grid import offered, one_processor_each, priced, sites_of
+from bursar.papers.equivalence import BELOW, Comparison, compare_per_cent, compare_with_bounds
+from bursar.papers.escience06_sites import offered_slots, one_processor_each, priced_slots, sites_of
+from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
 from bursar.papers.summary import Summary, clustered, grouped, selected
-from bursar.planning.evaluation import Evaluator
-from bursar.planning.limits import Limits
+from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.elitist import elitist
 from bursar.planning.methods.ga import genetic
 from bursar.planning.methods.minmin import minmin
-from bursar.planning.methods.search import Search
-from bursar.planning.policy import Policy, Scheduler
-from bursar.planning.problem import Problem, build_problem
+from bursar.planning.methods.search import PlanSearch
+from bursar.planning.policy import PlacementPolicy, Scheduler
+from bursar.planning.problem import PlanningProblem, build_problem
+from bursar.planning.search_limits import SearchLimits
 from bursar.simulation.workflows import layered
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def application(tasks: int, seed: int) -> Workflow:
     return layered(rng, tasks=tasks, depth=round(math.sqrt(tasks)), mean_transfer=100.0)
 
 
-def _problem(cell: Cell) -> Problem:
-    slots: tuple[Slot, ...] = offered(cell["seed"])
+def _problem(cell: Cell) -> PlanningProblem:
+    slots: tuple[Slot, ...] = offered_slots(cell["seed"])
     if cell["prices"] == "random":
-        slots = priced(slots, cell["seed"])
+        slots = priced_slots(slots, cell["seed"])
     if cell["fine"]:
         slots = one_processor_each(slots)
     return build_problem(application(cell["tasks"], cell["seed"]), sites_of(slots))
@@ -64,25 +64,29 @@ def _total(points: np.ndarray, weight: float) -> float | None:
     return float((weight * points[:, 1] + (1 - weight) * WORTH * points[:, 0]).min())
 
 
-def _by_ga(problem: Problem, weight: float, cell: Cell, size: int, iterations: int) -> Search:
+def _by_ga(
+    problem: PlanningProblem, weight: float, cell: Cell, size: int, iterations: int
+) -> PlanSearch:
     scheduler: Scheduler = cell["scheduler"]
-    policy = Policy(scheduler=scheduler, weight=weight, worth=WORTH)
-    limits = Limits(population=size, generations=iterations, seed=cell["seed"])
-    search = Search(Evaluator(problem, policy, threads=1), limits)
+    policy = PlacementPolicy(scheduler=scheduler, weight=weight, worth=WORTH)
+    limits = SearchLimits(population=size, generations=iterations, seed=cell["seed"])
+    search = PlanSearch(PurchaseEvaluator(problem, policy, threads=1), limits)
     genetic(search, Goal())
     return search
 
 
-def _by_minmin(problem: Problem, weight: float) -> Search:
-    search = Search(Evaluator(problem, Policy(weight=weight, worth=WORTH), threads=1))
+def _by_minmin(problem: PlanningProblem, weight: float) -> PlanSearch:
+    search = PlanSearch(
+        PurchaseEvaluator(problem, PlacementPolicy(weight=weight, worth=WORTH), threads=1)
+    )
     minmin(search, [weight])
     return search
 
 
 def _measure(cell: Cell, data: Path) -> list[Row]:
     problem = _problem(cell)
-    limits = Limits(evaluations=POPULATION * (ITERATIONS + 1), seed=cell["seed"])
-    ours = Search(Evaluator(problem, Policy(worth=WORTH), threads=1), limits)
+    limits = SearchLimits(evaluations=POPULATION * (ITERATIONS + 1), seed=cell["seed"])
+    ours = PlanSearch(PurchaseEvaluator(problem, PlacementPolicy(worth=WORTH), threads=1), limits)
     elitist(ours)
     rows: list[Row] = []
     for weight in cell["weights"]:
@@ -147,16 +151,16 @@ INCOMPLETE = 30.0
 
 def _findings(
     rows: Sequence[Row], stated: str, comparisons: tuple[Comparison, ...]
-) -> list[Finding]:
+) -> list[PaperFinding]:
     """Beside the mean reduction; each seed counts once, as its instances share a background."""
     return [
-        Finding(
+        PaperFinding(
             what="total cost of the GA below Min-Min's (%)",
             paper=stated,
             ours=f"{_reduced(rows)} (least {_least(rows):.3g})",
             comparisons=comparisons,
         ),
-        Finding(
+        PaperFinding(
             what="total cost of our search below Min-Min's (%), one search for all weights",
             paper="",
             ours=str(clustered(selected(rows, kind=OURS), ("seed",), "reduction")),
@@ -198,31 +202,31 @@ def _incomplete(rows: Sequence[Row]) -> Summary:
     return clustered(tried, ("seed",), "incomplete")
 
 
-def _find_5(rows: Sequence[Row]) -> list[Finding]:
+def _find_5(rows: Sequence[Row]) -> list[PaperFinding]:
     found, incomplete = _reduced(rows), _incomplete(rows)
     return [
-        *_findings(rows, "25 to 30", (measured(found, 25.0, 30.0),)),
-        Finding(
+        *_findings(rows, "25 to 30", (compare_with_bounds(found, 25.0, 30.0),)),
+        PaperFinding(
             what="Min-Min incomplete (%)",
             paper=f"{INCOMPLETE:g}",
             ours=str(incomplete),
-            comparisons=(near_per_cent(incomplete, INCOMPLETE),),
+            comparisons=(compare_per_cent(incomplete, INCOMPLETE),),
         ),
     ]
 
 
-def _find_6(rows: Sequence[Row]) -> list[Finding]:
+def _find_6(rows: Sequence[Row]) -> list[PaperFinding]:
     return _findings(
         rows,
         "less than the 25 of figure 5; below 0 in some instances",
         (
-            measured(_reduced(rows), at_most=25.0, name="mean"),
+            compare_with_bounds(_reduced(rows), at_most=25.0, name="mean"),
             _of_all(rows, at_most=BELOW),
         ),
     )
 
 
-def _find_7(rows: Sequence[Row]) -> list[Finding]:
+def _find_7(rows: Sequence[Row]) -> list[PaperFinding]:
     return _findings(
         rows,
         "more than in figure 6, never below 0",
@@ -230,14 +234,14 @@ def _find_7(rows: Sequence[Row]) -> list[Finding]:
     )
 
 
-def _find_8(rows: Sequence[Row]) -> list[Finding]:
+def _find_8(rows: Sequence[Row]) -> list[PaperFinding]:
     return [
-        *_findings(rows, "5 to 10", (measured(_reduced(rows), 5.0, 10.0),)),
-        Finding(
+        *_findings(rows, "5 to 10", (compare_with_bounds(_reduced(rows), 5.0, 10.0),)),
+        PaperFinding(
             what="Min-Min incomplete (%)",
             paper="fewer than in figure 5",
             ours=str(_incomplete(rows)),
-            comparisons=(measured(_incomplete(rows), at_most=INCOMPLETE),),
+            comparisons=(compare_with_bounds(_incomplete(rows), at_most=INCOMPLETE),),
         ),
     ]
 
@@ -288,18 +292,18 @@ def _measure_time(cell: Cell, data: Path) -> list[Row]:
     return rows
 
 
-def _find_time(rows: Sequence[Row]) -> list[Finding]:
+def _find_time(rows: Sequence[Row]) -> list[PaperFinding]:
     findings = []
     for fine, stated, most in ((False, "less than half", 0.5), (True, "a tenth", 0.2)):
         seconds = grouped(selected(rows, fine=fine), ("tasks", "kind"), "seconds")
         sizes = dict.fromkeys(tasks for tasks, _ in seconds)
         ratio = Summary.of([seconds[n, MINMIN].mean / seconds[n, GA].mean for n in sizes])
         findings.append(
-            Finding(
+            PaperFinding(
                 what=f"time of Min-Min over the GA's, {'fine' if fine else 'coarse'} slots",
                 paper=stated,
                 ours=str(ratio),
-                comparisons=(measured(ratio, at_most=most),),
+                comparisons=(compare_with_bounds(ratio, at_most=most),),
                 remark="a size of the application is a measurement",
             )
         )
@@ -340,7 +344,7 @@ def _measure_shape(cell: Cell, data: Path) -> list[Row]:
     return rows
 
 
-def _find_shape(rows: Sequence[Row]) -> list[Finding]:
+def _find_shape(rows: Sequence[Row]) -> list[PaperFinding]:
     totals = grouped(rows, ("shape",), "total")
     told = ", ".join(f"{shape}: {s}" for (shape,), s in totals.items())
     few = {row["seed"]: row["total"] for row in selected(rows, shape="10 x 100")}
@@ -352,11 +356,11 @@ def _find_shape(rows: Sequence[Row]) -> list[Finding]:
         ]
     )
     return [
-        Finding(
+        PaperFinding(
             what="total cost by population and iterations, 1,000 schedules each",
             paper="population counts more than iterations",
             ours=f"{told}; the last above the first by {change} %",
-            comparisons=(measured(change, at_most=BELOW),),
+            comparisons=(compare_with_bounds(change, at_most=BELOW),),
         )
     ]
 

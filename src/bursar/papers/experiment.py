@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bursar.model.errors import InputError
-from bursar.papers.equivalence import Comparison, Judgement, Uncounted, together
+from bursar.papers.equivalence import Comparison, Judgement, Uncounted, combine_judgements
 from bursar.papers.summary import Row as Row
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Cell = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class PaperFinding:
     """
     One figure or statement of the paper beside ours.
 
@@ -63,7 +63,7 @@ class Finding:
             return self.uncounted
         if not self.comparisons:
             return None
-        return together(each.judgement for each in self.comparisons)
+        return combine_judgements(each.judgement for each in self.comparisons)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -110,7 +110,7 @@ class Experiment:
     about: str
     cells: Callable[[Effort], Sequence[Cell]]
     measure: Callable[[Cell, Path], list[Row]]
-    findings: Callable[[Sequence[Row]], list[Finding]]
+    findings: Callable[[Sequence[Row]], list[PaperFinding]]
     charts: "Callable[[Sequence[Row]], dict[str, altair.TopLevelMixin]]"
     live: bool = False
 
@@ -128,7 +128,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ExperimentResult:
     """
     An experiment that was run.
 
@@ -153,7 +153,7 @@ class Outcome:
     cached: int
     seconds: float
     seeds: int = 1
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[PaperFinding] = field(default_factory=list)
 
 
 def data_file(folder: Path, *parts: str) -> Path:

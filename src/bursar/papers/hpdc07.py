@@ -17,26 +17,34 @@ from bursar.model.link import Link
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
 from bursar.papers import drawing
-from bursar.papers.comparison import BEST_EFFORT, BOUND, DEPENDENT, MOGA, OURS, Settings, compare
 from bursar.papers.equivalence import (
     ABOVE,
     BELOW,
     RELATIVE,
     Comparison,
-    measured,
-    near,
-    near_per_cent,
+    compare_per_cent,
+    compare_with_bounds,
+    compare_with_stated,
 )
-from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
-from bursar.papers.loads import LOGS, cluster_at, cluster_of_log, moment
+from bursar.papers.execution_comparison import (
+    BEST_EFFORT,
+    BOUND,
+    DEPENDENT,
+    MOGA,
+    OURS,
+    PlanSearchSettings,
+    compare,
+)
+from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
+from bursar.papers.loads import LOGS, cluster_at, cluster_of_log, submission_moment
 from bursar.papers.summary import Summary, deviation_ratio, grouped, paired, selected
-from bursar.planning.evaluation import Evaluator
-from bursar.planning.limits import Limits
+from bursar.planning.evaluation import PurchaseEvaluator
 from bursar.planning.methods.moga import moga
-from bursar.planning.methods.search import Search
+from bursar.planning.methods.search import PlanSearch
 from bursar.planning.pareto import at_trade_off, nondominated
-from bursar.planning.policy import Policy, Scheduler
-from bursar.planning.problem import Problem, build_problem
+from bursar.planning.policy import PlacementPolicy, Scheduler
+from bursar.planning.problem import PlanningProblem, build_problem
+from bursar.planning.search_limits import SearchLimits
 from bursar.simulation.workflows import BANDWIDTH, cybershake, layered
 from bursar.simulation.workloads import poisson_slots
 
@@ -52,7 +60,7 @@ Charts = dict[str, "altair.TopLevelMixin"]
 # Figures 1 to 3: plans over 124 slots.
 
 
-def slots_and_tasks(seed: int) -> Problem:
+def slots_and_tasks(seed: int) -> PlanningProblem:
     """Section 3: 124 slots of four sites, 100 tasks of 100 s, transfers as long."""
     rng = np.random.default_rng(seed)
     offered = poisson_slots(rng)
@@ -71,10 +79,14 @@ def slots_and_tasks(seed: int) -> Problem:
     return build_problem(layered(rng, tasks=100, depth=10, mean_transfer=100.0), sites)
 
 
-def _search(problem: Problem, seed: int, scheduler: Scheduler, generations: int) -> Search:
+def _search(
+    problem: PlanningProblem, seed: int, scheduler: Scheduler, generations: int
+) -> PlanSearch:
     """MOGA with the paper's accounting: a slot of the plan is paid though nothing runs in it."""
-    evaluator = Evaluator(problem, Policy(scheduler=scheduler), whole=True, threads=1)
-    search = Search(evaluator, Limits(population=50, generations=generations, seed=seed))
+    evaluator = PurchaseEvaluator(
+        problem, PlacementPolicy(scheduler=scheduler), whole=True, threads=1
+    )
+    search = PlanSearch(evaluator, SearchLimits(population=50, generations=generations, seed=seed))
     moga(search)
     return search
 
@@ -113,7 +125,7 @@ def _point(cell: Cell, kind: str, makespan: float, cost: float) -> Row:
     }
 
 
-def _find_front(rows: Sequence[Row]) -> list[Finding]:
+def _find_front(rows: Sequence[Row]) -> list[PaperFinding]:
     counts = selected(rows, kind="count")
     feasible = Summary.of([r["feasible"] for r in counts])
     pareto = Summary.of([r["pareto"] for r in counts])
@@ -129,13 +141,13 @@ def _find_front(rows: Sequence[Row]) -> list[Finding]:
     ]
 
 
-def _find_choice(rows: Sequence[Row]) -> list[Finding]:
+def _find_choice(rows: Sequence[Row]) -> list[PaperFinding]:
     chosen = grouped(selected(rows, kind="chosen"), ("trade_off",), "makespan")
     cost = grouped(selected(rows, kind="chosen"), ("trade_off",), "cost")
     slower = chosen[(1.0,)].mean / chosen[(0.0,)].mean - 1
     cheaper = 1 - cost[(1.0,)].mean / cost[(0.0,)].mean
     return [
-        Finding(
+        PaperFinding(
             what="from trade-off 0 to 1: makespan longer, cost lower by",
             paper="a considerable reduction in cost for little increase in makespan",
             ours=f"{slower:.0%} longer, {cheaper:.0%} lower",
@@ -172,11 +184,11 @@ def _measure_schedulers(cell: Cell, data: Path) -> list[Row]:
     ]
 
 
-def _find_schedulers(rows: Sequence[Row]) -> list[Finding]:
+def _find_schedulers(rows: Sequence[Row]) -> list[PaperFinding]:
     surviving = grouped(rows, ("scheduler",), "surviving")
     total = sum(s.mean for s in surviving.values())
     return [
-        Finding(
+        PaperFinding(
             what="plans of the common front that are the scheduler's",
             paper="most of 39 are HEFT's",
             ours=", ".join(f"{k[0]} {s.mean:.1f}" for k, s in surviving.items())
@@ -190,7 +202,7 @@ def _more_than(rows: Sequence[Row], other: str) -> Comparison:
     """Compare HEFT's number of plans with another scheduler's, instance by instance."""
     theirs = {row["seed"]: row["surviving"] for row in selected(rows, scheduler=other)}
     ahead = [r["surviving"] - theirs[r["seed"]] for r in selected(rows, scheduler="heft")]
-    return measured(Summary.of(ahead), at_least=ABOVE, name=f"HEFT's less {other}'s")
+    return compare_with_bounds(Summary.of(ahead), at_least=ABOVE, name=f"HEFT's less {other}'s")
 
 
 def _draw_schedulers(rows: Sequence[Row]) -> Charts:
@@ -235,10 +247,10 @@ def _measure_slots(cell: Cell, data: Path) -> list[Row]:
     return rows
 
 
-def _find_slots(rows: Sequence[Row]) -> list[Finding]:
+def _find_slots(rows: Sequence[Row]) -> list[PaperFinding]:
     slots = {row["name"] for row in rows if row["kind"] != "reserved"}
     return [
-        Finding(
+        PaperFinding(
             what="free slots of three reservations on five nodes",
             paper="6",
             ours=str(len(slots)),
@@ -266,8 +278,8 @@ SUBMISSIONS: dict[Effort, int] = {"quick": 4, "normal": 50, "full": 50}
 SEARCHED: dict[Effort, int] = {"quick": 1500, "normal": 3000, "full": 6000}
 
 
-def _settings(cell: Cell) -> Settings:
-    return Settings(
+def _settings(cell: Cell) -> PlanSearchSettings:
+    return PlanSearchSettings(
         population=cell["population"],
         generations=cell["generations"],
         evaluations=cell["evaluations"],
@@ -299,7 +311,7 @@ def _cells(
 
 
 def _measure_workflow(cell: Cell, data: Path) -> list[Row]:
-    cluster = cluster_at(data, moment(cell["seed"]), cell.get("utilisation"))
+    cluster = cluster_at(data, submission_moment(cell["seed"]), cell.get("utilisation"))
     workflow = _workflow(cell["seed"], cell["processors"])
     found = compare(cluster, workflow, cell["trade_offs"], _settings(cell))
     factors = {k: cell.get(k) for k in ("seed", "processors", "utilisation")}
@@ -311,16 +323,18 @@ def _trade_off_cells(effort: Effort) -> list[Cell]:
     return _cells(count, SEARCHED[effort], processors=[22], trade_offs=[list(TRADE_OFFS)])
 
 
-def _find_trade_off(rows: Sequence[Row]) -> list[Finding]:
+def _find_trade_off(rows: Sequence[Row]) -> list[PaperFinding]:
     findings = []
     for kind in (MOGA, OURS):
         ratios = {
             w: paired(rows, ("seed",), "makespan", {"kind": kind, "trade_off": w}, _queue())
             for w in TRADE_OFFS
         }
-        shorter = [measured(r, at_most=1 + BELOW, name=f"{w:g}") for w, r in ratios.items()]
+        shorter = [
+            compare_with_bounds(r, at_most=1 + BELOW, name=f"{w:g}") for w, r in ratios.items()
+        ]
         findings.append(
-            Finding(
+            PaperFinding(
                 what=f"{kind}: makespan of best effort's, by trade-off",
                 paper="below 1 at each" if kind == MOGA else "",
                 ours=", ".join(f"{w:g}: {r}" for w, r in ratios.items()),
@@ -328,9 +342,9 @@ def _find_trade_off(rows: Sequence[Row]) -> list[Finding]:
             )
         )
         cost = paired(rows, ("seed",), "cost", {"kind": kind, "trade_off": 0.0}, _queue())
-        same = measured(cost, at_most=1 + RELATIVE)
+        same = compare_with_bounds(cost, at_most=1 + RELATIVE)
         findings.append(
-            Finding(
+            PaperFinding(
                 what=f"{kind}: cost of best effort's at trade-off 0",
                 paper="little or no increase" if kind == MOGA else "",
                 ours=str(cost),
@@ -341,7 +355,7 @@ def _find_trade_off(rows: Sequence[Row]) -> list[Finding]:
     return [*findings, *itertools.chain.from_iterable(told)]
 
 
-def _find_slower(rows: Sequence[Row]) -> list[Finding]:
+def _find_slower(rows: Sequence[Row]) -> list[PaperFinding]:
     """In how many single submissions the plan is the slower one."""
     queued = {row["seed"]: row["makespan"] for row in selected(rows, kind=BEST_EFFORT)}
     told = []
@@ -350,7 +364,7 @@ def _find_slower(rows: Sequence[Row]) -> list[Finding]:
         slower = sum(row["makespan"] > queued[row["seed"]] * (1 + 1e-9) for row in plans)
         told.append(f"{slower} at {weight:g}")
     return [
-        Finding(
+        PaperFinding(
             what=f"of {len(queued)} submissions, with MOGA's plan slower, by trade-off",
             paper="none on average",
             ours=", ".join(told),
@@ -362,37 +376,37 @@ def _queue() -> Row:
     return {"kind": BEST_EFFORT}
 
 
-def _find_spread(rows: Sequence[Row]) -> list[Finding]:
+def _find_spread(rows: Sequence[Row]) -> list[PaperFinding]:
     queue = [r["makespan"] for r in selected(rows, kind=BEST_EFFORT)]
     plan = [r["makespan"] for r in selected(rows, kind=MOGA, trade_off=0.0)]
     ratio = deviation_ratio(queue, plan)
     return [
-        Finding(
+        PaperFinding(
             what="standard deviation of the makespan, best effort and provisioned (h)",
             paper="best effort's is generally higher",
             ours=f"{Summary.of(queue).deviation:.2f} and {Summary.of(plan).deviation:.2f}; "
             f"logarithm of their ratio {ratio}",
-            comparisons=(measured(ratio, at_least=ABOVE),),
+            comparisons=(compare_with_bounds(ratio, at_least=ABOVE),),
         )
     ]
 
 
-def _find_others(rows: Sequence[Row], on: Sequence[str]) -> list[Finding]:
+def _find_others(rows: Sequence[Row], on: Sequence[str]) -> list[PaperFinding]:
     waits = grouped(rows, ("kind",), "others_wait")
     told = ", ".join(f"{kind} {s.mean:.2f}" for (kind,), s in waits.items())
     dependent = paired(rows, on, "makespan", {"kind": DEPENDENT}, _queue())
     bound = paired(rows, on, "makespan", {"kind": BOUND}, _queue())
     return [
-        Finding(
+        PaperFinding(
             what="mean wait of the others' jobs meanwhile, beside each (h)",
             paper="",
             ours=told,
         ),
-        Finding(
+        PaperFinding(
             what="queued at once with dependencies: makespan of best effort's",
             paper="may decrease the makespan (section 7)",
             ours=f"{dependent}; proven bound {bound.mean:.2f}",
-            comparisons=(measured(dependent, at_most=1 + BELOW),),
+            comparisons=(compare_with_bounds(dependent, at_most=1 + BELOW),),
         ),
     ]
 
@@ -424,11 +438,13 @@ def _size_cells(effort: Effort) -> list[Cell]:
     )
 
 
-def _find_sizes(rows: Sequence[Row]) -> list[Finding]:
+def _find_sizes(rows: Sequence[Row]) -> list[PaperFinding]:
     return [_trend(rows, "processors", 0.0, "by mean processors of a task", "tasks grow")]
 
 
-def _trend(rows: Sequence[Row], factor: str, trade_off: float, by: str, as_what: str) -> Finding:
+def _trend(
+    rows: Sequence[Row], factor: str, trade_off: float, by: str, as_what: str
+) -> PaperFinding:
     """
     Compare provisioned makespans, over best effort's, at a factor's largest and least value.
 
@@ -450,11 +466,11 @@ def _trend(rows: Sequence[Row], factor: str, trade_off: float, by: str, as_what:
         f"{value:g}: {Summary.of([s.mean for s in by_seed.values()])}"
         for value, by_seed in means.items()
     )
-    return Finding(
+    return PaperFinding(
         what=f"provisioned makespan of best effort's, {by}",
         paper=f"improves as {as_what}",
         ours=f"{told}; from the first to the last {change}",
-        comparisons=(measured(change, at_most=BELOW, name="last less first"),),
+        comparisons=(compare_with_bounds(change, at_most=BELOW, name="last less first"),),
     )
 
 
@@ -498,7 +514,7 @@ def _load_cells(effort: Effort) -> list[Cell]:
     )  # fmt: skip
 
 
-def _find_loads(rows: Sequence[Row]) -> list[Finding]:
+def _find_loads(rows: Sequence[Row]) -> list[PaperFinding]:
     return [_trend(rows, "utilisation", 0.5, "by load", "the load rises")]
 
 
@@ -532,12 +548,12 @@ def _measure_cybershake(cell: Cell, data: Path) -> list[Row]:
     """Under the load, the looseness or the other assumptions that the cell names."""
     named = {k: cell[k] for k in ("utilisation", "looseness", "variant") if k in cell}
     assumed = VARIANTS[cell["variant"]] if "variant" in cell else named
-    cluster = cluster_at(data, moment(cell["seed"]), **assumed)
+    cluster = cluster_at(data, submission_moment(cell["seed"]), **assumed)
     factors = {"seed": cell["seed"]} | named
     return [factors | row for row in compare(cluster, cybershake(), [0.5], _settings(cell))]
 
 
-def _find_shake(rows: Sequence[Row]) -> list[Finding]:
+def _find_shake(rows: Sequence[Row]) -> list[PaperFinding]:
     loads = sorted({row["utilisation"] for row in rows})
     on = ("seed", "utilisation")
     lower = {
@@ -555,7 +571,7 @@ def _find_shake(rows: Sequence[Row]) -> list[Finding]:
         _against("best effort at the log's own load (h)", 476_811 / 3600, first),
         _reduction("provisioned below it there (%)", 23, lower[loads[0]]),
         _reduction(f"provisioned below it at {loads[-1]:.0%} load (%)", 56, lower[loads[-1]]),
-        Finding(
+        PaperFinding(
             what="best effort by load (h)",
             paper="rises sharply past 80 %",
             ours=", ".join(f"{k:.0%}: {s}" for k, s in queue.items()),
@@ -579,28 +595,28 @@ def _loose_cells(effort: Effort) -> list[Cell]:
     return _cells(repetitions[effort], 0, SHAKE_SHAPE, looseness=(1.0, 1.1, 1.2))
 
 
-def _find_loose(rows: Sequence[Row]) -> list[Finding]:
+def _find_loose(rows: Sequence[Row]) -> list[PaperFinding]:
     plans = selected(rows, kind=MOGA)
     findings = []
     for loose, stated in ((1.1, 3.0), (1.2, 7.7)):
         ratio = paired(plans, ("seed",), "makespan", {"looseness": loose}, {"looseness": 1.0})
         longer = ratio.scaled(100.0, -100.0)
         findings.append(
-            Finding(
+            PaperFinding(
                 what=f"provisioned makespan with estimates {loose - 1:.0%} loose, longer by (%)",
                 paper=f"{stated:g}",
                 ours=str(longer),
-                comparisons=(near_per_cent(longer, stated),),
+                comparisons=(compare_per_cent(longer, stated),),
             )
         )
     loosest = selected(rows, looseness=1.2)
     over = paired(loosest, ("seed",), "makespan", _queue(), {"kind": MOGA}).scaled(100.0, -100.0)
     findings.append(
-        Finding(
+        PaperFinding(
             what="best effort above provisioned at 20 % loose (%)",
             paper="30",
             ours=str(over),
-            comparisons=(near_per_cent(over, 30.0),),
+            comparisons=(compare_per_cent(over, 30.0),),
         )
     )
     return findings
@@ -632,14 +648,14 @@ def _variant_cells(effort: Effort) -> list[Cell]:
     return _cells(repetitions[effort], 0, SHAKE_SHAPE, variant=list(VARIANTS))
 
 
-def _find_variants(rows: Sequence[Row]) -> list[Finding]:
+def _find_variants(rows: Sequence[Row]) -> list[PaperFinding]:
     findings = []
     for variant in VARIANTS:
         own = selected(rows, variant=variant)
         queue = Summary.of([r["makespan"] for r in selected(own, kind=BEST_EFFORT)])
         ratio = paired(own, ("seed",), "makespan", _plan(0.5), _queue())
         findings.append(
-            Finding(
+            PaperFinding(
                 what=f"best effort (h), provisioned below it: {variant}",
                 paper="132.4, 23%",
                 ours=f"{queue}, {ratio.scaled(-100.0, 100.0)} %",
@@ -674,7 +690,7 @@ def _measure_log(cell: Cell, data: Path) -> list[Row]:
     return [factors | row for row in found]
 
 
-def _find_logs(rows: Sequence[Row]) -> list[Finding]:
+def _find_logs(rows: Sequence[Row]) -> list[PaperFinding]:
     findings = []
     for log in LOGS:
         own = selected(rows, log=log)
@@ -689,7 +705,7 @@ def _find_logs(rows: Sequence[Row]) -> list[Finding]:
             beside = ", ".join(map(str, ratios))
             told.append(f"{policy}: best effort {queue.mean:.1f} h; {beside}")
         findings.append(
-            Finding(
+            PaperFinding(
                 what=f"{log}: makespan of MOGA's and of our plan over best effort's",
                 paper="",
                 ours="\n".join(told),
@@ -711,25 +727,25 @@ def _draw_logs(rows: Sequence[Row]) -> Charts:
 # What is held against the paper's numbers.
 
 
-def _against(what: str, stated: float, ours: Summary, remark: str = "") -> Finding:
+def _against(what: str, stated: float, ours: Summary, remark: str = "") -> PaperFinding:
     """Hold a mean of ours against a number of the paper."""
-    return Finding(
+    return PaperFinding(
         what=what,
         paper=f"{stated:,.4g}",
         ours=str(ours),
-        comparisons=(near(ours, stated),),
+        comparisons=(compare_with_stated(ours, stated),),
         remark=remark,
     )
 
 
-def _reduction(what: str, stated: float, ratio: Summary) -> Finding:
+def _reduction(what: str, stated: float, ratio: Summary) -> PaperFinding:
     """Hold by how many per cent a ratio of ours is below 1 against the paper's per cent."""
     ours = ratio.scaled(-100.0, 100.0)
-    return Finding(
+    return PaperFinding(
         what=what,
         paper=f"{stated:g}",
         ours=str(ours),
-        comparisons=(near_per_cent(ours, stated),),
+        comparisons=(compare_per_cent(ours, stated),),
     )
 
 

@@ -9,7 +9,7 @@ from bursar.cluster.machine import Early, Policy
 from bursar.formats.swf import read_swf
 from bursar.model.trace import Trace
 from bursar.papers.experiment import data_file
-from bursar.simulation.loaded import LoadedCluster
+from bursar.simulation.loaded_cluster import LoadedCluster
 from bursar.simulation.scaling import probability_for
 
 PROCESSORS = 430
@@ -31,20 +31,20 @@ LOGS = {
 
 
 @lru_cache(maxsize=2)
-def log(data: Path, name: str) -> Trace:
+def read_ctc_log(data: Path, name: str) -> Trace:
     return read_swf(data_file(data, "swf", LOGS[name][0]))
 
 
 def cluster_of_log(data: Path, name: str, seed: int, policy: Policy) -> LoadedCluster:
     """The machine of one of ``LOGS``, somewhere in the middle three fifths of it."""
-    trace = log(data, name)
+    trace = read_ctc_log(data, name)
     share = np.random.default_rng([seed, 5]).uniform(0.2, 0.8)
     at = float(np.floor(trace.submit[0] + share * (trace.submit[-1] - trace.submit[0])))
     return LoadedCluster(trace, LOGS[name][1], at=at, policy=policy)
 
 
 @lru_cache(maxsize=4)
-def ctc(data: Path, utilisation: float | None) -> Trace:
+def ctc_at_load(data: Path, utilisation: float | None) -> Trace:
     """
     The log, or with a second copy a week later such that the load is what is wanted.
 
@@ -53,7 +53,7 @@ def ctc(data: Path, utilisation: float | None) -> Trace:
     utilisation
         Share of the processors; None: as it is, 65.7 % of 430.
     """
-    trace = log(data, "CTC")
+    trace = read_ctc_log(data, "CTC")
     if utilisation is None:
         return trace
     rng = np.random.default_rng(COPY_SEED)
@@ -61,7 +61,7 @@ def ctc(data: Path, utilisation: float | None) -> Trace:
     return loaded
 
 
-def moment(seed: int) -> float:
+def submission_moment(seed: int) -> float:
     """When a workflow is submitted, whole seconds of the log's clock."""
     return float(np.random.default_rng([seed, 430]).integers(FIRST, LAST))
 
@@ -77,7 +77,7 @@ def _warm(
     processors: int,
 ) -> LoadedCluster:
     return LoadedCluster(
-        ctc(data, utilisation),
+        ctc_at_load(data, utilisation),
         processors,
         at=at,
         policy=policy,
@@ -96,5 +96,5 @@ def cluster_at(
     looseness: float | None = 1.0,
     processors: int = PROCESSORS,
 ) -> LoadedCluster:
-    """The cluster at a moment of the log; see :class:`bursar.simulation.loaded.LoadedCluster`."""
+    """The cluster at a moment of the log; see :class:`bursar.simulation.loaded_cluster.LoadedCluster`."""
     return _warm(data, utilisation, at, policy, early, looseness, processors).copy()

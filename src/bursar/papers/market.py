@@ -31,8 +31,13 @@ from bursar.model.pricing import (
 from bursar.papers import drawing, market_findings
 from bursar.papers.experiment import Cell, Effort, Experiment, Row
 from bursar.papers.nimrodg import JOBS, PRICES, SECONDS
-from bursar.simulation.marketplace.outcome import PROTOCOLS, measure, quoted, trade
-from bursar.simulation.marketplace.place import MEMBERS, Setting
+from bursar.simulation.marketplace.market_measures import (
+    PROTOCOLS,
+    mean_quotes,
+    measure,
+    simulate_market,
+)
+from bursar.simulation.marketplace.market_simulation import FIRST_GROUP, MarketScenario
 
 if TYPE_CHECKING:
     import altair
@@ -58,7 +63,7 @@ POLICIES: dict[str, tuple[Rule, ...]] = {
     "bulk": (Bulk(steps=((BLOCK * SECONDS, 0.85),)),),
     "loyalty": (Loyalty(steps=((9_000 * MICROS, 0.95), (18_000 * MICROS, 0.9))),),
     "advance": (Advance(steps=((AHEAD * SECONDS, 0.85),)),),
-    "group": (ForGroup(groups=frozenset({MEMBERS}), factor=0.8),),
+    "group": (ForGroup(groups=frozenset({FIRST_GROUP}), factor=0.8),),
 }
 """Of all owners alike. Six in the evening, when the peak ends, is half way to the deadline."""
 
@@ -74,7 +79,7 @@ def _rules(policy: str) -> tuple[Rule, ...]:
     return POLICIES[policy]
 
 
-def setting(cell: Cell) -> Setting:
+def setting(cell: Cell) -> MarketScenario:
     """
     The market of a cell.
 
@@ -83,7 +88,7 @@ def setting(cell: Cell) -> Setting:
     """
     size = cell["jobs"] / JOBS
     studied = "policy" in cell
-    return Setting(
+    return MarketScenario(
         customers=cell["users"],
         jobs=cell["jobs"],
         seconds=SECONDS,
@@ -127,15 +132,15 @@ def _outage_cells(effort: Effort) -> list[Cell]:
 
 
 def _measure(cell: Cell, data: Path) -> list[Row]:
-    place = trade(setting(cell), cell.get("protocol", "posted"))
+    place = simulate_market(setting(cell), cell.get("protocol", "posted"))
     return [dict(cell) | asdict(measure(place))]
 
 
 def _measure_prices(cell: Cell, data: Path) -> list[Row]:
-    place = trade(setting(cell), "posted")
+    place = simulate_market(setting(cell), "posted")
     return [
         dict(cell) | {"time": time, "owner": owner, "price": price}
-        for (time, owner), price in quoted(place).items()
+        for (time, owner), price in mean_quotes(place).items()
     ]
 
 
@@ -195,7 +200,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         about=ABOUT,
         cells=_protocol_cells,
         measure=_measure,
-        findings=market_findings.of_protocols,
+        findings=market_findings.find_protocols,
         charts=partial(_draw, x="protocol"),
     ),
     Experiment(
@@ -205,7 +210,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         about=ABOUT + " Quotes are asked also for five periods later, and for five jobs at once.",
         cells=_policy_cells,
         measure=_measure,
-        findings=market_findings.of_policies,
+        findings=market_findings.find_policies,
         charts=_draw_policies,
     ),
     Experiment(
@@ -215,7 +220,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         about=ABOUT,
         cells=_price_cells,
         measure=_measure_prices,
-        findings=market_findings.of_prices,
+        findings=market_findings.find_prices,
         charts=_draw_prices,
     ),
     Experiment(
@@ -225,7 +230,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         about=ABOUT + " Posted prices. Who was failed avoids the owner for 450 s.",
         cells=_outage_cells,
         measure=_measure,
-        findings=market_findings.of_breakdowns,
+        findings=market_findings.find_breakdowns,
         charts=_draw_outage,
     ),
 )

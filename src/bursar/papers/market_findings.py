@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from bursar.papers.equivalence import ABOVE, BELOW, Uncounted, measured
-from bursar.papers.experiment import Finding, Row
+from bursar.papers.equivalence import ABOVE, BELOW, Uncounted, compare_with_bounds
+from bursar.papers.experiment import PaperFinding, Row
 from bursar.papers.nimrodg import PRICES, SECONDS
 from bursar.papers.summary import Summary, grouped, selected
 from bursar.simulation.marketplace.selling import STEP
@@ -26,7 +26,7 @@ def changes(rows: Sequence[Row], value: str, first: Row, second: Row) -> Summary
     return _paired(rows, value, first, second, lambda a, b: 100 * (a / b - 1))
 
 
-def of_protocols(rows: Sequence[Row]) -> list[Finding]:
+def find_protocols(rows: Sequence[Row]) -> list[PaperFinding]:
     """Auctions against theory, and the others against posted prices."""
     return [
         *_overview(rows, "protocol", _OF_PROTOCOLS),
@@ -36,7 +36,7 @@ def of_protocols(rows: Sequence[Row]) -> list[Finding]:
     ]
 
 
-def _of_auctions(rows: Sequence[Row]) -> list[Finding]:
+def _of_auctions(rows: Sequence[Row]) -> list[PaperFinding]:
     """Theory is of one sale, as the first period is; after it, budgets link the sales."""
     found = []
     lots = len(PRICES)
@@ -48,62 +48,62 @@ def _of_auctions(rows: Sequence[Row]) -> list[Finding]:
             sample = differences(rows, "opening", _of(first, n), _of(second, n))
             sample = Summary(sample.mean / lots, sample.deviation / lots, sample.count)
             found.append(
-                Finding(
+                PaperFinding(
                     what=f"first period, earned for a lot, {first} less {second}, {n} users",
                     paper=expected,
                     ours=str(sample),
-                    comparisons=(measured(sample, -INCREMENT, INCREMENT),),
+                    comparisons=(compare_with_bounds(sample, -INCREMENT, INCREMENT),),
                 )
             )
             sample = differences(rows, "paid", _of(first, n), _of(second, n))
             found.append(
-                Finding(
+                PaperFinding(
                     what=f"all periods, paid for a job, {first} less {second}, {n} users",
                     paper=expected,
                     ours=str(sample),
-                    comparisons=(measured(sample, -INCREMENT, INCREMENT),),
+                    comparisons=(compare_with_bounds(sample, -INCREMENT, INCREMENT),),
                 )
             )
     for n in (2, 4):
         for value, when in (("opening", "first period"), ("earned", "all periods")):
             sample = changes(rows, value, _of("first-price", n), _of("vickrey", n))
             found.append(
-                Finding(
+                PaperFinding(
                     what=f"{when}, earned, first-price above vickrey, {n} users (%)",
                     paper="0: revenue equivalence",
                     ours=str(sample),
-                    comparisons=(measured(sample, -ALIKE, ALIKE),),
+                    comparisons=(compare_with_bounds(sample, -ALIKE, ALIKE),),
                     remark=f"alike: within {ALIKE:g} %",
                 )
             )
     return found
 
 
-def _of_competition(rows: Sequence[Row]) -> list[Finding]:
+def _of_competition(rows: Sequence[Row]) -> list[PaperFinding]:
     found = []
     for protocol in ("english", "vickrey", "dutch", "first-price", "double", "share"):
         sample = changes(rows, "paid", _of(protocol, 4), _of(protocol, 1))
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"{protocol}: paid for a job by 4 users above what one pays (%)",
                 paper="competition raises auction prices",
                 ours=str(sample),
-                comparisons=(measured(sample, at_least=ABOVE),),
+                comparisons=(compare_with_bounds(sample, at_least=ABOVE),),
             )
         )
     sample = changes(rows, "messages", _of("english", 4), _of("vickrey", 4))
     found.append(
-        Finding(
+        PaperFinding(
             what="messages for a deal, english above vickrey, 4 users (%)",
             paper="open bidding costs messages, sealed bids do not",
             ours=str(sample),
-            comparisons=(measured(sample, at_least=ABOVE),),
+            comparisons=(compare_with_bounds(sample, at_least=ABOVE),),
         )
     )
     return found
 
 
-def _beside_posted(rows: Sequence[Row]) -> list[Finding]:
+def _beside_posted(rows: Sequence[Row]) -> list[PaperFinding]:
     less, more, alike = (-math.inf, BELOW), (ABOVE, math.inf), (-ALIKE, ALIKE)
     expected = [
         ("tender", "paid", alike, "0: both find the lowest price"),
@@ -117,17 +117,17 @@ def _beside_posted(rows: Sequence[Row]) -> list[Finding]:
         for n in (1, 2, 4):
             sample = changes(rows, value, _of(protocol, n), _of("posted", n))
             found.append(
-                Finding(
+                PaperFinding(
                     what=f"{value}, {protocol} above posted, {n} users (%)",
                     paper=paper,
                     ours=str(sample),
-                    comparisons=(measured(sample, low, high),),
+                    comparisons=(compare_with_bounds(sample, low, high),),
                 )
             )
     return found
 
 
-def of_policies(rows: Sequence[Row]) -> list[Finding]:
+def find_policies(rows: Sequence[Row]) -> list[PaperFinding]:
     """Each policy against flat prices."""
     alone = selected(rows, processors=1)
     return [
@@ -150,7 +150,7 @@ def of_policies(rows: Sequence[Row]) -> list[Finding]:
     ]
 
 
-def _of_demand(rows: Sequence[Row]) -> list[Finding]:
+def _of_demand(rows: Sequence[Row]) -> list[PaperFinding]:
     several = selected(rows, processors=4)
     found = []
     chosen = "its points were chosen after steeper ones had been tried"
@@ -162,23 +162,23 @@ def _of_demand(rows: Sequence[Row]) -> list[Finding]:
     for policy, other, remark, uncounted in tried:
         sample = differences(several, "variation", _by(policy, 4), _by(other, 4))
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"{policy}: variation of jobs among owners above {other}'s, 4 users, "
                 "4 processors of each owner",
                 paper="demand pricing spreads load over owners",
                 ours=str(sample),
-                comparisons=(measured(sample, at_most=BELOW),),
+                comparisons=(compare_with_bounds(sample, at_most=BELOW),),
                 uncounted=uncounted,
                 remark=remark,
             )
         )
     alone = Summary.of([r["level"] for r in selected(rows, processors=1, policy="demand", users=4)])
     found.append(
-        Finding(
+        PaperFinding(
             what="demand: paid, % of base prices, 4 users, one processor of each owner",
             paper="above 80: the price rises with load",
             ours=str(alone),
-            comparisons=(measured(alone, at_least=80 + ABOVE),),
+            comparisons=(compare_with_bounds(alone, at_least=80 + ABOVE),),
             uncounted="identity",
             remark="a single processor is free or sold: demand never shows in its price",
         )
@@ -189,7 +189,7 @@ def _of_demand(rows: Sequence[Row]) -> list[Finding]:
 _SAVED = "what is saved buys at dearer owners: the mean for a job need not fall"
 
 
-def _of_discounts(rows: Sequence[Row]) -> list[Finding]:
+def _of_discounts(rows: Sequence[Row]) -> list[PaperFinding]:
     found = []
     for policy, paper in (
         ("advance", "booking ahead lowers what is paid"),
@@ -209,22 +209,22 @@ def _of_discounts(rows: Sequence[Row]) -> list[Finding]:
     return found
 
 
-def _of_calendar(rows: Sequence[Row]) -> list[Finding]:
+def _of_calendar(rows: Sequence[Row]) -> list[PaperFinding]:
     found = []
     for n in (1, 2, 4):
         sample = differences(rows, "early", _by("calendar", n), _by("flat", n))
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"calendar: jobs done at peak, points above flat's, {n} users",
                 paper="work moves off peak",
                 ours=str(sample),
-                comparisons=(measured(sample, at_most=BELOW),),
+                comparisons=(compare_with_bounds(sample, at_most=BELOW),),
             )
         )
     return found
 
 
-def _of_groups(rows: Sequence[Row]) -> list[Finding]:
+def _of_groups(rows: Sequence[Row]) -> list[PaperFinding]:
     found = []
     for n in (2, 4):
         for value, paper, (low, high) in (
@@ -238,18 +238,18 @@ def _of_groups(rows: Sequence[Row]) -> list[Finding]:
                 ]
             )
             found.append(
-                Finding(
+                PaperFinding(
                     what=f"group: {value}, a member's above the others', {n} users (%)",
                     paper=paper,
                     ours=str(sample),
-                    comparisons=(measured(sample, low, high),),
+                    comparisons=(compare_with_bounds(sample, low, high),),
                     remark=_SAVED if value == "paid" else "",
                 )
             )
     return found
 
 
-def of_prices(rows: Sequence[Row]) -> list[Finding]:
+def find_prices(rows: Sequence[Row]) -> list[PaperFinding]:
     """Whether owners' prices come together."""
     found = []
     for n in sorted({row["users"] for row in rows}):
@@ -263,11 +263,11 @@ def of_prices(rows: Sequence[Row]) -> list[Finding]:
             ratios.append(max(full[-1]) / min(full[-1]) - max(full[0]) / min(full[0]))
         sample = Summary.of(ratios)
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"dearest price over cheapest, last trade less first, {n} users",
                 paper="prices of like goods come together",
                 ours=str(sample),
-                comparisons=(measured(sample, at_most=BELOW),),
+                comparisons=(compare_with_bounds(sample, at_most=BELOW),),
             )
         )
     return found
@@ -277,7 +277,7 @@ _ENOUGH = 5
 """Owners that must quote in a trade for its prices to be compared."""
 
 
-def of_breakdowns(rows: Sequence[Row]) -> list[Finding]:
+def find_breakdowns(rows: Sequence[Row]) -> list[PaperFinding]:
     """Return what an owner's failure costs its customers."""
     found = []
     for n in sorted({row["users"] for row in rows}):
@@ -286,21 +286,21 @@ def of_breakdowns(rows: Sequence[Row]) -> list[Finding]:
         paid = changes(rows, "paid", broken, whole)
         done = differences(rows, "completed", broken, whole)
         found += [
-            Finding(
+            PaperFinding(
                 what=f"refunded, {n} users",
                 paper="what was not delivered is not paid",
                 ours=str(refunded),
-                comparisons=(measured(refunded, at_least=ABOVE),),
+                comparisons=(compare_with_bounds(refunded, at_least=ABOVE),),
                 uncounted="identity",
                 remark="the accounts refund it: the audit of each cell fails otherwise",
             ),
-            Finding(
+            PaperFinding(
                 what=f"paid for a job done above an undisturbed market, {n} users (%)",
                 paper="dearer: the cheapest owner is lost for a while",
                 ours=str(paid),
-                comparisons=(measured(paid, at_least=ABOVE),),
+                comparisons=(compare_with_bounds(paid, at_least=ABOVE),),
             ),
-            Finding(
+            PaperFinding(
                 what=f"jobs completed, points above an undisturbed market, {n} users",
                 paper="",
                 ours=str(done),
@@ -309,7 +309,7 @@ def of_breakdowns(rows: Sequence[Row]) -> list[Finding]:
     return found
 
 
-def _overview(rows: Sequence[Row], factor: str, measures: Mapping[str, str]) -> list[Finding]:
+def _overview(rows: Sequence[Row], factor: str, measures: Mapping[str, str]) -> list[PaperFinding]:
     """
     List each measure under each kind, by number of users.
 
@@ -326,7 +326,9 @@ def _overview(rows: Sequence[Row], factor: str, measures: Mapping[str, str]) -> 
             f"{kind}: {', '.join(str(s) for (of, _), s in means.items() if of == kind)}"
             for kind in kinds
         ]
-        found.append(Finding(what=f"{title}, by 1, 2, 4 users", paper="", ours="\n".join(told)))
+        found.append(
+            PaperFinding(what=f"{title}, by 1, 2, 4 users", paper="", ours="\n".join(told))
+        )
     return found
 
 
@@ -348,13 +350,13 @@ def _against_flat(
     at_least: float = -math.inf,
     at_most: float = math.inf,
     remark: str = "",
-) -> Finding:
+) -> PaperFinding:
     sample = changes(rows, value, _by(policy, users), _by("flat", users))
-    return Finding(
+    return PaperFinding(
         what=f"{policy}: {value} above flat's, {users} users (%)",
         paper=expected,
         ours=str(sample),
-        comparisons=(measured(sample, at_least, at_most),),
+        comparisons=(compare_with_bounds(sample, at_least, at_most),),
         remark=remark,
     )
 

@@ -24,11 +24,11 @@ from bursar.papers import drawing
 from bursar.papers.equivalence import (
     POINTS,
     Comparison,
-    described,
-    measured,
-    near,
+    compare_with_bounds,
+    compare_with_stated,
+    describe_comparison,
 )
-from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
+from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
 from bursar.papers.summary import selected
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _row(cell: Cell, told: Mapping[str, Any], scale: float) -> Row:
     }
 
 
-def _find_scenarios(rows: Sequence[Row], *, live: bool = False) -> list[Finding]:
+def _find_scenarios(rows: Sequence[Row], *, live: bool = False) -> list[PaperFinding]:
     """
     Hold the stated rule's completion, time and cost against the paper's; show our own strategy.
 
@@ -222,7 +222,7 @@ def _find_scenarios(rows: Sequence[Row], *, live: bool = False) -> list[Finding]
                 f"{stated[0]} jobs within {stated[1]} s cost at least {least:,.0f} on these queues"
             )
         found.append(
-            Finding(
+            PaperFinding(
                 what=f"{strategy}, {deadline:,} s, {budget:,}",
                 paper=_words(*stated),
                 ours=f"stated rule {_words_of(row)}; own {_words_of(mine)}",
@@ -232,7 +232,7 @@ def _find_scenarios(rows: Sequence[Row], *, live: bool = False) -> list[Finding]
             )
         )
     found.append(
-        Finding(
+        PaperFinding(
             what="our own strategy in the feasible scenarios",
             paper="",
             ours=f"all jobs within both limits in {sum(whole)} of {len(whole)}; over the optimum: "
@@ -244,11 +244,13 @@ def _find_scenarios(rows: Sequence[Row], *, live: bool = False) -> list[Finding]
 
 def _beside(row: Row, completed: int, seconds: int, cost: int) -> tuple[Comparison, ...]:
     """Compare all three: points of completion, and shares of the time and of the cost."""
-    done = measured(row["completed"], completed - POINTS, completed + POINTS, name="completed (%)")
+    done = compare_with_bounds(
+        row["completed"], completed - POINTS, completed + POINTS, name="completed (%)"
+    )
     return (
         done,
-        near(row["time"], seconds, name="time (s)"),
-        near(row["cost"], cost, name="cost"),
+        compare_with_stated(row["time"], seconds, name="time (s)"),
+        compare_with_stated(row["cost"], cost, name="cost"),
     )
 
 
@@ -339,9 +341,9 @@ def _measure_usage(cell: Cell, data: Path) -> list[Row]:
     ]
 
 
-def _find_usage(rows: Sequence[Row]) -> list[Finding]:
+def _find_usage(rows: Sequence[Row]) -> list[PaperFinding]:
     strategy = rows[0]["strategy"]
-    first = Finding(
+    first = PaperFinding(
         what="queues in use by the first jobs",
         paper="10",
         ours=str(max(row["queues"] for row in rows if row["time"] < SECONDS)),
@@ -366,7 +368,7 @@ STATED_USAGE: dict[str, dict[int, tuple[str, float, float]]] = {
 """Figures 3 to 5: queues in use after the first jobs, by budget, in words and as bounds."""
 
 
-def _usage_of(strategy: str, budget: int, rows: Sequence[Row]) -> Finding:
+def _usage_of(strategy: str, budget: int, rows: Sequence[Row]) -> PaperFinding:
     """Hold the median and the most queues in use against the paper's words."""
     used = [
         row["queues"]
@@ -376,13 +378,13 @@ def _usage_of(strategy: str, budget: int, rows: Sequence[Row]) -> Finding:
     middle, most = float(np.median(used)), float(max(used, default=0))
     paper, low, high = STATED_USAGE[strategy].get(budget, ("", -math.inf, math.inf))
     comparisons = (
-        measured(middle, low, high, name="median"),
-        measured(most, low, high, name="most"),
+        compare_with_bounds(middle, low, high, name="median"),
+        compare_with_bounds(most, low, high, name="most"),
     )
-    return Finding(
+    return PaperFinding(
         what=f"queues in use after the first jobs, budget {budget:,}",
         paper=paper,
-        ours=", ".join(map(described, comparisons)),
+        ours=", ".join(map(describe_comparison, comparisons)),
         comparisons=comparisons if paper else (),
     )
 

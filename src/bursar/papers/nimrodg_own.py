@@ -13,8 +13,8 @@ import numpy as np
 
 from bursar.api.simulating import simulate
 from bursar.papers import drawing
-from bursar.papers.equivalence import BELOW, Comparison, measured
-from bursar.papers.experiment import Cell, Effort, Experiment, Finding, Row
+from bursar.papers.equivalence import BELOW, Comparison, compare_with_bounds
+from bursar.papers.experiment import Cell, Effort, Experiment, PaperFinding, Row
 from bursar.papers.nimrodg import (
     BUDGETS,
     DEADLINES,
@@ -28,7 +28,7 @@ from bursar.papers.nimrodg import (
     queues,
 )
 from bursar.papers.summary import Summary, selected
-from bursar.simulation.world import Chance, World
+from bursar.simulation.execution_model import ExecutionModel, ExecutionUncertainty
 
 if TYPE_CHECKING:
     import altair
@@ -69,11 +69,13 @@ def _measure(cell: Cell, data: Path) -> list[Row]:
     strategy = cell["strategy"]
     own = cell["by"] != RULE
     wanted = campaign(cell["deadline"], cell["budget"], WISHES[strategy] if own else None)
-    chance = Chance(spread=cell["spread"], seed=cell["seed"], hidden=cell["by"] == UNKNOWN)
+    chance = ExecutionUncertainty(
+        spread=cell["spread"], seed=cell["seed"], hidden=cell["by"] == UNKNOWN
+    )
     told = simulate(
         wanted, queues(), strategy="adaptive" if own else strategy, chance=chance, anyway=True
     ).to_dict()
-    world = World(wanted.workflow, queues(), chance)
+    world = ExecutionModel(wanted.workflow, queues(), chance)
     work = [world.attempt(task, 1, f"queue-{PRICES[0]}")[0] for task in range(JOBS)]
     most, best = bounds(strategy, cell["deadline"], cell["budget"], work)
     return [
@@ -148,7 +150,7 @@ def _fluid_cost(work: float, seconds: float) -> float | None:
 # What comes out.
 
 
-def _find(rows: Sequence[Row]) -> list[Finding]:
+def _find(rows: Sequence[Row]) -> list[PaperFinding]:
     return [
         finding
         for by in (KNOWN, UNKNOWN)
@@ -157,7 +159,7 @@ def _find(rows: Sequence[Row]) -> list[Finding]:
     ]
 
 
-def _of_kind(rows: Sequence[Row], by: str, spread: float) -> list[Finding]:
+def _of_kind(rows: Sequence[Row], by: str, spread: float) -> list[PaperFinding]:
     """Find what one kind of run says: of our strategy, beside the rule and the bound."""
     own = selected(rows, by=by, spread=spread)
     rule = {_key(row): row for row in selected(rows, by=RULE, spread=spread)}
@@ -175,7 +177,7 @@ def _of_kind(rows: Sequence[Row], by: str, spread: float) -> list[Finding]:
     lost = {name: _lost(selected(rows, by=name, spread=spread)) for name in (by, RULE)}
     out_of_reach = sum(JOBS - row["most"] for row in own)
     return [
-        Finding(
+        PaperFinding(
             what=f"{what}: per cent above the rule",
             paper=f"at most {MOST_ABOVE:g} in each scenario",
             ours=f"worst {_scenario_words(worst)}: {np.mean(compared[worst]):+.2f} %"
@@ -189,7 +191,7 @@ def _of_kind(rows: Sequence[Row], by: str, spread: float) -> list[Finding]:
             remark=f"{len(compared)} of {len(scenarios)} scenarios, in which both complete all "
             f"jobs within both limits for some of {seeds} seeds",
         ),
-        Finding(
+        PaperFinding(
             what=f"{what}: per cent above the rule, over all scenarios",
             paper="below 0 in the mean",
             ours=f"{Summary.of(values)} %" if spread else f"{np.mean(values):.2f} %",
@@ -198,7 +200,7 @@ def _of_kind(rows: Sequence[Row], by: str, spread: float) -> list[Finding]:
             remark=f"{len(values)} pairs of equal scenario and seed; "
             f"above the linear bound by {_over_bound(own):.2f} % in the mean",
         ),
-        Finding(
+        PaperFinding(
             what=f"{what}: jobs lost",
             paper="no more than by the rule",
             ours=f"{lost[by]} of {JOBS * len(own):,}; the rule {lost[RULE]}; "
@@ -219,7 +221,7 @@ def _of_kind(rows: Sequence[Row], by: str, spread: float) -> list[Finding]:
 def _at_most(values: Sequence[float], most: float, name: str, *, chance: bool) -> Comparison:
     """Compare the mean of a sample with an upper bound; without chance it is a point."""
     ours = Summary.of(values) if chance else float(np.mean(values))
-    return measured(ours, at_most=most, name=name)
+    return compare_with_bounds(ours, at_most=most, name=name)
 
 
 def _is_kept(row: Row) -> bool:

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from bursar.model.errors import BursarError
-from bursar.papers.experiment import Outcome, Row
+from bursar.papers.experiment import ExperimentResult, Row
 from bursar.report.charts import save_chart
 
 FORMATS = ("svg", "png", "html")
 
 
-def to_dict(outcome: Outcome) -> dict[str, Any]:
+def to_dict(outcome: ExperimentResult) -> dict[str, Any]:
     """All of it, for JSON."""
     experiment = outcome.experiment
     return {
@@ -33,7 +33,7 @@ def to_dict(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def write(outcome: Outcome, folder: Path) -> list[Path]:
+def write(outcome: ExperimentResult, folder: Path) -> list[Path]:
     """
     Writes ``NAME.csv``, ``NAME.json`` and the charts, in each format.
 

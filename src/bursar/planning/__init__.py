@@ -5,7 +5,7 @@ A plan buys processors of one or more sites and says where each task goes.
 
 - :func:`bursar.planning.front.trade_off` tries many purchases and keeps those
   not beaten in both makespan and cost.
-- :func:`bursar.planning.choice.choose` picks one of them by the user's goal, or
+- :func:`bursar.planning.plan_choice.choose_plan` picks one of them by the user's goal, or
   says why none will do and what would.
 - :mod:`bursar.planning.bounds` proves how good any plan can be.
 - :mod:`bursar.planning.heft` places the tasks on what is bought; its loops are in

@@ -17,7 +17,7 @@ Cost
       plan at its own makespan (:mod:`bursar.planning.covering`).
 
 With slots that begin and end the processors that there are at a time take the
-place of all there are (:mod:`bursar.planning.capacity`).
+place of all there are (:mod:`bursar.planning.energetic_bound`).
 
 Work is counted in units of which a processor does as many per second as its
 site's speed; where runtimes do not follow the speeds a task counts where it is
@@ -32,11 +32,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bursar.model.slot import Slot
-from bursar.planning.capacity import makespan_bound
-from bursar.planning.front import Option
+from bursar.planning.energetic_bound import makespan_bound
+from bursar.planning.front import PlanOption
 from bursar.planning.kernels import ranks
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
-from bursar.planning.problem import Problem
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
+from bursar.planning.problem import PlanningProblem
 
 PATIENCE = 2.0
 """Seconds for the integer programmes of a front, together; what is proven by then counts."""
@@ -46,7 +46,7 @@ MAX_LEVELS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class PlanBounds:
     """
     Lower bounds over every purchase from the sites.
 
@@ -86,7 +86,7 @@ class Bounds:
         return max(self.critical_path, self.work, self.energetic, self.exact or 0.0)
 
 
-def prove_bounds(problem: Problem) -> Bounds:
+def prove_bounds(problem: PlanningProblem) -> PlanBounds:
     """Bounds over every plan on what the sites offer, all of one currency."""
     known = int(problem.known.sum())
     everywhere = np.ones(problem.n_sites, dtype=np.bool_)
@@ -94,9 +94,9 @@ def prove_bounds(problem: Problem) -> Bounds:
     path = _critical_path(problem, everywhere)
     work = float(_least_work(problem, everywhere).sum()) / capacity
     energetic = float(_energetic(problem, everywhere, np.array([capacity]))[0])
-    if not endless(problem) and known:
+    if not offers_endless_leases(problem) and known:
         energetic = max(energetic, makespan_bound(problem))
-    return Bounds(
+    return PlanBounds(
         critical_path=path if known else None,
         work=work if known else None,
         energetic=energetic if known else None,
@@ -111,8 +111,8 @@ def prove_bounds(problem: Problem) -> Bounds:
 
 
 def with_bounds(
-    problem: Problem, options: Sequence[Option], least_cost: Callable[[float], float]
-) -> list[Option]:
+    problem: PlanningProblem, options: Sequence[PlanOption], least_cost: Callable[[float], float]
+) -> list[PlanOption]:
     """
     The options, each with what no plan on its slots, or as fast, can beat.
 
@@ -127,7 +127,7 @@ def with_bounds(
     caps = np.array([o.recipe.caps for o in timed])
     deadlines = np.array([o.makespan for o in timed])
     least = np.full(len(timed), cost_bound(problem) or 0.0)
-    if endless(problem):
+    if offers_endless_leases(problem):
         bounds = makespan_bounds(problem, caps)
     else:
         # Late: it brings SciPy, which a plan of leases alone does not need.
@@ -143,7 +143,7 @@ def with_bounds(
     ]
 
 
-def endless(problem: Problem) -> bool:
+def offers_endless_leases(problem: PlanningProblem) -> bool:
     """Whether every site offers one lease, from 0 on, without an end."""
     return problem.n_slots == problem.n_sites and all(
         slot.leased and slot.start <= 0 and np.isinf(slot.end) for slot in problem.offers.slots
@@ -155,7 +155,7 @@ def is_priced(slot: Slot) -> bool:
     return slot.unit_price is not None and slot.fixed_price is not None
 
 
-def makespan_bounds(problem: Problem, purchases: IntArray) -> FloatArray:
+def makespan_bounds(problem: PlanningProblem, purchases: IntArray) -> FloatArray:
     """
     The strongest bound on the makespan of each purchase.
 
@@ -179,7 +179,7 @@ def makespan_bounds(problem: Problem, purchases: IntArray) -> FloatArray:
     return bounds
 
 
-def cost_bound(problem: Problem) -> float | None:
+def cost_bound(problem: PlanningProblem) -> float | None:
     """
     The least that any plan of priced sites costs, currency units.
 
@@ -197,7 +197,7 @@ def cost_bound(problem: Problem) -> float | None:
     fits = np.isfinite(runtimes)
     spent = np.where(fits, widths * np.where(fits, runtimes, 0.0) * unit, np.inf)
     work = spent.min(axis=1).sum() + fixed.min()
-    if not endless(problem):
+    if not offers_endless_leases(problem):
         # What takes no time needs no slot.
         return float(work) if (np.where(fits, runtimes, 1.0) > 0).all(axis=1).any() else 0.0
 
@@ -217,30 +217,30 @@ def _by_sites_used(purchases: IntArray) -> Iterator[tuple[BoolArray, IntArray]]:
         yield used, np.flatnonzero(rows.ravel() == i)
 
 
-def _shortest(problem: Problem, used: BoolArray) -> FloatArray:
+def _shortest(problem: PlanningProblem, used: BoolArray) -> FloatArray:
     """Least run time on the used sites, shape ``(n_tasks,)``; 0 where it fits on none."""
     shortest = problem.runtimes[:, used].min(axis=1)
     return np.where(np.isfinite(shortest), shortest, 0.0)
 
 
-def _least_work(problem: Problem, used: BoolArray) -> FloatArray:
+def _least_work(problem: PlanningProblem, used: BoolArray) -> FloatArray:
     """Width times run time times speed, least over the used sites, shape ``(n_tasks,)``."""
     least = (problem.runtimes[:, used] * problem.speeds[used]).min(axis=1)
     return np.where(np.isfinite(least), problem.widths * least, 0.0)
 
 
-def _heads_and_tails(problem: Problem, used: BoolArray) -> tuple[FloatArray, FloatArray]:
+def _heads_and_tails(problem: PlanningProblem, used: BoolArray) -> tuple[FloatArray, FloatArray]:
     return ranks.heads_and_tails(
         _shortest(problem, used), problem.order, problem.parent_start, problem.parent_index
     )
 
 
-def _critical_path(problem: Problem, used: BoolArray) -> float:
+def _critical_path(problem: PlanningProblem, used: BoolArray) -> float:
     heads, _ = _heads_and_tails(problem, used)
     return float((heads + _shortest(problem, used)).max())
 
 
-def _energetic(problem: Problem, used: BoolArray, capacities: FloatArray) -> FloatArray:
+def _energetic(problem: PlanningProblem, used: BoolArray, capacities: FloatArray) -> FloatArray:
     heads, tails = _heads_and_tails(problem, used)
     levels = np.unique(heads)
     if len(levels) > MAX_LEVELS:

@@ -7,14 +7,16 @@ import numpy as np
 
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.slot import Slot
-from bursar.planning.front import Option
+from bursar.planning.front import PlanOption
 from bursar.planning.numbering import number_processors
-from bursar.planning.policy import Recipe
-from bursar.planning.problem import Problem
+from bursar.planning.policy import ScheduleRecipe
+from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedulers import SHORTEST, Schedule, replay
 
 
-def option_of(problem: Problem, recipe: Recipe, *, whole: bool = False) -> Option:
+def build_option(
+    problem: PlanningProblem, recipe: ScheduleRecipe, *, whole: bool = False
+) -> PlanOption:
     """
     What a recipe comes to; its bounds are left open.
 
@@ -30,7 +32,7 @@ def option_of(problem: Problem, recipe: Recipe, *, whole: bool = False) -> Optio
     costs = [purchase.cost for purchase in purchases]
     held = float((schedule.finish - schedule.start) @ problem.widths)
     paid = math.fsum(p.processor_seconds for p in purchases)
-    return Option(
+    return PlanOption(
         makespan=schedule.makespan,
         cost=None if None in costs else math.fsum(c for c in costs if c is not None),
         currency=problem.sites[0].currency,
@@ -40,7 +42,9 @@ def option_of(problem: Problem, recipe: Recipe, *, whole: bool = False) -> Optio
     )
 
 
-def plan_of(problem: Problem, option: Option, algorithm: str, *, whole: bool = False) -> Plan:
+def build_plan(
+    problem: PlanningProblem, option: PlanOption, algorithm: str, *, whole: bool = False
+) -> Plan:
     """The option with the place of every task."""
     schedule = replay(problem, option.recipe)
     bought = _purchases(problem, schedule, option.recipe, whole)
@@ -56,7 +60,7 @@ def plan_of(problem: Problem, option: Option, algorithm: str, *, whole: bool = F
 
 
 def _purchases(
-    problem: Problem, schedule: Schedule, recipe: Recipe, whole: bool
+    problem: PlanningProblem, schedule: Schedule, recipe: ScheduleRecipe, whole: bool
 ) -> list[tuple[int, Purchase]]:
     """What is paid for, with the number of the slot it is bought of."""
     begins = np.full(problem.n_slots, np.inf)
@@ -98,7 +102,7 @@ def _cut(slot: Slot, start: float, duration: float, processors: int) -> Slot:
 
 
 def _placements(
-    problem: Problem, schedule: Schedule, bought: list[tuple[int, Purchase]]
+    problem: PlanningProblem, schedule: Schedule, bought: list[tuple[int, Purchase]]
 ) -> list[Placement]:
     """Where each task runs, in order of start."""
     start, finish = schedule.start.tolist(), schedule.finish.tolist()

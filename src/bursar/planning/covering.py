@@ -40,10 +40,16 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import coo_array, csr_array
 
-from bursar.planning.capacity import TOLERANCE, Room, Windows, makespan_bound, spread
+from bursar.planning.energetic_bound import (
+    TOLERANCE,
+    EmptySlotCapacity,
+    TaskWindows,
+    evenly_spaced,
+    makespan_bound,
+)
 from bursar.planning.kernels import capacity as kernels
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
-from bursar.planning.problem import Problem
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
+from bursar.planning.problem import PlanningProblem
 
 MAX_TASKS = 300
 """Tasks up to which the assignment programme is tried."""
@@ -72,7 +78,7 @@ _QUIET = Lock()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wares:
+class CoveringColumns:
     """
     What can be bought for plans of some makespan, as columns.
 
@@ -140,7 +146,7 @@ class Wares:
 
 
 @dataclass(slots=True, eq=False)
-class Programme:
+class LinearProgramme:
     """
     A linear programme over columns from 0 to ``upper``: prices least, rows at least.
 
@@ -216,7 +222,7 @@ class Programme:
         Stopped early, the bound is the one that the search tree proves.
         """
         scale = self.prices.max(initial=0.0) or 1.0
-        with _quiet():
+        with _silence_output():
             answer = milp(
                 self.prices / scale * 1000,
                 constraints=LinearConstraint(self.matrix, self.least, np.inf),
@@ -237,7 +243,9 @@ class Programme:
         return float(bound) * scale / 1000, solution
 
 
-def cost_bounds(problem: Problem, deadlines: FloatArray, *, time_limit: float = 10.0) -> FloatArray:
+def cost_bounds(
+    problem: PlanningProblem, deadlines: FloatArray, *, time_limit: float = 10.0
+) -> FloatArray:
     """
     Allocation costs that no plans of these makespans can beat.
 
@@ -258,17 +266,17 @@ def cost_bounds(problem: Problem, deadlines: FloatArray, *, time_limit: float = 
     """
     until = time.monotonic() + time_limit
     moments, where = np.unique(np.asarray(deadlines, dtype=np.float64), return_inverse=True)
-    room = Room(problem)
+    room = EmptySlotCapacity(problem)
     least = makespan_bound(problem) * (1 - TOLERANCE)
     bounds: FloatArray = np.where(moments < least, np.inf, 0.0)
     # The quick programmes of all deadlines first, then the slow ones.
-    slow: list[tuple[int, _Assignment]] = []
+    slow: list[tuple[int, _AssignmentProgramme]] = []
     open_ = np.flatnonzero(moments >= least)
     for done, k in enumerate(open_.tolist()):
-        case = _Case.of(room, min(float(moments[k]), room.horizon))
+        case = _MakespanCase.of(room, min(float(moments[k]), room.horizon))
         bounds[k] = case.quick_bound(_share(until, len(open_) - done))
         if np.isfinite(bounds[k]) and case.is_small:
-            slow.append((k, _Assignment(case)))
+            slow.append((k, _AssignmentProgramme(case)))
     for done, (k, assignment) in enumerate(slow):
         bounds[k] = max(bounds[k], assignment.solve(_share(until, len(slow) - done)))
     # What holds for a later deadline holds for an earlier one.
@@ -276,20 +284,20 @@ def cost_bounds(problem: Problem, deadlines: FloatArray, *, time_limit: float = 
     return np.asarray(bounds[where.ravel()])
 
 
-def relaxed_shares(problem: Problem, deadline: float) -> FloatArray | None:
+def relaxed_shares(problem: PlanningProblem, deadline: float) -> FloatArray | None:
     """
     How much of each slot the covering programme's linear relaxation buys, shape ``(n_slots,)``.
 
     A share is between 0 and 1. None where no plan meets the deadline, or the
     problem is larger than those for which the assignment programme is tried.
     """
-    room = Room(problem)
+    room = EmptySlotCapacity(problem)
     if deadline < makespan_bound(problem) * (1 - TOLERANCE):
         return None
-    case = _Case.of(room, min(deadline, room.horizon))
+    case = _MakespanCase.of(room, min(deadline, room.horizon))
     if case.windows.empty or not case.is_small:
         return None
-    covering = _Covering(case)
+    covering = _CoveringProgramme(case)
     solution = None
     for _ in range(SHARE_ROUNDS):
         _, found = covering.programme.solve_relaxed(math.inf)
@@ -313,7 +321,7 @@ def _share(until: float, among: int) -> float:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_output() -> Iterator[None]:
     """
     Keeps what compiled code prints off standard output.
 
@@ -337,7 +345,7 @@ def _quiet() -> Iterator[None]:
 
 
 @dataclass(slots=True, eq=False)
-class _Case:
+class _MakespanCase:
     """
     The plans of one makespan.
 
@@ -349,19 +357,19 @@ class _Case:
         Tasks that hold processors wherever they run.
     """
 
-    room: Room
+    room: EmptySlotCapacity
     makespan: float
-    windows: Windows
-    wares: Wares
+    windows: TaskWindows
+    wares: CoveringColumns
     busy: IntArray
-    covering: "_Covering | None" = None
+    covering: "_CoveringProgramme | None" = None
 
     @classmethod
-    def of(cls, room: Room, makespan: float) -> "_Case":
+    def of(cls, room: EmptySlotCapacity, makespan: float) -> "_MakespanCase":
         """What follows from a makespan, seconds."""
         windows = room.windows(makespan)
         lasting = (room.problem.runtimes > 0) | ~windows.possible
-        wares = _wares(room.problem, windows, makespan)
+        wares = _covering_columns(room.problem, windows, makespan)
         return cls(room, makespan, windows, wares, np.flatnonzero(lasting.all(axis=1)))
 
     @property
@@ -376,11 +384,13 @@ class _Case:
         if not len(self.busy):
             return 0.0
         alone = _each_alone(self.room.problem, self.windows, self.wares, self.busy)
-        self.covering = _Covering(self)
+        self.covering = _CoveringProgramme(self)
         return max(alone, self.covering.solve(until))
 
 
-def _wares(problem: Problem, windows: Windows, makespan: float) -> Wares:
+def _covering_columns(
+    problem: PlanningProblem, windows: TaskWindows, makespan: float
+) -> CoveringColumns:
     """What can be bought of the slots in which some task can run by then."""
     slots = problem.offers.arrays
     shortest = np.where(windows.possible & (problem.runtimes > 0), problem.runtimes, np.inf)
@@ -398,7 +408,7 @@ def _wares(problem: Problem, windows: Windows, makespan: float) -> Wares:
     length = last - np.where(divisible & ~leased, begin, np.where(leased, start, end))
     volume = processors * np.maximum(length, 0.0)
     span = np.where(divisible, 0.0, end - start)
-    return Wares(
+    return CoveringColumns(
         slots=useful,
         begin=begin,
         end=np.where(divisible, begin, np.minimum(end, makespan)),
@@ -415,7 +425,9 @@ def _wares(problem: Problem, windows: Windows, makespan: float) -> Wares:
     )
 
 
-def _each_alone(problem: Problem, windows: Windows, wares: Wares, busy: IntArray) -> float:
+def _each_alone(
+    problem: PlanningProblem, windows: TaskWindows, wares: CoveringColumns, busy: IntArray
+) -> float:
     """Every task at its cheapest and one fixed charge, or the one that is dearest alone."""
     if not len(wares):
         return float(np.inf)
@@ -446,14 +458,14 @@ def _each_alone(problem: Problem, windows: Windows, wares: Wares, busy: IntArray
     return float(max(bound, alone.max())) * (1 - TOLERANCE)
 
 
-class _Covering:
+class _CoveringProgramme:
     """The covering programme of one makespan; its rows are also the assignment's."""
 
-    def __init__(self, case: _Case) -> None:
+    def __init__(self, case: _MakespanCase) -> None:
         room, windows, wares = case.room, case.windows, case.wares
         n = len(wares)
         self.wares = wares
-        self.programme = Programme(
+        self.programme = LinearProgramme(
             prices=np.concatenate((wares.price, wares.part_price)),
             upper=np.ones(2 * n),
             whole=np.concatenate((wares.whole, np.zeros(n, dtype=np.bool_))),
@@ -528,10 +540,10 @@ class _Covering:
         )
 
 
-class _Assignment:
+class _AssignmentProgramme:
     """The assignment programme of one makespan."""
 
-    def __init__(self, case: _Case) -> None:
+    def __init__(self, case: _MakespanCase) -> None:
         room, windows, wares, busy = case.room, case.windows, case.wares, case.busy
         problem = room.problem
         slots = problem.offers.arrays
@@ -557,7 +569,7 @@ class _Assignment:
         k = len(self.task)
         assert case.covering is not None
         master = case.covering.programme
-        self.programme = Programme(
+        self.programme = LinearProgramme(
             prices=np.concatenate((master.prices, np.zeros(k))),
             upper=np.concatenate((master.upper, self.most)),
             whole=np.concatenate((master.whole, np.zeros(k, dtype=np.bool_))),
@@ -596,7 +608,7 @@ class _Assignment:
             closes = np.unique(
                 np.concatenate((self.last[pairs], (self.first + self.runtime)[pairs]))
             )
-            opens, closes = spread(opens, 24), spread(closes, 24)
+            opens, closes = evenly_spaced(opens, 24), evenly_spaced(closes, 24)
             inside = self._overlaps(pairs, opens[:, None], closes[None, :])
             used = np.einsum("kij,k->ij", inside, self.width[pairs] * taken[pairs])
             given = self._supplies(j, opens, closes, solution)
@@ -707,7 +719,9 @@ class _Assignment:
             )
 
 
-def _solve(programme: Programme, add_broken: Callable[[FloatArray], int], until: float) -> float:
+def _solve(
+    programme: LinearProgramme, add_broken: Callable[[FloatArray], int], until: float
+) -> float:
     """The best bound by a moment of the monotonic clock, broken rows added as they show."""
     bound = 0.0
     steps = [(programme.solve_relaxed, ROUNDS)]
@@ -725,20 +739,22 @@ def _solve(programme: Programme, add_broken: Callable[[FloatArray], int], until:
     return bound
 
 
-def _moments(problem: Problem, windows: Windows, makespan: float) -> tuple[FloatArray, FloatArray]:
+def _moments(
+    problem: PlanningProblem, windows: TaskWindows, makespan: float
+) -> tuple[FloatArray, FloatArray]:
     """Where windows worth a row open and close, seconds."""
     may = windows.possible
     starts, finishes = windows.starts[may], windows.finishes[may]
     runtimes = problem.runtimes[may]
     most = int(np.sqrt(MAX_OVERLAPS / max(1, problem.n_tasks * problem.n_sites)))
     most = min(max(most, 8), MAX_WINDOWS)
-    opens = spread(np.unique(np.concatenate((starts, finishes - runtimes))), most)
-    closes = spread(np.unique(np.concatenate((finishes, starts + runtimes))), most)
+    opens = evenly_spaced(np.unique(np.concatenate((starts, finishes - runtimes))), most)
+    closes = evenly_spaced(np.unique(np.concatenate((finishes, starts + runtimes))), most)
     return np.unique(np.append(opens, 0.0)), np.unique(np.append(closes, makespan))
 
 
 def _within_slots(
-    room: Room, windows: Windows, tasks: IntArray, slots: IntArray
+    room: EmptySlotCapacity, windows: TaskWindows, tasks: IntArray, slots: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Earliest start and latest finish of tasks that take from slots, shape ``(n,)`` each."""
     problem = room.problem

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
-from bursar.planning.policy import Policy, Scheduler
-from bursar.planning.problem import Problem
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
+from bursar.planning.policy import PlacementPolicy, Scheduler
+from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedulers import by_site, priority_of, run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores:
+class PurchaseScores:
     """
     What purchases come to.
 
@@ -41,7 +41,7 @@ class Scores:
         return np.isfinite(self.makespan)
 
 
-class Evaluator:
+class PurchaseEvaluator:
     """
     Schedules purchases and says what they come to.
 
@@ -63,8 +63,8 @@ class Evaluator:
 
     def __init__(
         self,
-        problem: Problem,
-        policy: Policy,
+        problem: PlanningProblem,
+        policy: PlacementPolicy,
         *,
         whole: bool = False,
         threads: int | None = None,
@@ -78,7 +78,7 @@ class Evaluator:
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="bursar-planning")
         self._priorities: dict[tuple[Scheduler, bytes], IntArray] = {}
 
-    def priority(self, caps: IntArray, policy: Policy) -> IntArray:
+    def priority(self, caps: IntArray, policy: PlacementPolicy) -> IntArray:
         """The policy's order of the tasks for a purchase, shape ``(n_tasks,)``."""
         bought = by_site(self.problem, caps)
         widest = int(self.problem.widths.max())
@@ -95,8 +95,8 @@ class Evaluator:
         priorities: IntArray | None = None,
         weights: FloatArray | None = None,
         due: FloatArray | None = None,
-        policy: Policy | None = None,
-    ) -> Scores:
+        policy: PlacementPolicy | None = None,
+    ) -> PurchaseScores:
         """
         What each of many purchases comes to.
 
@@ -117,7 +117,7 @@ class Evaluator:
         n = len(caps)
         self.count += n
         used = np.zeros(caps.shape, dtype=np.bool_)
-        scores = Scores(np.empty(n), np.empty(n), used, np.zeros(caps.shape))
+        scores = PurchaseScores(np.empty(n), np.empty(n), used, np.zeros(caps.shape))
         parts = [
             slice(n * k // self.threads, n * (k + 1) // self.threads) for k in range(self.threads)
         ]

@@ -8,15 +8,15 @@ from bursar.model.goal import Goal
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.workflow import Workflow
-from bursar.planning.policy import Method, Recipe, Scheduler
+from bursar.planning.policy import Method, Scheduler, ScheduleRecipe
 
 if TYPE_CHECKING:
-    from bursar.planning.bounds import Bounds
-    from bursar.planning.limits import Limits, OnProgress
+    from bursar.planning.bounds import PlanBounds
+    from bursar.planning.search_limits import OnProgress, SearchLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class PlanOption:
     """
     One purchase and what it gives: a point of the trade-off curve.
 
@@ -46,7 +46,7 @@ class Option:
     currency: str
     purchases: tuple[Purchase, ...]
     utilisation: float | None
-    recipe: Recipe = field(repr=False)
+    recipe: ScheduleRecipe = field(repr=False)
     bound: float | None = None
     cost_bound: float | None = None
 
@@ -71,7 +71,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Front:
+class ParetoFront:
     """
     The options worth choosing from.
 
@@ -102,10 +102,10 @@ class Front:
         Whether slots that nothing runs in are paid.
     """
 
-    options: tuple[Option, ...]
+    options: tuple[PlanOption, ...]
     tried: tuple[tuple[float, float], ...] = field(repr=False)
     evaluations: int
-    bounds: "Bounds"
+    bounds: "PlanBounds"
     notes: tuple[str, ...] = ()
     workflow: Workflow = field(repr=False)
     sites: tuple[SiteFacts, ...] = field(repr=False)
@@ -119,14 +119,14 @@ class Front:
         """Of every cost in it."""
         return self.sites[0].currency
 
-    def plan(self, option: Option) -> Plan:
+    def plan(self, option: PlanOption) -> Plan:
         """
         The option with the place of every task.
 
         The schedule is computed again, to the same result: keeping one for each
         option would hold every task as many times as there are options.
         """
-        from bursar.planning.asking import plan_option
+        from bursar.planning.trade_off_solver import plan_option
 
         return plan_option(self, option)
 
@@ -143,9 +143,9 @@ def trade_off(
     overhead: float = 0.0,
     whole: bool = False,
     worth: float | None = None,
-    limits: "Limits | None" = None,
+    limits: "SearchLimits | None" = None,
     on_progress: "OnProgress | None" = None,
-) -> Front:
+) -> ParetoFront:
     """
     Makespan against allocation cost, over what the sites offer.
 
@@ -193,9 +193,9 @@ def trade_off(
         scheduler is unknown, a price is unknown and the method needs it, or the
         overhead is negative.
     """
-    from bursar.planning.asking import ask
+    from bursar.planning.trade_off_solver import solve_trade_off
 
-    return ask(
+    return solve_trade_off(
         workflow,
         sites,
         method=method,

@@ -51,7 +51,7 @@ def number_processors(intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
     return numbers
 
 
-def runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+def consecutive_runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """First and length of each run of neighbours, of ascending numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:

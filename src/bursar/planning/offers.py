@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bursar.model.errors import InputError
-from bursar.model.overlap import overcrowded
+from bursar.model.overlap import find_oversubscription
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.planning.kernels.board import FloatArray, Slots
+from bursar.planning.kernels.availability import FloatArray, SlotArrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Offers:
+class OfferedSlots:
     """
     Parameters
     ----------
@@ -25,13 +25,13 @@ class Offers:
     """
 
     slots: tuple[Slot, ...]
-    arrays: Slots
+    arrays: SlotArrays
 
     def __len__(self) -> int:
         return len(self.slots)
 
 
-def arrange(sites: Sequence[SiteFacts]) -> Offers:
+def arrange_offers(sites: Sequence[SiteFacts]) -> OfferedSlots:
     """
     Everything that the sites offer.
 
@@ -50,9 +50,9 @@ def arrange(sites: Sequence[SiteFacts]) -> Offers:
     by_last = [first[s] + np.argsort(last[first[s] : first[s + 1]], kind="stable")
                for s in range(len(sites))]  # fmt: skip
     start = np.array([s.start for s in slots], dtype=np.float64)
-    return Offers(
+    return OfferedSlots(
         slots=tuple(slots),
-        arrays=Slots(
+        arrays=SlotArrays(
             first=first.astype(np.int64),
             site=np.repeat(np.arange(len(sites)), np.diff(first)).astype(np.int64),
             start=start,
@@ -75,7 +75,7 @@ def _prices(prices: Iterable[float | None]) -> FloatArray:
 
 def _check_overlap(site: SiteFacts) -> None:
     """An extensible slot counts to no end: its processors may be in use then."""
-    found = overcrowded(site.offers, site.processors)
+    found = find_oversubscription(site.offers, site.processors)
     if found is not None:
         moment, slots = found
         raise InputError(

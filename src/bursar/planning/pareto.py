@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bursar.planning.kernels.board import FloatArray, IntArray
-from bursar.planning.policy import Recipe
+from bursar.planning.kernels.availability import FloatArray, IntArray
+from bursar.planning.policy import ScheduleRecipe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class EvaluatedPlan:
     """A plan that was tried: makespan, seconds; cost, currency units; how to make it."""
 
     makespan: float
     cost: float
-    recipe: Recipe
+    recipe: ScheduleRecipe
 
 
-class Archive:
+class ParetoArchive:
     """
     The plans found so far that no other beats, fastest first.
 
@@ -32,15 +32,15 @@ class Archive:
 
     def __init__(self) -> None:
         self._makespans: list[float] = []
-        self._found: list[Found] = []
+        self._found: list[EvaluatedPlan] = []
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[EvaluatedPlan]:
         return iter(self._found)
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def __getitem__(self, index: int) -> Found:
+    def __getitem__(self, index: int) -> EvaluatedPlan:
         return self._found[index]
 
     @property
@@ -53,7 +53,7 @@ class Archive:
         at = bisect.bisect_right(self._makespans, rounded(makespan))
         return at == 0 or rounded(self._found[at - 1].cost) > rounded(cost)
 
-    def add(self, found: Found) -> bool:
+    def add(self, found: EvaluatedPlan) -> bool:
         """Keeps the plan, and drops those it beats; False where it is beaten itself."""
         if not np.isfinite(found.makespan) or not self.would_keep(found.makespan, found.cost):
             return False

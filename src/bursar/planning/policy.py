@@ -14,7 +14,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class PlacementPolicy:
     """
     How tasks are placed on a purchase.
 
@@ -35,7 +35,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class ScheduleRecipe:
     """
     All that makes a schedule, so that it can be made again.
 
@@ -54,7 +54,7 @@ class Recipe:
     """
 
     caps: tuple[int, ...]
-    policy: Policy = field(default_factory=Policy)
+    policy: PlacementPolicy = field(default_factory=PlacementPolicy)
     priority: tuple[int, ...] | None = field(default=None, repr=False)
     due: tuple[float, ...] | None = field(default=None, repr=False)
     schedule: "Schedule | None" = field(default=None, repr=False, compare=False)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bursar.planning.exact import polish, why_not
-from bursar.planning.methods.search import Search
-from bursar.planning.pareto import Found
-from bursar.planning.policy import Recipe
+from bursar.planning.exact import polish, reason_not_solved
+from bursar.planning.methods.search import PlanSearch
+from bursar.planning.pareto import EvaluatedPlan
+from bursar.planning.policy import ScheduleRecipe
 from bursar.planning.schedulers import Schedule, replay
 
 POINTS = 5
@@ -23,7 +23,7 @@ POINTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Proofs:
+class ProvenBounds:
     """
     What the solver has proven.
 
@@ -47,7 +47,7 @@ class Proofs:
         return max((bound for deadline, bound in self.costs if deadline >= slack), default=0.0)
 
 
-def polish_front(search: Search, seconds: float) -> Proofs:
+def polish_front(search: PlanSearch, seconds: float) -> ProvenBounds:
     """
     Adds what the solver finds to the archive, and answers what it proves.
 
@@ -62,11 +62,11 @@ def polish_front(search: Search, seconds: float) -> Proofs:
         When OR-Tools is not installed.
     """
     problem, archive = search.problem, search.archive
-    reason = why_not(problem)
+    reason = reason_not_solved(problem)
     if reason is not None:
-        return Proofs(note=f"not polished by CP-SAT: {reason}")
+        return ProvenBounds(note=f"not polished by CP-SAT: {reason}")
     if not len(archive):
-        return Proofs()
+        return ProvenBounds()
     ends = time.monotonic() + seconds
     workers, seed = search.evaluator.threads, search.limits.seed
 
@@ -104,10 +104,14 @@ def polish_front(search: Search, seconds: float) -> Proofs:
             costs.append((target.makespan, found.bound))
         search.tell()
     plans = f"{better} plan{'' if better == 1 else 's'}"
-    return Proofs(makespan, tuple(costs), f"CP-SAT made {plans} of the front in {seconds:g} s")
+    return ProvenBounds(
+        makespan, tuple(costs), f"CP-SAT made {plans} of the front in {seconds:g} s"
+    )
 
 
-def _found(search: Search, makespan: float, cost: float, made: Schedule) -> Found:
+def _found(search: PlanSearch, makespan: float, cost: float, made: Schedule) -> EvaluatedPlan:
     caps = np.where(made.used, search.problem.everything, 0)
-    recipe = Recipe(caps=tuple(caps.tolist()), policy=search.evaluator.policy, schedule=made)
-    return Found(makespan, cost, recipe)
+    recipe = ScheduleRecipe(
+        caps=tuple(caps.tolist()), policy=search.evaluator.policy, schedule=made
+    )
+    return EvaluatedPlan(makespan, cost, recipe)

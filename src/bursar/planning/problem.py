@@ -10,14 +10,14 @@ from bursar.model.link import Link
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
-from bursar.planning.kernels.placing import Tasks
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
+from bursar.planning.kernels.placing import TaskArrays
 from bursar.planning.kernels.ranks import heads_and_tails
-from bursar.planning.offers import Offers, arrange
+from bursar.planning.offers import OfferedSlots, arrange_offers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Problem:
+class PlanningProblem:
     """
     What is to be placed, and on what.
 
@@ -46,7 +46,7 @@ class Problem:
     """
 
     sites: tuple[SiteFacts, ...]
-    offers: Offers
+    offers: OfferedSlots
     runtimes: FloatArray
     known: BoolArray
     widths: IntArray
@@ -78,9 +78,9 @@ class Problem:
         return len(self.offers)
 
     @property
-    def tasks(self) -> Tasks:
+    def tasks(self) -> TaskArrays:
         """The tasks for the kernels."""
-        return Tasks(
+        return TaskArrays(
             runtimes=self.runtimes,
             widths=self.widths,
             parent_start=self.parent_start,
@@ -100,7 +100,7 @@ class Problem:
         counts = np.bincount(self.parent_index, minlength=self.n_tasks)
         return np.concatenate(([0], np.cumsum(counts))), holders[order]
 
-    def turned(self) -> "Problem":
+    def turned(self) -> "PlanningProblem":
         """The same with the workflow and its transfers read from the end; the slots stay."""
         start, index = self.children
         return replace(
@@ -141,7 +141,7 @@ class Problem:
         """Speed of each site, shape ``(n_sites,)``."""
         return np.array([s.speed for s in self.sites])
 
-    def restricted(self, tasks: IntArray) -> "Problem":
+    def restricted(self, tasks: IntArray) -> "PlanningProblem":
         """
         The same problem with some of the tasks only.
 
@@ -173,7 +173,7 @@ def build_problem(
     workflow: Workflow,
     sites: Sequence[SiteFacts],
     overhead: float = 0.0,
-) -> Problem:
+) -> PlanningProblem:
     """
     The arrays of a workflow on sites.
 
@@ -208,9 +208,9 @@ def build_problem(
     parents = workflow.parents
     n_edges = sum(len(p) for p in parents)
     lengths = np.where(known, runtimes, 0.0)[:, None] / speeds + overhead * known[:, None]
-    return Problem(
+    return PlanningProblem(
         sites=tuple(sites),
-        offers=arrange(sites),
+        offers=arrange_offers(sites),
         runtimes=np.where(fits, lengths, np.inf),
         known=known,
         widths=widths,

@@ -37,10 +37,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bursar.planning.kernels import levels, lists, ranks, serial
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
-from bursar.planning.kernels.placing import Draft, seconds_paid
-from bursar.planning.policy import Policy, Recipe, Scheduler
-from bursar.planning.problem import Problem
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
+from bursar.planning.kernels.placing import ScheduleDraft, seconds_paid
+from bursar.planning.policy import PlacementPolicy, Scheduler, ScheduleRecipe
+from bursar.planning.problem import PlanningProblem
 
 RULES: dict[Scheduler, int] = {
     "heft": lists.FINISH,
@@ -113,9 +113,9 @@ class Schedule:
 
 
 def schedule(
-    problem: Problem,
+    problem: PlanningProblem,
     caps: IntArray,
-    policy: Policy = Policy(),  # noqa: B008 (a frozen value)
+    policy: PlacementPolicy = PlacementPolicy(),  # noqa: B008 (a frozen value)
     *,
     priority: IntArray | None = None,
     due: FloatArray | None = None,
@@ -144,7 +144,9 @@ def schedule(
         False,
         (np.empty(1), np.empty(1), used, np.empty((1, problem.n_slots))),
     )
-    return from_draft(problem, made) if isinstance(made, Draft) else _from_rota(problem, made)
+    return (
+        from_draft(problem, made) if isinstance(made, ScheduleDraft) else _from_rota(problem, made)
+    )
 
 
 Outputs = tuple[FloatArray, FloatArray, BoolArray, FloatArray]
@@ -152,15 +154,15 @@ Outputs = tuple[FloatArray, FloatArray, BoolArray, FloatArray]
 
 
 def run(
-    problem: Problem,
+    problem: PlanningProblem,
     caps: IntArray,
-    policy: Policy,
+    policy: PlacementPolicy,
     priorities: IntArray,
     weights: FloatArray,
     due: FloatArray,
     whole: bool,
     outputs: Outputs,
-) -> Draft | serial.Rota:
+) -> ScheduleDraft | serial.SerialSchedule:
     """
     Schedules many purchases, and answers the last schedule; the interpreter is free meanwhile.
 
@@ -185,13 +187,13 @@ def run(
     )
 
 
-def many_serial(problem: Problem) -> bool:
+def many_serial(problem: PlanningProblem) -> bool:
     """Whether each processor may keep its own gaps: see the module."""
     serial_tasks = problem.n_tasks >= MANY_SERIAL and problem.widths.max() == 1
     return bool(serial_tasks and not problem.offers.arrays.leased.any())
 
 
-def replay(problem: Problem, recipe: Recipe) -> Schedule:
+def replay(problem: PlanningProblem, recipe: ScheduleRecipe) -> Schedule:
     """The schedule that a recipe makes."""
     if recipe.schedule is not None:
         return recipe.schedule
@@ -205,7 +207,7 @@ def replay(problem: Problem, recipe: Recipe) -> Schedule:
     )
 
 
-def from_draft(problem: Problem, draft: Draft) -> Schedule:
+def from_draft(problem: PlanningProblem, draft: ScheduleDraft) -> Schedule:
     """What a kernel made."""
     slots = problem.offers.arrays
     board = draft.board
@@ -224,7 +226,7 @@ def from_draft(problem: Problem, draft: Draft) -> Schedule:
     )
 
 
-def _from_rota(problem: Problem, rota: serial.Rota) -> Schedule:
+def _from_rota(problem: PlanningProblem, rota: serial.SerialSchedule) -> Schedule:
     slots = problem.offers.arrays
     held = np.flatnonzero(rota.slot >= 0)
     slot, start, finish = rota.slot[held], rota.start[held], rota.finish[held]
@@ -260,7 +262,7 @@ def _most_at_once(slot: IntArray, start: FloatArray, finish: FloatArray, n_slots
     return peak
 
 
-def priority_of(problem: Problem, caps: IntArray, scheduler: Scheduler) -> IntArray:
+def priority_of(problem: PlanningProblem, caps: IntArray, scheduler: Scheduler) -> IntArray:
     """Tasks in the order in which the scheduler takes them, shape ``(n_tasks,)``."""
     if scheduler != "heft":
         return problem.order
@@ -269,13 +271,13 @@ def priority_of(problem: Problem, caps: IntArray, scheduler: Scheduler) -> IntAr
     return problem.order[np.argsort(-ranked[problem.order], kind="stable")]
 
 
-def by_site(problem: Problem, caps: IntArray) -> IntArray:
+def by_site(problem: PlanningProblem, caps: IntArray) -> IntArray:
     """Processors that may be used of each site's slots together, shape ``(n_sites,)``."""
     first = problem.offers.arrays.first
     return np.array([caps[a:b].sum() for a, b in itertools.pairwise(first)])
 
 
-def upward_ranks(problem: Problem, bought: IntArray) -> FloatArray:
+def upward_ranks(problem: PlanningProblem, bought: IntArray) -> FloatArray:
     """
     Longest remaining path of each task, seconds, shape ``(n_tasks,)``.
 
@@ -293,7 +295,7 @@ def upward_ranks(problem: Problem, bought: IntArray) -> FloatArray:
     )
 
 
-def mean_runtimes(problem: Problem, bought: IntArray) -> FloatArray:
+def mean_runtimes(problem: PlanningProblem, bought: IntArray) -> FloatArray:
     """
     Mean over the bought sites where the task fits, seconds, shape ``(n_tasks,)``.
 
@@ -305,7 +307,7 @@ def mean_runtimes(problem: Problem, bought: IntArray) -> FloatArray:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
 
 
-def mean_transfers(problem: Problem, bought: IntArray) -> FloatArray:
+def mean_transfers(problem: PlanningProblem, bought: IntArray) -> FloatArray:
     """Mean over the pairs of different sites bought, seconds, shape ``(n_edges,)``."""
     used = np.flatnonzero(bought)
     pairs = len(used) * (len(used) - 1)

@@ -13,16 +13,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bursar.planning.asking import evaluate, problem_of
-from bursar.planning.front import Front, Option
-from bursar.planning.kernels.board import IntArray
-from bursar.planning.policy import Recipe
-from bursar.planning.problem import Problem
+from bursar.planning.front import ParetoFront, PlanOption
+from bursar.planning.kernels.availability import IntArray
+from bursar.planning.policy import ScheduleRecipe
+from bursar.planning.problem import PlanningProblem
+from bursar.planning.trade_off_solver import evaluate_recipe, problem_of
 
 
 def largest_share(
-    front: Front, meets: Callable[[Option], bool], miss: Callable[[Option], float]
-) -> tuple[int, Option] | None:
+    front: ParetoFront, meets: Callable[[PlanOption], bool], miss: Callable[[PlanOption], float]
+) -> tuple[int, PlanOption] | None:
     """
     The most tasks that a purchase of the front can do within the goal, and its option.
 
@@ -48,11 +48,11 @@ def largest_share(
     order = least_work_first(front, problem)
     part = functools.lru_cache(maxsize=4)(lambda count: problem.restricted(order[:count]))
 
-    def planned(count: int, caps: tuple[int, ...]) -> Option | None:
-        option = evaluate(part(count), Recipe(caps=caps))
+    def planned(count: int, caps: tuple[int, ...]) -> PlanOption | None:
+        option = evaluate_recipe(part(count), ScheduleRecipe(caps=caps))
         return option if option is not None and meets(option) else None
 
-    best: tuple[int, Option] | None = None
+    best: tuple[int, PlanOption] | None = None
     for caps in dict.fromkeys(o.recipe.caps for o in sorted(front.options, key=miss)):
         low = best[0] if best else 0
         high = problem.n_tasks - 1
@@ -69,7 +69,7 @@ def largest_share(
     return best
 
 
-def least_work_first(front: Front, problem: Problem) -> IntArray:
+def least_work_first(front: ParetoFront, problem: PlanningProblem) -> IntArray:
     """
     Tasks by work, least first, each after its parents, shape ``(n_tasks,)``.
 

@@ -51,7 +51,7 @@ def violations(
     if unknown:
         return [*_outline(plan, unknown[0], by_name), *_currencies(plan, by_name)]
     places = _first_placements(plan, workflow, by_name)
-    bought = _Bought.of(plan, by_name, workflow, places)
+    bought = _PurchaseUse.of(plan, by_name, workflow, places)
     return [
         *_misplaced(plan, workflow, by_name),
         *_unfit(places, workflow, by_name),
@@ -192,7 +192,7 @@ def _held_twice(places: Sequence[Placement], workflow: Workflow) -> Iterator[str
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class _ProcessorUse:
     """Some of a purchase's processors, held by one task."""
 
     start: float
@@ -201,7 +201,7 @@ class _Use:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bought:
+class _PurchaseUse:
     """
     What the tasks do with each purchase.
 
@@ -215,8 +215,8 @@ class _Bought:
         What is wrong: processors that are not bought, or not at that time.
     """
 
-    uses: list[list[_Use]]
-    idle: dict[str, list[_Use]] = field(default_factory=dict)
+    uses: list[list[_ProcessorUse]]
+    idle: dict[str, list[_ProcessorUse]] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)
 
     @classmethod
@@ -226,7 +226,7 @@ class _Bought:
         sites: Mapping[str, SiteFacts],
         workflow: Workflow,
         places: Sequence[Placement],
-    ) -> "_Bought":
+    ) -> "_PurchaseUse":
         """Each site's purchases own its processors' numbers, counted through."""
         owners: dict[str, list[int]] = {name: [] for name in sites}
         ends: dict[str, list[int]] = {name: [] for name in sites}
@@ -239,7 +239,7 @@ class _Bought:
         for place in places:
             task = workflow.tasks[place.task]
             if place.finish <= place.start:
-                use = _Use(place.start, place.finish, task.processors)
+                use = _ProcessorUse(place.start, place.finish, task.processors)
                 bought.idle[place.site].append(use)
             counts: dict[int, int] = defaultdict(int)
             missing = []
@@ -255,7 +255,7 @@ class _Bought:
                     f'"{place.site}", where {sum(ends[place.site][-1:])} are bought.'
                 )
             for i, count in counts.items():
-                bought.uses[i].append(_Use(place.start, place.finish, count))
+                bought.uses[i].append(_ProcessorUse(place.start, place.finish, count))
                 slot = plan.purchases[i].slot
                 if not (_at_most(slot.start, place.start) and _at_most(place.finish, slot.end)):
                     bought.outside.append(
@@ -265,7 +265,9 @@ class _Bought:
         return bought
 
 
-def _wrong_purchases(plan: Plan, sites: Mapping[str, SiteFacts], bought: _Bought) -> Iterator[str]:
+def _wrong_purchases(
+    plan: Plan, sites: Mapping[str, SiteFacts], bought: _PurchaseUse
+) -> Iterator[str]:
     """Purchases that are no slot on offer, or not as their kind of slot is bought."""
     of_site: dict[str, list[int]] = defaultdict(list)
     for i, purchase in enumerate(plan.purchases):
@@ -299,7 +301,11 @@ def _wrong_purchases(plan: Plan, sites: Mapping[str, SiteFacts], bought: _Bought
 
 
 def _why_none_fits(
-    i: int, purchase: Purchase, offers: Sequence[Slot], uses: Sequence[_Use], idle: Sequence[_Use]
+    i: int,
+    purchase: Purchase,
+    offers: Sequence[Slot],
+    uses: Sequence[_ProcessorUse],
+    idle: Sequence[_ProcessorUse],
 ) -> Iterator[str]:
     """What keeps it from being the offer that it resembles most, of those that start nearest."""
     name = f"Purchase {_which(i, purchase.slot)}"
@@ -312,7 +318,7 @@ def _why_none_fits(
 
 
 def _faults(
-    purchase: Purchase, offer: Slot, uses: Sequence[_Use], idle: Sequence[_Use]
+    purchase: Purchase, offer: Slot, uses: Sequence[_ProcessorUse], idle: Sequence[_ProcessorUse]
 ) -> Iterator[str]:
     """
     Why the purchase is not one that this offer allows.
@@ -352,7 +358,7 @@ def _faults_of_price(slot: Slot, offer: Slot) -> Iterator[str]:
 
 
 def _faults_whole(
-    purchase: Purchase, offer: Slot, uses: Sequence[_Use], idle: Sequence[_Use]
+    purchase: Purchase, offer: Slot, uses: Sequence[_ProcessorUse], idle: Sequence[_ProcessorUse]
 ) -> Iterator[str]:
     """Bought from its start to its end, or to the last use where it may be extended."""
     slot = purchase.slot
@@ -370,7 +376,7 @@ def _faults_whole(
 
 
 def _faults_part(
-    purchase: Purchase, offer: Slot, uses: Sequence[_Use], idle: Sequence[_Use]
+    purchase: Purchase, offer: Slot, uses: Sequence[_ProcessorUse], idle: Sequence[_ProcessorUse]
 ) -> Iterator[str]:
     """Paid for just the processors and times that tasks use."""
     if not _at_most(offer.start, purchase.slot.start):
@@ -382,7 +388,7 @@ def _faults_part(
 
 
 def _faults_leased(
-    purchase: Purchase, offer: Slot, uses: Sequence[_Use], idle: Sequence[_Use]
+    purchase: Purchase, offer: Slot, uses: Sequence[_ProcessorUse], idle: Sequence[_ProcessorUse]
 ) -> Iterator[str]:
     """
     A rectangle from its start to the last use, as wide as the most in use at once.
@@ -404,7 +410,7 @@ def _faults_leased(
         yield f"is leased until {_n(slot.end)} s, its last use ends at {_n(first)} s"
 
 
-def _peak(uses: Iterable[_Use]) -> int:
+def _peak(uses: Iterable[_ProcessorUse]) -> int:
     """Most processors in use at once; an end, or nearly one, comes before a start."""
     changes = []
     for use in uses:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bursar.market.lease import Lease
-from bursar.provisioning.lrm.manager import JobUsage
+from bursar.provisioning.lrm.resource_manager import JobUsage
 
 ROUNDING = 1.0
 """Seconds of a job by which two records of the job may differ: schedulers count whole ones."""
@@ -33,7 +33,7 @@ def agree(ours: float, theirs: float, processors: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class ProcessorSpan:
     """
     Processors from one moment to another.
 
@@ -51,7 +51,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class AllocationUsage:
     """
     The processor time of one request.
 
@@ -82,7 +82,9 @@ class Account:
         return max(0.0, self.acquired - self.starting - self.used)
 
 
-def account_of(lease: Lease, ready: Iterable[Span], tasks: Iterable[Span], now: float) -> Account:
+def account_of(
+    lease: Lease, ready: Iterable[ProcessorSpan], tasks: Iterable[ProcessorSpan], now: float
+) -> AllocationUsage:
     """
     The account of one request.
 
@@ -100,7 +102,7 @@ def account_of(lease: Lease, ready: Iterable[Span], tasks: Iterable[Span], now: 
     end = now if lease.end is None else lease.end
     acquired = lease.processors * max(0.0, end - lease.start)
     manned = min(_within(ready, lease.start, end), acquired)
-    return Account(
+    return AllocationUsage(
         name=lease.id,
         site=lease.site,
         processors=lease.processors,
@@ -110,16 +112,16 @@ def account_of(lease: Lease, ready: Iterable[Span], tasks: Iterable[Span], now: 
     )
 
 
-def summed(accounts: Iterable[Account]) -> dict[str, Account]:
+def summed(accounts: Iterable[AllocationUsage]) -> dict[str, AllocationUsage]:
     """The accounts of each site as one, by its name."""
-    totals: dict[str, Account] = {}
+    totals: dict[str, AllocationUsage] = {}
     for one in accounts:
         before = totals.get(one.site)
         if before is None:
-            before = Account(
+            before = AllocationUsage(
                 name=one.site, site=one.site, processors=0, acquired=0.0, starting=0.0, used=0.0
             )
-        totals[one.site] = Account(
+        totals[one.site] = AllocationUsage(
             name=one.site,
             site=one.site,
             processors=before.processors + one.processors,
@@ -131,7 +133,7 @@ def summed(accounts: Iterable[Account]) -> dict[str, Account]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class UsageDiscrepancy:
     """
     Where the scheduler's record is another than ours.
 
@@ -162,10 +164,10 @@ class Difference:
 
 
 def reconcile(
-    accounts: Iterable[Account],
+    accounts: Iterable[AllocationUsage],
     jobs: Mapping[str, str],
     usage: Mapping[str, JobUsage],
-) -> list[Difference]:
+) -> list[UsageDiscrepancy]:
     """
     Our accounts against the scheduler's; what agrees, see :func:`agree`, is left out.
 
@@ -184,21 +186,23 @@ def reconcile(
         told = left.pop(job, None)
         if told is None:
             if not agree(one.acquired, 0.0, one.processors):
-                found.append(Difference(name=one.name, job=job, ours=one.acquired, theirs=None))
+                found.append(
+                    UsageDiscrepancy(name=one.name, job=job, ours=one.acquired, theirs=None)
+                )
             continue
         if told.how is None:
             continue
         theirs = told.cpu_seconds
         width = max(one.processors, told.processors)
         if not agree(one.acquired, theirs, width):
-            found.append(Difference(name=one.name, job=job, ours=one.acquired, theirs=theirs))
+            found.append(UsageDiscrepancy(name=one.name, job=job, ours=one.acquired, theirs=theirs))
     for job, told in left.items():
         if not agree(0.0, told.cpu_seconds, told.processors):
-            found.append(Difference(name="", job=job, ours=None, theirs=told.cpu_seconds))
+            found.append(UsageDiscrepancy(name="", job=job, ours=None, theirs=told.cpu_seconds))
     return found
 
 
-def _within(spans: Iterable[Span], start: float, end: float) -> float:
+def _within(spans: Iterable[ProcessorSpan], start: float, end: float) -> float:
     return sum(
         span.processors * max(0.0, min(span.end, end) - max(span.start, start)) for span in spans
     )

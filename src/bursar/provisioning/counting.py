@@ -3,22 +3,22 @@
 import math
 from collections.abc import Sequence
 
-from bursar.provisioning.view import Allocation, SiteView, View
+from bursar.provisioning.pool_snapshot import Allocation, PoolSite, PoolSnapshot
 from bursar.provisioning.walltime import mean_seconds
 
 
-def capacity(site: SiteView) -> int:
+def capacity(site: PoolSite) -> int:
     """Processors that may be held there at a time."""
     most = site.rules.most
     return site.processors if most is None else min(most, site.processors)
 
 
-def widest_at(site: SiteView) -> int:
+def widest_at(site: PoolSite) -> int:
     """Processors of the widest task that runs there: a task does not reach over nodes."""
     return min(capacity(site), site.per_node or site.processors)
 
 
-def price(site: SiteView) -> tuple[bool, float]:
+def price(site: PoolSite) -> tuple[bool, float]:
     """What work costs there, to compare: an unknown price comes after all known ones."""
     if site.unit_price is None:
         return True, 0.0
@@ -27,7 +27,7 @@ def price(site: SiteView) -> tuple[bool, float]:
     return False, (site.unit_price + besides) / site.speed
 
 
-def worst_cost(site: SiteView, processors: int, seconds: float) -> float:
+def worst_cost(site: PoolSite, processors: int, seconds: float) -> float:
     """
     Currency units of one request at the most, the time that nobody watches it included.
 
@@ -38,7 +38,7 @@ def worst_cost(site: SiteView, processors: int, seconds: float) -> float:
     return fixed + (processors * rate * seconds if rate and math.isfinite(seconds) else 0.0)
 
 
-def room(view: View, allocations: Sequence[Allocation], unit: int) -> int:
+def room(view: PoolSnapshot, allocations: Sequence[Allocation], unit: int) -> int:
     """
     Processors for tasks that wait: those without a task, there or asked for.
 
@@ -72,7 +72,7 @@ def room(view: View, allocations: Sequence[Allocation], unit: int) -> int:
     return total + sum(size for race, size in races.items() if race not in begun)
 
 
-def _in_units(processors: int, unit: int, site: SiteView) -> int:
+def _in_units(processors: int, unit: int, site: PoolSite) -> int:
     node = site.per_node
     if unit == 1 or not node or processors <= node:
         return processors // unit * unit

@@ -19,10 +19,10 @@ import sys
 import time
 
 from bursar.dispatch.credential import Credential, decode_credential
-from bursar.dispatch.kernel import adopt_orphans, end_with_parent
+from bursar.dispatch.linux import adopt_orphans, end_with_parent
 from bursar.dispatch.orphans import kill_descendants
-from bursar.dispatch.settings import Settings, hello_of, make_line
 from bursar.dispatch.wire import frame
+from bursar.dispatch.worker_settings import WorkerSettings, hello_of, make_connection
 from bursar.model.errors import InputError
 
 PROCESSORS = "BURSAR_PROCESSORS"
@@ -85,7 +85,7 @@ def processors_here(credential: Credential, said: str) -> int:
     return min(int(said), credential.processors)
 
 
-class Supervisor:
+class PilotSupervisor:
     """
     Has one worker at a time, as long as it makes sense.
 
@@ -153,7 +153,7 @@ class Supervisor:
     def _work(self) -> int:
         """In the worker's process."""
         given = self._credential
-        settings = Settings(
+        settings = WorkerSettings(
             host=given.host,
             port=given.port,
             token=given.token,
@@ -169,7 +169,7 @@ class Supervisor:
         try:
             # As long as it has no task a signal may end it where it is.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
-            line = make_line(settings)
+            line = make_connection(settings)
             signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
             line.send(bytearray(frame(hello_of(settings))))  # so little always goes at once
         except OSError:
@@ -233,7 +233,7 @@ def main() -> int:
     except InputError as error:
         _say(str(error))
         return 2
-    return Supervisor(credential, processors).run()
+    return PilotSupervisor(credential, processors).run()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ What a pool of processors does: asks for more, gives some back (DRP section 3).
 
 Processors are asked for as long as tasks wait that those at hand, or asked for, have no room
 for. Which requests are made of it is said in :mod:`bursar.provisioning.acquisition` and
-:mod:`bursar.provisioning.hunting`; when they go back in :mod:`bursar.provisioning.release`. Between
+:mod:`bursar.provisioning.request_shaping`; when they go back in :mod:`bursar.provisioning.release`. Between
 asking and giving back lies a time, so that a load that does not change moves nothing.
 
 Decisions only: no clock, nothing is sent. The same views give the same decisions, in simulation
@@ -15,23 +15,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bursar.provisioning import walltime
-from bursar.provisioning.asking import Round
+from bursar.provisioning.acquisition_round import AcquisitionRound
 from bursar.provisioning.counting import room
-from bursar.provisioning.hunting import moves
-from bursar.provisioning.memory import Known, Memory, Sight
-from bursar.provisioning.racing import is_racing, losers
-from bursar.provisioning.release import ROUNDING, SETTLING, is_active, lasting, released
-from bursar.provisioning.silence import SILENCE, changes_at, heard, silenced
-from bursar.provisioning.standing import QUICK
-from bursar.provisioning.verdict import verdict_of
-from bursar.provisioning.view import Allocation, Ask, Decision, GiveBack, Loss, View
-from bursar.provisioning.waits import Waits
+from bursar.provisioning.pool_memory import PendingRequest, PoolMemory, SiteObservation
+from bursar.provisioning.pool_snapshot import (
+    Allocation,
+    AllocationLoss,
+    AllocationRelease,
+    AllocationRequest,
+    PoolDecision,
+    PoolSnapshot,
+)
+from bursar.provisioning.racing import is_racing, requests_to_withdraw
+from bursar.provisioning.release import (
+    ROUNDING,
+    SETTLING,
+    allocations_to_release,
+    is_active,
+    lasting_processors,
+)
+from bursar.provisioning.request_shaping import requests_to_move
+from bursar.provisioning.site_health import QUICK
+from bursar.provisioning.starvation import starvation_reason
+from bursar.provisioning.unresponsive import (
+    SILENCE,
+    next_silence_check,
+    release_unresponsive,
+    responsive_allocation,
+)
+from bursar.provisioning.wait_prediction import WaitPredictor
 
 TRIES = 10
 """Times that the patience doubles before a request is moved again, where that did not help."""
 
 
-class Pool:
+class PilotPool:
     """
     Decides which processors are asked for and which go back.
 
@@ -46,17 +64,17 @@ class Pool:
     :meth:`began` and :meth:`gone`, and shows in the views all that was asked and is not gone.
     """
 
-    def __init__(self, waits: Waits | None = None) -> None:
-        self._memory = Memory(waits if waits is not None else Waits())
+    def __init__(self, waits: WaitPredictor | None = None) -> None:
+        self._memory = PoolMemory(waits if waits is not None else WaitPredictor())
 
     @property
-    def waits(self) -> Waits:
+    def waits(self) -> WaitPredictor:
         """The history, with what was seen since."""
         return self._memory.waits
 
     # What it decides.
 
-    def decide(self, view: View) -> list[Decision]:
+    def decide(self, view: PoolSnapshot) -> list[PoolDecision]:
         """
         What is to be done now; nothing, as long as things stay as they are.
 
@@ -68,9 +86,9 @@ class Pool:
         """
         self._memory.wake = math.inf
         self._learn(view)
-        self._memory.wake_at(changes_at(view.allocations, view.now))
+        self._memory.wake_at(next_silence_check(view.allocations, view.now))
         # Demand is met by who answers; limits hold for all that is held, silent or not.
-        answering = tuple(heard(a, view.now) for a in view.allocations)
+        answering = tuple(responsive_allocation(a, view.now) for a in view.allocations)
         gives = self._silenced(view)
         going = {give.name for give in gives}
         rest = tuple(a for a in answering if a.name not in going)
@@ -80,16 +98,16 @@ class Pool:
             if name in self._memory.known:
                 self._memory.known[name].given_back = True
         stay = [a for a in answering if a.processors and not a.leaving and a.name not in going]
-        return [*gives, *Round(self._memory, view, stay).asks()]
+        return [*gives, *AcquisitionRound(self._memory, view, stay).asks()]
 
     @property
     def wake(self) -> float:
         """When a decision may be due though nothing has happened, on the pool's clock; or inf."""
         return self._memory.wake
 
-    def verdict(self, view: View) -> str | None:
+    def verdict(self, view: PoolSnapshot) -> str | None:
         """Why tasks that wait will get no processors, for people; None: they will."""
-        return verdict_of(view, self.given_up)
+        return starvation_reason(view, self.given_up)
 
     @property
     def given_up(self) -> Mapping[str, str]:
@@ -98,9 +116,9 @@ class Pool:
 
     # What it is told.
 
-    def asked(self, name: str, ask: Ask, now: float) -> None:
+    def asked(self, name: str, ask: AllocationRequest, now: float) -> None:
         """A request is on its way, under a name."""
-        self._memory.known[name] = Known(ask.site, asked=now, fits=ask.fits)
+        self._memory.known[name] = PendingRequest(ask.site, asked=now, fits=ask.fits)
         if not ask.fits:  # what fits does not queue: it would tell nothing of what does
             self._memory.waits.asked(name, ask.site, ask.processors, ask.seconds, now)
 
@@ -114,7 +132,7 @@ class Pool:
                 self._memory.waits.started(known.site, now - known.asked)
             self._memory.tried.pop(known.site, None)
 
-    def gone(self, name: str, now: float, loss: Loss, reason: str = "") -> None:
+    def gone(self, name: str, now: float, loss: AllocationLoss, reason: str = "") -> None:
         """
         It is no more, or was not taken; being told again changes nothing.
 
@@ -154,12 +172,12 @@ class Pool:
 
     # How.
 
-    def _learn(self, view: View) -> None:
+    def _learn(self, view: PoolSnapshot) -> None:
         """From what is there, told of or not."""
         for a in view.allocations:
             known = self._memory.known.get(a.name)
             if known is None:  # of an earlier life
-                known = self._memory.known[a.name] = Known(a.site)
+                known = self._memory.known[a.name] = PendingRequest(a.site)
             if a.began is not None and known.began is None:
                 self.began(a.name, a.began)
             known.worked = known.worked or a.busy > 0
@@ -169,18 +187,18 @@ class Pool:
         for name, site in view.sites.items():
             sight = self._memory.sights.get(name)
             if sight is None or sight.free != site.free or sight.holes != site.holes:
-                self._memory.sights[name] = Sight(site.free, site.holes)
+                self._memory.sights[name] = SiteObservation(site.free, site.holes)
 
-    def _silenced(self, view: View) -> list[GiveBack]:
+    def _silenced(self, view: PoolSnapshot) -> list[AllocationRelease]:
         gives = []
-        for give, since in silenced(view.allocations, view.demand, view.now):
+        for give, since in release_unresponsive(view.allocations, view.demand, view.now):
             self._memory.known[give.name].silent_since = since
             gives.append(give)
         return gives
 
-    def _give_backs(self, view: View) -> list[GiveBack]:
+    def _give_backs(self, view: PoolSnapshot) -> list[AllocationRelease]:
         demand, now = view.demand, view.now
-        gives = losers(view.allocations, idle_too=not demand.tasks)
+        gives = requests_to_withdraw(view.allocations, idle_too=not demand.tasks)
         going = {give.name for give in gives}
         stay = [a for a in view.allocations if not a.leaving and a.name not in going]
         unit = max(demand.widest, 1)
@@ -198,14 +216,16 @@ class Pool:
             if a.name in going:
                 spare -= a.processors
         for name, allocations in by_site.items():
-            back, wake = released(view.sites[name], allocations, demand, now, max(spare, 0))
+            back, wake = allocations_to_release(
+                view.sites[name], allocations, demand, now, max(spare, 0)
+            )
             self._memory.wake_at(wake)
             gives.extend(back)
             gone = {give.name for give in back}
             spare -= sum(a.processors for a in allocations if a.name in gone)
         return gives
 
-    def _moved(self, view: View, stay: Sequence[Allocation]) -> list[GiveBack]:
+    def _moved(self, view: PoolSnapshot, stay: Sequence[Allocation]) -> list[AllocationRelease]:
         """Requests that make way for others that fit into what is free now."""
         tried = self._memory.tried
         chosen: list[Allocation] = []
@@ -218,9 +238,9 @@ class Pool:
             if not waiting:
                 continue
             wanted = walltime.wanted_seconds(view.demand, site, room(view, stay, 1))
-            least = walltime.least_in_hole(view.demand, site, wanted)
+            least = walltime.least_in_window(view.demand, site, wanted)
             due = []
-            for a in moves(site, waiting, least):
+            for a in requests_to_move(site, waiting, least):
                 if view.now < a.asked + patience - ROUNDING:
                     self._memory.wake_at(a.asked + patience)
                 else:
@@ -231,10 +251,14 @@ class Pool:
         races = {a.race for a in chosen if a.race}
         names = {a.name for a in chosen} | {a.name for a in stay if a.race in races}
         return [
-            GiveBack(name=a.name, reason="a hole is open for it") for a in stay if a.name in names
+            AllocationRelease(name=a.name, reason="a hole is open for it")
+            for a in stay
+            if a.name in names
         ]
 
-    def _withdrawn(self, view: View, stay: Sequence[Allocation], spare: int) -> list[GiveBack]:
+    def _withdrawn(
+        self, view: PoolSnapshot, stay: Sequence[Allocation], spare: int
+    ) -> list[AllocationRelease]:
         """Requests that wait and have been too many for a while, the last first."""
         if spare <= 0:
             self._memory.spare = None
@@ -244,7 +268,7 @@ class Pool:
         least = min(least, spare) if active else spare
         gives = []
         kept = {
-            name: lasting((a for a in stay if a.site == name and not is_racing(a)), now)
+            name: lasting_processors((a for a in stay if a.site == name and not is_racing(a)), now)
             for name in view.sites
         }
         passed = True
@@ -263,7 +287,7 @@ class Pool:
                 kept[a.site] -= size
                 least -= a.processors
                 spare -= a.processors
-                gives.append(GiveBack(name=a.name, reason="no task waits for it"))
+                gives.append(AllocationRelease(name=a.name, reason="no task waits for it"))
             elif spare > least and passed:
                 # More have been too many since; these are watched from now on.
                 since, least = now, spare

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from bursar.provisioning.view import Allocation, GiveBack
+from bursar.provisioning.pool_snapshot import Allocation, AllocationRelease
 
 
 def is_racing(allocation: Allocation) -> bool:
@@ -10,7 +10,9 @@ def is_racing(allocation: Allocation) -> bool:
     return bool(allocation.race) and allocation.began is None
 
 
-def losers(allocations: Iterable[Allocation], *, idle_too: bool) -> list[GiveBack]:
+def requests_to_withdraw(
+    allocations: Iterable[Allocation], *, idle_too: bool
+) -> list[AllocationRelease]:
     """
     What is to be withdrawn, since another of its race has begun.
 
@@ -32,7 +34,7 @@ def losers(allocations: Iterable[Allocation], *, idle_too: bool) -> list[GiveBac
         for a in members:
             lost = a.began is None or (idle_too and not a.busy)
             if a is not first and lost and not a.leaving:
-                gives.append(GiveBack(name=a.name, reason=f"{first.site} was sooner"))
+                gives.append(AllocationRelease(name=a.name, reason=f"{first.site} was sooner"))
     return gives
 
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from bursar.model.demand import Demand
-from bursar.provisioning.view import Allocation, GiveBack, SiteView
+from bursar.model.demand import ProcessorDemand
+from bursar.provisioning.pool_snapshot import Allocation, AllocationRelease, PoolSite
 
 AHEAD = 60.0
 """Seconds before its end that an allocation is replaced which the least number needs."""
@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 """Seconds by which the clock may be early."""
 
 
-def is_active(demand: Demand) -> bool:
+def is_active(demand: ProcessorDemand) -> bool:
     """Whether anything waits, runs or is to come."""
     return bool(demand.tasks or demand.running or demand.later)
 
@@ -45,16 +45,20 @@ def ends_soon_at(allocation: Allocation) -> float:
     return allocation.until - min(AHEAD, (allocation.until - allocation.began) / 2)
 
 
-def lasting(allocations: Iterable[Allocation], now: float) -> int:
+def lasting_processors(allocations: Iterable[Allocation], now: float) -> int:
     """Processors that do not go soon."""
     return sum(
         a.processors for a in allocations if not a.leaving and now < ends_soon_at(a) - ROUNDING
     )
 
 
-def released(
-    site: SiteView, allocations: Sequence[Allocation], demand: Demand, now: float, spare: int
-) -> tuple[list[GiveBack], float]:
+def allocations_to_release(
+    site: PoolSite,
+    allocations: Sequence[Allocation],
+    demand: ProcessorDemand,
+    now: float,
+    spare: int,
+) -> tuple[list[AllocationRelease], float]:
     """
     What of a site goes back now.
 
@@ -79,12 +83,12 @@ def released(
     if all(a.busy or a.leaving for a in there):
         return [], math.inf
     total = sum(a.processors for a in there if not a.leaving)
-    free = lasting(there, now) - keep
+    free = lasting_processors(there, now) - keep
     leaving = any(a.leaving for a in there)
-    gives: list[GiveBack] = []
+    gives: list[AllocationRelease] = []
     wake = math.inf
     for group in _groups(there, apart=site.shrinks):
-        size, last = sum(a.processors for a in group), lasting(group, now)
+        size, last = sum(a.processors for a in group), lasting_processors(group, now)
         needed = total - size < keep or bool(last and last > free)
         choices = [
             (moment, reason)
@@ -97,7 +101,7 @@ def released(
         if now < moment - ROUNDING:
             wake = min(wake, moment)
             continue
-        gives.extend(GiveBack(name=a.name, reason=reason) for a in group)
+        gives.extend(AllocationRelease(name=a.name, reason=reason) for a in group)
         free -= last
         total -= size
         spare -= size
@@ -110,7 +114,7 @@ _USELESS = ("no worker has registered", "no waiting task runs there")
 
 
 def _choices(
-    group: Sequence[Allocation], site: SiteView, demand: Demand, spare: int
+    group: Sequence[Allocation], site: PoolSite, demand: ProcessorDemand, spare: int
 ) -> Iterator[tuple[float, str]]:
     """Moments from which on a group goes back, by what is known now, and why."""
     if any(a.busy or a.idle_since is None for a in group):

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from bursar.model.demand import Demand
-from bursar.provisioning.view import Allocation, SiteView
+from bursar.model.demand import ProcessorDemand
+from bursar.provisioning.pool_snapshot import Allocation, PoolSite
 
 MARGIN = 1.25
 """Times an estimate that a task may take."""
@@ -13,22 +13,22 @@ START = 30.0
 """Seconds that a worker may take to start, of what was asked for."""
 
 
-def limit(site: SiteView) -> float:
+def longest_walltime(site: PoolSite) -> float:
     """Seconds of the longest allocation there: by our own rules and by the queue's."""
     return min(site.rules.longest, math.inf if site.longest is None else site.longest)
 
 
-def mean_seconds(demand: Demand, site: SiteView) -> float:
+def mean_seconds(demand: ProcessorDemand, site: PoolSite) -> float:
     """Seconds that waiting tasks take there, by processor; 0 while none waits."""
     return demand.work / demand.processors / site.speed if demand.processors else 0.0
 
 
-def has_time(demand: Demand, site: SiteView) -> bool:
+def has_time(demand: ProcessorDemand, site: PoolSite) -> bool:
     """Whether even the longest task fits into the longest allocation; estimates as they are."""
-    return not site.batch or demand.longest / site.speed <= limit(site)
+    return not site.batch or demand.longest / site.speed <= longest_walltime(site)
 
 
-def wanted_seconds(demand: Demand, site: SiteView, processors: int) -> float:
+def wanted_seconds(demand: ProcessorDemand, site: PoolSite, processors: int) -> float:
     """
     Seconds to ask for, so that these processors do all the work that waits.
 
@@ -45,13 +45,13 @@ def wanted_seconds(demand: Demand, site: SiteView, processors: int) -> float:
     if not site.batch:
         return math.inf
     if not demand.tasks:  # kept for tasks to come
-        return limit(site)
+        return longest_walltime(site)
     work = demand.work * (demand.tasks + demand.later) / demand.tasks
     share = work * MARGIN / (site.speed * max(processors, 1)) + START
     return _bounded(max(share, _longest(demand, site)), site)
 
 
-def least_seconds(demand: Demand, site: SiteView, wanted: float) -> float:
+def least_seconds(demand: ProcessorDemand, site: PoolSite, wanted: float) -> float:
     """
     Return the seconds below which an allocation is not worth its wait: what the longest task needs.
 
@@ -65,7 +65,7 @@ def least_seconds(demand: Demand, site: SiteView, wanted: float) -> float:
     return min(_bounded(_longest(demand, site), site), wanted)
 
 
-def least_in_hole(demand: Demand, site: SiteView, wanted: float) -> float:
+def least_in_window(demand: ProcessorDemand, site: PoolSite, wanted: float) -> float:
     """
     Return the seconds below which a hole in the schedule is too short to be asked for.
 
@@ -83,7 +83,7 @@ def least_in_hole(demand: Demand, site: SiteView, wanted: float) -> float:
 
 
 def short_for_deadline(
-    demand: Demand,
+    demand: ProcessorDemand,
     allocations: Iterable[Allocation],
     speeds: dict[str, float],
     left: float,
@@ -118,10 +118,10 @@ def short_for_deadline(
     return max(0, math.ceil(work / (usable * slowest)))
 
 
-def _longest(demand: Demand, site: SiteView) -> float:
+def _longest(demand: ProcessorDemand, site: PoolSite) -> float:
     return demand.longest * MARGIN / site.speed + START
 
 
-def _bounded(seconds: float, site: SiteView) -> float:
-    most = limit(site)
+def _bounded(seconds: float, site: PoolSite) -> float:
+    most = longest_walltime(site)
     return min(max(float(math.ceil(seconds)), site.rules.shortest), most)

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 import httpx
 import msgspec
 
-from bursar.market.messages import AnyMessage, Message
+from bursar.market.trade_messages import AnyMessage, TradeMessage
 from bursar.model.errors import SiteError
 from bursar.remote import calls, transfers
 from bursar.remote import messages as api
 from bursar.remote.access import Access
-from bursar.remote.connection import PATIENCE, TIMEOUT, Connection, Notice
-from bursar.remote.following import AGAIN, PAGE, Until, follow
-from bursar.remote.lines import Events
-from bursar.remote.pieces import in_pieces
-from bursar.remote.printed import Stream
-from bursar.remote.problems import NoAnswer
+from bursar.remote.connection import PATIENCE, TIMEOUT, Notice, ServiceConnection
+from bursar.remote.following import AGAIN, PAGE, Until, follow_results
+from bursar.remote.lines import EventStreamDecoder
+from bursar.remote.pieces import split_submission
+from bursar.remote.problems import ServiceUnreachable
 from bursar.remote.retrying import Entropy
 from bursar.remote.session import AsyncSession
+from bursar.remote.task_output import Stream
 
 if TYPE_CHECKING:
     from bursar.market.usage import SignedRecord
-    from bursar.sealing.sealer import Sealer
+    from bursar.sealing.sealer import TaskSealer
 
 FORGET_AFTER = 1.0
 """Seconds, at least, between two times that results are acknowledged."""
@@ -84,7 +84,7 @@ class AsyncServiceClient:
         notice: Notice | None = None,
     ) -> None:
         self.access = Access(url=access) if isinstance(access, str) else access
-        self._connection = Connection(
+        self._connection = ServiceConnection(
             self.access,
             transport=transport,
             timeout=timeout,
@@ -154,7 +154,7 @@ class AsyncServiceClient:
         label: str = "",
         agreement: str = "",
         keep: float | None = None,
-        seal: "Sealer | None" = None,
+        seal: "TaskSealer | None" = None,
     ) -> AsyncGenerator[AsyncSession, None]:
         """
         A new instance for the length of a context; it is destroyed at the end.
@@ -180,13 +180,13 @@ class AsyncServiceClient:
             if reached:
                 await session.destroy()
 
-    def attach(self, handle: str, *, seal: "Sealer | None" = None) -> AsyncSession:
+    def attach(self, handle: str, *, seal: "TaskSealer | None" = None) -> AsyncSession:
         """An instance that is there already; what is sealed is opened by who has sealed it."""
         if seal is None:
             return AsyncSession(self, handle)
-        from bursar.remote.sealed import Seals  # what it needs takes time to load
+        from bursar.remote.sealed_tasks import InstanceSealer  # what it needs takes time to load
 
-        return AsyncSession(self, handle, Seals(seal, handle, self._entropy))
+        return AsyncSession(self, handle, InstanceSealer(seal, handle, self._entropy))
 
     async def instances(self) -> list[api.InstanceInfo]:
         """The caller's own."""
@@ -211,7 +211,7 @@ class AsyncServiceClient:
         """
         tries = self._connection.tries()
         while True:
-            events = Events()
+            events = EventStreamDecoder()
             try:
                 stream = self._connection.stream(calls.events(handle, after))
                 async with aclosing(stream) as pieces:
@@ -221,7 +221,7 @@ class AsyncServiceClient:
                             after = info.results
                             tries = self._connection.tries()
                             yield info
-            except NoAnswer as failure:
+            except ServiceUnreachable as failure:
                 await self._connection.pause(tries, failure)
             else:
                 await asyncio.sleep(AGAIN)  # it may end as the service likes
@@ -248,7 +248,7 @@ class AsyncServiceClient:
         """
         key = key or self.new_key()
         numbers: Sequence[int] = range(0)
-        for count, lines in enumerate(in_pieces(tasks)):
+        for count, lines in enumerate(split_submission(tasks)):
             added = await self.submit_lines(handle, lines, f"{key}.{count}")
             piece = range(added.first, added.first + added.count)
             if not numbers:
@@ -321,7 +321,9 @@ class AsyncServiceClient:
         clock = asyncio.get_running_loop().time
         taken = forgotten = after
         last = clock()
-        batches = follow(self._connection, handle, after, until=until, stream=self._streaming)
+        batches = follow_results(
+            self._connection, handle, after, until=until, stream=self._streaming
+        )
         async with aclosing(batches):
             async for batch in batches:
                 yield batch
@@ -410,7 +412,7 @@ class AsyncServiceClient:
 
     # Money.
 
-    async def trade(self, message: Message) -> list[AnyMessage]:
+    async def trade(self, message: TradeMessage) -> list[AnyMessage]:
         """Sends a message of a deal; what the service answers."""
         return await self._connection.call(calls.trade(message))
 

@@ -13,12 +13,12 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from bursar.market.messages import AnyMessage, Message
-from bursar.market.messages import encode as encode_message
+from bursar.market.trade_messages import AnyMessage, TradeMessage
+from bursar.market.trade_messages import encode as encode_message
 from bursar.model.errors import InputError
 from bursar.model.task import File
 from bursar.remote import messages as api
-from bursar.remote.printed import Stream
+from bursar.remote.task_output import Stream
 
 if TYPE_CHECKING:
     from bursar.market.usage import SignedRecord
@@ -35,7 +35,7 @@ Body = Callable[[], AsyncIterator[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[T]):
+class ApiCall(Generic[T]):
     """
     A request, and how its answer is read.
 
@@ -107,14 +107,14 @@ def _keyed(key: str) -> dict[str, str]:
     return {"Idempotency-Key": key} if key else {}
 
 
-def _get(kind: type[T], *parts: str | int, **query: str | int | float) -> Call[T]:
-    return Call(method="GET", path=_at(*parts), query=query, decode=_reading(kind))
+def _get(kind: type[T], *parts: str | int, **query: str | int | float) -> ApiCall[T]:
+    return ApiCall(method="GET", path=_at(*parts), query=query, decode=_reading(kind))
 
 
 def _post(
     kind: type[T], body: Any, *parts: str | int, key: str = "", repeatable: bool = True
-) -> Call[T]:
-    return Call(
+) -> ApiCall[T]:
+    return ApiCall(
         method="POST",
         path=_at(*parts),
         headers={"Content-Type": JSON} | _keyed(key),
@@ -124,54 +124,54 @@ def _post(
     )
 
 
-def _delete(*parts: str | int, **query: str | int) -> Call[None]:
-    return Call(method="DELETE", path=_at(*parts), query=query, decode=_nothing, ending=True)
+def _delete(*parts: str | int, **query: str | int) -> ApiCall[None]:
+    return ApiCall(method="DELETE", path=_at(*parts), query=query, decode=_nothing, ending=True)
 
 
 # The site.
 
 
-def site() -> Call[api.SiteInfo]:
+def site() -> ApiCall[api.SiteInfo]:
     """What the service says of itself."""
     return _get(api.SiteInfo, "site")
 
 
-def health() -> Call[api.Health]:
+def health() -> ApiCall[api.Health]:
     """Whether it lives."""
     return _get(api.Health, "health")
 
 
-def ready() -> Call[api.Health]:
+def ready() -> ApiCall[api.Health]:
     """Whether it takes work: the answer of one that does not is 503."""
-    return Call(method="GET", path=_at("ready"), decode=_reading(api.Health), also=503)
+    return ApiCall(method="GET", path=_at("ready"), decode=_reading(api.Health), also=503)
 
 
 # Instances.
 
 
-def create_instance(new: api.NewInstance, key: str) -> Call[api.InstanceInfo]:
+def create_instance(new: api.NewInstance, key: str) -> ApiCall[api.InstanceInfo]:
     """A new instance; the same key again makes no second one."""
     return _post(api.InstanceInfo, new, "instances", key=key)
 
 
-def instances() -> Call[api.InstanceList]:
+def instances() -> ApiCall[api.InstanceList]:
     """The caller's."""
     return _get(api.InstanceList, "instances")
 
 
-def instance(handle: str) -> Call[api.InstanceInfo]:
+def instance(handle: str) -> ApiCall[api.InstanceInfo]:
     """One of them."""
     return _get(api.InstanceInfo, "instances", handle)
 
 
-def destroy(handle: str) -> Call[None]:
+def destroy(handle: str) -> ApiCall[None]:
     """It goes, with all it has."""
     return _delete("instances", handle)
 
 
-def events(handle: str, after: int) -> Call[None]:
+def events(handle: str, after: int) -> ApiCall[None]:
     """A stream of what changes, as server-sent events."""
-    return Call(
+    return ApiCall(
         method="GET",
         path=_at("instances", handle, "events"),
         headers={"Accept": "text/event-stream"} | ({"Last-Event-ID": str(after)} if after else {}),
@@ -182,9 +182,9 @@ def events(handle: str, after: int) -> Call[None]:
 # Tasks and results.
 
 
-def submit(handle: str, lines: bytes, key: str) -> Call[api.Submitted]:
+def submit(handle: str, lines: bytes, key: str) -> ApiCall[api.Submitted]:
     """Adds tasks, a JSON document each line; the same key again adds nothing."""
-    return Call(
+    return ApiCall(
         method="POST",
         path=_at("instances", handle, "tasks"),
         headers={"Content-Type": NDJSON} | _keyed(key),
@@ -193,14 +193,14 @@ def submit(handle: str, lines: bytes, key: str) -> Call[api.Submitted]:
     )
 
 
-def tasks(handle: str, after: int, limit: int) -> Call[api.TaskPage]:
+def tasks(handle: str, after: int, limit: int) -> ApiCall[api.TaskPage]:
     """Where tasks stand, from number ``after`` on."""
     return _get(api.TaskPage, "instances", handle, "tasks", after=after, limit=limit)
 
 
 def cancel(
     handle: str, numbers: Sequence[int] | None, grace: float | None = None
-) -> Call[api.Cancelled]:
+) -> ApiCall[api.Cancelled]:
     """These tasks are not wanted any more, None: all; so many seconds to end are theirs."""
     chosen = None if numbers is None else list(numbers)
     if grace is not None:
@@ -217,7 +217,7 @@ def decode_results(lines: bytes) -> list[api.Result]:
     return _RESULT_LINES.decode_lines(lines)
 
 
-def results(handle: str, after: int, limit: int, wait: float) -> Call[api.ResultPage]:
+def results(handle: str, after: int, limit: int, wait: float) -> ApiCall[api.ResultPage]:
     """Results after a cursor, waited for."""
 
     def decode(answer: httpx.Response) -> api.ResultPage:
@@ -229,7 +229,7 @@ def results(handle: str, after: int, limit: int, wait: float) -> Call[api.Result
             done=answer.headers.get("Bursar-Done", "").lower() == "true",
         )
 
-    return Call(
+    return ApiCall(
         method="GET",
         path=_at("instances", handle, "results"),
         query={"after": after, "limit": limit, "wait": wait},
@@ -239,9 +239,9 @@ def results(handle: str, after: int, limit: int, wait: float) -> Call[api.Result
     )
 
 
-def result_stream(handle: str, after: int) -> Call[None]:
+def result_stream(handle: str, after: int) -> ApiCall[None]:
     """Results after a cursor as they come."""
-    return Call(
+    return ApiCall(
         method="GET",
         path=_at("instances", handle, "results"),
         query={"after": after, "follow": "true"},
@@ -250,7 +250,7 @@ def result_stream(handle: str, after: int) -> Call[None]:
     )
 
 
-def forget(handle: str, through: int) -> Call[None]:
+def forget(handle: str, through: int) -> ApiCall[None]:
     """The client has the results up to a cursor."""
     return _delete("instances", handle, "results", through=through)
 
@@ -258,7 +258,7 @@ def forget(handle: str, through: int) -> Call[None]:
 # Files.
 
 
-def files(handle: str, after: str, limit: int) -> Call[api.FileList]:
+def files(handle: str, after: str, limit: int) -> ApiCall[api.FileList]:
     """An instance's, in the order of their names, after one of them."""
     query = {"after": after, "limit": limit} if after else {"limit": limit}
     return _get(api.FileList, "instances", handle, "files", **query)
@@ -266,9 +266,9 @@ def files(handle: str, after: str, limit: int) -> Call[api.FileList]:
 
 def put_file(
     handle: str, name: str, content: Body, size: int, *, executable: bool
-) -> Call[api.FileInfo]:
+) -> ApiCall[api.FileInfo]:
     """A file of an instance, in place of one of that name."""
-    return Call(
+    return ApiCall(
         method="PUT",
         path=_file_at(handle, name),
         query={"executable": "true"} if executable else {},
@@ -279,9 +279,9 @@ def put_file(
     )
 
 
-def put_archive(handle: str, content: Body, size: int, kind: str) -> Call[api.FileList]:
+def put_archive(handle: str, content: Body, size: int, kind: str) -> ApiCall[api.FileList]:
     """The files in a tar or zip archive."""
-    return Call(
+    return ApiCall(
         method="POST",
         path=_at("instances", handle, "archive"),
         headers={"Content-Type": kind},
@@ -291,33 +291,37 @@ def put_archive(handle: str, content: Body, size: int, kind: str) -> Call[api.Fi
     )
 
 
-def copy_files(handle: str, source: str, names: Sequence[str], wait: float) -> Call[api.FileList]:
+def copy_files(
+    handle: str, source: str, names: Sequence[str], wait: float
+) -> ApiCall[api.FileList]:
     """Files of another instance of the caller's; it may take so many seconds."""
     body = api.CopyRequest(source=source, files=list(names))
     return replace(_post(api.FileList, body, "instances", handle, "copies"), wait=wait)
 
 
-def delete_file(handle: str, name: str) -> Call[None]:
+def delete_file(handle: str, name: str) -> ApiCall[None]:
     """A file goes."""
-    return Call(method="DELETE", path=_file_at(handle, name), decode=_nothing, ending=True)
+    return ApiCall(method="DELETE", path=_file_at(handle, name), decode=_nothing, ending=True)
 
 
-def get_file(handle: str, name: str) -> Call[None]:
+def get_file(handle: str, name: str) -> ApiCall[None]:
     """A file's content, as a stream."""
-    return Call(method="GET", path=_file_at(handle, name), decode=_nothing)
+    return ApiCall(method="GET", path=_file_at(handle, name), decode=_nothing)
 
 
-def get_output(handle: str, task: int, stream: Stream) -> Call[None]:
+def get_output(handle: str, task: int, stream: Stream) -> ApiCall[None]:
     """What a task printed, as a stream."""
-    return Call(method="GET", path=_at("instances", handle, "tasks", task, stream), decode=_nothing)
+    return ApiCall(
+        method="GET", path=_at("instances", handle, "tasks", task, stream), decode=_nothing
+    )
 
 
 # Money.
 
 
-def trade(message: Message) -> Call[list[AnyMessage]]:
+def trade(message: TradeMessage) -> ApiCall[list[AnyMessage]]:
     """A message of a deal; what is answered. Messages are numbered: a repeat counts once."""
-    return Call(
+    return ApiCall(
         method="POST",
         path=_at("trade", "messages"),
         headers={"Content-Type": JSON},
@@ -326,38 +330,38 @@ def trade(message: Message) -> Call[list[AnyMessage]]:
     )
 
 
-def agreements() -> Call[api.AgreementList]:
+def agreements() -> ApiCall[api.AgreementList]:
     """The caller's."""
     return _get(api.AgreementList, "trade", "agreements")
 
 
-def agreement(name: str) -> Call[api.AgreementInfo]:
+def agreement(name: str) -> ApiCall[api.AgreementInfo]:
     """One of them."""
     return _get(api.AgreementInfo, "trade", "agreements", name)
 
 
-def cancel_agreement(name: str) -> Call[api.AgreementInfo]:
+def cancel_agreement(name: str) -> ApiCall[api.AgreementInfo]:
     """An agreement ends before its time."""
-    return Call(
+    return ApiCall(
         method="DELETE",
         path=_at("trade", "agreements", name),
         decode=_reading(api.AgreementInfo),
     )
 
 
-def account() -> Call[api.AccountInfo]:
+def account() -> ApiCall[api.AccountInfo]:
     """The caller's."""
     return _get(api.AccountInfo, "account")
 
 
-def usage() -> "Call[list[SignedRecord]]":
+def usage() -> "ApiCall[list[SignedRecord]]":
     """What the caller was delivered, signed by the service."""
     from bursar.market.usage import SignedRecord  # what it needs takes time to load
 
     return _get(list[SignedRecord], "trade", "usage")
 
 
-def invoice(since: float, until: float | None) -> Call[api.InvoiceInfo]:
+def invoice(since: float, until: float | None) -> ApiCall[api.InvoiceInfo]:
     """What the caller was charged in a time."""
     query = {"since": since} if until is None else {"since": since, "until": until}
     return _get(api.InvoiceInfo, "trade", "invoice", **query)
@@ -366,35 +370,35 @@ def invoice(since: float, until: float | None) -> Call[api.InvoiceInfo]:
 # Administration.
 
 
-def overview() -> Call[api.Overview]:
+def overview() -> ApiCall[api.Overview]:
     """All there is."""
     return _get(api.Overview, "admin", "overview")
 
 
-def tokens() -> Call[api.TokenList]:
+def tokens() -> ApiCall[api.TokenList]:
     """All that are good."""
     return _get(api.TokenList, "admin", "tokens")
 
 
-def create_token(new: api.NewToken) -> Call[api.TokenInfo]:
+def create_token(new: api.NewToken) -> ApiCall[api.TokenInfo]:
     """A new one; its secret is told once, so that a second try would make a second."""
     return _post(api.TokenInfo, new, "admin", "tokens", repeatable=False)
 
 
-def revoke_token(name: str) -> Call[None]:
+def revoke_token(name: str) -> ApiCall[None]:
     """It is good no longer."""
     return _delete("admin", "tokens", name)
 
 
-def deposit(user: str, amount: int, key: str) -> Call[api.AccountInfo]:
+def deposit(user: str, amount: int, key: str) -> ApiCall[api.AccountInfo]:
     """Money for an account, micro-units; once for a key."""
     body = api.Deposit(amount=amount, key=key)
     return _post(api.AccountInfo, body, "admin", "accounts", user, "deposit")
 
 
-def drain() -> Call[None]:
+def drain() -> ApiCall[None]:
     """The service takes nothing more and ends once it may."""
-    return Call(
+    return ApiCall(
         method="POST",
         path=_at("admin", "drain"),
         headers={"Content-Type": JSON},

@@ -6,18 +6,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bursar.market.messages import AnyMessage, Message
+from bursar.market.trade_messages import AnyMessage, TradeMessage
 from bursar.remote import messages as api
 from bursar.remote.access import Access
 from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.blocking_portal import BlockingPortal
 from bursar.remote.following import PAGE, Until
-from bursar.remote.portal import Portal
-from bursar.remote.printed import Stream
 from bursar.remote.session import AsyncSession
+from bursar.remote.task_output import Stream
 
 if TYPE_CHECKING:
     from bursar.market.usage import SignedRecord
-    from bursar.sealing.sealer import Sealer
+    from bursar.sealing.sealer import TaskSealer
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class ServiceClient:
 
     def __init__(self, access: Access | str, **options: Any) -> None:
         self._client = AsyncServiceClient(access, **options)
-        self._portal = Portal()
+        self._portal = BlockingPortal()
 
     def __enter__(self) -> "ServiceClient":
         return self
@@ -94,7 +94,7 @@ class ServiceClient:
         label: str = "",
         agreement: str = "",
         keep: float | None = None,
-        seal: "Sealer | None" = None,
+        seal: "TaskSealer | None" = None,
     ) -> "Iterator[Session]":
         """A new instance for the length of a context; it is destroyed at the end."""
         context = self._client.session(label=label, agreement=agreement, keep=keep, seal=seal)
@@ -103,7 +103,7 @@ class ServiceClient:
             stack.push(lambda *error: self._portal.run(_left(context, *error)))
             yield Session(self._portal, session)
 
-    def attach(self, handle: str, *, seal: "Sealer | None" = None) -> "Session":
+    def attach(self, handle: str, *, seal: "TaskSealer | None" = None) -> "Session":
         """An instance that is there already."""
         return Session(self._portal, self._client.attach(handle, seal=seal))
 
@@ -199,7 +199,7 @@ class ServiceClient:
 
     # Money.
 
-    def trade(self, message: Message) -> list[AnyMessage]:
+    def trade(self, message: TradeMessage) -> list[AnyMessage]:
         """Sends a message of a deal; what the service answers."""
         return self._portal.run(self._client.trade(message))
 
@@ -261,7 +261,7 @@ class Session:
     Made by :meth:`ServiceClient.session` and :meth:`ServiceClient.attach`.
     """
 
-    def __init__(self, portal: Portal, session: AsyncSession) -> None:
+    def __init__(self, portal: BlockingPortal, session: AsyncSession) -> None:
         self._portal = portal
         self._session = session
 

@@ -20,12 +20,17 @@ import msgspec
 
 from bursar.model.errors import SiteError
 from bursar.remote.access import Access
-from bursar.remote.calls import Call
+from bursar.remote.calls import ApiCall
+from bursar.remote.http_transport import ClosedWithoutResponse, HttpTransport
 from bursar.remote.messages import PREFIX, Problem
-from bursar.remote.problems import BadAnswer, NoAnswer, RemoteProblem
-from bursar.remote.retrying import FIRST, Entropy, Tries
-from bursar.remote.sockets import HungUp, Sockets
-from bursar.remote.tls_failures import hung_up, is_final, refused_client, refused_server
+from bursar.remote.problems import InvalidServiceResponse, RemoteProblem, ServiceUnreachable
+from bursar.remote.retrying import FIRST, Entropy, RetryBackoff
+from bursar.remote.tls_failures import (
+    explain_closed_connection,
+    explain_refused_client,
+    explain_untrusted_server,
+    is_permanent,
+)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -62,7 +67,7 @@ _ERRNO = re.compile(r"\[Errno (\d+)\]")
 _PROBLEM = msgspec.json.Decoder(Problem)
 
 
-class Connection:
+class ServiceConnection:
     """
     The way to one service.
 
@@ -98,7 +103,7 @@ class Connection:
         self._headers = {"User-Agent": "bursar", "Accept": "application/json"}
         if access.token:
             self._headers["Authorization"] = f"Bearer {access.token}"
-        self._transport = transport or Sockets(access.tls(), access.pin)
+        self._transport = transport or HttpTransport(access.tls(), access.pin)
         self._timeout = timeout
         self._patience = patience
         self._entropy = entropy
@@ -109,7 +114,7 @@ class Connection:
         """Lets go of its sockets."""
         await self._transport.aclose()
 
-    async def call(self, call: Call[T]) -> T:
+    async def call(self, call: ApiCall[T]) -> T:
         """
         What a service answers.
 
@@ -134,10 +139,12 @@ class Connection:
         try:
             return decode(said)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise BadAnswer(f"{self.name}: is no Bursar service: {_plain(str(error))}") from None
+            raise InvalidServiceResponse(
+                f"{self.name}: is no Bursar service: {_plain(str(error))}"
+            ) from None
 
     async def stream(
-        self, call: Call[None], head: Callable[[httpx.Response], None] | None = None
+        self, call: ApiCall[None], head: Callable[[httpx.Response], None] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """
         A long answer, as its bytes come.
@@ -167,11 +174,11 @@ class Connection:
                     return
                 yield piece
 
-    def tries(self) -> Tries:
+    def tries(self) -> RetryBackoff:
         """Of something new."""
-        return Tries(self._patience, self._entropy)
+        return RetryBackoff(self._patience, self._entropy)
 
-    async def pause(self, tries: Tries, failure: RemoteProblem | SiteError) -> None:
+    async def pause(self, tries: RetryBackoff, failure: RemoteProblem | SiteError) -> None:
         """
         Waits before the next try.
 
@@ -189,7 +196,7 @@ class Connection:
             self._notice(f"{failure}; trying again for {self._patience:g} s")
         await asyncio.sleep(wait)
 
-    async def _ask(self, call: Call[T], *, whole: bool) -> httpx.Response:
+    async def _ask(self, call: ApiCall[T], *, whole: bool) -> httpx.Response:
         """An answer of success, read to its end or open still."""
         tries = self.tries()
         hung_up_on = 0
@@ -198,7 +205,7 @@ class Connection:
             try:
                 response = await self._send(call, whole=whole)
             except (httpx.TransportError, OSError) as error:
-                hung_up_on = hung_up_on + 1 if isinstance(error, HungUp) else 0
+                hung_up_on = hung_up_on + 1 if isinstance(error, ClosedWithoutResponse) else 0
                 if 0 < hung_up_on < _HUNG_UP and self._may_ask_again(call):
                     await asyncio.sleep(FIRST)
                     continue
@@ -216,11 +223,11 @@ class Connection:
                 failure = self._refusal(response)
             await self.pause(tries, failure)
 
-    def _may_ask_again(self, call: Call[T]) -> bool:
+    def _may_ask_again(self, call: ApiCall[T]) -> bool:
         """Whether a service that hung up is asked once more, before anybody is told."""
         return call.repeatable and not self._reached and self._patience > 0
 
-    async def _send(self, call: Call[T], *, whole: bool) -> httpx.Response:
+    async def _send(self, call: ApiCall[T], *, whole: bool) -> httpx.Response:
         size = len(call.content) if isinstance(call.content, bytes) else call.size
         # Of a body that is made piece by piece it would not be known.
         length = {"Content-Length": str(size)} if size else {}
@@ -234,7 +241,7 @@ class Connection:
             response = await self._transport.handle_async_request(request)
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 await response.aclose()
-                raise _Odd("answers in an encoding that was not asked for")
+                raise _InvalidHttpResponse("answers in an encoding that was not asked for")
             if not (whole or response.is_success):
                 response = await _read(response, LONGEST_REFUSAL)
             elif whole:
@@ -244,7 +251,9 @@ class Connection:
     def _refusal(self, response: httpx.Response) -> RemoteProblem | SiteError:
         status = response.status_code
         if status < 400:
-            return BadAnswer(f"{self.name}: answers {status}: is this the service's own address?")
+            return InvalidServiceResponse(
+                f"{self.name}: answers {status}: is this the service's own address?"
+            )
         try:
             problem = _PROBLEM.decode(response.content)
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -265,27 +274,31 @@ class Connection:
 
     def _broken(self, error: Exception) -> SiteError:
         """What went wrong on the way, and whether it may go better."""
-        if isinstance(error, _Odd):
-            return BadAnswer(f"{self.name}: {error}")
+        if isinstance(error, _InvalidHttpResponse):
+            return InvalidServiceResponse(f"{self.name}: {error}")
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLCertVerificationError):
-                return BadAnswer(f"{self.name}: {refused_server(cause, self._access)}")
-            if isinstance(cause, ssl.SSLError) and is_final(cause):
-                return BadAnswer(f"{self.name}: {refused_client(cause, self._access)}")
+                return InvalidServiceResponse(
+                    f"{self.name}: {explain_untrusted_server(cause, self._access)}"
+                )
+            if isinstance(cause, ssl.SSLError) and is_permanent(cause):
+                return InvalidServiceResponse(
+                    f"{self.name}: {explain_refused_client(cause, self._access)}"
+                )
             if isinstance(cause, socket.gaierror) and not self._reached:
-                return BadAnswer(f"{self.name}: no such host: {cause.strerror}")
+                return InvalidServiceResponse(f"{self.name}: no such host: {cause.strerror}")
         if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
             return SiteError(f"{self.name}: the request could not be sent: {error}")
         if isinstance(error, httpx.TimeoutException | TimeoutError):
-            return NoAnswer(f"{self.name}: no answer within {self._timeout:g} s")
+            return ServiceUnreachable(f"{self.name}: no answer within {self._timeout:g} s")
         if isinstance(error, httpx.ConnectError):
-            return NoAnswer(f"{self.name}: cannot be reached: {_reason(error)}")
-        if isinstance(error, HungUp) and not self._reached:
-            return NoAnswer(f"{self.name}: {hung_up(self._access)}")
-        return NoAnswer(f"{self.name}: the connection was lost")
+            return ServiceUnreachable(f"{self.name}: cannot be reached: {_reason(error)}")
+        if isinstance(error, ClosedWithoutResponse) and not self._reached:
+            return ServiceUnreachable(f"{self.name}: {explain_closed_connection(self._access)}")
+        return ServiceUnreachable(f"{self.name}: the connection was lost")
 
 
-class _Odd(httpx.RemoteProtocolError):
+class _InvalidHttpResponse(httpx.RemoteProtocolError):
     """An answer that no service of ours gives."""
 
 
@@ -303,7 +316,7 @@ async def _read(response: httpx.Response, most: int) -> httpx.Response:
         async for piece in response.aiter_bytes():
             size += len(piece)
             if size > most:
-                raise _Odd(f"answers more than {most >> 20} MiB")
+                raise _InvalidHttpResponse(f"answers more than {most >> 20} MiB")
             pieces.append(piece)
     headers = response.headers
     return httpx.Response(response.status_code, headers=headers, content=b"".join(pieces))

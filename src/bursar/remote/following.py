@@ -6,10 +6,10 @@ from contextlib import aclosing
 from typing import Literal
 
 from bursar.remote import calls
-from bursar.remote.connection import Connection
-from bursar.remote.lines import Lines
+from bursar.remote.connection import ServiceConnection
+from bursar.remote.lines import LineDecoder
 from bursar.remote.messages import Result
-from bursar.remote.problems import NoAnswer
+from bursar.remote.problems import ServiceUnreachable
 
 PAGE = 10_000
 """Results asked for at a time."""
@@ -27,8 +27,8 @@ AGAIN = 0.5
 """Seconds before it is asked again when it did not wait."""
 
 
-async def follow(
-    connection: Connection, handle: str, after: int, *, until: Until, stream: bool
+async def follow_results(
+    connection: ServiceConnection, handle: str, after: int, *, until: Until, stream: bool
 ) -> AsyncGenerator[list[Result], None]:
     """
     Results after a cursor, some at a time, in the order of their cursors.
@@ -65,17 +65,17 @@ async def follow(
                 async for batch in batches:
                     cursor = batch[-1].cursor
                     yield batch
-        except NoAnswer:
+        except ServiceUnreachable:
             # Asking for the next page tells whether it is there again, and tries until it is.
             continue
 
 
 async def _stream(
-    connection: Connection, handle: str, after: int
+    connection: ServiceConnection, handle: str, after: int
 ) -> AsyncGenerator[list[Result], None]:
     """What one long answer brings until it ends or breaks off."""
     cursor = after
-    lines = Lines()
+    lines = LineDecoder()
     async with aclosing(connection.stream(calls.result_stream(handle, after))) as pieces:
         async for piece in pieces:
             whole = connection.understand(lines.feed, piece)

@@ -4,7 +4,7 @@ LONGEST = 64 << 20
 """Bytes of a line, or of an event."""
 
 
-class Lines:
+class LineDecoder:
     """Whole lines of a stream that comes in pieces."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Lines:
         return block
 
 
-class Events:
+class EventStreamDecoder:
     """
     Data of server-sent events [1]_, of a stream that comes in pieces.
 
@@ -43,7 +43,7 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self._lines = Lines()
+        self._lines = LineDecoder()
         self._data: list[bytes] = []
         self._size = 0
 

@@ -35,18 +35,18 @@ TaskState = Literal["waiting", "running", "succeeded", "failed", "timed-out", "c
 # nothing that could lead back to it, and to look at all of it again and again takes its time.
 
 
-class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RequestStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of requests: what is not known is refused."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ResponseStruct(msgspec.Struct, frozen=True, kw_only=True):
     """Of answers: a newer server may say more."""
 
 
 # Tasks.
 
 
-class Hints(Struct, frozen=True, omit_defaults=True, gc=False):
+class Hints(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     """
     What the service may use to run a task better (DRP section 4.1).
 
@@ -62,7 +62,7 @@ class Hints(Struct, frozen=True, omit_defaults=True, gc=False):
     data: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
 
 
-class TaskSpec(Struct, frozen=True, omit_defaults=True, gc=False):
+class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     """
     A task as it is submitted (DRP section 4.1): a program, a shell line, steps, or sealed.
 
@@ -112,13 +112,13 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     hints: Hints = Hints()
 
 
-class Submission(Struct, frozen=True):
+class Submission(RequestStruct, frozen=True):
     """Tasks to add to an instance; as NDJSON, one :class:`TaskSpec` a line instead."""
 
     tasks: Annotated[list[TaskSpec], Meta(min_length=1, max_length=MOST_TASKS)]
 
 
-class Submitted(Answer, frozen=True):
+class Submitted(ResponseStruct, frozen=True):
     """
     Tasks are durable: they will run.
 
@@ -135,7 +135,7 @@ class Submitted(Answer, frozen=True):
     repeated: bool = False
 
 
-class TaskInfo(Answer, frozen=True, omit_defaults=True):
+class TaskInfo(ResponseStruct, frozen=True, omit_defaults=True):
     """Where a task stands."""
 
     task: Count
@@ -144,14 +144,14 @@ class TaskInfo(Answer, frozen=True, omit_defaults=True):
     attempt: Count = 0
 
 
-class TaskPage(Answer, frozen=True):
+class TaskPage(ResponseStruct, frozen=True):
     """Tasks, from ``after`` on; ``next`` is what to ask for next, None at the end."""
 
     tasks: list[TaskInfo]
     next: Count | None = None
 
 
-class CancelRequest(Struct, frozen=True, omit_defaults=True):
+class CancelRequest(RequestStruct, frozen=True, omit_defaults=True):
     """
     Which tasks are not wanted any more.
 
@@ -168,13 +168,13 @@ class CancelRequest(Struct, frozen=True, omit_defaults=True):
     grace: Annotated[float, Meta(ge=0, le=MOST_GRACE)] | None = None
 
 
-class Cancelled(Answer, frozen=True):
+class Cancelled(ResponseStruct, frozen=True):
     """How many will not start, or are being killed; each still has a result."""
 
     count: Count
 
 
-class Result(Answer, frozen=True, omit_defaults=True, gc=False):
+class Result(ResponseStruct, frozen=True, omit_defaults=True, gc=False):
     """
     A task's end (DRP section 4.1: return code and output), recorded once.
 
@@ -239,7 +239,7 @@ class Result(Answer, frozen=True, omit_defaults=True, gc=False):
     sealed: str = ""
 
 
-class ResultPage(Answer, frozen=True):
+class ResultPage(ResponseStruct, frozen=True):
     """
     Results after a cursor; as NDJSON, one :class:`Result` a line instead.
 
@@ -259,7 +259,7 @@ class ResultPage(Answer, frozen=True):
 # Instances.
 
 
-class NewInstance(Struct, frozen=True, omit_defaults=True):
+class NewInstance(RequestStruct, frozen=True, omit_defaults=True):
     """
     A new instance (DRP section 4.1, the factory's *create resource*).
 
@@ -279,7 +279,7 @@ class NewInstance(Struct, frozen=True, omit_defaults=True):
     keep: Seconds | None = None
 
 
-class Counts(Answer, frozen=True):
+class Counts(ResponseStruct, frozen=True):
     """Tasks of an instance by where they stand."""
 
     total: Count = 0
@@ -290,7 +290,7 @@ class Counts(Answer, frozen=True):
     cancelled: Count = 0
 
 
-class InstanceInfo(Answer, frozen=True, omit_defaults=True):
+class InstanceInfo(ResponseStruct, frozen=True, omit_defaults=True):
     """
     An instance.
 
@@ -324,13 +324,13 @@ class InstanceInfo(Answer, frozen=True, omit_defaults=True):
     spent: int = 0
 
 
-class InstanceList(Answer, frozen=True):
+class InstanceList(ResponseStruct, frozen=True):
     """The caller's instances."""
 
     instances: list[InstanceInfo]
 
 
-class FileInfo(Answer, frozen=True):
+class FileInfo(ResponseStruct, frozen=True):
     """A file of an instance."""
 
     name: str
@@ -338,13 +338,13 @@ class FileInfo(Answer, frozen=True):
     sha256: str = ""
 
 
-class FileList(Answer, frozen=True):
+class FileList(ResponseStruct, frozen=True):
     """Files of an instance."""
 
     files: list[FileInfo]
 
 
-class CopyRequest(Struct, frozen=True):
+class CopyRequest(RequestStruct, frozen=True):
     """
     Files of another instance of the caller's, which need not be sent again.
 
@@ -363,7 +363,7 @@ class CopyRequest(Struct, frozen=True):
 # The site.
 
 
-class SlotInfo(Answer, frozen=True):
+class SlotInfo(ResponseStruct, frozen=True):
     """Processors on offer; ``start`` seconds from now, ``seconds`` None: without an end."""
 
     start: float
@@ -373,7 +373,7 @@ class SlotInfo(Answer, frozen=True):
     fixed_price: float = 0.0
 
 
-class SiteInfo(Answer, frozen=True):
+class SiteInfo(ResponseStruct, frozen=True):
     """
     What a service says of itself to whoever would use it: facts and free slots.
 
@@ -424,10 +424,10 @@ class SiteInfo(Answer, frozen=True):
     version: str = ""
 
 
-# Money. Deals themselves are the messages of :mod:`bursar.market.messages`.
+# Money. Deals themselves are the messages of :mod:`bursar.market.trade_messages`.
 
 
-class AgreementInfo(Answer, frozen=True):
+class AgreementInfo(ResponseStruct, frozen=True):
     """
     A deal of the caller's.
 
@@ -456,13 +456,13 @@ class AgreementInfo(Answer, frozen=True):
     held: int = 0
 
 
-class AgreementList(Answer, frozen=True):
+class AgreementList(ResponseStruct, frozen=True):
     """The caller's agreements."""
 
     agreements: list[AgreementInfo]
 
 
-class AccountInfo(Answer, frozen=True):
+class AccountInfo(ResponseStruct, frozen=True):
     """The caller's account, micro-units."""
 
     user: str
@@ -472,14 +472,14 @@ class AccountInfo(Answer, frozen=True):
     spent: int
 
 
-class Deposit(Struct, frozen=True):
+class Deposit(RequestStruct, frozen=True):
     """Money for an account; of an administrator. ``key`` makes it count once."""
 
     amount: Annotated[int, Meta(gt=0, le=10**15)]
     key: Name
 
 
-class InvoiceLine(Answer, frozen=True):
+class InvoiceLine(ResponseStruct, frozen=True):
     """What one agreement, or shared processors of one instance, came to."""
 
     what: str
@@ -489,7 +489,7 @@ class InvoiceLine(Answer, frozen=True):
     amount: int
 
 
-class InvoiceInfo(Answer, frozen=True):
+class InvoiceInfo(ResponseStruct, frozen=True):
     """What the caller was charged, line by line; ``total`` is their sum."""
 
     user: str
@@ -502,7 +502,7 @@ class InvoiceInfo(Answer, frozen=True):
 # Administration.
 
 
-class NewToken(Struct, frozen=True):
+class NewToken(RequestStruct, frozen=True):
     """A token to make; ``seconds`` None: 30 days."""
 
     user: Name
@@ -511,7 +511,7 @@ class NewToken(Struct, frozen=True):
     label: Annotated[str, Meta(max_length=200)] = ""
 
 
-class TokenInfo(Answer, frozen=True):
+class TokenInfo(ResponseStruct, frozen=True):
     """
     A token; ``id`` names it without being it.
 
@@ -529,13 +529,13 @@ class TokenInfo(Answer, frozen=True):
     token: str = ""
 
 
-class TokenList(Answer, frozen=True):
+class TokenList(ResponseStruct, frozen=True):
     """All tokens that are good."""
 
     tokens: list[TokenInfo]
 
 
-class WorkerInfo(Answer, frozen=True):
+class WorkerInfo(ResponseStruct, frozen=True):
     """A worker, for administrators."""
 
     name: str
@@ -546,7 +546,7 @@ class WorkerInfo(Answer, frozen=True):
     connected: bool
 
 
-class Overview(Answer, frozen=True):
+class Overview(ResponseStruct, frozen=True):
     """
     All there is, for administrators: what ``bursar top`` shows.
 
@@ -579,7 +579,7 @@ class Overview(Answer, frozen=True):
     degraded: str = ""
 
 
-class Health(Answer, frozen=True):
+class Health(ResponseStruct, frozen=True):
     """
     Whether it lives, or is ready for work.
 
@@ -597,7 +597,7 @@ class Health(Answer, frozen=True):
     version: str = ""
 
 
-class Problem(Answer, frozen=True, omit_defaults=True):
+class Problem(ResponseStruct, frozen=True, omit_defaults=True):
     """
     What went wrong (RFC 9457, ``application/problem+json``).
 

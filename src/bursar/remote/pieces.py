@@ -13,7 +13,7 @@ LARGEST = 4 * 1024 * 1024
 _ENCODER = msgspec.json.Encoder()
 
 
-def in_pieces(tasks: Iterable[TaskSpec]) -> Iterator[bytes]:
+def split_submission(tasks: Iterable[TaskSpec]) -> Iterator[bytes]:
     """
     Tasks, a JSON document each line, at most :data:`MOST_TASKS` in a piece.
 

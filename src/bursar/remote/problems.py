@@ -57,12 +57,12 @@ class RemoteProblem(BursarError):
         return self.problem.where
 
 
-class NoAnswer(SiteError):
+class ServiceUnreachable(SiteError):
     """A service cannot be reached, or its answer broke off: trying again may help."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=True)
 
 
-class BadAnswer(SiteError):
+class InvalidServiceResponse(SiteError):
     """What answers is no service of ours, is not who it should be, or does not trust us."""

@@ -4,7 +4,7 @@ import secrets
 from typing import Any
 
 from bursar.market.agreement import DealTemplate
-from bursar.market.messages import Accept, AnyMessage, Confirm, Quote, Reject, RequestQuote
+from bursar.market.trade_messages import Accept, AnyMessage, Confirm, Quote, Reject, RequestQuote
 from bursar.model.errors import InputError
 from bursar.model.money import Micros, format_amount
 from bursar.remote.async_client import AsyncServiceClient

@@ -18,12 +18,12 @@ Entropy = Callable[[int], bytes]
 """So many random bytes."""
 
 
-def fraction(entropy: Entropy) -> float:
+def random_fraction(entropy: Entropy) -> float:
     """A random number from 0 to 1, 1 excluded."""
     return (int.from_bytes(entropy(7), "big") >> 3) / (1 << 53)
 
 
-class Tries:
+class RetryBackoff:
     """
     The tries of one request.
 
@@ -57,5 +57,7 @@ class Tries:
         ceiling = min(LONGEST, FIRST * 2.0 ** min(self.failures, 32))
         self.failures += 1
         # All who were told the same would come at the same moment.
-        wait = fraction(self._entropy) * ceiling + (max(0.0, told) if told is not None else 0.0)
+        wait = random_fraction(self._entropy) * ceiling + (
+            max(0.0, told) if told is not None else 0.0
+        )
         return wait if now + wait <= self._give_up else None

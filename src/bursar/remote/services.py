@@ -23,15 +23,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
-from bursar.model.errors import InputError, nearest
+from bursar.formats.toml_reading import at_line, decode_table, joined, parse_toml, read_text
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.remote import SealLevel
 from bursar.remote.access import ENVIRONMENT, Access, FoundToken, read_token, token_from
 
 File = Annotated[str, Meta(min_length=1)]
 
 
-class ServiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KnownServiceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A service."""
 
     url: Annotated[str, Meta(description="Its address: https://HOST:PORT.")]
@@ -61,7 +61,7 @@ class ServicesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class KnownService:
     """
     A service that is known.
 
@@ -77,7 +77,7 @@ class Service:
     seal: SealLevel | None = None
 
 
-def find_service(site: str | None, environment: Mapping[str, str] = os.environ) -> Service:
+def find_service(site: str | None, environment: Mapping[str, str] = os.environ) -> KnownService:
     """
     The service that is meant.
 
@@ -107,7 +107,7 @@ def find_service(site: str | None, environment: Mapping[str, str] = os.environ) 
         raise InputError(
             f'there is no service "{site}" in {path}, and it is no URL',
             where="--site",
-            hint=nearest(site, tables),
+            hint=spelling_hint(site, tables),
         )
     return _service(site, tables[site], path, environment)
 
@@ -120,12 +120,12 @@ def services_file(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(folder).expanduser() / "bursar" / "services.toml"
 
 
-def _tables(path: Path) -> dict[str, ServiceTable]:
+def _tables(path: Path) -> dict[str, KnownServiceTable]:
     text = read_text(path)
     try:
         file = decode_table(parse_toml(text), ServicesFile, "")
         return {
-            name: decode_table(raw, ServiceTable, joined("service", name))
+            name: decode_table(raw, KnownServiceTable, joined("service", name))
             for name, raw in file.service.items()
         }
     except InputError as error:
@@ -144,8 +144,8 @@ def _address(url: str) -> tuple[str, str]:
 
 
 def _by_url(
-    url: str, tables: Mapping[str, ServiceTable], path: Path, environment: Mapping[str, str]
-) -> Service:
+    url: str, tables: Mapping[str, KnownServiceTable], path: Path, environment: Mapping[str, str]
+) -> KnownService:
     named = [name for name, table in tables.items() if _same(table.url, url)]
     if len(named) > 1:
         raise InputError(
@@ -165,7 +165,7 @@ def _by_url(
         said = environment.get(variable, "")
         return Path(said).expanduser() if said else None
 
-    return Service(
+    return KnownService(
         access=Access(
             url=url,
             token=token,
@@ -179,7 +179,9 @@ def _by_url(
     )
 
 
-def _service(name: str, table: ServiceTable, path: Path, environment: Mapping[str, str]) -> Service:
+def _service(
+    name: str, table: KnownServiceTable, path: Path, environment: Mapping[str, str]
+) -> KnownService:
     def file(said: str | None) -> Path | None:
         return None if said is None else path.parent / Path(said).expanduser()
 
@@ -213,4 +215,4 @@ def _service(name: str, table: ServiceTable, path: Path, environment: Mapping[st
             'needs "ca" and "certificate"',
             where=f"{place}.seal",
         )
-    return Service(access=access, seal=table.seal)
+    return KnownService(access=access, seal=table.seal)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from bursar.remote import messages as api
 from bursar.remote.following import Until
-from bursar.remote.printed import Stream
+from bursar.remote.task_output import Stream
 
 if TYPE_CHECKING:
     from bursar.remote.async_client import AsyncServiceClient
-    from bursar.remote.sealed import Seals
+    from bursar.remote.sealed_tasks import InstanceSealer
 
 
 class AsyncSession:
@@ -29,7 +29,7 @@ class AsyncSession:
     """
 
     def __init__(
-        self, client: "AsyncServiceClient", handle: str, seals: "Seals | None" = None
+        self, client: "AsyncServiceClient", handle: str, seals: "InstanceSealer | None" = None
     ) -> None:
         self.client = client
         self.handle = handle

@@ -37,21 +37,21 @@ _OTHER_NAME = frozenset({62, 64})
 _WRONG_TIME = frozenset({9, 10})
 
 
-class WrongPin(ssl.SSLCertVerificationError):
+class CertificatePinMismatch(ssl.SSLCertVerificationError):
     """The server's certificate is not the one that is expected."""
 
     verify_message = "it is not the certificate that is pinned"
 
 
-def is_final(error: ssl.SSLError) -> bool:
+def is_permanent(error: ssl.SSLError) -> bool:
     """Whether it would be the same at the next try: not where the connection broke off."""
     return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
 
 
-def refused_server(error: ssl.SSLCertVerificationError, access: Access) -> str:
+def explain_untrusted_server(error: ssl.SSLCertVerificationError, access: Access) -> str:
     """Why the service's certificate is not trusted."""
     said = f"its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, WrongPin):
+    if isinstance(error, CertificatePinMismatch):
         return f"{said}: {access.setting('fingerprint')}"
     if error.verify_code in _OTHER_NAME:
         return f"{said}: call it by a name that its certificate has"
@@ -64,7 +64,7 @@ def refused_server(error: ssl.SSLCertVerificationError, access: Access) -> str:
     return said
 
 
-def refused_client(error: ssl.SSLError, access: Access) -> str:
+def explain_refused_client(error: ssl.SSLError, access: Access) -> str:
     """What the service, or this side, says when they do not come together."""
     reason = error.reason or ""
     said = reason.lower().replace("_", " ") or "no reason is known"
@@ -72,19 +72,19 @@ def refused_client(error: ssl.SSLError, access: Access) -> str:
         return "does not speak TLS"
     if "ALERT" in reason and reason.endswith((*_NO_CERTIFICATE, *_BAD_CERTIFICATE)):
         if access.certificate is None and not reason.endswith("DECRYPT_ERROR"):
-            return wants_certificate(access)
+            return explain_missing_certificate(access)
         return f"does not take this client's certificate: {said}: {_certificate_of(access)}"
     return f"TLS cannot be agreed on: {said}"
 
 
-def hung_up(access: Access) -> str:
+def explain_closed_connection(access: Access) -> str:
     """What is likely where TLS was agreed on and the service hung up without a word."""
     if access.certificate is None:
-        return wants_certificate(access)
+        return explain_missing_certificate(access)
     return f"hangs up: it may not take this client's certificate: {_certificate_of(access)}"
 
 
-def wants_certificate(access: Access) -> str:
+def explain_missing_certificate(access: Access) -> str:
     """The service lets in nobody without one."""
     return f"wants a certificate of this client: set {access.setting('certificate')}"
 

@@ -15,10 +15,10 @@ import httpx
 from bursar.model.errors import InputError, SiteError
 from bursar.model.task import File
 from bursar.remote import calls
-from bursar.remote.calls import Call
-from bursar.remote.connection import Connection
+from bursar.remote.calls import ApiCall
+from bursar.remote.connection import ServiceConnection
 from bursar.remote.messages import FileInfo
-from bursar.remote.problems import NoAnswer
+from bursar.remote.problems import ServiceUnreachable
 
 PIECE = 256 * 1024
 """Bytes of a file in memory at a time."""
@@ -32,7 +32,7 @@ _ARCHIVES = {
 
 
 async def upload(
-    connection: Connection, handle: str, name: str, source: Path | bytes, *, executable: bool
+    connection: ServiceConnection, handle: str, name: str, source: Path | bytes, *, executable: bool
 ) -> FileInfo:
     """
     Puts a file into an instance.
@@ -44,7 +44,7 @@ async def upload(
     SiteError
         When something else arrived.
     """
-    body = _Outgoing(source)
+    body = _UploadSource(source)
     info = await connection.call(
         calls.put_file(handle, name, body.pieces, body.size, executable=executable)
     )
@@ -53,7 +53,9 @@ async def upload(
     return info
 
 
-async def upload_archive(connection: Connection, handle: str, source: Path) -> list[FileInfo]:
+async def upload_archive(
+    connection: ServiceConnection, handle: str, source: Path
+) -> list[FileInfo]:
     """
     Puts the files of an archive into an instance.
 
@@ -65,18 +67,18 @@ async def upload_archive(connection: Connection, handle: str, source: Path) -> l
     kind = _ARCHIVES.get(source.suffix.lower())
     if kind is None:
         raise InputError("expected .tar, .tar.gz, .tgz or .zip", where=str(source))
-    body = _Outgoing(source)
+    body = _UploadSource(source)
     return (await connection.call(calls.put_archive(handle, body.pieces, body.size, kind))).files
 
 
-async def read(connection: Connection, call: Call[None]) -> bytes:
+async def read(connection: ServiceConnection, call: ApiCall[None]) -> bytes:
     """All that a call answers."""
     target = io.BytesIO()
-    await _Incoming(target).take(connection, call)
+    await _DownloadTarget(target).take(connection, call)
     return target.getvalue()
 
 
-async def save(connection: Connection, call: Call[None], target: Path) -> int:
+async def save(connection: ServiceConnection, call: ApiCall[None], target: Path) -> int:
     """
     Writes all that a call answers to a file, whole or not at all; its bytes.
 
@@ -93,7 +95,7 @@ async def save(connection: Connection, call: Call[None], target: Path) -> int:
         raise InputError(f"cannot write it: {error.strerror}", where=str(target)) from None
     try:
         with file:
-            incoming = _Incoming(file)
+            incoming = _DownloadTarget(file)
             size = await incoming.take(connection, call)
             if incoming.executable:  # for whoever may read it
                 mode = os.fstat(file.fileno()).st_mode
@@ -120,7 +122,7 @@ def local_path(folder: Path, name: str) -> Path:
         raise InputError(str(error)) from None
 
 
-class _Outgoing:
+class _UploadSource:
     """
     A file or bytes to be sent.
 
@@ -148,7 +150,7 @@ class _Outgoing:
                 yield piece
 
 
-class _Incoming:
+class _DownloadTarget:
     """
     A long answer on its way into a file.
 
@@ -169,7 +171,7 @@ class _Incoming:
         self._received = 0
         self._tag = ""
 
-    async def take(self, connection: Connection, call: Call[None]) -> int:
+    async def take(self, connection: ServiceConnection, call: ApiCall[None]) -> int:
         """Writes it, over as many connections as that takes; its bytes."""
         tries = connection.tries()
         while True:
@@ -182,10 +184,10 @@ class _Incoming:
                         if self._tag:
                             tries = connection.tries()
                 return self._received
-            except NoAnswer as failure:
+            except ServiceUnreachable as failure:
                 await connection.pause(tries, failure)
 
-    def _rest_of(self, call: Call[None]) -> Call[None]:
+    def _rest_of(self, call: ApiCall[None]) -> ApiCall[None]:
         # Without a tag the rest might be that of another version.
         if not self._received or not self._tag:
             return call

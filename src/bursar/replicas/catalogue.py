@@ -16,9 +16,9 @@ from sqlite3 import Connection
 
 from bursar.model.errors import InputError
 from bursar.model.replica import Replica
-from bursar.replicas.content import Content, content_of, logical
-from bursar.replicas.database import Database
-from bursar.replicas.urls import normal
+from bursar.replicas.content import LogicalFileContent, content_of, logical
+from bursar.replicas.database import SharedDatabase
+from bursar.replicas.urls import normalise_url
 
 FORMAT = "1"
 
@@ -47,7 +47,7 @@ _COLUMNS = "name, site, url, size, checksum"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """
     A copy as the catalogue knows it.
 
@@ -86,7 +86,9 @@ class Catalogue:
         if not make and not os.path.exists(path):
             hint = "bursar replicas add makes one"
             raise InputError("there is no catalogue", where=str(path), hint=hint)
-        self._db = Database(Path(path), what="catalogue", format=FORMAT, statements=_STATEMENTS)
+        self._db = SharedDatabase(
+            Path(path), what="catalogue", format=FORMAT, statements=_STATEMENTS
+        )
 
     def __enter__(self) -> "Catalogue":
         return self
@@ -108,7 +110,7 @@ class Catalogue:
 
     def register_all(self, replicas: Iterable[Replica]) -> None:
         """As :meth:`register`, of many: all of them, or none."""
-        checked = [(logical(r.name), content_of(r), normal(r.url), r.site) for r in replicas]
+        checked = [(logical(r.name), content_of(r), normalise_url(r.url), r.site) for r in replicas]
         with self._db.writing() as db:
             for name, content, url, site in checked:
                 found = db.execute(_PUT_FILE, (name, content.size, content.checksum)).fetchone()
@@ -128,7 +130,7 @@ class Catalogue:
         clauses, values = [_OF_NAME], [logical(name)]
         if url is not None:
             clauses.append("url = ?")
-            values.append(normal(url))
+            values.append(normalise_url(url))
         if site is not None:
             clauses.append("site = ?")
             values.append(site)
@@ -187,18 +189,18 @@ class Catalogue:
                    WHERE bad IS NOT NULL AND site = ?"""
         return [name for (name,) in self._db.rows(query, (json.dumps(sorted(set(names))), site))]
 
-    def content(self, name: str) -> Content | None:
+    def content(self, name: str) -> LogicalFileContent | None:
         """What a name holds, as far as is known; None where it is not registered."""
         return self.contents((name,)).get(name)
 
-    def contents(self, names: Iterable[str]) -> Mapping[str, Content]:
+    def contents(self, names: Iterable[str]) -> Mapping[str, LogicalFileContent]:
         """What many names hold, as far as is known; those that are not registered are not there."""
         query = """SELECT name, size, checksum FROM json_each(?) AS asked
                    JOIN files ON files.name = asked.value"""
         rows = self._db.rows(query, (json.dumps(sorted(set(names))),))
-        return {name: Content(size, checksum) for name, size, checksum in rows}
+        return {name: LogicalFileContent(size, checksum) for name, size, checksum in rows}
 
-    def entries(self, pattern: str = "*", *, site: str | None = None) -> list[Entry]:
+    def entries(self, pattern: str = "*", *, site: str | None = None) -> list[CatalogueEntry]:
         """
         Copies, good and bad, of the names that match a pattern.
 
@@ -215,7 +217,7 @@ class Catalogue:
             query += " AND site = ?"
             values.append(site)
         rows = self._db.rows(f"{query} ORDER BY name, site, url", values)
-        return [Entry(_replica(*row[:-1]), row[-1]) for row in rows]
+        return [CatalogueEntry(_replica(*row[:-1]), row[-1]) for row in rows]
 
     def names(self, pattern: str = "*") -> list[str]:
         """Logical names that match a pattern, in order."""
@@ -245,9 +247,9 @@ def _forget_unheld(db: Connection, name: str) -> None:
     )
 
 
-def _other_content(db: Connection, name: str, content: Content) -> InputError:
+def _other_content(db: Connection, name: str, content: LogicalFileContent) -> InputError:
     row = db.execute("SELECT size, checksum FROM files WHERE name = ?", (name,)).fetchone()
     return InputError(
-        f"is registered with {Content(*row)}, not with {content}: a logical file has one content",
+        f"is registered with {LogicalFileContent(*row)}, not with {content}: a logical file has one content",
         where=name,
     )

@@ -6,11 +6,11 @@ from bursar.model.replica import Replica
 from bursar.replicas.catalogue import Catalogue
 from bursar.replicas.content import content_of
 from bursar.replicas.copying import PATIENCE, OnBytes, read_content
-from bursar.replicas.failing import Failed, Stop
+from bursar.replicas.failures import CancellationToken, SourceFailed
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CopyCheck:
     """
     What came of reading a copy.
 
@@ -29,13 +29,13 @@ class Checked:
     bad: bool = False
 
 
-def check(
+def check_copy(
     catalogue: Catalogue,
     replica: Replica,
     *,
     patience: float = PATIENCE,
     on_bytes: OnBytes | None = None,
-) -> Checked:
+) -> CopyCheck:
     """
     Reads a copy, and lets the catalogue know whether it is good.
 
@@ -43,13 +43,15 @@ def check(
     """
     wanted = content_of(replica)
     try:
-        found = read_content(replica.url, stop=Stop(), patience=patience, on_bytes=on_bytes)
+        found = read_content(
+            replica.url, stop=CancellationToken(), patience=patience, on_bytes=on_bytes
+        )
         if not found.agrees_with(wanted):
-            raise Failed(f"holds {found}, not {wanted}", bad=True)
-    except Failed as failure:
+            raise SourceFailed(f"holds {found}, not {wanted}", bad=True)
+    except SourceFailed as failure:
         if failure.bad:
             catalogue.report_bad(replica.name, replica.url, failure.reason)
-        return Checked(replica, failure.reason, failure.bad)
+        return CopyCheck(replica, failure.reason, failure.bad)
     catalogue.register(
         Replica(
             name=replica.name,
@@ -59,4 +61,4 @@ def check(
             checksum=found.checksum,
         )
     )
-    return Checked(replica)
+    return CopyCheck(replica)

@@ -15,7 +15,7 @@ _CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class LogicalFileContent:
     """
     What a logical file holds.
 
@@ -43,7 +43,7 @@ class Content:
                 f'expected a checksum such as "sha256:" and 64 of 0-9a-f, got "{self.checksum}"'
             )
 
-    def agrees_with(self, other: "Content") -> bool:
+    def agrees_with(self, other: "LogicalFileContent") -> bool:
         """Whether both may be the same, as far as they are known."""
         return (None in (self.size, other.size) or self.size == other.size) and (
             None in (self.checksum, other.checksum) or self.checksum == other.checksum
@@ -56,9 +56,9 @@ class Content:
         return ", ".join(parts) or "unknown"
 
 
-def content_of(replica: Replica) -> Content:
+def content_of(replica: Replica) -> LogicalFileContent:
     """What a copy should hold."""
-    return Content(replica.size, replica.checksum)
+    return LogicalFileContent(replica.size, replica.checksum)
 
 
 def new_digest() -> "hashlib._Hash":

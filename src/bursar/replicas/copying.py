@@ -8,13 +8,13 @@ read twice, except when what was kept of an earlier attempt proves wrong.
 from collections.abc import Callable
 from contextlib import closing
 
-from bursar.replicas.content import Content, checksum_of, new_digest
-from bursar.replicas.failing import Failed, Stop, TargetFailed
-from bursar.replicas.parts import Origin, Sink
-from bursar.replicas.rate import Rate
+from bursar.replicas.content import LogicalFileContent, checksum_of, new_digest
+from bursar.replicas.failures import CancellationToken, SourceFailed, TargetFailed
+from bursar.replicas.parts import CopyOrigin, CopySink
+from bursar.replicas.rate_limiter import TransferRateLimiter
 from bursar.replicas.schemes import open_source
-from bursar.replicas.schemes.source import Source
-from bursar.replicas.urls import shown
+from bursar.replicas.schemes.source import ReplicaSource
+from bursar.replicas.urls import redact_url
 
 OnBytes = Callable[[int, int | None], None]
 """Told bytes that are there and bytes in all, in the thread that copies."""
@@ -25,14 +25,14 @@ PATIENCE = 30.0
 
 def copy(
     url: str,
-    content: Content,
-    sink: Sink,
+    content: LogicalFileContent,
+    sink: CopySink,
     *,
-    rate: Rate | None = None,
-    stop: Stop,
+    rate: TransferRateLimiter | None = None,
+    stop: CancellationToken,
     patience: float = PATIENCE,
     on_bytes: OnBytes | None = None,
-) -> Content:
+) -> LogicalFileContent:
     """
     Writes what is missing, and verifies all of it.
 
@@ -74,17 +74,17 @@ def copy(
         raise TargetFailed(f"cannot be written: {error.strerror or error}") from None
     if not got.agrees_with(content):
         sink.begin_anew()
-        raise Failed(f"holds {got}, not {content}", bad=True)
+        raise SourceFailed(f"holds {got}, not {content}", bad=True)
     return got
 
 
 def read_content(
     url: str,
     *,
-    stop: Stop,
+    stop: CancellationToken,
     patience: float = PATIENCE,
     on_bytes: OnBytes | None = None,
-) -> Content:
+) -> LogicalFileContent:
     """
     What a copy holds, by reading all of it.
 
@@ -104,41 +104,43 @@ def read_content(
             if on_bytes is not None:
                 on_bytes(length, source.size)
     if source.size is not None and length < source.size:
-        raise Failed(f"ended after {length} of {source.size} bytes", transient=True)
-    return Content(length, checksum_of(digest))
+        raise SourceFailed(f"ended after {length} of {source.size} bytes", transient=True)
+    return LogicalFileContent(length, checksum_of(digest))
 
 
 def _copied(
     url: str,
-    content: Content,
-    sink: Sink,
-    rate: Rate | None,
-    stop: Stop,
+    content: LogicalFileContent,
+    sink: CopySink,
+    rate: TransferRateLimiter | None,
+    stop: CancellationToken,
     patience: float,
     on_bytes: OnBytes | None,
-) -> Content:
+) -> LogicalFileContent:
     with closing(_opened(url, content, sink, stop, patience)) as source:
         in_all = source.size if content.size is None else content.size
-        sink.come_from(Origin(shown(url), source.tag))
+        sink.come_from(CopyOrigin(redact_url(url), source.tag))
         if on_bytes is not None:
             on_bytes(sink.length, in_all)
         size = source.chunk if rate is None else min(source.chunk, rate.grain)
         while data := source.read(size):
             if in_all is not None and sink.length + len(data) > in_all:
-                raise Failed(f"is longer than {in_all} bytes", bad=content.size is not None)
+                raise SourceFailed(f"is longer than {in_all} bytes", bad=content.size is not None)
             stop.wait(0.0 if rate is None else rate.take(len(data)))
             sink.write(data)
             if on_bytes is not None:
                 on_bytes(sink.length, in_all)
         if in_all is not None and sink.length < in_all:
-            raise Failed(f"ended after {sink.length} of {in_all} bytes", transient=True)
-    return Content(sink.length, sink.checksum)
+            raise SourceFailed(f"ended after {sink.length} of {in_all} bytes", transient=True)
+    return LogicalFileContent(sink.length, sink.checksum)
 
 
-def _opened(url: str, content: Content, sink: Sink, stop: Stop, patience: float) -> Source:
+def _opened(
+    url: str, content: LogicalFileContent, sink: CopySink, stop: CancellationToken, patience: float
+) -> ReplicaSource:
     """The source, where the sink ends; the sink empty if it cannot be gone on with."""
     before = sink.origin
-    same = before.url == shown(url)
+    same = before.url == redact_url(url)
     if sink.length and content.checksum is None and not (same and before.tag):
         sink.begin_anew()
     source = open_source(
@@ -150,7 +152,7 @@ def _opened(url: str, content: Content, sink: Sink, stop: Stop, patience: float)
     )
     try:
         if None not in (content.size, source.size) and source.size != content.size:
-            raise Failed(f"has {source.size} bytes, not {content.size}", bad=True)
+            raise SourceFailed(f"has {source.size} bytes, not {content.size}", bad=True)
         changed = same and source.tag != before.tag
         if sink.length and (source.start != sink.length or changed):
             sink.begin_anew()

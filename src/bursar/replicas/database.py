@@ -13,16 +13,16 @@ from typing import Any
 
 from bursar.model.errors import InputError
 from bursar.sqlite_file import (
-    Layout,
-    complaining,
+    SqliteSchema,
     connect,
     is_empty,
     keep_write_ahead_log,
     transaction,
+    translate_sqlite_errors,
 )
 
 
-class Database:
+class SharedDatabase:
     """
     Opens a file, made where there is none. Any thread may use it.
 
@@ -47,7 +47,7 @@ class Database:
         self._path = path
         self._what = what
         self._lock = threading.RLock()
-        layout = Layout(what=what, key=what, format=format, statements=statements)
+        layout = SqliteSchema(what=what, key=what, format=format, statements=statements)
         with _opening(path, what), contextlib.ExitStack() as opened:
             # One at a time: who finds it empty makes all of it.
             lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -67,7 +67,7 @@ class Database:
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         """What a query finds, all from one moment."""
-        with self._lock, complaining(self._path, self._what):
+        with self._lock, translate_sqlite_errors(self._path, self._what):
             return self._db.execute(query, values).fetchall()
 
     @contextlib.contextmanager
@@ -80,7 +80,7 @@ class Database:
         BursarError
             When it cannot be written.
         """
-        with self._lock, complaining(self._path, self._what), transaction(self._db):
+        with self._lock, translate_sqlite_errors(self._path, self._what), transaction(self._db):
             yield self._db
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Database:
 @contextlib.contextmanager
 def _opening(path: Path, what: str) -> Iterator[None]:
     try:
-        with complaining(path, what):
+        with translate_sqlite_errors(path, what):
             yield
     except OSError as error:
         raise InputError(f"cannot be opened: {error.strerror}", where=str(path)) from None

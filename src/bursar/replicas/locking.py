@@ -7,11 +7,11 @@ import secrets
 from pathlib import Path
 
 
-class Busy(Exception):
+class FileInUse(Exception):
     """Somebody is at this file already."""
 
 
-def locked(path: Path) -> int:
+def open_locked(path: Path) -> int:
     """
     Opens a file, made where there is none, and locks it.
 
@@ -28,7 +28,7 @@ def locked(path: Path) -> int:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
-            raise Busy from None
+            raise FileInUse from None
         # Who had it may have renamed or deleted it meanwhile.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file), os.stat(path)):
@@ -36,7 +36,7 @@ def locked(path: Path) -> int:
         os.close(file)
 
 
-class Owner:
+class LivenessLock:
     """
     A sign of life in a folder.
 
@@ -53,10 +53,10 @@ class Owner:
 
     def __init__(self, folder: Path) -> None:
         for path in folder.glob("*.lock"):
-            is_alive(folder, path.stem)  # what others left behind goes
+            is_owner_alive(folder, path.stem)  # what others left behind goes
         self.token = secrets.token_hex(8)
         self._path = _path(folder, self.token)
-        self._lock = locked(self._path)
+        self._lock = open_locked(self._path)
 
     def close(self) -> None:
         """No life any more. Doing it again does nothing."""
@@ -66,14 +66,14 @@ class Owner:
             self._lock = -1
 
 
-def is_alive(folder: Path, token: str) -> bool:
+def is_owner_alive(folder: Path, token: str) -> bool:
     """Whether an owner is; of one who is not, nothing is left."""
     path = _path(folder, token)
     if not path.exists():
         return False
     try:
-        lock = locked(path)
-    except Busy:
+        lock = open_locked(path)
+    except FileInUse:
         return True
     path.unlink(missing_ok=True)
     os.close(lock)

@@ -14,13 +14,13 @@ from typing import Protocol
 
 import msgspec
 
-from bursar.replicas.content import Content, checksum_of, new_digest
-from bursar.replicas.locking import Busy, locked
+from bursar.replicas.content import LogicalFileContent, checksum_of, new_digest
+from bursar.replicas.locking import FileInUse, open_locked
 
 _BLOCK = 1024 * 1024
 
 
-class Origin(msgspec.Struct, frozen=True):
+class CopyOrigin(msgspec.Struct, frozen=True):
     """
     What a part was read from.
 
@@ -36,7 +36,7 @@ class Origin(msgspec.Struct, frozen=True):
     tag: str = ""
 
 
-class Sink(Protocol):
+class CopySink(Protocol):
     """Where a copy is written to, from its beginning on."""
 
     @property
@@ -44,14 +44,14 @@ class Sink(Protocol):
         """Bytes that are there."""
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> CopyOrigin:
         """Of these bytes."""
 
     @property
     def checksum(self) -> str:
         """Of these bytes."""
 
-    def come_from(self, origin: Origin) -> None:
+    def come_from(self, origin: CopyOrigin) -> None:
         """Notes where the bytes that follow are read."""
 
     def write(self, data: bytes) -> None:
@@ -68,15 +68,15 @@ class Sink(Protocol):
         """Forgets what is there."""
 
 
-class _Note(msgspec.Struct):
+class _PartialFileRecord(msgspec.Struct):
     """Beside a part: what it is a part of."""
 
     name: str
     checksum: str | None
-    origin: Origin
+    origin: CopyOrigin
 
 
-class Part:
+class PartialFile:
     """
     Opens the part of a file and locks it.
 
@@ -100,11 +100,11 @@ class Part:
         stem = folder / hashlib.sha256(name.encode()).hexdigest()[:32]
         self._path = stem.with_suffix(".part")
         self._note = stem.with_suffix(".json")
-        self._file = io.FileIO(locked(self._path), "r+")
+        self._file = io.FileIO(open_locked(self._path), "r+")
         self._wanted: str | None = None
         self._start()
 
-    def __enter__(self) -> "Part":
+    def __enter__(self) -> "PartialFile":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,7 +121,7 @@ class Part:
         return self._length
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> CopyOrigin:
         """Of these bytes."""
         return self._origin
 
@@ -130,7 +130,7 @@ class Part:
         """Of these bytes."""
         return checksum_of(self._digest)
 
-    def take_up(self, content: Content) -> None:
+    def take_up(self, content: LogicalFileContent) -> None:
         """
         Keeps what is there if it is a part of this content; forgets it otherwise.
 
@@ -149,12 +149,12 @@ class Part:
             self.begin_anew()
         self._wanted = content.checksum
 
-    def come_from(self, origin: Origin) -> None:
+    def come_from(self, origin: CopyOrigin) -> None:
         """Notes where the bytes that follow are read, before there are any."""
         if origin == self._origin and self._length:
             return
         self._origin = origin
-        note = _Note(self._name, self._wanted, origin)
+        note = _PartialFileRecord(self._name, self._wanted, origin)
         self._note.write_bytes(msgspec.json.encode(note))
 
     def write(self, data: bytes) -> None:
@@ -202,21 +202,21 @@ class Part:
     def _start(self) -> None:
         self._digest = new_digest()
         self._length = 0
-        self._origin = Origin()
+        self._origin = CopyOrigin()
 
-    def _read_note(self) -> _Note | None:
+    def _read_note(self) -> _PartialFileRecord | None:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            note = msgspec.json.decode(self._note.read_bytes(), type=_Note)
+            note = msgspec.json.decode(self._note.read_bytes(), type=_PartialFileRecord)
             return note if note.name == self._name else None
         return None
 
 
-def bury_parts(folder: Path) -> None:
+def remove_stale_parts(folder: Path) -> None:
     """Deletes the parts at which nobody is."""
     for path in folder.glob("*.part"):
         try:
-            lock = locked(path)
-        except Busy:
+            lock = open_locked(path)
+        except FileInUse:
             continue
         path.unlink(missing_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)

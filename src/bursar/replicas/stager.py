@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.link import Link
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.replicas.catalogue import Catalogue
-from bursar.replicas.content import Content, logical
-from bursar.replicas.failing import TargetFailed, Unreachable
-from bursar.replicas.locking import Busy
-from bursar.replicas.rate import Rate
-from bursar.replicas.store import Incoming, Store, open_store
-from bursar.replicas.transfer import Candidate, Transfers, ended
-from bursar.replicas.urls import normal
+from bursar.replicas.content import LogicalFileContent, logical
+from bursar.replicas.failures import FileUnreachable, TargetFailed
+from bursar.replicas.locking import FileInUse
+from bursar.replicas.rate_limiter import TransferRateLimiter
+from bursar.replicas.site_storage import PendingFile, SiteStorage, open_storage
+from bursar.replicas.transfer import CandidateReplica, TransferPool, wait_until_ended
+from bursar.replicas.urls import normalise_url
 
 LinkBetween = Callable[[str, str], Link]
 """How data pass from one site to another."""
@@ -45,7 +45,7 @@ def links_of(sites: Iterable[SiteFacts]) -> LinkBetween:
     return lambda source, target: links.get((source, target), Link())
 
 
-def open_stores(sites: Iterable[SiteFacts]) -> dict[str, Store]:
+def open_stores(sites: Iterable[SiteFacts]) -> dict[str, SiteStorage]:
     """
     The storages of those sites that have one, by site.
 
@@ -55,7 +55,7 @@ def open_stores(sites: Iterable[SiteFacts]) -> dict[str, Store]:
         When one cannot be used.
     """
     return {
-        site.name: open_store(site.storage, limit=site.storage_limit)
+        site.name: open_storage(site.storage, limit=site.storage_limit)
         for site in sites
         if site.storage is not None
     }
@@ -81,17 +81,17 @@ class Stager:
     def __init__(
         self,
         catalogue: Catalogue,
-        stores: Mapping[str, Store],
+        stores: Mapping[str, SiteStorage],
         *,
         link: LinkBetween = lambda source, target: Link(),
-        transfers: Transfers | None = None,
+        transfers: TransferPool | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._stores = stores
         self._link = link
-        self._transfers = transfers or Transfers()
-        self._lines: dict[tuple[str, str], _Line] = {}
-        self._flights: dict[tuple[str, str], _Flight] = {}
+        self._transfers = transfers or TransferPool()
+        self._lines: dict[tuple[str, str], _SharedLink] = {}
+        self._flights: dict[tuple[str, str], _PendingTransfer] = {}
 
     async def bring(
         self, names: Iterable[str], site: str, job: str, *, on_file: OnFile | None = None
@@ -127,7 +127,7 @@ class Stager:
         contents = await self._transfers.run(self._catalogue.contents, wanted)
         for name in wanted:
             if name not in contents:
-                raise Unreachable(f'"{name}" is not in the catalogue')
+                raise FileUnreachable(f'"{name}" is not in the catalogue')
         doubtful = await self._transfers.run(self._catalogue.doubtful, wanted, site)
         if doubtful:
             await self._transfers.run(store.doubt, doubtful)
@@ -166,13 +166,15 @@ class Stager:
             When the name has another content already.
         """
         name, store = logical(name), self._store(site)
-        made = Replica(name=name, site=site, url=normal(str(path)))
+        made = Replica(name=name, site=site, url=normalise_url(str(path)))
         with _about(name, site):
-            incoming = await self._begin(store, name, Content(), keep=True)
+            incoming = await self._begin(store, name, LogicalFileContent(), keep=True)
             if incoming is None:
                 raise InputError("is there already", where=store.place_of(name))
             try:
-                content = await self._transfers.fetch(Content(), [Candidate(made)], incoming.sink)
+                content = await self._transfers.fetch(
+                    LogicalFileContent(), [CandidateReplica(made)], incoming.sink
+                )
                 await self._transfers.run(self._agree, name, content)
                 await self._transfers.run(incoming.commit, content, self._catalogue.spare)
             finally:
@@ -187,12 +189,12 @@ class Stager:
 
     # Inside.
 
-    def _store(self, site: str) -> Store:
+    def _store(self, site: str) -> SiteStorage:
         if site not in self._stores:
             raise InputError(
                 "has no storage, so no files can be brought there",
                 where=f"site {site}",
-                hint=nearest(site, self._stores),
+                hint=spelling_hint(site, self._stores),
             )
         return self._stores[site]
 
@@ -208,14 +210,16 @@ class Stager:
                 if all(replica.url != place for replica in here):
                     # Whoever brought it was killed before it could say so.
                     content = await self._transfers.run(self._catalogue.content, name)
-                    await self._register(name, site, content or Content())
+                    await self._register(name, site, content or LogicalFileContent())
                 return place
             for replica in here:
                 if store.is_usable(replica):
                     return replica.url
             await self._shared(name, site, on_file)
             content = await self._transfers.run(self._catalogue.content, name)
-            there = await self._transfers.run(store.pin, {name: content or Content()}, job)
+            there = await self._transfers.run(
+                store.pin, {name: content or LogicalFileContent()}, job
+            )
             place = there.get(name)
         raise TargetFailed(f'"{name}" leaves {site} as soon as it is there', transient=True)
 
@@ -225,7 +229,7 @@ class Stager:
         flight = self._flights.get(key)
         if flight is None:
             work = asyncio.ensure_future(self._bring(name, site, on_file))
-            flight = self._flights[key] = _Flight(work)
+            flight = self._flights[key] = _PendingTransfer(work)
             work.add_done_callback(lambda _: self._landed(key, flight))
         flight.waiting += 1
         try:
@@ -234,19 +238,19 @@ class Stager:
             if flight.waiting == 1:
                 self._landed(key, flight)  # who comes now needs another one
                 flight.work.cancel()
-                await ended(flight.work)
+                await wait_until_ended(flight.work)
             raise
         finally:
             flight.waiting -= 1
 
-    def _landed(self, key: tuple[str, str], flight: "_Flight") -> None:
+    def _landed(self, key: tuple[str, str], flight: "_PendingTransfer") -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
 
     async def _bring(self, name: str, site: str, on_file: OnFile | None) -> None:
         """Transfers a file into a site's storage, and registers it."""
         store = self._stores[site]
-        content = await self._transfers.run(self._catalogue.content, name) or Content()
+        content = await self._transfers.run(self._catalogue.content, name) or LogicalFileContent()
         found = await self._transfers.run(self._catalogue.locate, name)
         candidates = self._candidates(found, site)
         with _about(name, site):
@@ -268,7 +272,7 @@ class Stager:
                     await self._transfers.run(incoming.close)
         await self._register(name, site, content)
 
-    def _candidates(self, replicas: Sequence[Replica], site: str) -> list[Candidate]:
+    def _candidates(self, replicas: Sequence[Replica], site: str) -> list[CandidateReplica]:
         """Where a file may come from, the nearest copy first; those of no site last."""
 
         def seconds(replica: Replica) -> float:
@@ -279,22 +283,22 @@ class Stager:
 
         lines = [(replica, self._line(replica.site, site)) for replica in replicas]
         lines.sort(key=lambda pair: seconds(pair[0]))
-        return [Candidate(replica, line.rate, line.gate) for replica, line in lines]
+        return [CandidateReplica(replica, line.rate, line.gate) for replica, line in lines]
 
     def _between(self, source: str, target: str) -> Link:
         return Link() if source == target else self._link(source, target)
 
-    def _line(self, source: str, target: str) -> "_Line":
+    def _line(self, source: str, target: str) -> "_SharedLink":
         """What all transfers from one site to another share."""
         if (source, target) not in self._lines:
             bandwidth = self._between(source, target).bandwidth if source else math.inf
-            rate = None if math.isinf(bandwidth) else Rate(bandwidth)
-            self._lines[source, target] = _Line(rate, asyncio.Semaphore(AT_ONCE))
+            rate = None if math.isinf(bandwidth) else TransferRateLimiter(bandwidth)
+            self._lines[source, target] = _SharedLink(rate, asyncio.Semaphore(AT_ONCE))
         return self._lines[source, target]
 
     async def _begin(
-        self, store: Store, name: str, content: Content, *, keep: bool
-    ) -> Incoming | None:
+        self, store: SiteStorage, name: str, content: LogicalFileContent, *, keep: bool
+    ) -> PendingFile | None:
         """Once nobody else brings the file."""
         while True:
             work = asyncio.ensure_future(
@@ -302,17 +306,17 @@ class Stager:
             )
             try:
                 return await asyncio.shield(work)
-            except Busy:
+            except FileInUse:
                 await asyncio.sleep(_LOOK_AGAIN)
             except asyncio.CancelledError:
-                await ended(work)
+                await wait_until_ended(work)
                 if not work.cancelled() and work.exception() is None:
                     incoming = work.result()
                     if incoming is not None:
                         incoming.close()
                 raise
 
-    async def _register(self, name: str, site: str, content: Content) -> Replica:
+    async def _register(self, name: str, site: str, content: LogicalFileContent) -> Replica:
         """Lets the catalogue know of the copy in a site's storage."""
         replica = Replica(
             name=name,
@@ -324,7 +328,7 @@ class Stager:
         await self._transfers.run(self._catalogue.register, replica)
         return replica
 
-    def _agree(self, name: str, content: Content) -> None:
+    def _agree(self, name: str, content: LogicalFileContent) -> None:
         known = self._catalogue.content(name)
         if known is not None and not known.agrees_with(content):
             raise InputError(f"is registered with {known}, not with {content}", where=name)
@@ -334,15 +338,15 @@ class Stager:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Line:
+class _SharedLink:
     """The way from one site to another."""
 
-    rate: Rate | None
+    rate: TransferRateLimiter | None
     gate: asyncio.Semaphore
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
+class _PendingTransfer:
     """A transfer under way, and how many wait for it."""
 
     work: "asyncio.Future[None]"
@@ -354,6 +358,6 @@ def _about(name: str, site: str) -> Iterator[None]:
     """Failures said of which file, and where to."""
     try:
         yield
-    except (TargetFailed, Unreachable) as error:
+    except (TargetFailed, FileUnreachable) as error:
         line = f'"{name}" cannot be brought to {site}: {error}'
         raise type(error)(line, transient=error.transient) from None

@@ -21,13 +21,13 @@ from sqlite3 import Connection
 
 from bursar.model.errors import BursarError, InputError
 from bursar.model.replica import Replica
-from bursar.replicas.content import OWN_FOLDER, Content, logical
+from bursar.replicas.content import OWN_FOLDER, LogicalFileContent, logical
 from bursar.replicas.copying import read_content
-from bursar.replicas.database import Database
-from bursar.replicas.failing import Failed, Full, Stop, TargetFailed
-from bursar.replicas.locking import Busy, Owner, is_alive
-from bursar.replicas.parts import Part, bury_parts
-from bursar.replicas.store import MayGo
+from bursar.replicas.database import SharedDatabase
+from bursar.replicas.failures import CancellationToken, SourceFailed, StorageFull, TargetFailed
+from bursar.replicas.locking import FileInUse, LivenessLock, is_owner_alive
+from bursar.replicas.parts import PartialFile, remove_stale_parts
+from bursar.replicas.site_storage import MayGo
 
 FORMAT = "1"
 
@@ -45,15 +45,15 @@ _UNPINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.name = files.name)"
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _StoredFile:
     """What is known of a file; not ``here``: on its way, or damaged."""
 
-    content: Content
+    content: LogicalFileContent
     cached: bool
     here: bool
 
 
-class Storage:
+class FolderStorage:
     """
     Opens a storage; makes it where there is none. Several processes may use it at once.
 
@@ -78,14 +78,14 @@ class Storage:
         try:
             for path in (self._parts, self._owners):
                 path.mkdir(parents=True, exist_ok=True)
-            self._db = Database(
+            self._db = SharedDatabase(
                 own / "storage.sqlite", what="storage", format=FORMAT, statements=_STATEMENTS
             )
-            self._owner = Owner(self._owners)
+            self._owner = LivenessLock(self._owners)
         except OSError as error:
             raise InputError(f"cannot be used: {error.strerror}", where=str(folder)) from None
 
-    def __enter__(self) -> "Storage":
+    def __enter__(self) -> "FolderStorage":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,7 +106,7 @@ class Storage:
         """Path of a logical file, there or not."""
         return str(self.folder / logical(name))
 
-    def pin(self, wanted: Mapping[str, Content], job: str) -> Mapping[str, str]:
+    def pin(self, wanted: Mapping[str, LogicalFileContent], job: str) -> Mapping[str, str]:
         """
         Of the files wanted those that are there, with their paths; held until released.
 
@@ -149,8 +149,8 @@ class Storage:
         return fits and replica.url != self.place_of(replica.name)
 
     def begin(
-        self, name: str, content: Content, may_go: MayGo, *, keep: bool = False
-    ) -> "FolderIncoming | None":
+        self, name: str, content: LogicalFileContent, may_go: MayGo, *, keep: bool = False
+    ) -> "PendingFolderFile | None":
         """
         Begins to bring a file: room is made for it, and nobody else brings it meanwhile.
 
@@ -182,7 +182,7 @@ class Storage:
         """
         path = self._target(name)
         with _writing():
-            part = Part(self._parts, name)
+            part = PartialFile(self._parts, name)
         try:
             self._find_out(name, path)
             if not (keep or self._is_wanted(name, content, may_go)):
@@ -193,10 +193,18 @@ class Storage:
         except BaseException:
             part.close()
             raise
-        return FolderIncoming(self, name, part, keep=keep)
+        return PendingFolderFile(self, name, part, keep=keep)
 
-    def commit(self, name: str, part: Part, content: Content, may_go: MayGo, *, keep: bool) -> None:
-        """Puts a part in its place; see :class:`FolderIncoming`."""
+    def commit(
+        self,
+        name: str,
+        part: PartialFile,
+        content: LogicalFileContent,
+        may_go: MayGo,
+        *,
+        keep: bool,
+    ) -> None:
+        """Puts a part in its place; see :class:`PendingFolderFile`."""
         path = Path(self.place_of(name))
         with _writing():
             part.sync()
@@ -254,14 +262,14 @@ class Storage:
             self.forget(name)
             return
         try:
-            found = read_content(path, stop=Stop())
-        except Failed as failure:
+            found = read_content(path, stop=CancellationToken())
+        except SourceFailed as failure:
             raise TargetFailed(f"is there already, and {failure.reason}") from None
         entry = (name, found.size, found.checksum, row is not None and row.cached)
         with self._db.writing() as db:
             db.execute("REPLACE INTO files VALUES (?,?,?,?,1,0)", entry)
 
-    def _is_wanted(self, name: str, content: Content, may_go: MayGo) -> bool:
+    def _is_wanted(self, name: str, content: LogicalFileContent, may_go: MayGo) -> bool:
         """Whether a file must be brought; there is room for it then, and it is on its way."""
         size = content.size or 0
         with self._db.writing() as db:
@@ -308,38 +316,40 @@ class Storage:
     def _bury(self, db: Connection, name: str, may_go: MayGo) -> None:
         """Clears away what processes left that are no more: their pins, files on their way."""
         for (owner,) in db.execute("SELECT DISTINCT owner FROM pins").fetchall():
-            if not is_alive(self._owners, owner):
+            if not is_owner_alive(self._owners, owner):
                 db.execute("DELETE FROM pins WHERE owner = ?", (owner,))
         query = f"SELECT name FROM files WHERE cached AND NOT here AND name != ? AND {_UNPINNED}"
         for (other,) in db.execute(query, (name,)).fetchall():
             path = self.place_of(other)
             try:
-                with Part(self._parts, other) as part:
+                with PartialFile(self._parts, other) as part:
                     part.discard()
                     if may_go(other, path):
                         Path(path).unlink(missing_ok=True)
                         db.execute("DELETE FROM files WHERE name = ?", (other,))
-            except Busy:
+            except FileInUse:
                 continue
-        bury_parts(self._parts)
+        remove_stale_parts(self._parts)
 
-    def _other(self, name: str, found: Content) -> InputError:
+    def _other(self, name: str, found: LogicalFileContent) -> InputError:
         return InputError(f"is there already, with {found}", where=self.place_of(name))
 
-    def _full(self, name: str, size: int) -> Full:
-        return Full(
+    def _full(self, name: str, size: int) -> StorageFull:
+        return StorageFull(
             f"no room for {size} bytes: files that are needed or on their way take "
             f"{self._taken(name)} of {self.limit}",
             transient=size <= (self.limit or 0),
         )
 
-    def _row(self, name: str) -> _Row | None:
+    def _row(self, name: str) -> _StoredFile | None:
         query = "SELECT size, checksum, cached, here FROM files WHERE name = ?"
         rows = self._db.rows(query, (name,))
-        return _Row(Content(*rows[0][:2]), *map(bool, rows[0][2:])) if rows else None
+        return (
+            _StoredFile(LogicalFileContent(*rows[0][:2]), *map(bool, rows[0][2:])) if rows else None
+        )
 
 
-class FolderIncoming:
+class PendingFolderFile:
     """
     A file on its way into a storage; nobody else brings it until this is closed.
 
@@ -349,18 +359,18 @@ class FolderIncoming:
         Whether it is to stay.
     """
 
-    def __init__(self, storage: Storage, name: str, part: Part, *, keep: bool) -> None:
+    def __init__(self, storage: FolderStorage, name: str, part: PartialFile, *, keep: bool) -> None:
         self._storage = storage
         self._name = name
         self._part = part
         self._keep = keep
 
     @property
-    def sink(self) -> Part:
+    def sink(self) -> PartialFile:
         """Where to write it."""
         return self._part
 
-    def commit(self, content: Content, may_go: MayGo) -> None:
+    def commit(self, content: LogicalFileContent, may_go: MayGo) -> None:
         """
         Puts it in its place, whole and on disk.
 

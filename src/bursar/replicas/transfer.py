@@ -9,12 +9,12 @@ from typing import ParamSpec, TypeVar
 
 from bursar.model.errors import InputError
 from bursar.model.replica import Replica
-from bursar.replicas.content import Content
+from bursar.replicas.content import LogicalFileContent
 from bursar.replicas.copying import PATIENCE, OnBytes, copy
-from bursar.replicas.failing import Failed, Stop, Unreachable
-from bursar.replicas.parts import Sink
-from bursar.replicas.rate import Rate
-from bursar.replicas.urls import shown
+from bursar.replicas.failures import CancellationToken, FileUnreachable, SourceFailed
+from bursar.replicas.parts import CopySink
+from bursar.replicas.rate_limiter import TransferRateLimiter
+from bursar.replicas.urls import redact_url
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +24,7 @@ OnBad = Callable[[Replica, str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CandidateReplica:
     """
     A copy that a file may be brought from.
 
@@ -39,11 +39,11 @@ class Candidate:
     """
 
     replica: Replica
-    rate: Rate | None = None
+    rate: TransferRateLimiter | None = None
     gate: asyncio.Semaphore | None = None
 
 
-class Transfers:
+class TransferPool:
     """
     Carries out transfers, so many at once.
 
@@ -83,18 +83,18 @@ class Transfers:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            await ended(future)
+            await wait_until_ended(future)
             raise
 
     async def fetch(
         self,
-        content: Content,
-        candidates: Sequence[Candidate],
-        sink: Sink,
+        content: LogicalFileContent,
+        candidates: Sequence[CandidateReplica],
+        sink: CopySink,
         *,
         on_bytes: OnBytes | None = None,
         on_bad: OnBad | None = None,
-    ) -> Content:
+    ) -> LogicalFileContent:
         """
         Brings a file from the first of its copies that gives it.
 
@@ -138,10 +138,10 @@ class Transfers:
                         return await self._copied(candidate, content, sink, on_bytes)
                 except InputError as error:  # another one may do without what is missing
                     fault = error
-                    reasons[shown(candidate.replica.url)] = f"cannot be read: {error.message}"
+                    reasons[redact_url(candidate.replica.url)] = f"cannot be read: {error.message}"
                     left.remove(candidate)
-                except Failed as failure:
-                    reasons[shown(candidate.replica.url)] = failure.reason
+                except SourceFailed as failure:
+                    reasons[redact_url(candidate.replica.url)] = failure.reason
                     if failure.bad and on_bad is not None:
                         on_bad(candidate.replica, failure.reason)
                     if failure.bad or not failure.transient:
@@ -151,16 +151,20 @@ class Transfers:
         if fault is not None and len(reasons) == 1:
             raise fault
         tried = "; ".join(f"{url} {reason}" for url, reason in reasons.items())
-        raise Unreachable(tried or "the catalogue has no good copy", transient=bool(left))
+        raise FileUnreachable(tried or "the catalogue has no good copy", transient=bool(left))
 
     def close(self) -> None:
         """Ends the threads, once they are done."""
         self._pool.shutdown()
 
     async def _copied(
-        self, candidate: Candidate, content: Content, sink: Sink, on_bytes: OnBytes | None
-    ) -> Content:
-        stop = Stop()
+        self,
+        candidate: CandidateReplica,
+        content: LogicalFileContent,
+        sink: CopySink,
+        on_bytes: OnBytes | None,
+    ) -> LogicalFileContent:
+        stop = CancellationToken()
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(
             self._pool,
@@ -178,11 +182,11 @@ class Transfers:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             stop.ask()
-            await ended(future)  # then nobody writes any more
+            await wait_until_ended(future)  # then nobody writes any more
             raise
 
 
-async def ended(future: "asyncio.Future[T]") -> None:
+async def wait_until_ended(future: "asyncio.Future[T]") -> None:
     """Waits for its end, cancelled again or not, and takes what it may have raised."""
     while not future.done():
         try:

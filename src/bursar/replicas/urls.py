@@ -9,7 +9,7 @@ import os
 import re
 from urllib.parse import unquote
 
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 
 SCHEMES = ("file", "http", "https", "ssh", "sftp", "s3")
 
@@ -22,7 +22,7 @@ def is_local(url: str) -> bool:
     return _URL.match(url) is None
 
 
-def split(url: str) -> tuple[str, str, str]:
+def split_url(url: str) -> tuple[str, str, str]:
     """
     Scheme, host with what stands before it, and the rest, as they are written.
 
@@ -37,7 +37,7 @@ def split(url: str) -> tuple[str, str, str]:
     return match[1].lower(), match[2], match[3]
 
 
-def normal(url: str) -> str:
+def normalise_url(url: str) -> str:
     """
     A URL as the catalogue keeps it; a path, also as ``file:``, becomes absolute.
 
@@ -52,23 +52,25 @@ def normal(url: str) -> str:
         return os.path.abspath(unquote(url.removeprefix("file:")))
     if is_local(url):
         return os.path.abspath(os.path.expanduser(url))
-    scheme, host, path = split(url)
+    scheme, host, path = split_url(url)
     if scheme not in SCHEMES:
         raise InputError(
             f"expected a path or a URL of {', '.join(SCHEMES)}",
-            where=shown(url),
-            hint=nearest(scheme, SCHEMES),
+            where=redact_url(url),
+            hint=spelling_hint(scheme, SCHEMES),
         )
     if scheme == "file":
         if host not in ("", "localhost"):
-            raise InputError(f"is a file of {host}, not of this machine", where=shown(url))
+            raise InputError(f"is a file of {host}, not of this machine", where=redact_url(url))
         return os.path.abspath(unquote(path))
     if not host.rpartition("@")[2]:
-        raise InputError("expected a host" if scheme != "s3" else "no bucket", where=shown(url))
+        raise InputError(
+            "expected a host" if scheme != "s3" else "no bucket", where=redact_url(url)
+        )
     return f"{scheme}://{host}{path}"
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """
     As it may be printed: without password, and of http without user and query.
 
@@ -77,7 +79,7 @@ def shown(url: str) -> str:
     """
     if is_local(url):
         return url
-    scheme, host, path = split(url)
+    scheme, host, path = split_url(url)
     user, _, machine = host.rpartition("@")
     user = user.partition(":")[0]
     if scheme in ("http", "https"):
@@ -85,12 +87,12 @@ def shown(url: str) -> str:
     return f"{scheme}://{user + '@' if user else ''}{machine}{path}"
 
 
-def without_secrets(text: str) -> str:
+def redact_urls(text: str) -> str:
     """A line of somebody else's with the URLs in it as they may be printed."""
     line = " ".join(text.split())
-    return _ANYWHERE.sub(lambda match: shown(match[0]), line)[:300]
+    return _ANYWHERE.sub(lambda match: redact_url(match[0]), line)[:300]
 
 
-def joined(place: str, name: str) -> str:
+def join_url(place: str, name: str) -> str:
     """URL or path of a logical file in a storage."""
     return f"{place.rstrip('/')}/{name}"

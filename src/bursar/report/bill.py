@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bursar.dispatch.journal import Record
+from bursar.dispatch.journal import AttemptRecord
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.money import Micros, format_amount, from_micros
 from bursar.model.outcome import Status
 from bursar.model.task import Task
 from bursar.provisioning.accounting import agree
-from bursar.provisioning.recorded import PilotUsage
+from bursar.provisioning.pilot_usage import PilotUsage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -237,7 +237,7 @@ def make_bill(
     ledger: Ledger,
     leases: Sequence[Lease],
     tasks: Sequence[Task],
-    records: Iterable[Record],
+    records: Iterable[AttemptRecord],
     recorded: Mapping[str, PilotUsage] | None = None,
     recorded_at: Mapping[str, str] | None = None,
 ) -> Bill:
@@ -263,7 +263,7 @@ def make_bill(
     closed = {lease.id: lease for lease in leases if lease.end is not None}
     borne = dict.fromkeys(closed, 0)
     used = dict.fromkeys(closed, 0.0)
-    by_task: dict[int, list[tuple[Record, Micros]]] = {}
+    by_task: dict[int, list[tuple[AttemptRecord, Micros]]] = {}
     for record in records:
         outcome = record.outcome
         lease = closed.get(record.lease)
@@ -417,7 +417,7 @@ def _figures(
     return found
 
 
-def _task_item(task: Task, attempts: Sequence[tuple[Record, Micros]]) -> TaskItem:
+def _task_item(task: Task, attempts: Sequence[tuple[AttemptRecord, Micros]]) -> TaskItem:
     return TaskItem(
         task=task.id,
         name=task.name,

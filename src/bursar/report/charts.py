@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.model.errors import BursarError
 from bursar.model.plan import Plan
-from bursar.planning.choice import Choice
-from bursar.planning.front import Front, Option
-from bursar.planning.numbering import runs
+from bursar.planning.front import ParetoFront, PlanOption
+from bursar.planning.numbering import consecutive_runs
+from bursar.planning.plan_choice import PlanChoice
 
 if TYPE_CHECKING:
     import altair
@@ -23,7 +23,7 @@ MOST_BARS = 20_000
 """Rectangles that a picture can show and a browser can draw."""
 
 
-def proposal_chart(front: Front, choice: Choice) -> "altair.TopLevelMixin":
+def proposal_chart(front: ParetoFront, choice: PlanChoice) -> "altair.TopLevelMixin":
     """The curve, and below it the chosen plan where its tasks have a place."""
     curve = front_chart(front, choice)
     if choice.plan is None or not choice.plan.placements:
@@ -37,7 +37,7 @@ def proposal_chart(front: Front, choice: Choice) -> "altair.TopLevelMixin":
     return both
 
 
-def front_chart(front: Front, choice: Choice) -> "altair.LayerChart":
+def front_chart(front: ParetoFront, choice: PlanChoice) -> "altair.LayerChart":
     """
     Makespan against cost: every option of the curve, the chosen one, the bounds.
 
@@ -98,7 +98,7 @@ def front_chart(front: Front, choice: Choice) -> "altair.LayerChart":
     return chart.properties(width=520, height=320, title="Time against cost")
 
 
-def _counted(option: Option) -> list[str]:
+def _counted(option: PlanOption) -> list[str]:
     """What is bought, site by site."""
     slots = Counter(p.slot.site for p in option.purchases)
     processors: Counter[str] = Counter()
@@ -110,7 +110,7 @@ def _counted(option: Option) -> list[str]:
     ]
 
 
-def _tried(front: Front, x: Any, y: Any) -> list[Any]:
+def _tried(front: ParetoFront, x: Any, y: Any) -> list[Any]:
     """Every plan that was tried, or evenly many of them, behind the curve."""
     import altair as alt
 
@@ -121,7 +121,7 @@ def _tried(front: Front, x: Any, y: Any) -> list[Any]:
     return [alt.Chart(_values(rows)).mark_circle(size=8, color="#bbb").encode(x=x, y=y)]
 
 
-def _cost_bound(front: Front, x: Any, y: Any) -> list[Any]:
+def _cost_bound(front: ParetoFront, x: Any, y: Any) -> list[Any]:
     """No plan lies below this line."""
     import altair as alt
 
@@ -139,7 +139,7 @@ def _cost_bound(front: Front, x: Any, y: Any) -> list[Any]:
     return [line.encode(x=x, y=y)]
 
 
-def plan_chart(front: Front, plan: Plan) -> "altair.LayerChart | None":
+def plan_chart(front: ParetoFront, plan: Plan) -> "altair.LayerChart | None":
     """
     Where each task runs: processors of each site against time, the slots behind.
 
@@ -171,7 +171,7 @@ def plan_chart(front: Front, plan: Plan) -> "altair.LayerChart | None":
             first += slot.processors
     for place in plan.placements:
         task = front.workflow.tasks[place.task]
-        for lowest, width in runs(place.processors):
+        for lowest, width in consecutive_runs(place.processors):
             if place.finish > place.start:
                 rows.append(
                     {

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from bursar.model.errors import BursarError
-from bursar.report.data import ReportData
+from bursar.report.report_content import ReportContent
 
 
-def write_report(path: Path, data: ReportData) -> None:
+def write_report(path: Path, data: ReportContent) -> None:
     """
     Writes the page, whole or not at all.
 
@@ -31,7 +31,7 @@ def write_report(path: Path, data: ReportData) -> None:
         raise BursarError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def render(data: ReportData) -> str:
+def render(data: ReportContent) -> str:
     """The page's text."""
     folder = files("bursar.report").joinpath("page")
     # Inside a script element only "</" and "<!--" could end the data early.

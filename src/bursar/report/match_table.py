@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bursar.report.words import share, span
+from bursar.report.formatting import share, span
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,10 +4,10 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from bursar.report.words import amount, span
+from bursar.report.formatting import amount, span
 
 if TYPE_CHECKING:
-    from bursar.planning.limits import Progress as SearchProgress
+    from bursar.planning.search_limits import SearchProgress as SearchProgress
 
 
 class PlanProgress:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.model.campaign import Campaign
 from bursar.model.plan import Purchase
-from bursar.planning.bounds import Bounds
-from bursar.planning.choice import Choice, CounterOffer
-from bursar.planning.front import Front, Option
-from bursar.report.words import UNKNOWN, amount, share, span
+from bursar.planning.bounds import PlanBounds
+from bursar.planning.front import ParetoFront, PlanOption
+from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
+from bursar.report.formatting import UNKNOWN, amount, share, span
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ ROWS = 24
 """Options shown; of more, evenly many and the chosen one."""
 
 
-def plan_to_dict(campaign: Campaign, front: Front, choice: Choice) -> dict[str, Any]:
+def plan_to_dict(campaign: Campaign, front: ParetoFront, choice: PlanChoice) -> dict[str, Any]:
     """
     As ``bursar plan --json`` prints it.
 
@@ -55,7 +55,7 @@ def plan_to_dict(campaign: Campaign, front: Front, choice: Choice) -> dict[str, 
     }
 
 
-def option_to_dict(option: Option) -> dict[str, Any]:
+def option_to_dict(option: PlanOption) -> dict[str, Any]:
     """A point of the curve as JSON: seconds and currency units; None is unknown."""
     return {
         "makespan_s": option.makespan,
@@ -83,7 +83,7 @@ def _slot_to_dict(purchase: Purchase) -> dict[str, Any]:
     }
 
 
-def _bounds_to_dict(bounds: Bounds) -> dict[str, Any]:
+def _bounds_to_dict(bounds: PlanBounds) -> dict[str, Any]:
     return {
         "makespan_s": bounds.makespan,
         "critical_path_s": bounds.critical_path,
@@ -96,7 +96,7 @@ def _bounds_to_dict(bounds: Bounds) -> dict[str, Any]:
     }
 
 
-def offer_to_dict(offer: CounterOffer) -> dict[str, Any]:
+def offer_to_dict(offer: GoalCounterOffer) -> dict[str, Any]:
     """A counter-offer as JSON: seconds and currency units."""
     return {
         "kind": offer.kind,
@@ -110,7 +110,7 @@ def offer_to_dict(offer: CounterOffer) -> dict[str, Any]:
 
 
 def print_plan(
-    campaign: Campaign, front: Front, choice: Choice, console: "Console | None" = None
+    campaign: Campaign, front: ParetoFront, choice: PlanChoice, console: "Console | None" = None
 ) -> None:
     """The curve, the bounds, and what the goal picks and why; unknowns say so."""
     from rich.console import Console
@@ -161,7 +161,7 @@ def print_plan(
 def print_choice(
     feasible: bool,
     reason: str,
-    offers: Sequence[CounterOffer],
+    offers: Sequence[GoalCounterOffer],
     currency: str,
     console: "Console | None" = None,
     *,
@@ -190,7 +190,7 @@ def print_choice(
         console.print("  nothing that is sure to hold: not even one task", highlight=False)
 
 
-def describe(offer: CounterOffer, currency: str) -> str:
+def describe(offer: GoalCounterOffer, currency: str) -> str:
     """A counter-offer in words."""
     what = f"{span(offer.makespan)} for {amount(offer.cost, currency)}"
     match offer.kind:
@@ -203,7 +203,7 @@ def describe(offer: CounterOffer, currency: str) -> str:
     return text + _margins(offer, currency)
 
 
-def _margins(offer: CounterOffer, currency: str) -> str:
+def _margins(offer: GoalCounterOffer, currency: str) -> str:
     """What of an offer is margin, and what for; empty without any."""
     parts = []
     if offer.margin_seconds > _CLOSE * offer.makespan:
@@ -218,7 +218,7 @@ def _margins(offer: CounterOffer, currency: str) -> str:
 _CLOSE = 1e-6
 
 
-def _shown(front: Front, choice: Choice) -> list[Option]:
+def _shown(front: ParetoFront, choice: PlanChoice) -> list[PlanOption]:
     options = front.options
     if len(options) <= ROWS:
         return list(options)
@@ -227,7 +227,7 @@ def _shown(front: Front, choice: Choice) -> list[Option]:
     return [o for i, o in enumerate(options) if i in kept or o is choice.option]
 
 
-def _bounds(bounds: Bounds) -> str:
+def _bounds(bounds: PlanBounds) -> str:
     parts = [
         f"critical path {span(bounds.critical_path)}",
         f"work / processors {span(bounds.work)}",
@@ -245,7 +245,7 @@ def _percent(gap: float | None) -> str:
     return UNKNOWN if gap is None else f"{gap:.1%}"
 
 
-def _where(option: Option) -> str:
+def _where(option: PlanOption) -> str:
     """What is bought of each site: processors of a lease, else how many slots."""
     leases = [f"{p.slot.processors} {p.slot.site}" for p in option.purchases if p.slot.leased]
     slots = Counter(p.slot.site for p in option.purchases if not p.slot.leased)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bursar.report.formatting import span
 from bursar.report.live import LiveDisplay
-from bursar.report.words import span
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -92,7 +92,7 @@ class ProgressSnapshot:
         return self.succeeded + self.failed + self.skipped
 
 
-class Progress:
+class RunProgress:
     """
     Shows snapshots on stderr.
 
@@ -114,7 +114,7 @@ class Progress:
         self._rate = 0.0
         self._last: tuple[float, int] | None = None
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "RunProgress":
         self._display.__enter__()
         return self
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bursar.model.money import format_amount
 from bursar.remote.messages import AccountInfo, AgreementInfo, InvoiceInfo
-from bursar.report.words import plain
+from bursar.report.formatting import plain
 
 
 def print_account(account: AccountInfo) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from bursar.model.money import format_amount
 from bursar.remote.messages import AccountInfo, InstanceInfo, Overview, WorkerInfo
-from bursar.report.words import plain, span
+from bursar.report.formatting import plain, span
 
 _SHOWN = 15
 """Rows of a table where there is no screen to fill."""
@@ -61,7 +61,7 @@ def overview_panel(
     head = [first, Text(tasks)]
     if seen.degraded:
         head.append(Text(plain(seen.degraded), style="yellow"))
-    return _Fitted(
+    return _FittedTables(
         height,
         head,
         (len(seen.instances), lambda rows: _instances(seen.instances, seen.owners, rows)),
@@ -85,12 +85,12 @@ def own_panel(
             f"{format_amount(account.held, account.currency)} held, "
             f"{format_amount(account.spent, account.currency)} spent"
         )
-    return _Fitted(
+    return _FittedTables(
         height, [first], (len(instances), lambda rows: _instances(instances, None, rows))
     )
 
 
-class _Fitted:
+class _FittedTables:
     """
     Lines, and tables below them that share the rest of the screen.
 

@@ -5,8 +5,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bursar.remote.messages import InstanceInfo
+from bursar.report.formatting import UNKNOWN, plain, span
 from bursar.report.live import LiveDisplay
-from bursar.report.words import UNKNOWN, plain, span
 
 if TYPE_CHECKING:
     from rich.console import Console

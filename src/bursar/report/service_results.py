@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bursar.remote.messages import Result
-from bursar.report.words import plain, span
+from bursar.report.formatting import plain, span
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bursar.market.accounts import BANK, Account, Accounts, Row
-from bursar.market.statements import Invoice, Item, Line, Statement
+from bursar.market.accounts import BANK, Accounts, LedgerAccount, LedgerRow
+from bursar.market.statements import Invoice, InvoiceItem, Statement, StatementLine
 from bursar.model.money import Micros, format_amount, from_micros
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def account_to_dict(accounts: Accounts, account: Account, now: float) -> dict[str, Any]:
+def account_to_dict(accounts: Accounts, account: LedgerAccount, now: float) -> dict[str, Any]:
     """An account with its balances, as JSON."""
     quota = account.quota
     return {
@@ -39,7 +39,7 @@ def accounts_to_dict(accounts: Accounts, now: float) -> dict[str, Any]:
     }
 
 
-def row_to_dict(row: Row) -> dict[str, Any]:
+def row_to_dict(row: LedgerRow) -> dict[str, Any]:
     """A row, as JSON."""
     return {
         "number": row.number,
@@ -74,7 +74,7 @@ def statement_to_dict(statement: Statement) -> dict[str, Any]:
     }
 
 
-def _line_to_dict(line: Line) -> dict[str, Any]:
+def _line_to_dict(line: StatementLine) -> dict[str, Any]:
     row = line.row
     return {
         "number": row.number,
@@ -105,7 +105,7 @@ def invoice_to_dict(invoice: Invoice) -> dict[str, Any]:
     }
 
 
-def _item_to_dict(item: Item) -> dict[str, Any]:
+def _item_to_dict(item: InvoiceItem) -> dict[str, Any]:
     return {
         "agreement": item.agreement,
         "processor_seconds": item.processor_seconds,
@@ -146,7 +146,7 @@ def print_accounts(accounts: Accounts, now: float, console: "Console | None" = N
     console.print(table)
 
 
-def print_rows(rows: Sequence[Row], currency: str, console: "Console | None" = None) -> None:
+def print_rows(rows: Sequence[LedgerRow], currency: str, console: "Console | None" = None) -> None:
     """The rows of a book."""
     console = console or _console()
     if not rows:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bursar.report.words import UNKNOWN, amount, span
+from bursar.report.formatting import UNKNOWN, amount, span
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,7 @@ import numpy as np
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.metrics import averaged, processors_busy, queue_length
-from bursar.cluster.simulation import Result
+from bursar.cluster.simulation import SimulatedSchedule
 from bursar.formats.batsim import allocate
 from bursar.model.errors import InputError
 from bursar.model.trace import Trace
@@ -84,7 +84,9 @@ def gantt_chart(
     return shown
 
 
-def comparison_chart(trace: Trace, results: Mapping[str, Result]) -> "altair.VConcatChart":
+def comparison_chart(
+    trace: Trace, results: Mapping[str, SimulatedSchedule]
+) -> "altair.VConcatChart":
     """Queue length and processors busy over time, a curve for each policy."""
     import altair as alt
 

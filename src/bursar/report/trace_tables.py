@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bursar.cluster.metrics import Metrics, averaged, processors_busy, queue_length
-from bursar.cluster.simulation import Result
+from bursar.cluster.metrics import ScheduleMetrics, averaged, processors_busy, queue_length
+from bursar.cluster.simulation import SimulatedSchedule
 from bursar.model.trace import Trace
-from bursar.report.words import UNKNOWN, span
+from bursar.report.formatting import UNKNOWN, span
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,9 @@ def trace_to_dict(trace: Trace, processors: int | None) -> dict[str, Any]:
     }
 
 
-def result_to_dict(trace: Trace, result: Result, metrics: Metrics) -> dict[str, Any]:
+def result_to_dict(
+    trace: Trace, result: SimulatedSchedule, metrics: ScheduleMetrics
+) -> dict[str, Any]:
     """A simulation: what was simulated, on how much, how, and what came of it."""
     return {
         "log": trace.name,

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import msgspec
 
-from bursar.dispatch.journal import Event, is_written, read_journal
+from bursar.dispatch.journal import RunEvent, is_written, read_journal
 from bursar.model.errors import BursarError, InputError
 from bursar.model.goal import Goal
-from bursar.runs.folder import RunFolder, append_durably, state_budget
-from bursar.runs.planned import read_plan, write_plan
+from bursar.runs.folder import RunFolder, append_durably, record_budget
+from bursar.runs.plan_file import read_plan, write_plan
 
 AMENDED = "amended"
 """Kind of the events that answer."""
@@ -52,7 +52,7 @@ class Amendment(msgspec.Struct, frozen=True, kw_only=True):
         return replace(goal, deadline=self.deadline, budget=self.budget)
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AmendmentReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     What became of an amendment.
 
@@ -76,9 +76,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expected_cost: float | None = None
 
 
-def ask(
+def request_amendment(
     folder: RunFolder, goal: Goal, expected: tuple[float | None, float | None] = (None, None)
-) -> Answer:
+) -> AmendmentReply:
     """
     Asks the process that carries a run out for other limits, and waits for its answer.
 
@@ -107,24 +107,24 @@ def ask(
         changed = amendment.of(campaign.goal)
         folder.write_campaign(replace(campaign, goal=changed))
         if changed.budget != campaign.goal.budget:
-            state_budget(folder, folder.read_info(), changed.budget)
+            record_budget(folder, folder.read_info(), changed.budget)
         proposal, plan = read_plan(folder)
         if not plan.purchases:
             write_plan(folder, proposal, replace(plan, makespan=finish, cost=cost))
-        return Answer(id=amendment.id, deadline=goal.deadline, budget=goal.budget)
+        return AmendmentReply(id=amendment.id, deadline=goal.deadline, budget=goal.budget)
     append_durably(folder.amendments_file, msgspec.json.encode(amendment) + b"\n")
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         time.sleep(EVERY / 2)
         for event in reversed(read_journal(folder.journal_file).events):
             if event.kind == AMENDED:
-                answer = msgspec.json.decode(event.text, type=Answer)
+                answer = msgspec.json.decode(event.text, type=AmendmentReply)
                 if answer.id == amendment.id:
                     return answer
     raise BursarError(f"run {folder.name} does not answer; its goal may change or not")
 
 
-async def heed(folder: RunFolder, amend: Callable[[Amendment], None]) -> None:
+async def receive_amendments(folder: RunFolder, amend: Callable[[Amendment], None]) -> None:
     """Takes in what is asked for from now on."""
     seen = _size(folder)
     while True:
@@ -144,17 +144,17 @@ async def heed(folder: RunFolder, amend: Callable[[Amendment], None]) -> None:
                 continue  # not from us: nobody waits for an answer
 
 
-def expected_after(events: Sequence[Event]) -> tuple[float | None, float | None]:
+def expected_after(events: Sequence[RunEvent]) -> tuple[float | None, float | None]:
     """End and cost that a run was expected to come to when its goal was last changed."""
     for event in reversed(events):
         if event.kind == AMENDED:
-            answer = msgspec.json.decode(event.text, type=Answer)
+            answer = msgspec.json.decode(event.text, type=AmendmentReply)
             if not answer.refused:
                 return answer.expected_finish, answer.expected_cost
     return None, None
 
 
-def checked(goal: Goal, elapsed: float) -> Goal:
+def validated_goal(goal: Goal, elapsed: float) -> Goal:
     """
     The same goal, where it makes sense for a run that has lasted so long.
 

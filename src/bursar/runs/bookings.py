@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from bursar.broker.booking import BOOKING, BOOKING_OVER, Booking
-from bursar.dispatch.journal import Event
+from bursar.dispatch.journal import RunEvent
 from bursar.market.lease import Lease
 
 
-def bookings_of(events: Sequence[Event]) -> dict[str, str]:
+def bookings_of(events: Sequence[RunEvent]) -> dict[str, str]:
     """Bookings by their leases, as they are journalled; those given back are left out."""
     found: dict[str, str] = {}
     for event in events:
@@ -21,7 +21,7 @@ def bookings_of(events: Sequence[Event]) -> dict[str, str]:
 
 
 def split_bookings(
-    events: Sequence[Event], leases: Mapping[str, Lease], last_seen: float, now: float
+    events: Sequence[RunEvent], leases: Mapping[str, Lease], last_seen: float, now: float
 ) -> tuple[dict[str, str], dict[str, float]]:
     """
     What stands of the bookings of a life that was killed, and what was missed of them.

@@ -9,13 +9,13 @@ from functools import partial
 
 import numpy as np
 
-from bursar.broker.brokered import Brokered, Haulage
-from bursar.broker.directory.directory import Directory
-from bursar.broker.directory.feeding import Poller
+from bursar.broker.brokered_scheduler import BrokeredScheduler, FileStaging
+from bursar.broker.directory.information_index import InformationIndex
+from bursar.broker.directory.status_feeds import StatusPoller
+from bursar.broker.freezable_clock import FreezableClock
 from bursar.broker.matchmaking.broker import ResourceBroker
-from bursar.broker.matchmaking.files import LinkedFiles
+from bursar.broker.matchmaking.file_times import LinkedFileTimes
 from bursar.broker.matchmaking.ranking import FloatArray
-from bursar.broker.moment import Moment
 from bursar.cluster.element import ComputingElement
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
@@ -23,14 +23,14 @@ from bursar.model.errors import SiteError
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
-from bursar.model.weights import Weights
+from bursar.model.weights import RankWeights
 from bursar.sites.protocol import Site
 
 Copies = Callable[[str], Sequence[Replica]]
 """Where a logical file is."""
 
 
-class Brokerage:
+class RunBroker:
     """
     Brings a run's jobs to its sites by matchmaking.
 
@@ -61,17 +61,17 @@ class Brokerage:
         *,
         clock: Callable[[], float],
         copies: Copies | None = None,
-        haulage: Haulage | None = None,
+        haulage: FileStaging | None = None,
     ) -> None:
         facts = [site.facts for site in sites.values()]
         self._sites = sites
-        self._now = now = Moment(clock)
+        self._now = now = FreezableClock(clock)
         self._refresh = settings.refresh
         self._usual = _usual(campaign, facts)
         self._said: dict[str, tuple[int | None, SiteStatus]] = {}  # at which moment
-        self._files = None if copies is None else _Reached(LinkedFiles(facts, copies))
+        self._files = None if copies is None else _LinkTransfers(LinkedFileTimes(facts, copies))
         self._elements = {f.name: ComputingElement(f.processors, f.speed) for f in facts}
-        self.directory = Directory(
+        self.directory = InformationIndex(
             clock=now,
             expiry=_EXPIRY * settings.refresh,
             processors={f.name: f.processors for f in facts},
@@ -81,12 +81,12 @@ class Brokerage:
             index=self.directory,
             direct=self if settings.rank_by == "site" else None,
             files=self._files,
-            weights=Weights(alpha=settings.alpha, beta=settings.beta),
+            weights=RankWeights(alpha=settings.alpha, beta=settings.beta),
             choice=settings.choice,
             rng=np.random.default_rng(settings.seed),
             clock=now,
         )
-        self.supply = Brokered(
+        self.supply = BrokeredScheduler(
             campaign.workflow,
             facts,
             self.broker,
@@ -142,7 +142,7 @@ class Brokerage:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """The index knows all sites, and goes on asking them."""
-        poller = Poller(
+        poller = StatusPoller(
             self.directory,
             {name: partial(self.status, name) for name in self._sites},
             every=self._refresh,
@@ -165,7 +165,7 @@ def _usual(campaign: Campaign, sites: Sequence[SiteFacts]) -> dict[str, float]:
     return {site.name: statistics.median(runtimes) / site.speed for site in sites}
 
 
-class _Reached:
+class _LinkTransfers:
     """
     What files take, as the links say; not to where they could not be brought.
 
@@ -178,7 +178,7 @@ class _Reached:
         By the links.
     """
 
-    def __init__(self, files: LinkedFiles) -> None:
+    def __init__(self, files: LinkedFileTimes) -> None:
         self._files = files
         self._failed: set[tuple[tuple[str, ...], str]] = set()
         self.access_times = files.access_times
@@ -188,7 +188,7 @@ class _Reached:
         self._failed.add((data, site))
 
     def transfer_times(self, data: tuple[str, ...], sites: Sequence[str]) -> FloatArray:
-        """See :meth:`bursar.broker.matchmaking.files.LinkedFiles.transfer_times`."""
+        """See :meth:`bursar.broker.matchmaking.file_times.LinkedFileTimes.transfer_times`."""
         times = self._files.transfer_times(data, sites)
         if not self._failed:
             return times

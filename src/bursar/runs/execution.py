@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from bursar.broker.pilots import Pilot, pilots_of
-from bursar.broker.supply import Ended, Past, Supply
-from bursar.dispatch.folders import attempt_folder, folder_name, remove_tree
-from bursar.dispatch.journal import Event, Journal, JournalState, Record, cut_off
+from bursar.broker.dynamic_scheduler import DynamicScheduler, Ended, ResumeState
+from bursar.broker.pilot_plan import Pilot, plan_pilots
+from bursar.dispatch.journal import (
+    AttemptRecord,
+    JournalState,
+    RunEvent,
+    RunJournal,
+    interrupted_attempts,
+)
 from bursar.dispatch.orphans import kill_leftovers
-from bursar.dispatch.queue import Counts
-from bursar.dispatch.server import DataAt, Dispatcher, Folders
-from bursar.market.guard import BudgetGuard, budget_of
+from bursar.dispatch.queue import TaskCounts
+from bursar.dispatch.server import DataAt, Dispatcher, RunPaths
+from bursar.dispatch.work_directories import attempt_folder, folder_name, remove_tree
+from bursar.market.budget_thresholds import BudgetDrain, BudgetEffect, BudgetHalt
+from bursar.market.guard import BudgetGuard, budget_amount
 from bursar.market.lease import Lease
-from bursar.market.threshold import Drain, Effect, Stop
 from bursar.model.admission import Refusal
 from bursar.model.campaign import Retry
 from bursar.model.errors import BudgetStop, BursarError, SiteError
@@ -35,14 +41,14 @@ from bursar.model.task import Task
 from bursar.model.transfer import Transfer
 from bursar.runs.bookings import split_bookings
 from bursar.runs.folder import RunFolder
-from bursar.runs.lives import BEGIN, END, lives_of
-from bursar.runs.provision import Provision, leases_of
-from bursar.runs.settlement import Settlements
+from bursar.runs.incarnations import BEGIN, END, incarnations_of
+from bursar.runs.pilot_provisioner import PilotProvisioner, leases_of
+from bursar.runs.settlement import LeaseSettlements
 from bursar.sites.protocol import Site
 
 if TYPE_CHECKING:
-    from bursar.provisioning.pool import Pool
-    from bursar.runs.pooling import Pooling
+    from bursar.provisioning.pool import PilotPool
+    from bursar.runs.pool_controller import PoolController
 
 TICK = 0.2
 """Seconds between looks at the money."""
@@ -56,12 +62,12 @@ BEAT = 5.0
 _UNSENT = "unsent"
 """Lease of tasks that have not been sent to a queue: none."""
 
-Cause = Literal["user", "budget", "goal", "fault"]
+StopCause = Literal["user", "budget", "goal", "fault"]
 """Who ended a run before its tasks were done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RunSnapshot:
     """
     How a run stands when what is left of it is planned again.
 
@@ -91,11 +97,11 @@ class Standing:
 Delay = Callable[[int, str, int, str], float]
 """Of a task, its site, one that follows and its site: seconds until the data are there."""
 
-Replan = Callable[[Standing], Awaitable[Plan]]
+Replan = Callable[[RunSnapshot], Awaitable[Plan]]
 """Plans what is left."""
 
 
-class Execution:
+class RunExecution:
     """
     Carries out tasks on leased processors, from the first worker to the last transfer.
 
@@ -176,17 +182,17 @@ class Execution:
         root: Path,
         plan: Plan,
         sites: Mapping[str, Site],
-        just_in_time: Supply | None = None,
+        just_in_time: DynamicScheduler | None = None,
         delay: Delay | None = None,
         data: DataAt | None = None,
-        pool: "Pool | None" = None,
+        pool: "PilotPool | None" = None,
         replan: Replan | None = None,
         rigid: bool | None = None,
         prefetch: bool = True,
         look: float = TICK,
         durable: bool = True,
         retry_failed: bool = False,
-        on_outcome: Callable[[Record], None] | None = None,
+        on_outcome: Callable[[AttemptRecord], None] | None = None,
         on_start: Callable[[Sequence[int]], None] | None = None,
         on_event: Callable[[str], None] | None = None,
     ) -> None:
@@ -207,7 +213,7 @@ class Execution:
         self._delay = delay
         self._data = data
         self._pool = pool
-        self.pooling: Pooling | None = None
+        self.pooling: PoolController | None = None
         self._replan = replan
         self._replanning: asyncio.Task[None] | None = None
         self._prefetch = prefetch
@@ -230,24 +236,24 @@ class Execution:
         self._bookings: dict[str, str] = {}
         self._woken = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
-        self.cause: Cause | None = None
+        self.cause: StopCause | None = None
         self.reason = ""
         self.unsettled: tuple[str, ...] = ()
 
-    async def __aenter__(self) -> "Execution":
+    async def __aenter__(self) -> "RunExecution":
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         # In threads: what waits for a lock of another process must not hold up the loop.
         self._journal = await asyncio.to_thread(
-            Journal, self._folder.journal_file, durable=self._durable, say=self._say_from_afar
+            RunJournal, self._folder.journal_file, durable=self._durable, say=self._say_from_afar
         )
         try:
             journal = await asyncio.to_thread(self._journal.load)
-            lives = lives_of(journal.events)
+            lives = incarnations_of(journal.events)
             if lives and math.isinf(lives[-1][1]):
                 # Together, and before anything else happens: after a second kill nobody takes what
                 # had only waited in this life for attempts of it.
-                cut = cut_off(journal, since=lives[-1][0])
-                end = Event(journal.last_seen, END, "")
+                cut = interrupted_attempts(journal, since=lives[-1][0])
+                end = RunEvent(journal.last_seen, END, "")
                 await asyncio.to_thread(self._journal.commit, cut, events=[end])
                 journal = await asyncio.to_thread(self._journal.load)
             for outcome in journal.attempts:
@@ -337,7 +343,7 @@ class Execution:
         if now - self._forsaken_since >= FORSAKEN:
             self.stop("fault", "no worker is left", grace=0.0)
 
-    def stop(self, cause: Cause, reason: str, *, grace: float = 5.0) -> None:
+    def stop(self, cause: StopCause, reason: str, *, grace: float = 5.0) -> None:
         """Starts nothing more, and stops what runs; a second call with less grace hurries it."""
         if self.cause is None:
             self.cause, self.reason = cause, reason
@@ -365,7 +371,7 @@ class Execution:
         Refusal or None
             When more than the new budget is spent or promised already.
         """
-        refusal = self.guard.amend(budget_of(goal.budget), self.dispatcher.now())
+        refusal = self.guard.amend(budget_amount(goal.budget), self.dispatcher.now())
         if refusal is not None:
             return refusal
         keep()
@@ -412,7 +418,7 @@ class Execution:
         reason
             Told to people.
         stretch
-            See :class:`Standing`.
+            See :class:`RunSnapshot`.
         """
         if self._replan is None or self._replanning is not None or self.cause is not None:
             return
@@ -452,7 +458,7 @@ class Execution:
         return max(0.0, self.dispatcher.now() - self._first)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> TaskCounts:
         """Tasks by where they stand."""
         return self.dispatcher.counts
 
@@ -469,7 +475,7 @@ class Execution:
         if past.events:
             await asyncio.to_thread(kill_leftovers, self._journal.identity)
         self.guard = BudgetGuard(
-            budget_of(goal.budget),
+            budget_amount(goal.budget),
             limit_of=lambda task: self._tasks[task].wall_limit,
             on_budget=dict(goal.on_budget),
             currency=self._plan.currency,
@@ -482,7 +488,7 @@ class Execution:
             journal=self._journal,
             guard=self.guard,
             retry=self._retry,
-            folders=Folders(
+            folders=RunPaths(
                 root=self._root, files=folder.files, work=folder.work, logs=folder.logs
             ),
             run=self._journal.identity,
@@ -502,12 +508,12 @@ class Execution:
         await self.dispatcher.start()
         now = self.dispatcher.now()
         self.guard.begin(now)
-        lives = lives_of(past.events)
+        lives = incarnations_of(past.events)
         self._first = lives[0][0] if lives else now
         self.dispatcher.note(BEGIN, "")
         leases = leases_of(past.events)
         self._bookings, missed = split_bookings(past.events, leases, past.last_seen, now)
-        self.settlements = Settlements(
+        self.settlements = LeaseSettlements(
             self._sites,
             self.guard,
             now=self.dispatcher.now,
@@ -522,7 +528,7 @@ class Execution:
         self._pilots = max((int(name.rpartition("-")[2]) for name in named), default=0)
         if self._pool is not None:
             self.pooling = self._pooling_of(self._pool, past.events)
-        self.provision = Provision(
+        self.provision = PilotProvisioner(
             sites=self._sites,
             guard=self.guard,
             dispatcher=self.dispatcher,
@@ -584,10 +590,10 @@ class Execution:
         if self.pooling is not None:
             self.pooling.hurry()
 
-    def _pooling_of(self, pool: "Pool", past: Sequence[Event]) -> "Pooling":
-        from bursar.runs.pooling import Pooling, last_number
+    def _pooling_of(self, pool: "PilotPool", past: Sequence[RunEvent]) -> "PoolController":
+        from bursar.runs.pool_controller import PoolController, last_number
 
-        return Pooling(
+        return PoolController(
             pool,
             self._sites,
             dispatcher=self.dispatcher,
@@ -602,7 +608,7 @@ class Execution:
 
     async def _sign(self, plan: Plan) -> None:
         """What the plan buys is agreed on, and its tasks are bound to it."""
-        pilots = pilots_of(plan, self._tasks, self._pilots)
+        pilots = plan_pilots(plan, self._tasks, self._pilots)
         self._pilots += len(pilots)
         order = {placement.task: i for i, placement in enumerate(plan.placements)}
         if len(pilots) == 1 and math.isinf(pilots[0].duration):
@@ -652,8 +658,8 @@ class Execution:
             f"the largest worker there has {most}"
         )
 
-    def _standing(self, journal: JournalState) -> Past:
-        return Past(
+    def _standing(self, journal: JournalState) -> ResumeState:
+        return ResumeState(
             ended=self.dispatcher.ended,
             succeeded=frozenset(o.task for o in self.past if o.status is Status.SUCCEEDED),
             attempts=[(record.outcome, record.site) for record in journal.records],
@@ -665,7 +671,7 @@ class Execution:
             alert=self._woken.set,
         )
 
-    def _supply(self, supply: Supply, pilots: Sequence[Pilot]) -> None:
+    def _supply(self, supply: DynamicScheduler, pilots: Sequence[Pilot]) -> None:
         """Tasks go to their sites' queues, or to processors that are there already."""
         for kind, text in supply.news():
             if kind == "message":
@@ -765,7 +771,7 @@ class Execution:
             name = folder_name(outcome.task, self._tasks[outcome.task].id)
             self._failed.add(attempt_folder(name, outcome.attempt))
 
-    def _took_in(self, record: Record) -> None:
+    def _took_in(self, record: AttemptRecord) -> None:
         outcome, final = record.outcome, record.final
         self._see_folder(outcome)
         ran_on = self._of_task.get(outcome.task)
@@ -782,7 +788,7 @@ class Execution:
         if self._on_outcome is not None:
             self._on_outcome(record)
 
-    def _follow_up(self, supply: Supply) -> None:
+    def _follow_up(self, supply: DynamicScheduler) -> None:
         """What follows attempts that ended at one moment, all of them together."""
         ended, self._ended = self._ended, []
         if self._leaving:
@@ -822,7 +828,7 @@ class Execution:
                 return
         self.stop("budget" if isinstance(error, BudgetStop) else "fault", str(error), grace=0.0)
 
-    def _is_replaced(self, supply: Supply, pilot: Pilot, reason: str) -> bool:
+    def _is_replaced(self, supply: DynamicScheduler, pilot: Pilot, reason: str) -> bool:
         """Whether the tasks of a pilot that came to nothing go elsewhere."""
         instead = None
         with self._heard():
@@ -870,8 +876,8 @@ class Execution:
             self._fault(BursarError(f"planning again failed: {type(error).__name__}: {error}"))
             raise
 
-    def _standing_now(self, stretch: float | None = None) -> Standing:
-        return Standing(
+    def _standing_now(self, stretch: float | None = None) -> RunSnapshot:
+        return RunSnapshot(
             ended=self.dispatcher.ended,
             cut=self._cut,
             elapsed=self.elapsed,
@@ -880,12 +886,12 @@ class Execution:
             stretch=self._stretch if stretch is None else stretch,
         )
 
-    def _apply(self, effect: Effect) -> None:
+    def _apply(self, effect: BudgetEffect) -> None:
         match effect:
-            case Stop(reason):
+            case BudgetHalt(reason):
                 if self.cause != "budget":
                     self.stop("budget", reason, grace=0.0)
-            case Drain(reason):
+            case BudgetDrain(reason):
                 self.cause, self.reason = self.cause or "budget", reason
                 self.say(reason)
                 self.dispatcher.drain()

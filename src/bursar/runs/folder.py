@@ -17,15 +17,15 @@ from bursar.broker.strategies import Named, OutOfReach
 from bursar.dispatch.atomic_file import write_atomically
 from bursar.model.brokering import Brokering
 from bursar.model.campaign import Campaign
-from bursar.model.errors import BursarError, InputError, nearest
+from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.model.payer import Payer
 from bursar.model.site import SiteFacts
-from bursar.runs import compiled
+from bursar.runs import stored_campaign
 
 FORMAT = 1
 """Of ``run.json``; a run of a newer format is refused, never guessed at."""
 
-State = Literal[
+RunState = Literal[
     "new",
     "running",
     "finished",
@@ -37,7 +37,7 @@ State = Literal[
 ]
 
 
-class RunInfo(msgspec.Struct, kw_only=True):
+class RunManifest(msgspec.Struct, kw_only=True):
     """
     What ``run.json`` says.
 
@@ -75,7 +75,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     format: int
     campaign: str
     created: float
-    state: State
+    state: RunState
     tasks: int
     sites: list[SiteFacts]
     argv: list[str] = []
@@ -170,7 +170,7 @@ class RunFolder:
             run.write_campaign(campaign)
             yield run
             run.write_info(
-                RunInfo(
+                RunManifest(
                     format=FORMAT,
                     campaign=campaign.name,
                     created=time.time(),
@@ -204,7 +204,7 @@ class RunFolder:
             if (path / "run.json").is_file():
                 return cls(path.resolve())
         known = [run.name for run in cls.all(base)]
-        hint = nearest(name, known) or (f"the last run is {known[-1]}" if known else None)
+        hint = spelling_hint(name, known) or (f"the last run is {known[-1]}" if known else None)
         raise InputError(f'no run "{name}" under {base}', hint=hint)
 
     @classmethod
@@ -219,7 +219,7 @@ class RunFolder:
                 continue  # half-made or foreign: not a run one could open
         return [run for _, _, run in sorted(found, key=lambda item: item[:2])]
 
-    def read_info(self) -> RunInfo:
+    def read_info(self) -> RunManifest:
         """
         What ``run.json`` says.
 
@@ -229,7 +229,7 @@ class RunFolder:
             When it cannot be read, is damaged or of a newer format.
         """
         try:
-            info = msgspec.json.decode(self.info_file.read_bytes(), type=RunInfo)
+            info = msgspec.json.decode(self.info_file.read_bytes(), type=RunManifest)
         except OSError as error:
             raise BursarError(f"{self.info_file}: cannot be read: {error.strerror}") from None
         except msgspec.MsgspecError as error:
@@ -240,13 +240,13 @@ class RunFolder:
             )
         return info
 
-    def write_info(self, info: RunInfo) -> None:
+    def write_info(self, info: RunManifest) -> None:
         """Replaces ``run.json`` in one step."""
         write_atomically(self.info_file, msgspec.json.format(msgspec.json.encode(info), indent=2))
 
     def write_campaign(self, campaign: Campaign) -> None:
         """Replaces the compiled campaign in one step."""
-        write_atomically(self.compiled_file, compiled.encode(campaign))
+        write_atomically(self.compiled_file, stored_campaign.encode(campaign))
 
     def read_campaign(self) -> Campaign:
         """
@@ -258,12 +258,12 @@ class RunFolder:
             When it cannot be read.
         """
         try:
-            return compiled.decode(self.compiled_file.read_bytes())
+            return stored_campaign.decode(self.compiled_file.read_bytes())
         except OSError as error:
             raise BursarError(f"{self.compiled_file}: cannot be read: {error.strerror}") from None
 
 
-def state_budget(folder: RunFolder, info: RunInfo, budget: float | None) -> None:
+def record_budget(folder: RunFolder, info: RunManifest, budget: float | None) -> None:
     """Keep what the user of a run's account allows it in all, for the lives to come."""
     if info.payer is not None:
         info.payer = msgspec.structs.replace(info.payer, budget=budget)

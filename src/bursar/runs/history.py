@@ -8,25 +8,25 @@ from pathlib import Path
 import msgspec
 
 from bursar.model.errors import InputError
-from bursar.provisioning.waits import Waits
+from bursar.provisioning.wait_prediction import WaitPredictor
 
 HISTORY = "waits.json"
 """File in the folder of the runs."""
 
 
-def read_waits(folder: Path) -> Waits:
+def read_waits(folder: Path) -> WaitPredictor:
     """
     The waits that runs of a folder have seen.
 
     One that cannot be read is no history: it begins anew.
     """
     try:
-        return Waits.of_kept(msgspec.json.decode((folder / HISTORY).read_bytes()))
+        return WaitPredictor.of_kept(msgspec.json.decode((folder / HISTORY).read_bytes()))
     except (OSError, msgspec.MsgspecError, InputError, AttributeError, TypeError):
-        return Waits()
+        return WaitPredictor()
 
 
-def write_waits(folder: Path, waits: Waits) -> None:
+def write_waits(folder: Path, waits: WaitPredictor) -> None:
     """
     Keeps them; of runs that end at one time, what the last has learned.
 

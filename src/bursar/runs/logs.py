@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bursar.dispatch.folders import folder_name
-from bursar.dispatch.journal import Record, read_attempts
-from bursar.model.errors import BursarError, InputError, nearest
+from bursar.dispatch.journal import AttemptRecord, read_attempts
+from bursar.dispatch.work_directories import folder_name
+from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
+class AttemptLogs:
     """
     Of one attempt.
 
@@ -27,7 +27,7 @@ class Logs:
     """
 
     task: str
-    record: Record
+    record: AttemptRecord
     stdout_file: Path | None
     stderr_file: Path | None
 
@@ -55,7 +55,7 @@ class Logs:
         }
 
 
-def read_logs(folder: RunFolder, task: str, attempt: int | None) -> Logs:
+def read_logs(folder: RunFolder, task: str, attempt: int | None) -> AttemptLogs:
     """
     What a task printed.
 
@@ -75,7 +75,8 @@ def read_logs(folder: RunFolder, task: str, attempt: int | None) -> Logs:
     number = next((i for i, t in enumerate(tasks) if t.id == task), None)
     if number is None:
         raise InputError(
-            f'no task "{task}" in run {folder.name}', hint=nearest(task, (t.id for t in tasks))
+            f'no task "{task}" in run {folder.name}',
+            hint=spelling_hint(task, (t.id for t in tasks)),
         )
     records = read_attempts(folder.journal_file, number)
     if not records:
@@ -87,11 +88,11 @@ def read_logs(folder: RunFolder, task: str, attempt: int | None) -> Logs:
             listed = ", ".join(map(str, known))
             raise InputError(f'task "{task}" has attempts {listed}, got {attempt}')
         record = known[attempt]
-    return Logs(task, record, *log_files(folder, number, task, record))
+    return AttemptLogs(task, record, *log_files(folder, number, task, record))
 
 
 def log_files(
-    folder: RunFolder, number: int, task: str, record: Record
+    folder: RunFolder, number: int, task: str, record: AttemptRecord
 ) -> tuple[Path | None, Path | None]:
     """Files that hold an attempt's stdout and stderr; None for what the journal holds."""
     outcome = record.outcome

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from bursar.locking import HeldElsewhere, take_lock
-from bursar.market.accounts import Account, Accounts, Row
+from bursar.locking import LockHeldElsewhere, take_lock
+from bursar.market.accounts import Accounts, LedgerAccount, LedgerRow
 from bursar.market.book import Book, read_book
 from bursar.market.lease import Lease
 from bursar.market.usage import UsageRecord
@@ -36,7 +36,7 @@ from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.money import Micros, format_amount, from_micros, to_micros
 from bursar.model.payer import Payer
 from bursar.runs.folder import RunFolder
-from bursar.runs.reading import RunRecord, read_run
+from bursar.runs.run_record import RunRecord, read_run
 
 WAIT = 10.0
 """Seconds to wait for another process that writes the book."""
@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class AccountAllowance:
     """
     The most that an account can pay for now.
 
@@ -67,7 +67,7 @@ class Allowance:
     currency: str
 
 
-def allowance_of(payer: Payer) -> Allowance:
+def allowance_of(payer: Payer) -> AccountAllowance:
     """
     Return what an account has left, by its allocation and its quota.
 
@@ -79,10 +79,10 @@ def allowance_of(payer: Payer) -> Allowance:
     with _about(payer):
         accounts = read_book(Path(payer.book)).accounts
         accounts.known(payer.account, "user")
-    return Allowance(accounts.available(payer.account, time.time()), accounts.currency)
+    return AccountAllowance(accounts.available(payer.account, time.time()), accounts.currency)
 
 
-class Payments:
+class RunPayments:
     """
     Keeps the account of a run in step with the run's own ledger, while a process carries it out.
 
@@ -124,9 +124,9 @@ class Payments:
         self.budget = 0.0
         self.currency = ""
 
-    def __enter__(self) -> "Payments":
+    def __enter__(self) -> "RunPayments":
         with contextlib.ExitStack() as stack:
-            stack.enter_context(claimed(self._folder))
+            stack.enter_context(lock_account(self._folder))
             with _about(self._payer):
                 self._set_aside()
             self._claim = stack.pop_all()
@@ -223,7 +223,7 @@ class Payments:
         with Book(self._book, wait=WAIT) as book, book.together():
             book_leases(book, read_run(self._folder), self._payer.account)
 
-    def _hold(self, book: Book, record: RunRecord, amount: Micros) -> Row | Refusal:
+    def _hold(self, book: Book, record: RunRecord, amount: Micros) -> LedgerRow | Refusal:
         """Sets more aside: in the run's last budget, or in a new one in a new period."""
         run, account, now = self._folder.name, self._payer.account, time.time()
         budgets = _budgets_of(book, run)
@@ -241,7 +241,7 @@ class Payments:
         )
 
 
-def settle_run(folder: RunFolder, payer: Payer) -> list[Row]:
+def settle_run(folder: RunFolder, payer: Payer) -> list[LedgerRow]:
     """
     Book what a run has paid, and give back what it set aside and does not need any more.
 
@@ -272,7 +272,7 @@ def settle_run(folder: RunFolder, payer: Payer) -> list[Row]:
     return rows
 
 
-def book_leases(book: Book, record: RunRecord, user: str) -> list[Row]:
+def book_leases(book: Book, record: RunRecord, user: str) -> list[LedgerRow]:
     """
     Book what each lease of a run has paid its site, as far as the book does not have it.
 
@@ -309,7 +309,7 @@ def book_leases(book: Book, record: RunRecord, user: str) -> list[Row]:
 
 
 @contextlib.contextmanager
-def claimed(folder: RunFolder) -> Iterator[None]:
+def lock_account(folder: RunFolder) -> Iterator[None]:
     """
     Hold the right to keep a run's account; it ends with this process at the latest.
 
@@ -324,7 +324,7 @@ def claimed(folder: RunFolder) -> Iterator[None]:
     name = folder.path / "account.lock"
     try:
         lock = take_lock(name)
-    except HeldElsewhere:
+    except LockHeldElsewhere:
         raise InputError(
             "is being carried out by another process", where=str(folder.path)
         ) from None
@@ -348,7 +348,7 @@ def _book_lease(book: Book, record: RunRecord, lease: Lease, amount: Micros, use
     if lease.currency != book.currency:
         raise InputError(f'run "{run}" paid in {lease.currency}, the book is in {book.currency}')
     if lease.site not in book.accounts:
-        _done(book.open_account(Account(name=lease.site, kind="provider")))
+        _done(book.open_account(LedgerAccount(name=lease.site, kind="provider")))
     book.known(lease.site, "provider")
     end = lease.start if lease.end is None else lease.end
     for budget in _budgets_of(book, run):

@@ -14,7 +14,7 @@ import msgspec
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, SettledBy
 from bursar.model.transfer import Transfer
-from bursar.sites.protocol import Settles, Site
+from bursar.sites.protocol import MeteringSite, Site
 
 SETTLING = 60.0
 """Seconds for which a run waits, at its begin and at its end, for leases to be settled."""
@@ -23,7 +23,7 @@ SOON = 3.0
 """Seconds of such a wait after which the run says what it waits for."""
 
 
-class Settlements:
+class LeaseSettlements:
     """
     Settles leases in the background.
 
@@ -64,12 +64,12 @@ class Settlements:
 
     def keeps_count(self, site: str) -> bool:
         """Whether a site's provider counts itself."""
-        return isinstance(self._sites.get(site), Settles)
+        return isinstance(self._sites.get(site), MeteringSite)
 
     def unwatched(self, site: str) -> float:
         """Seconds for which a pilot there may go on after the run was killed."""
         there = self._sites.get(site)
-        return there.unwatched if isinstance(there, Settles) else 0.0
+        return there.unwatched if isinstance(there, MeteringSite) else 0.0
 
     def end(self, lease: str) -> None:
         """A lease of this life is given back; it is settled when its site says."""
@@ -144,7 +144,7 @@ class Settlements:
 
     async def _settle(self, lease: Lease, watched: float | None) -> None:
         site = self._sites[lease.site]
-        assert isinstance(site, Settles)
+        assert isinstance(site, MeteringSite)
         metering = await site.meter(lease, watched)
         now = self._now()
         settled_by: SettledBy = ""

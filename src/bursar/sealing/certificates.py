@@ -45,12 +45,12 @@ _ODD = (
 """What the library raises at bytes that somebody else has chosen."""
 
 
-class Untrusted(BursarError):
+class UntrustedCertificate(BursarError):
     """A certificate is not to be believed; the text says why, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class CertificateSubject:
     """
     Who a certificate is of.
 
@@ -72,7 +72,7 @@ class Party:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vouched:
+class VerifiedCertificate:
     """
     A certificate that is believed.
 
@@ -90,7 +90,7 @@ class Vouched:
     end: float
 
 
-def party_of(certificate: x509.Certificate) -> Party | None:
+def subject_of(certificate: x509.Certificate) -> CertificateSubject | None:
     """Who a certificate is of; None: it does not say, or says more than one."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -103,10 +103,10 @@ def party_of(certificate: x509.Certificate) -> Party | None:
     kind, _, name = ours[0].removeprefix(_SCHEME).partition(":")
     if kind not in get_args(Kind) or not NAME.fullmatch(name):
         return None
-    return Party(kind, name)  # type: ignore[arg-type]
+    return CertificateSubject(kind, name)  # type: ignore[arg-type]
 
 
-def names_of(certificate: x509.Certificate) -> tuple[str, ...]:
+def host_names_of(certificate: x509.Certificate) -> tuple[str, ...]:
     """Host names and addresses that a certificate is for."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -116,7 +116,7 @@ def names_of(certificate: x509.Certificate) -> tuple[str, ...]:
     return (*names.get_values_for_type(x509.DNSName), *map(str, addresses))
 
 
-class Trust:
+class TrustStore:
     """
     The authorities that are believed, and what they have taken back.
 
@@ -145,7 +145,7 @@ class Trust:
                 name = authority.subject.rfc4514_string()
                 raise InputError(f"expected certificates of authorities, {name} is none")
         self.authorities = tuple(authorities)
-        self._vouched: dict[tuple[bytes, Kind], Vouched] = {}
+        self._vouched: dict[tuple[bytes, Kind], VerifiedCertificate] = {}
         self._revoked: set[tuple[x509.Name, int]] = set()
         for revocations in lists:
             if not any(_signed_by(revocations, each) for each in authorities):
@@ -154,7 +154,7 @@ class Trust:
             self._revoked.update((issuer, entry.serial_number) for entry in revocations)
 
     @classmethod
-    def from_pem(cls, pem: bytes) -> "Trust":
+    def from_pem(cls, pem: bytes) -> "TrustStore":
         """
         What is in a file: certificates of authorities (others are passed over), and lists.
 
@@ -170,7 +170,7 @@ class Trust:
         """Whether its authority has taken it back."""
         return (certificate.issuer, certificate.serial_number) in self._revoked
 
-    def check(self, certificate: x509.Certificate, kind: Kind, now: float) -> Party:
+    def check(self, certificate: x509.Certificate, kind: Kind, now: float) -> CertificateSubject:
         """
         Who a certificate is of, if it is to be believed.
 
@@ -189,19 +189,21 @@ class Trust:
         """
         issuers = [each for each in self.authorities if _issued_by(certificate, each)]
         if not issuers:
-            raise Untrusted("the certificate was not issued by an authority that is trusted")
+            raise UntrustedCertificate(
+                "the certificate was not issued by an authority that is trusted"
+            )
         if not any(is_current(each, now) for each in issuers):
-            raise Untrusted("the certificate of the authority is not good at this time")
-        party = party_of(certificate)
+            raise UntrustedCertificate("the certificate of the authority is not good at this time")
+        party = subject_of(certificate)
         if party is None or party.kind != kind:
-            raise Untrusted(f"the certificate is not that of a {kind}")
+            raise UntrustedCertificate(f"the certificate is not that of a {kind}")
         if not is_current(certificate, now):
-            raise Untrusted(_EXPIRED)
+            raise UntrustedCertificate(_EXPIRED)
         if self.is_revoked(certificate):
-            raise Untrusted("the certificate was revoked")
+            raise UntrustedCertificate("the certificate was revoked")
         return party
 
-    def vouch(self, der: bytes, kind: Kind, now: float) -> Vouched:
+    def vouch(self, der: bytes, kind: Kind, now: float) -> VerifiedCertificate:
         """
         As :meth:`check`, of a certificate as somebody has sent it (DER); fast the second time.
 
@@ -214,7 +216,7 @@ class Trust:
         if known is None:
             certificate = parse_certificate(der)
             party = self.check(certificate, kind, now)
-            known = Vouched(
+            known = VerifiedCertificate(
                 certificate=certificate,
                 name=party.name,
                 begin=certificate.not_valid_before_utc.timestamp(),
@@ -224,7 +226,7 @@ class Trust:
                 self._vouched.clear()
             self._vouched[der, kind] = known
         if not known.begin <= now <= known.end:
-            raise Untrusted(_EXPIRED)
+            raise UntrustedCertificate(_EXPIRED)
         return known
 
 
@@ -256,9 +258,9 @@ def parse_certificate(der: bytes) -> x509.Certificate:
         certificate = x509.load_der_x509_certificate(der)
         key = certificate.public_key()
     except _ODD:
-        raise Untrusted("the certificate cannot be read") from None
+        raise UntrustedCertificate("the certificate cannot be read") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise Untrusted("the certificate's key is not on the curve P-256")
+        raise UntrustedCertificate("the certificate's key is not on the curve P-256")
     return certificate
 
 

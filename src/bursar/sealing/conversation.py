@@ -20,17 +20,24 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from bursar.sealing.envelope import (
+    ConversationGrant,
+    ConversationHeader,
     ConversationResult,
     ConversationTask,
-    Grant,
-    Header,
     SealError,
     decode_grant,
-    digest,
     encode,
     encode_part,
+    sha256_digest,
 )
-from bursar.sealing.keys import Identity, altered, key_name, lock, public_key, verify
+from bursar.sealing.keys import (
+    Identity,
+    encrypt_to_key,
+    key_name,
+    public_key,
+    tampered_error,
+    verify,
+)
 
 MOST_TASKS = 1 << 32
 """Of one conversation: as often may a key be used with random nonces (SP 800-38D, section 8.3)."""
@@ -58,7 +65,7 @@ class Conversation:
     def __init__(self, secret: bytes, grant: bytes, signature: bytes) -> None:
         self._grant = grant
         self._signature = signature
-        self._name = digest(grant)
+        self._name = sha256_digest(grant)
         self._task_key = AESGCM(_derive(secret, self._name, _TASK))
         self._result_secret = _derive(secret, self._name, _RESULT)
 
@@ -107,7 +114,7 @@ class Conversation:
         return encode_part((direction, self._name, about, task))
 
 
-def begin(
+def begin_conversation(
     identity: Identity, recipient: x509.Certificate, now: float, lifetime: float
 ) -> tuple[bytes, Conversation]:
     """
@@ -122,11 +129,11 @@ def begin(
     """
     secret = os.urandom(32)
     certificate = identity.certificate.public_bytes(Encoding.DER)
-    bare = Grant(
+    bare = ConversationGrant(
         session=os.urandom(16),
         created=int(now),
         expires=int(now + lifetime),
-        user=digest(certificate),
+        user=sha256_digest(certificate),
         recipient=key_name(public_key(recipient)),
         wrapped=b"",
         kept=b"",
@@ -134,16 +141,18 @@ def begin(
     grant = encode_part(
         msgspec.structs.replace(
             bare,
-            wrapped=lock(secret, public_key(recipient), _info(_WRAPPED, bare)),
-            kept=lock(secret, public_key(identity.certificate), _info(_KEPT, bare)),
+            wrapped=encrypt_to_key(secret, public_key(recipient), _info(_WRAPPED, bare)),
+            kept=encrypt_to_key(secret, public_key(identity.certificate), _info(_KEPT, bare)),
         )
     )
     signature = identity.sign(_GRANT, grant)
-    header = encode_part(Header(certificate, grant, signature))
+    header = encode_part(ConversationHeader(certificate, grant, signature))
     return header, Conversation(secret, grant, signature)
 
 
-def accept(header: Header, certificate: x509.Certificate, worker: Identity) -> Conversation:
+def accept_conversation(
+    header: ConversationHeader, certificate: x509.Certificate, worker: Identity
+) -> Conversation:
     """
     The conversation that a user has opened with a worker.
 
@@ -159,13 +168,13 @@ def accept(header: Header, certificate: x509.Certificate, worker: Identity) -> C
     """
     verify(public_key(certificate), header.signature, _GRANT, header.grant)
     grant = decode_grant(header.grant)
-    if grant.user != digest(header.certificate):
-        raise altered()
+    if grant.user != sha256_digest(header.certificate):
+        raise tampered_error()
     secret = worker.unlock(grant.wrapped, _info(_WRAPPED, grant))
     return Conversation(_whole(secret), header.grant, header.signature)
 
 
-def recall(result: ConversationResult, users: Sequence[Identity]) -> Conversation:
+def recall_conversation(result: ConversationResult, users: Sequence[Identity]) -> Conversation:
     """
     The conversation of a result, for the user who opened it.
 
@@ -181,16 +190,16 @@ def recall(result: ConversationResult, users: Sequence[Identity]) -> Conversatio
     """
     grant = decode_grant(result.grant)
     for user in users:
-        if digest(user.certificate.public_bytes(Encoding.DER)) == grant.user:
+        if sha256_digest(user.certificate.public_bytes(Encoding.DER)) == grant.user:
             break
     else:
-        raise altered()
+        raise tampered_error()
     verify(public_key(user.certificate), result.signature, _GRANT, result.grant)
     secret = user.unlock(grant.kept, _info(_KEPT, grant))
     return Conversation(_whole(secret), result.grant, result.signature)
 
 
-def _info(purpose: str, grant: Grant) -> bytes:
+def _info(purpose: str, grant: ConversationGrant) -> bytes:
     """What a locked secret is bound to: nobody can put it into a grant of another user's."""
     return encode_part(
         (purpose, grant.session, grant.created, grant.expires, grant.user, grant.recipient)
@@ -209,8 +218,8 @@ def _derive(secret: bytes, name: bytes, purpose: str) -> bytes:
 
 def _decrypt(key: AESGCM, nonce: bytes, box: bytes, bound: bytes) -> bytes:
     if len(nonce) != _NONCE:
-        raise altered()
+        raise tampered_error()
     try:
         return key.decrypt(nonce, box, bound)
     except InvalidTag:
-        raise altered() from None
+        raise tampered_error() from None

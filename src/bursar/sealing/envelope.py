@@ -21,7 +21,7 @@ class SealError(BursarError):
     """An envelope cannot be opened or made; the text says why, in a few words."""
 
 
-class Grant(msgspec.Struct, frozen=True, array_like=True):
+class ConversationGrant(msgspec.Struct, frozen=True, array_like=True):
     """
     A conversation as its user opened it: what the user signs.
 
@@ -49,7 +49,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     kept: bytes
 
 
-class Header(msgspec.Struct, frozen=True, array_like=True):
+class ConversationHeader(msgspec.Struct, frozen=True, array_like=True):
     """What each task of a conversation begins with: a grant and who vouches for it."""
 
     certificate: bytes
@@ -58,7 +58,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConversationTask(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A task of a conversation; ``header`` is an encoded :class:`Header`."""
+    """A task of a conversation; ``header`` is an encoded :class:`ConversationHeader`."""
 
     header: bytes
     about: str
@@ -101,8 +101,8 @@ Envelope = ConversationTask | ConversationResult | MessageTask | MessageResult
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Envelope)
-_header_decoder = msgspec.msgpack.Decoder(Header)
-_grant_decoder = msgspec.msgpack.Decoder(Grant)
+_header_decoder = msgspec.msgpack.Decoder(ConversationHeader)
+_grant_decoder = msgspec.msgpack.Decoder(ConversationGrant)
 
 
 def encode(envelope: Envelope) -> bytes:
@@ -142,12 +142,12 @@ def decode(data: bytes) -> Envelope:
     return envelope
 
 
-def encode_part(part: Header | Grant | tuple[object, ...]) -> bytes:
+def encode_part(part: ConversationHeader | ConversationGrant | tuple[object, ...]) -> bytes:
     """A part of an envelope, or what a cipher or signature is bound to."""
     return _encoder.encode(part)
 
 
-def decode_header(data: bytes) -> Header:
+def decode_header(data: bytes) -> ConversationHeader:
     """
     Reads a header.
 
@@ -162,7 +162,7 @@ def decode_header(data: bytes) -> Header:
         raise SealError("it is no envelope") from None
 
 
-def decode_grant(data: bytes) -> Grant:
+def decode_grant(data: bytes) -> ConversationGrant:
     """
     Reads a grant.
 
@@ -177,6 +177,6 @@ def decode_grant(data: bytes) -> Grant:
         raise SealError("it is no envelope") from None
 
 
-def digest(data: bytes) -> bytes:
+def sha256_digest(data: bytes) -> bytes:
     """Names bytes (SHA-256, FIPS 180-4)."""
     return hashlib.sha256(data).digest()

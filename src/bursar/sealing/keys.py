@@ -83,10 +83,10 @@ class Identity:
         try:
             return _SUITE.decrypt(locked, self.key, info=info)
         except (InvalidTag, ValueError):
-            raise altered() from None
+            raise tampered_error() from None
 
 
-def lock(secret: bytes, key: PublicKey, info: bytes) -> bytes:
+def encrypt_to_key(secret: bytes, key: PublicKey, info: bytes) -> bytes:
     """Bytes that only the owner of a key can read; ``info`` is not in them, but needed too."""
     return _SUITE.encrypt(secret, key, info=info)
 
@@ -103,10 +103,10 @@ def verify(key: PublicKey, signature: bytes, purpose: bytes, data: bytes) -> Non
     try:
         key.verify(signature, purpose + data, _SIGNING)
     except InvalidSignature:
-        raise altered() from None
+        raise tampered_error() from None
 
 
-def altered() -> SealError:
+def tampered_error() -> SealError:
     """One reason for all that a cipher or signature refuses: which it was helps only attackers."""
     return SealError("the envelope was altered, or is not for this key")
 

@@ -9,8 +9,8 @@ signature, put another one in its place and have the answer.
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from bursar.sealing.envelope import MessageResult, MessageTask, digest, encode, encode_part
-from bursar.sealing.keys import Identity, key_name, lock, public_key, verify
+from bursar.sealing.envelope import MessageResult, MessageTask, encode, encode_part, sha256_digest
+from bursar.sealing.keys import Identity, encrypt_to_key, key_name, public_key, verify
 
 _TASK = "bursar sealing 1: task by itself"
 _RESULT = "bursar sealing 1: result by itself"
@@ -40,7 +40,7 @@ def seal_task(
     name = key_name(public_key(recipient))
     created, expires = int(now), int(now + lifetime)
     info = _task_info(certificate, name, created, expires, about)
-    box = lock(payload, public_key(recipient), info)
+    box = encrypt_to_key(payload, public_key(recipient), info)
     signature = identity.sign(_SIGNED_TASK, encode_part((info, box)))
     return encode(MessageTask(certificate, name, created, expires, about, box, signature))
 
@@ -71,7 +71,7 @@ def seal_result(
     """A result's envelope, of the task whose envelope has this digest."""
     certificate = worker.certificate.public_bytes(Encoding.DER)
     info = _result_info(certificate, key_name(public_key(user)), task, about)
-    box = lock(payload, public_key(user), info)
+    box = encrypt_to_key(payload, public_key(user), info)
     signature = worker.sign(_SIGNED_RESULT, encode_part((info, box)))
     return encode(MessageResult(certificate, task, box, signature))
 
@@ -103,8 +103,8 @@ def open_result(
 def _task_info(
     certificate: bytes, recipient: bytes, created: int, expires: int, about: str
 ) -> bytes:
-    return encode_part((_TASK, digest(certificate), recipient, created, expires, about))
+    return encode_part((_TASK, sha256_digest(certificate), recipient, created, expires, about))
 
 
 def _result_info(certificate: bytes, user: bytes, task: bytes, about: str) -> bytes:
-    return encode_part((_RESULT, digest(certificate), user, task, about))
+    return encode_part((_RESULT, sha256_digest(certificate), user, task, about))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bursar.model.errors import InputError
 from bursar.sealing import conversation, message
-from bursar.sealing.certificates import Trust, Untrusted, Vouched
+from bursar.sealing.certificates import TrustStore, UntrustedCertificate, VerifiedCertificate
 from bursar.sealing.conversation import Conversation
 from bursar.sealing.envelope import (
     ConversationTask,
@@ -18,7 +18,7 @@ from bursar.sealing.envelope import (
     decode,
     decode_grant,
     decode_header,
-    digest,
+    sha256_digest,
 )
 from bursar.sealing.keys import (
     Identity,
@@ -35,7 +35,7 @@ _SLOW_CLOCK = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedTask:
     """
     A task that was sealed.
 
@@ -58,7 +58,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _AcceptedConversation:
     """A conversation that was accepted, and what is to be looked at each time."""
 
     conversation: Conversation
@@ -67,7 +67,7 @@ class _Known:
     end: float
 
 
-class Opener:
+class TaskOpener:
     """
     Opens tasks that users of an authority have sealed for these workers.
 
@@ -84,16 +84,16 @@ class Opener:
     def __init__(
         self,
         identities: Sequence[Identity],
-        trust: Trust,
+        trust: TrustStore,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._identities = {key_name(public_key(each.certificate)): each for each in identities}
         self._trust = trust
         self._clock = clock
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, _AcceptedConversation] = {}
 
-    def open(self, envelope: bytes) -> Opened:
+    def open(self, envelope: bytes) -> OpenedTask:
         """
         What a task's envelope holds, who sealed it, and how its result is sealed.
 
@@ -106,20 +106,22 @@ class Opener:
         match decode(envelope):
             case ConversationTask() as task:
                 known = self._accept(task.header)
-                return Opened(
+                return OpenedTask(
                     payload=known.conversation.open_task(task),
                     user=known.user,
                     about=task.about,
                     seal=partial(
-                        known.conversation.seal_result, task=digest(envelope), about=task.about
+                        known.conversation.seal_result,
+                        task=sha256_digest(envelope),
+                        about=task.about,
                     ),
                 )
             case MessageTask() as task:
-                return self._open_message(task, digest(envelope))
+                return self._open_message(task, sha256_digest(envelope))
             case _:
                 raise SealError("it is a result, not a task")
 
-    def _accept(self, encoded: bytes) -> _Known:
+    def _accept(self, encoded: bytes) -> _AcceptedConversation:
         now = self._clock()
         known = self._known.get(encoded)
         if known is None:
@@ -127,8 +129,8 @@ class Opener:
             grant = decode_grant(header.grant)
             worker = self._recipient(grant.recipient)
             user = self._user(header.certificate, now)
-            known = _Known(
-                conversation=conversation.accept(header, user.certificate, worker),
+            known = _AcceptedConversation(
+                conversation=conversation.accept_conversation(header, user.certificate, worker),
                 user=user.name,
                 begin=grant.created - _SLOW_CLOCK,
                 end=min(grant.expires, user.end),
@@ -139,7 +141,7 @@ class Opener:
         _check_time(known.begin, known.end, now)
         return known
 
-    def _open_message(self, task: MessageTask, name: bytes) -> Opened:
+    def _open_message(self, task: MessageTask, name: bytes) -> OpenedTask:
         now = self._clock()
         worker = self._recipient(task.recipient)
         user = self._user(task.certificate, now)
@@ -149,7 +151,7 @@ class Opener:
         def seal(result: bytes) -> bytes:
             return message.seal_result(worker, user.certificate, result, name, task.about)
 
-        return Opened(payload=payload, user=user.name, about=task.about, seal=seal)
+        return OpenedTask(payload=payload, user=user.name, about=task.about, seal=seal)
 
     def _recipient(self, name: bytes) -> Identity:
         try:
@@ -157,16 +159,16 @@ class Opener:
         except KeyError:
             raise SealError("the envelope is for other workers") from None
 
-    def _user(self, der: bytes, now: float) -> Vouched:
+    def _user(self, der: bytes, now: float) -> VerifiedCertificate:
         try:
             return self._trust.vouch(der, "user", now)
-        except Untrusted as error:
+        except UntrustedCertificate as error:
             raise SealError(f"the user: {error}") from None
 
 
-class OpenerFile:
+class TaskOpenerFile:
     """
-    An :class:`Opener` made of one file, and made anew when the file has changed.
+    An :class:`TaskOpener` made of one file, and made anew when the file has changed.
 
     Parameters
     ----------
@@ -178,11 +180,11 @@ class OpenerFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
-        self._opener: Opener | None = None
+        self._opener: TaskOpener | None = None
 
-    def open(self, envelope: bytes) -> Opened:
+    def open(self, envelope: bytes) -> OpenedTask:
         """
-        As :meth:`Opener.open`.
+        As :meth:`TaskOpener.open`.
 
         Raises
         ------
@@ -202,7 +204,7 @@ class OpenerFile:
         return self._opener.open(envelope)
 
 
-def make_opener(pem: bytes) -> Opener:
+def make_opener(pem: bytes) -> TaskOpener:
     """
     An opener with what is in a PEM text, in any order.
 
@@ -211,7 +213,7 @@ def make_opener(pem: bytes) -> Opener:
     InputError
         When something is missing.
     """
-    return Opener(read_identities(pem), Trust.from_pem(pem))
+    return TaskOpener(read_identities(pem), TrustStore.from_pem(pem))
 
 
 def _check_time(begin: float, end: float, now: float) -> None:

@@ -9,7 +9,12 @@ from cryptography import x509
 from bursar.model.errors import InputError
 from bursar.model.remote import SealLevel
 from bursar.sealing import conversation, message
-from bursar.sealing.certificates import Trust, Untrusted, read_certificates, read_pem
+from bursar.sealing.certificates import (
+    TrustStore,
+    UntrustedCertificate,
+    read_certificates,
+    read_pem,
+)
 from bursar.sealing.conversation import Conversation
 from bursar.sealing.envelope import ConversationResult, MessageResult, SealError, decode
 from bursar.sealing.keys import Identity, read_identities
@@ -21,7 +26,7 @@ _REMEMBERED = 64
 """Conversations of which the keys are kept, for results that come one after the other."""
 
 
-class Sealer:
+class TaskSealer:
     """
     Seals tasks that only the workers can open, and opens their results.
 
@@ -54,7 +59,7 @@ class Sealer:
         self,
         recipient: x509.Certificate,
         identity: Identity,
-        trust: Trust,
+        trust: TrustStore,
         *,
         former: Sequence[Identity] = (),
         level: SealLevel = "conversation",
@@ -63,7 +68,7 @@ class Sealer:
     ) -> None:
         try:
             trust.check(recipient, "worker", clock())
-        except Untrusted as error:
+        except UntrustedCertificate as error:
             raise InputError(f"tasks cannot be sealed for these workers: {error}") from None
         self._recipient = recipient
         self._identity = identity
@@ -122,7 +127,7 @@ class Sealer:
             case MessageResult() as result:
                 try:
                     worker = self._trust.vouch(result.certificate, "worker", self._clock())
-                except Untrusted as error:
+                except UntrustedCertificate as error:
                     raise SealError(f"the worker: {error}") from None
                 return self._open_message(result, worker.certificate, about)
             case _:
@@ -143,7 +148,9 @@ class Sealer:
             or now >= self._renew_at
             or self._sealed >= conversation.MOST_TASKS
         ):
-            self._current = conversation.begin(self._identity, self._recipient, now, self._lifetime)
+            self._current = conversation.begin_conversation(
+                self._identity, self._recipient, now, self._lifetime
+            )
             self._renew_at = now + self._lifetime / 2
             self._sealed = 0
         return self._current
@@ -153,7 +160,7 @@ class Sealer:
         key = result.signature + result.grant
         known = self._recalled.get(key)
         if known is None:
-            known = conversation.recall(result, self._identities)
+            known = conversation.recall_conversation(result, self._identities)
             if len(self._recalled) >= _REMEMBERED:
                 del self._recalled[next(iter(self._recalled))]
             self._recalled[key] = known
@@ -167,7 +174,7 @@ def read_sealer(
     key: Path | None = None,
     authorities: Path,
     level: SealLevel = "conversation",
-) -> Sealer:
+) -> TaskSealer:
     """
     A sealer with what lies in files.
 
@@ -187,5 +194,5 @@ def read_sealer(
     """
     own = read_pem(certificate)
     identity, *former = read_identities(own if key is None else own + read_pem(key))
-    trust = Trust.from_pem(read_pem(authorities))
-    return Sealer(read_certificates(recipient)[0], identity, trust, former=former, level=level)
+    trust = TrustStore.from_pem(read_pem(authorities))
+    return TaskSealer(read_certificates(recipient)[0], identity, trust, former=former, level=level)

@@ -6,11 +6,11 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
-from bursar.market.trade_server import PROTOCOLS, Protocol
+from bursar.market.trade_server import PROTOCOLS, NegotiationProtocol
 from bursar.model.site import SiteFacts
-from bursar.service.engine.limits import EngineLimits
-from bursar.service.http.limits import HttpLimits
-from bursar.service.parties import Scope
+from bursar.service.engine.engine_limits import EngineLimits
+from bursar.service.http.http_limits import HttpLimits
+from bursar.service.interfaces import Scope
 from bursar.service.quota import Quota
 
 Security = Literal["none", "tls", "mutual"]
@@ -46,7 +46,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificates:
+class CertificateFiles:
     """
     Files in PEM.
 
@@ -67,7 +67,7 @@ class Certificates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
+class SealingFiles:
     """Files of the workers' certificate and key, by which tasks are sealed and opened, PEM."""
 
     certificate: Path
@@ -75,7 +75,7 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selling:
+class MarketSettings:
     """
     How it deals.
 
@@ -97,7 +97,7 @@ class Selling:
         Whether a quote sets its processors aside.
     """
 
-    protocols: tuple[Protocol, ...] = PROTOCOLS
+    protocols: tuple[NegotiationProtocol, ...] = PROTOCOLS
     must_buy: bool = False
     price_shared: bool = False
     credit: float | None = None
@@ -107,7 +107,7 @@ class Selling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class UserSettings:
     """
     A user who is known by name; what is not said here is as for all others.
 
@@ -133,7 +133,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRules:
+class TaskSettings:
     """
     What tasks may take, and what becomes of them.
 
@@ -167,7 +167,7 @@ class TaskRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogRules:
+class LogSettings:
     """
     Parameters
     ----------
@@ -225,17 +225,17 @@ class ServiceConfig:
     worker_listen: Address | None = None
     names: tuple[str, ...] = ()
     security: Security = "none"
-    certificates: Certificates | None = None
-    sealed: Sealed | None = None
+    certificates: CertificateFiles | None = None
+    sealed: SealingFiles | None = None
     owner: str = "owner"
-    users: Mapping[str, User] = field(default_factory=dict)
+    users: Mapping[str, UserSettings] = field(default_factory=dict)
     only_listed_users: bool = False
-    selling: Selling = Selling()
+    selling: MarketSettings = MarketSettings()
     scrapers: frozenset[str] = frozenset()
-    tasks: TaskRules = TaskRules()
+    tasks: TaskSettings = TaskSettings()
     limits: EngineLimits = field(default_factory=EngineLimits)
     http: HttpLimits = field(default_factory=HttpLimits)
-    log: LogRules = LogRules()
+    log: LogSettings = LogSettings()
 
     def local_user(self, user: str) -> str:
         """The account under which a user's tasks run; empty: the service's own."""
@@ -246,7 +246,7 @@ class ServiceConfig:
         """What a certificate of a user's allows."""
         known = self.users.get(user)
         if known is None:
-            return frozenset() if self.only_listed_users else User().scopes
+            return frozenset() if self.only_listed_users else UserSettings().scopes
         return known.scopes
 
     def own_limits(self) -> dict[str, EngineLimits]:

@@ -10,8 +10,8 @@ from bursar.service.config_toml import (
     TasksTable,
     UserTable,
 )
-from bursar.service.engine.limits import EngineLimits
-from bursar.service.http.limits import HttpLimits
+from bursar.service.engine.engine_limits import EngineLimits
+from bursar.service.http.http_limits import HttpLimits
 from bursar.service.quota import Quota
 
 

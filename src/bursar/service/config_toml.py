@@ -11,28 +11,28 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.reading import at_line, decode_table, joined, parse_toml, read_text
 from bursar.formats.sites_toml import read_sites, site_of
 from bursar.formats.tables import Amount, Duration, Size
+from bursar.formats.toml_reading import at_line, decode_table, joined, parse_toml, read_text
 from bursar.formats.units import parse_amount, parse_duration, parse_share, parse_size
-from bursar.market.trade_server import PROTOCOLS, Protocol
-from bursar.model.errors import InputError, nearest
+from bursar.market.trade_server import PROTOCOLS, NegotiationProtocol
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.site import SiteFacts
 from bursar.service.config import (
     PORT,
     Address,
-    Certificates,
-    LogRules,
-    Sealed,
+    CertificateFiles,
+    LogSettings,
+    MarketSettings,
+    SealingFiles,
     Security,
-    Selling,
     ServiceConfig,
-    TaskRules,
-    User,
+    TaskSettings,
+    UserSettings,
 )
-from bursar.service.engine.limits import EngineLimits
-from bursar.service.http.limits import HttpLimits
-from bursar.service.parties import Scope
+from bursar.service.engine.engine_limits import EngineLimits
+from bursar.service.http.http_limits import HttpLimits
+from bursar.service.interfaces import Scope
 from bursar.service.quota import Quota
 from bursar.sites.local import this_machine
 
@@ -104,7 +104,7 @@ class MarketTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How it deals; what it asks is said in [site]."""
 
     protocols: Annotated[
-        list[Protocol], Meta(description="By which it sells; none: it sells nothing.")
+        list[NegotiationProtocol], Meta(description="By which it sells; none: it sells nothing.")
     ] = msgspec.field(default_factory=lambda: list(PROTOCOLS))
     must_buy: Annotated[bool, Meta(description="Whether tasks run only under an agreement.")] = (
         False
@@ -367,7 +367,7 @@ def _site(file: ServiceFile, table: ServiceTable, folder: Path) -> SiteFacts:
             raise InputError(
                 f'no site "{table.site}" is in {table.sites}',
                 where="service.site",
-                hint=nearest(table.site, known),
+                hint=spelling_hint(table.site, known),
             )
         else:
             site = known[table.site]
@@ -393,7 +393,7 @@ def _address(text: str, place: str) -> Address:
     return Address(host, int(port))
 
 
-def _certificates(table: ServiceTable, folder: Path) -> Certificates | None:
+def _certificates(table: ServiceTable, folder: Path) -> CertificateFiles | None:
     given = {key: getattr(table, key) for key in ("certificate", "key", "authorities", "revoked")}
     if table.security == "none":
         for key, value in given.items():
@@ -411,16 +411,16 @@ def _certificates(table: ServiceTable, folder: Path) -> Certificates | None:
                 hint="bursar certs makes it",
             )
     files = {key: _file(value, f"service.{key}", folder) for key, value in given.items() if value}
-    return Certificates(**files)
+    return CertificateFiles(**files)
 
 
-def _sealed(table: ServiceTable, folder: Path) -> Sealed | None:
+def _sealed(table: ServiceTable, folder: Path) -> SealingFiles | None:
     if table.seal_certificate is None and table.seal_key is None:
         return None
     if table.seal_certificate is None or table.seal_key is None:
         lacks = "seal_certificate" if table.seal_certificate is None else "seal_key"
         raise InputError("goes together with the other file", where=f"service.{lacks}")
-    return Sealed(
+    return SealingFiles(
         certificate=_file(table.seal_certificate, "service.seal_certificate", folder),
         key=_file(table.seal_key, "service.seal_key", folder),
     )
@@ -433,14 +433,14 @@ def _file(name: str, place: str, folder: Path) -> Path:
     return path
 
 
-def _user(name: str, raw: object, site: SiteFacts) -> User:
+def _user(name: str, raw: object, site: SiteFacts) -> UserSettings:
     place = joined("users", name)
     if not name or len(name) > 200 or not name.isprintable():
         raise InputError("expected a name", where=place)
     table = decode_table(raw, UserTable, place)
     if table.local_user:
         _check_local_user(table.local_user, f"{place}.local_user", site)
-    return User(
+    return UserSettings(
         local_user=table.local_user,
         scopes=frozenset(table.scopes),
         groups=frozenset(table.groups),
@@ -464,13 +464,13 @@ def _check_local_user(account: str, place: str, site: SiteFacts) -> None:
         raise InputError("only a service that runs as root may switch users", where=place)
 
 
-def _selling(raw: object) -> Selling:
+def _selling(raw: object) -> MarketSettings:
     table = decode_table(raw, MarketTable, "market")
     floor = _parsed(parse_share, table.floor, "market.floor")
     validity = _seconds(table.validity, "market.validity")
     if not validity:
         raise InputError("must be positive", where="market.validity")
-    return Selling(
+    return MarketSettings(
         protocols=tuple(dict.fromkeys(table.protocols)),
         must_buy=table.must_buy,
         price_shared=table.price_shared,
@@ -481,11 +481,11 @@ def _selling(raw: object) -> Selling:
     )
 
 
-def _task_rules(raw: object, site: SiteFacts) -> TaskRules:
+def _task_rules(raw: object, site: SiteFacts) -> TaskSettings:
     table = decode_table(raw, TasksTable, "tasks")
     if table.local_user:
         _check_local_user(table.local_user, "tasks.local_user", site)
-    return TaskRules(
+    return TaskSettings(
         local_user=table.local_user,
         python=_interpreter(table.python),
         outlives=_seconds(table.outlives, "tasks.outlives") or 0.0,
@@ -525,9 +525,9 @@ def _http_limits(file: ServiceFile) -> HttpLimits:
     return decode_table(raw, HttpLimits, "limits.requests")
 
 
-def _log(raw: object) -> LogRules:
+def _log(raw: object) -> LogSettings:
     table = decode_table(raw, LogTable, "log")
-    return LogRules(level=table.level, requests=table.requests)
+    return LogSettings(level=table.level, requests=table.requests)
 
 
 def _seconds(value: object, place: str) -> float | None:

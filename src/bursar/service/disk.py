@@ -11,7 +11,7 @@ class DiskBroken(Exception):
     """Writing or syncing failed otherwise: what is on disk is unknown, and the service ends."""
 
 
-class File(Protocol):
+class DiskFile(Protocol):
     """A file that is open."""
 
     async def append(self, data: bytes) -> None:
@@ -53,7 +53,7 @@ class Disk(Protocol):
     async def names(self) -> list[str]:
         """Of all files, sorted."""
 
-    async def open(self, name: str, *, create: bool = False) -> File:
+    async def open(self, name: str, *, create: bool = False) -> DiskFile:
         """Opens a file; with ``create`` a new, empty one, whose name is durable on return."""
 
     async def remove(self, name: str) -> None:

@@ -3,7 +3,7 @@
 import msgspec
 
 from bursar.service.disk import Disk
-from bursar.service.parties import Entropy
+from bursar.service.interfaces import Entropy
 
 FILE = "service.json"
 
@@ -11,7 +11,7 @@ _ID = 8  # bytes
 _SECRET = 32  # bytes
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """
     What stays the same.
 
@@ -34,7 +34,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     door_key: str = ""
 
 
-async def load_identity(disk: Disk, entropy: Entropy) -> Identity:
+async def load_identity(disk: Disk, entropy: Entropy) -> ServiceIdentity:
     """
     The service's own, made on its first day.
 
@@ -44,13 +44,13 @@ async def load_identity(disk: Disk, entropy: Entropy) -> Identity:
     """
     data = await disk.load(FILE)
     if data is not None:
-        return msgspec.json.decode(data, type=Identity)
-    made = Identity(run=entropy(_ID).hex(), secret=entropy(_SECRET).hex())
-    await keep_identity(disk, made)
+        return msgspec.json.decode(data, type=ServiceIdentity)
+    made = ServiceIdentity(run=entropy(_ID).hex(), secret=entropy(_SECRET).hex())
+    await save_identity(disk, made)
     return made
 
 
-async def keep_identity(disk: Disk, identity: Identity) -> None:
+async def save_identity(disk: Disk, identity: ServiceIdentity) -> None:
     """
     Writes it down, durably.
 

@@ -35,12 +35,12 @@ _SECRET = re.compile(
 )
 
 
-def redacted(text: str) -> str:
+def redact_secrets(text: str) -> str:
     """The text without what may be a secret, on one line."""
     return " ".join(_SECRET.sub(HIDDEN, text).split())
 
 
-class JsonLines(logging.Formatter):
+class JsonLinesFormatter(logging.Formatter):
     """A record as a line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -49,11 +49,11 @@ class JsonLines(logging.Formatter):
             "time": _moment(record.created),
             "level": record.levelname.lower(),
             "part": record.name.removeprefix("bursar.").removeprefix("service."),
-            "message": redacted(record.getMessage()),
+            "message": redact_secrets(record.getMessage()),
         }
         fields = getattr(record, "fields", None)
         if isinstance(fields, dict):
-            line |= {key: _plain(value) for key, value in fields.items() if key not in line}
+            line |= {key: _json_value(value) for key, value in fields.items() if key not in line}
         if record.exc_info and record.exc_info[0] is not None:
             # Where it went wrong, not with which values: these are users' own.
             line["error"] = record.exc_info[0].__name__
@@ -61,7 +61,7 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
 
-class SparingLog:
+class RateLimitedLog:
     """
     Writes warnings of one kind: the first few in some time, and then how many were left out.
 
@@ -113,7 +113,7 @@ class SparingLog:
 def start_logging(level: str, stream: TextIO | None = None) -> None:
     """Lets the service, and what it stands on, write lines of JSON; None: to standard error."""
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLinesFormatter())
     for name in LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
@@ -126,8 +126,8 @@ def _moment(seconds: float) -> str:
     return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
 
 
-def _plain(value: object) -> object:
-    return redacted(value) if isinstance(value, str) else value
+def _json_value(value: object) -> object:
+    return redact_secrets(value) if isinstance(value, str) else value
 
 
 def _places(record: logging.LogRecord) -> list[str]:

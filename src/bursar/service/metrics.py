@@ -13,7 +13,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class MetricsSnapshot:
     """
     What stands at a moment. Counts are since the service was started.
 
@@ -54,7 +54,7 @@ class Figures:
     certificate_seconds: float | None = None
 
 
-class Metrics:
+class ServiceMetrics:
     """
     Measurements in a registry of their own: no user, handle or task is in them.
 
@@ -64,7 +64,7 @@ class Metrics:
         How things stand now.
     """
 
-    def __init__(self, figures: Callable[[], Figures]) -> None:
+    def __init__(self, figures: Callable[[], MetricsSnapshot]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._requests = Counter(
             "bursar_http_requests",
@@ -82,9 +82,9 @@ class Metrics:
         self._incidents = Counter(
             "bursar_http_incidents", "Requests that failed by our fault.", registry=self._registry
         )
-        self._registry.register(_Standing(figures))
+        self._registry.register(_SnapshotCollector(figures))
 
-    # See bursar.service.http.parts.Observer.
+    # See bursar.service.http.dependencies.RequestObserver.
 
     def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
         """A request was answered."""
@@ -97,7 +97,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it, as it is scraped."""
-        return generate_latest(_WithoutCreated(self._registry))
+        return generate_latest(_WithoutCreationTimes(self._registry))
 
 
 _COUNTERS: Sequence[tuple[str, str]] = (
@@ -120,7 +120,7 @@ _GAUGES: Sequence[tuple[str, str, str]] = (
 )
 
 
-class _WithoutCreated:
+class _WithoutCreationTimes:
     """
     A registry without the times since which its series are there: they double their number, and
     the text format has no use for them.
@@ -136,10 +136,10 @@ class _WithoutCreated:
             yield family
 
 
-class _Standing:
+class _SnapshotCollector:
     """Asks for the figures when it is scraped, and not before."""
 
-    def __init__(self, figures: Callable[[], Figures]) -> None:
+    def __init__(self, figures: Callable[[], MetricsSnapshot]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:

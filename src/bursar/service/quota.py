@@ -5,8 +5,8 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bursar.service.engine.limits import EngineLimits, Number
-from bursar.service.http.limits import HttpLimits
+from bursar.service.engine.engine_limits import EngineLimits, Number
+from bursar.service.http.http_limits import HttpLimits
 
 L = TypeVar("L", EngineLimits, HttpLimits)
 
@@ -20,9 +20,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Parameters
     ----------
     instances, unfinished, tasks, task_bytes, result_bytes
-        See :class:`~bursar.service.engine.limits.EngineLimits`.
+        See :class:`~bursar.service.engine.engine_limits.EngineLimits`.
     instance_bytes, user_bytes, rate, burst, requests, streams
-        See :class:`~bursar.service.http.limits.HttpLimits`.
+        See :class:`~bursar.service.http.http_limits.HttpLimits`.
     """
 
     instances: Number | None = None

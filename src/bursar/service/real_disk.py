@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from bursar.locking import HeldElsewhere, take_lock
+from bursar.locking import LockHeldElsewhere, take_lock
 from bursar.model.errors import InputError
 from bursar.service.disk import DiskBroken, DiskFull
 from bursar.service.logs import LOGGER
@@ -108,7 +108,7 @@ class RealDisk:
         return await loop.run_in_executor(self._threads, do, *arguments)
 
     def _names(self) -> list[str]:
-        with _asking(self.folder):
+        with _translated_disk_errors(self.folder):
             return sorted(
                 entry.name
                 for entry in os.scandir(self.folder)
@@ -118,7 +118,7 @@ class RealDisk:
     def _open(self, name: str, create: bool) -> int:
         path = self.folder / name
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        with _asking(path):
+        with _translated_disk_errors(path):
             if not create:
                 return os.open(path, flags)
             fd = os.open(path, flags | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -130,13 +130,13 @@ class RealDisk:
             return fd
 
     def _remove(self, name: str) -> None:
-        with _asking(self.folder / name), contextlib.suppress(FileNotFoundError):
+        with _translated_disk_errors(self.folder / name), contextlib.suppress(FileNotFoundError):
             (self.folder / name).unlink()
             _sync_folder(self.folder)
 
     def _replace(self, name: str, data: bytes) -> None:
         path, fresh = self.folder / name, self.folder / f"{_NEW}{name}"
-        with _asking(path):
+        with _translated_disk_errors(path):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
             fd = os.open(fresh, flags, 0o600)
             try:
@@ -153,20 +153,20 @@ class RealDisk:
 
     def _load(self, name: str) -> bytes | None:
         path = self.folder / name
-        with _asking(path):
+        with _translated_disk_errors(path):
             try:
                 return path.read_bytes()
             except FileNotFoundError:
                 return None
 
     def _free(self) -> int:
-        with _asking(self.folder):
+        with _translated_disk_errors(self.folder):
             room = os.statvfs(self.folder)
             return room.f_bavail * room.f_frsize
 
     def _reserve(self, size: int) -> bool:
         path = self.folder / _BALLAST
-        with _asking(path):
+        with _translated_disk_errors(path):
             if size == 0:
                 path.unlink(missing_ok=True)
                 _sync_folder(self.folder)
@@ -245,26 +245,26 @@ class RealFile:
         return await loop.run_in_executor(self._threads, do, *arguments)
 
     def _append(self, data: bytes) -> None:
-        with _asking(self._path):
+        with _translated_disk_errors(self._path):
             try:
                 _write_all(self._fd, data, self._size)
             finally:
                 self._size = os.fstat(self._fd).st_size
 
     def _sync(self) -> None:
-        with _asking(self._path):
+        with _translated_disk_errors(self._path):
             os.fdatasync(self._fd)
 
     def _read(self, offset: int, size: int) -> bytes:
         parts, end = [], offset + size
-        with _asking(self._path):
+        with _translated_disk_errors(self._path):
             while offset < end and (part := os.pread(self._fd, end - offset, offset)):
                 parts.append(part)
                 offset += len(part)
         return b"".join(parts)
 
     def _truncate(self, size: int) -> None:
-        with _asking(self._path):
+        with _translated_disk_errors(self._path):
             os.ftruncate(self._fd, size)
             os.fsync(self._fd)
             self._size = size
@@ -288,12 +288,12 @@ def _write_all(fd: int, data: bytes, offset: int = 0) -> None:
 def _take_lock(folder: Path) -> int:
     try:
         return take_lock(folder / _LOCK)
-    except HeldElsewhere as error:
+    except LockHeldElsewhere as error:
         raise InputError(f"is in use by {error.holder}", where=str(folder)) from None
 
 
 @contextlib.contextmanager
-def _asking(path: Path) -> Iterator[None]:
+def _translated_disk_errors(path: Path) -> Iterator[None]:
     """
     An operating system's complaint as one of a disk.
 

@@ -29,7 +29,7 @@ def mark_component(
     Parameters
     ----------
     lanes, hops, depth, weight
-        As in :func:`fill`; a lane of weight 0 that is not chosen joins nothing.
+        As in :func:`fill_progressively`; a lane of weight 0 that is not chosen joins nothing.
     chosen
         Changed in place.
     """
@@ -59,7 +59,7 @@ def mark_component(
 
 
 @compiled_part
-def lanes_through(
+def lanes_by_channel(
     lanes: int, hops: IntArray, depth: IntArray, rising: BoolArray, left: IntArray
 ) -> tuple[IntArray, IntArray]:
     """
@@ -84,7 +84,7 @@ def lanes_through(
 
 
 @inlined
-def stay(
+def freeze_lane(
     i: int,
     level: float,
     hops: IntArray,
@@ -106,7 +106,7 @@ def stay(
 
 
 @compiled
-def fill(
+def fill_progressively(
     lanes: int,
     hops: IntArray,
     depth: IntArray,
@@ -165,7 +165,7 @@ def fill(
         for h in range(depth[i]):
             load[hops[i, h]] += weight[i]
             left[hops[i, h]] += 1
-    begin, through = lanes_through(lanes, hops, depth, rising, left)
+    begin, through = lanes_by_channel(lanes, hops, depth, rising, left)
     busy = np.flatnonzero(left)
     used = len(busy)
     height = np.empty(used)
@@ -198,18 +198,18 @@ def fill(
         if limited:
             for i in range(lanes):
                 if rising[i] and ceiling[i] <= alike:
-                    stay(i, ceiling[i], hops, depth, weight, rising, pace, room, load, left)
+                    freeze_lane(i, ceiling[i], hops, depth, weight, rising, pace, room, load, left)
                     todo -= 1
         for k in range(filled):
             for p in range(begin[full[k]], begin[full[k] + 1]):
                 i = through[p]
                 if rising[i]:
-                    stay(i, level, hops, depth, weight, rising, pace, room, load, left)
+                    freeze_lane(i, level, hops, depth, weight, rising, pace, room, load, left)
                     todo -= 1
 
 
 @compiled
-def share_anew(
+def recompute_rates(
     lanes: int,
     now: float,
     hops: IntArray,
@@ -230,7 +230,7 @@ def share_anew(
     Parameters
     ----------
     lanes, hops, depth, weight, ceiling, capacity
-        As in :func:`fill`.
+        As in :func:`fill_progressively`.
     now
         Seconds.
     stale
@@ -256,7 +256,7 @@ def share_anew(
         if chosen[i]:
             carried[i] = min(due[i], carried[i] + pace[i] * (now - since[i]))
             since[i] = now
-    fill(lanes, hops, depth, weight, ceiling, capacity, chosen, pace)
+    fill_progressively(lanes, hops, depth, weight, ceiling, capacity, chosen, pace)
     first = -1
     for i in range(lanes):
         if chosen[i]:

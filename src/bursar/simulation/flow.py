@@ -64,7 +64,7 @@ class Flow:
         self.done = done
         self.ended: float | None = None
         self.begins: asyncio.Handle | None = None
-        self.lane: Lane | None = None
+        self.lane: FlowLane | None = None
         self.start = 0.0
         self.carried = 0.0
 
@@ -72,11 +72,11 @@ class Flow:
         return f"Flow({self.number}, {self.source!r}, {self.target!r}, {self.size:g})"
 
 
-Key = tuple[str, str, float, float]
+FlowKey = tuple[str, str, float, float]
 """Source, target, weight and limit, which all flows of a lane have in common."""
 
 
-class Lane:
+class FlowLane:
     """
     All flows on one way with one weight and one limit: their rates are always the same.
 
@@ -95,7 +95,7 @@ class Lane:
 
     __slots__ = ("flows", "key", "queue", "row")
 
-    def __init__(self, key: Key, row: int) -> None:
+    def __init__(self, key: FlowKey, row: int) -> None:
         self.key = key
         self.row = row
         self.flows = 0

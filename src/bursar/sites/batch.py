@@ -22,33 +22,33 @@ from typing import Any
 
 import msgspec
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.cluster.machine import Machine
 from bursar.dispatch import credential as credentials
-from bursar.dispatch.launch import Door, Endpoint
+from bursar.dispatch.launch import Endpoint, PilotAdmission
 from bursar.market.lease import Lease
 from bursar.model.errors import InputError, SiteError
-from bursar.model.provisioning import PATIENCE, Batch
+from bursar.model.provisioning import PATIENCE, BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.lrm.choice import manager_of
-from bursar.provisioning.lrm.manager import (
+from bursar.provisioning.lrm.command_runner import CommandRunner
+from bursar.provisioning.lrm.manager_selection import manager_of
+from bursar.provisioning.lrm.resource_manager import (
     JobReport,
+    JobRequest,
     QueueState,
-    Request,
     ResourceManager,
 )
-from bursar.provisioning.lrm.shell import Shell
-from bursar.provisioning.recorded import USAGE, PilotUsage
-from bursar.provisioning.view import Hole, Loss, SiteView
-from bursar.sites.bundling import Bundles
-from bursar.sites.job_record import Finds, JobRecord
+from bursar.provisioning.pilot_usage import USAGE, PilotUsage
+from bursar.provisioning.pool_snapshot import AllocationLoss, BackfillWindow, PoolSite
+from bursar.sites.bundling import SubmissionBundles
 from bursar.sites.job_settlement import LATE, JobSettlement
 from bursar.sites.job_watch import JobWatch
 from bursar.sites.pilot_job import complaints_of, pilot_script
-from bursar.sites.projection import holes_of, projected, slots_of
-from bursar.sites.protocol import Begin, Metering
+from bursar.sites.pilot_job_journal import JobFinder, PilotJobJournal
+from bursar.sites.projection import backfill_windows_of, project_queue, slots_of
+from bursar.sites.protocol import MeteredTime, PilotBeginListener
 
 FRESH = 5.0
 """Seconds for which what the queue said is good after something of ours has changed there."""
@@ -69,11 +69,11 @@ _LAST_WORDS = 400  # bytes of what a pilot complained of that are repeated
 
 
 @dataclass(slots=True, eq=False)
-class _Pilot:
+class _BatchPilot:
     """A pilot between its request and its end."""
 
     pilot: Pilot
-    begin: Begin
+    begin: PilotBeginListener
     say: Callable[[str], None]
     together: bool
     credential: str  # file
@@ -84,7 +84,7 @@ class _Pilot:
     has_run: bool = False  # by the scheduler's word
     submitted: asyncio.Future[None] = field(default_factory=lambda: _future())
     begun: asyncio.Future[None] = field(default_factory=lambda: _future())
-    lost: asyncio.Future[tuple[Loss, str]] = field(default_factory=lambda: _future())
+    lost: asyncio.Future[tuple[AllocationLoss, str]] = field(default_factory=lambda: _future())
 
 
 class BatchSite:
@@ -119,15 +119,15 @@ class BatchSite:
         run: str,
         folder: Path,
         manager: ResourceManager | None = None,
-        shell: Shell | None = None,
+        shell: CommandRunner | None = None,
         clock: Callable[[], float] = time.time,
         lasting: bool = False,
     ) -> None:
         if facts.batch is None:
             raise InputError("has no batch scheduler", where=f"site.{facts.name}.kind")
         self._facts = facts
-        self._batch: Batch = facts.batch
-        self._shell = shell or Shell(
+        self._batch: BatchScheduler = facts.batch
+        self._shell = shell or CommandRunner(
             environment=self._batch.environment,
             ssh=self._batch.ssh,
             scheduler=self._batch.manager,
@@ -139,7 +139,7 @@ class BatchSite:
         self._run = run
         self._name = "".join(c if c.isalnum() else "-" for c in f"{facts.name}")
         self._folder = f"{self._batch.folder or folder.absolute()}/{run[:12]}-{self._name}"
-        self._record = JobRecord(folder / f"{self._name}.jobs")
+        self._record = PilotJobJournal(folder / f"{self._name}.jobs")
         self._usage = folder / f"{self._name}{USAGE}"
         self._on_event: Callable[[str], None] = lambda message: None
         self._settlement = JobSettlement(
@@ -151,12 +151,12 @@ class BatchSite:
             say=self._say,
         )
         self._watch = JobWatch(self._manager, self._say)
-        self._pilots: dict[str, _Pilot] = {}  # by name
-        self._bundles: Bundles[_Pilot] = Bundles(self._hand_in)
+        self._pilots: dict[str, _BatchPilot] = {}  # by name
+        self._bundles: SubmissionBundles[_BatchPilot] = SubmissionBundles(self._hand_in)
         self._jobs: dict[str, str] = {}  # to their pilots, of all that there were
         self._state: QueueState | None = None
         self._projected: Machine | None = None
-        self._holes: tuple[Hole, ...] = ()
+        self._holes: tuple[BackfillWindow, ...] = ()
         self._asked = 0.0
         self._is_ready = False
         self._has_adopted = not lasting  # until then, nobody knows which jobs are left over
@@ -227,7 +227,7 @@ class BatchSite:
             door = endpoints[pilot.name].door
             if pilot.name not in jobs or door is None:
                 continue
-            entry = _Pilot(
+            entry = _BatchPilot(
                 pilot,
                 lambda processors=None, seconds=None: None,
                 say,
@@ -253,7 +253,7 @@ class BatchSite:
         """Pilots are let alone: they are the scheduler's, and go on, or wait on."""
         await self._leave()  # at once: one that waits is about to be given up
 
-    def _releaser(self, entry: _Pilot, door: Door) -> Callable[[], Awaitable[None]]:
+    def _releaser(self, entry: _BatchPilot, door: PilotAdmission) -> Callable[[], Awaitable[None]]:
         return lambda: self._release(entry, door)
 
     async def _leave(self) -> None:
@@ -336,10 +336,10 @@ class BatchSite:
             state="Production" if state.up else "Closed",
         )
 
-    def view(self) -> SiteView:
+    def view(self) -> PoolSite:
         """What a pool sees of it; see the Site protocol."""
         state, can = self._state, self._manager.abilities
-        return SiteView(
+        return PoolSite(
             name=self._facts.name,
             rules=self._facts.acquiring,
             processors=self._facts.processors,
@@ -413,7 +413,7 @@ class BatchSite:
         if now < self._probe_at or not self._manager.abilities.start_estimates:
             return
         self._probe_at = now + rules.probe_every
-        request = Request(
+        request = JobRequest(
             name=self._job_name("probe"),
             processors=1,
             seconds=min(rules.shortest, self._longest),
@@ -487,7 +487,7 @@ class BatchSite:
         """Seconds for which a pilot may go on after its run was killed; see Settles."""
         return 0.0 if self._lasts else self._facts.unwatched
 
-    async def meter(self, lease: Lease, watched: float | None) -> Metering:
+    async def meter(self, lease: Lease, watched: float | None) -> MeteredTime:
         """From when to when a lease's job ran, by its scheduler's record; see Settles."""
         return await self._settlement.meter(lease, watched)
 
@@ -499,7 +499,7 @@ class BatchSite:
         endpoint: Endpoint,
         *,
         rigid: bool,
-        begin: Begin,
+        begin: PilotBeginListener,
         on_event: Callable[[str], None],
     ) -> "HeldPilot":
         """
@@ -510,7 +510,7 @@ class BatchSite:
         door = endpoint.door
         if door is None:
             raise SiteError(f"{self._facts.name}: nobody listens for pilots from elsewhere")
-        entry = _Pilot(
+        entry = _BatchPilot(
             pilot,
             begin,
             on_event,
@@ -530,7 +530,7 @@ class BatchSite:
             raise
         return HeldPilot(entry, self._releaser(entry, door))
 
-    async def _hand_over(self, entry: _Pilot, door: Door) -> None:
+    async def _hand_over(self, entry: _BatchPilot, door: PilotAdmission) -> None:
         """Its credential lies there, and its job is in the queue."""
         pilot = entry.pilot
         bundle = pilot.bundle if pilot.copies > 1 else ""
@@ -572,7 +572,7 @@ class BatchSite:
         rules = self._facts.acquiring
         return rules.release in ("adaptive", "idle") and not rules.fewest and not pilot.tasks
 
-    def _hand_in(self, entries: Sequence[_Pilot]) -> None:
+    def _hand_in(self, entries: Sequence[_BatchPilot]) -> None:
         """One submission for all; it is not stopped half-way, whoever is not wanted any more."""
         self._go_on(self._submit(entries))
 
@@ -588,7 +588,7 @@ class BatchSite:
         if error is not None and not isinstance(error, SiteError):  # that is told elsewhere
             self._say(f"{type(error).__name__}: {error}")
 
-    async def _submit(self, entries: Sequence[_Pilot]) -> None:
+    async def _submit(self, entries: Sequence[_BatchPilot]) -> None:
         wanted = [entry for entry in entries if not entry.submitted.done()]
         if not wanted:
             return
@@ -638,7 +638,7 @@ class BatchSite:
             entry.submitted.set_result(None)
         self._wanted.set()
 
-    def _request(self, entries: Sequence[_Pilot]) -> Request:
+    def _request(self, entries: Sequence[_BatchPilot]) -> JobRequest:
         pilot, together = entries[0].pilot, entries[0].together
         # A pool thinks of the start itself, a plan of tasks does not.
         seconds = min(pilot.duration + (STARTING if pilot.tasks else 0.0), self._longest)
@@ -664,7 +664,7 @@ class BatchSite:
         name = self._job_name(pilot.name)
         reserved = name in self._reserved
         least = pilot.least_duration
-        return Request(
+        return JobRequest(
             name=name,
             processors=processors,
             seconds=seconds,
@@ -680,7 +680,7 @@ class BatchSite:
 
     # What becomes of them.
 
-    def _hear(self, entry: _Pilot, report: JobReport) -> None:
+    def _hear(self, entry: _BatchPilot, report: JobReport) -> None:
         """What is known of a pilot's job has changed."""
         self._wanted.set()
         if not self._lasts:  # whose pilots are not settled lease by lease
@@ -701,7 +701,7 @@ class BatchSite:
             case "held":
                 self._fail(entry, SiteError(f"{what} is held: {report.reason}"))
             case "ended":
-                loss: Loss = "ended" if report.how in ("completed", "timeout") else "lost"
+                loss: AllocationLoss = "ended" if report.how in ("completed", "timeout") else "lost"
                 reason = f", {report.reason}" if report.reason else ""
                 said = f"{what} has ended: {report.how}{reason}"
                 if report.how == "failed":
@@ -709,7 +709,7 @@ class BatchSite:
                 else:
                     self._lose(entry, loss, said)
 
-    def _joined(self, entry: _Pilot) -> None:
+    def _joined(self, entry: _BatchPilot) -> None:
         """A worker has come from there, maybe before the scheduler says that the job runs."""
         pilot = entry.pilot
         if pilot.least_processors is None and pilot.least_duration is None:
@@ -717,7 +717,7 @@ class BatchSite:
         else:
             self._watch.hurry()  # how much it got, the scheduler has to say
 
-    def _began(self, entry: _Pilot, report: JobReport | None) -> None:
+    def _began(self, entry: _BatchPilot, report: JobReport | None) -> None:
         """Its processors are there."""
         if entry.has_begun or entry.begun.done():
             return
@@ -737,7 +737,7 @@ class BatchSite:
             return
         entry.begun.set_result(None)
 
-    async def _lose_with_reason(self, entry: _Pilot, loss: Loss, said: str) -> None:
+    async def _lose_with_reason(self, entry: _BatchPilot, loss: AllocationLoss, said: str) -> None:
         """The scheduler has an exit status only; the program may have said more."""
         words = ""
         with contextlib.suppress(SiteError):
@@ -747,13 +747,13 @@ class BatchSite:
             words = "; ".join(answer.stdout.split("\n")).strip("; \r") if not answer.status else ""
         self._lose(entry, loss, f'{said}; it said "{words}"' if words else said)
 
-    def _fail(self, entry: _Pilot, error: Exception) -> None:
+    def _fail(self, entry: _BatchPilot, error: Exception) -> None:
         """It does not begin."""
         for future in (entry.submitted, entry.begun):
             if not future.done():
                 future.set_exception(error)
 
-    def _lose(self, entry: _Pilot, loss: Loss, reason: str) -> None:
+    def _lose(self, entry: _BatchPilot, loss: AllocationLoss, reason: str) -> None:
         if entry.job:
             self._watch.drop(entry.job)
         if not entry.begun.done():
@@ -761,11 +761,11 @@ class BatchSite:
         elif not entry.lost.done():
             entry.lost.set_result((loss, reason))
 
-    async def _release(self, entry: _Pilot, door: Door) -> None:
+    async def _release(self, entry: _BatchPilot, door: PilotAdmission) -> None:
         door.revoke(entry.pilot.name)
         await self._give_up(entry)
 
-    async def _give_up(self, entry: _Pilot) -> None:
+    async def _give_up(self, entry: _BatchPilot) -> None:
         """The job ends, whatever state it is in."""
         self._pilots.pop(entry.pilot.name, None)
         for future in (entry.submitted, entry.begun):
@@ -839,7 +839,7 @@ class BatchSite:
 
     async def _end_unanswered(self) -> None:
         """End the jobs that requests became whose answer nobody heard."""
-        if not isinstance(self._manager, Finds):
+        if not isinstance(self._manager, JobFinder):
             return
         now = asyncio.get_running_loop().time()
         with contextlib.suppress(SiteError):  # asked again soon
@@ -897,7 +897,7 @@ class BatchSite:
         names = self._record.read().names
         if not names:
             return True
-        if not isinstance(self._manager, Finds):
+        if not isinstance(self._manager, JobFinder):
             return False
         try:
             for name in names:
@@ -965,7 +965,7 @@ class HeldPilot:
         Ends it.
     """
 
-    def __init__(self, entry: _Pilot, release: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, entry: _BatchPilot, release: Callable[[], Awaitable[None]]) -> None:
         self._entry = entry
         self._release = release
 
@@ -974,8 +974,8 @@ class HeldPilot:
         """One, while its job is there."""
         return int(not self._entry.lost.done())
 
-    async def lost(self) -> tuple[Loss, str]:
-        """Returns when its job has ended by itself; see :class:`bursar.sites.protocol.Held`."""
+    async def lost(self) -> tuple[AllocationLoss, str]:
+        """Returns when its job has ended by itself; see :class:`bursar.sites.protocol.HeldProcessors`."""
         return await asyncio.shield(self._entry.lost)
 
     async def release(self) -> None:
@@ -991,12 +991,12 @@ def _future() -> "asyncio.Future[Any]":
     return asyncio.get_running_loop().create_future()
 
 
-def _look_ahead(state: QueueState) -> tuple[Machine | None, tuple[Hole, ...]]:
+def _look_ahead(state: QueueState) -> tuple[Machine | None, tuple[BackfillWindow, ...]]:
     try:
-        machine = projected(state)
+        machine = project_queue(state)
     except InputError:
         return None, ()
-    return machine, holes_of(machine)
+    return machine, backfill_windows_of(machine)
 
 
 def _per_node(state: QueueState | None) -> int | None:

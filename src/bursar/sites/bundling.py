@@ -10,7 +10,7 @@ TOGETHER = 0.05
 T = TypeVar("T")
 
 
-class _Bundle(Generic[T]):
+class _SubmissionBundle(Generic[T]):
     def __init__(self, copies: int) -> None:
         self.copies = copies
         self.come = 0  # so far
@@ -19,7 +19,7 @@ class _Bundle(Generic[T]):
         self.is_late = False
 
 
-class Bundles(Generic[T]):
+class SubmissionBundles(Generic[T]):
     """
     Gathers those of one bundle, however long one of them takes to get ready.
 
@@ -31,7 +31,7 @@ class Bundles(Generic[T]):
 
     def __init__(self, hand_in: Callable[[Sequence[T]], None]) -> None:
         self._hand_in = hand_in
-        self._bundles: dict[str, _Bundle[T]] = {}
+        self._bundles: dict[str, _SubmissionBundle[T]] = {}
 
     def comes(self, name: str, copies: int) -> None:
         """
@@ -44,7 +44,7 @@ class Bundles(Generic[T]):
         """
         bundle = self._bundles.get(name)
         if bundle is None:
-            bundle = self._bundles[name] = _Bundle(copies)
+            bundle = self._bundles[name] = _SubmissionBundle(copies)
             asyncio.get_running_loop().call_later(TOGETHER, self._waited, name, bundle)
         bundle.come += 1
         bundle.on_way += 1
@@ -59,16 +59,16 @@ class Bundles(Generic[T]):
         """One that was on its way is not any more."""
         self._arrived(name, self._bundles[name])
 
-    def _arrived(self, name: str, bundle: "_Bundle[T]") -> None:
+    def _arrived(self, name: str, bundle: "_SubmissionBundle[T]") -> None:
         bundle.on_way -= 1
         self._look(name, bundle)
 
-    def _waited(self, name: str, bundle: "_Bundle[T]") -> None:
+    def _waited(self, name: str, bundle: "_SubmissionBundle[T]") -> None:
         bundle.is_late = True
         if self._bundles.get(name) is bundle:
             self._look(name, bundle)
 
-    def _look(self, name: str, bundle: "_Bundle[T]") -> None:
+    def _look(self, name: str, bundle: "_SubmissionBundle[T]") -> None:
         if bundle.on_way or not (bundle.is_late or bundle.come >= bundle.copies):
             return
         del self._bundles[name]

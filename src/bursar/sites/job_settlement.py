@@ -20,11 +20,17 @@ import msgspec
 
 from bursar.market.lease import Lease
 from bursar.model.errors import SiteError
-from bursar.provisioning.lrm.manager import JobReport, JobUsage, ResourceManager
-from bursar.provisioning.recorded import PilotUsage
-from bursar.sites.job_record import Finds, Handed, JobRecord, Leftovers, Stint
+from bursar.provisioning.lrm.resource_manager import JobReport, JobUsage, ResourceManager
+from bursar.provisioning.pilot_usage import PilotUsage
 from bursar.sites.job_watch import LATEST
-from bursar.sites.protocol import Metering
+from bursar.sites.pilot_job_journal import (
+    HoldingInterval,
+    JobFinder,
+    PilotJobJournal,
+    RecoveredJobs,
+    SubmittedRequest,
+)
+from bursar.sites.protocol import MeteredTime
 
 LATE = 120.0
 """
@@ -48,12 +54,12 @@ _THERE = ("pending", "held", "running")
 
 
 @dataclass(slots=True, eq=False)
-class _Owed:
+class _UnsettledLease:
     """A lease that is to be settled."""
 
     lease: Lease
     watched: float | None
-    found: "asyncio.Future[Metering]" = field(
+    found: "asyncio.Future[MeteredTime]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
@@ -82,7 +88,7 @@ class JobSettlement:
     def __init__(
         self,
         manager: ResourceManager,
-        record: JobRecord,
+        record: PilotJobJournal,
         usage: Path,
         *,
         ready: Callable[[], Awaitable[None]],
@@ -95,7 +101,7 @@ class JobSettlement:
         self._ready = ready
         self._clock = clock
         self._say = say
-        self._owed: dict[str, _Owed] = {}
+        self._owed: dict[str, _UnsettledLease] = {}
         self._asking: asyncio.Task[None] | None = None
         self._pause = _SOONEST
         self._began: dict[str, float] = {}  # of jobs, as it was heard last
@@ -109,9 +115,9 @@ class JobSettlement:
         self.is_owed = False
         """Whether somebody stopped waiting before a lease was settled."""
 
-    async def meter(self, lease: Lease, watched: float | None) -> Metering:
-        """Returns when it is known; see :class:`bursar.sites.protocol.Settles`."""
-        owed = self._owed[lease.id] = _Owed(lease, watched)
+    async def meter(self, lease: Lease, watched: float | None) -> MeteredTime:
+        """Returns when it is known; see :class:`bursar.sites.protocol.MeteringSite`."""
+        owed = self._owed[lease.id] = _UnsettledLease(lease, watched)
         self._pause = _SOONEST
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_on())
@@ -150,7 +156,7 @@ class JobSettlement:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._asking
 
-    async def adopt(self, left: Leftovers) -> dict[str, str]:
+    async def adopt(self, left: RecoveredJobs) -> dict[str, str]:
         """
         Jobs that requests became whose answer nobody wrote down, and their pilots.
 
@@ -163,7 +169,7 @@ class JobSettlement:
             When the scheduler cannot be asked.
         """
         jobs: dict[str, str] = {}
-        if not isinstance(self._manager, Finds):
+        if not isinstance(self._manager, JobFinder):
             return jobs
         for name, handed in left.requests.items():
             found = [job for job in await self._manager.named(name) if job not in left.jobs]
@@ -216,7 +222,7 @@ class JobSettlement:
         known = [owed for owed in waiting if owed.lease.id in jobs]
         for owed in doubtful:
             if owed.lease.id not in jobs and not _is_awaited(owed.lease.id, self._record.read()):
-                self._find(owed, Metering(seconds=None))  # it was never handed in
+                self._find(owed, MeteredTime(seconds=None))  # it was never handed in
         if not known:
             return
         ids = [jobs[owed.lease.id] for owed in known]
@@ -232,13 +238,13 @@ class JobSettlement:
             job = jobs[owed.lease.id]
             self._settle(owed, job, reports[job], usage.get(job), left.stints.get(job, []))
 
-    def _may_come(self, handed: Handed) -> bool:
+    def _may_come(self, handed: SubmittedRequest) -> bool:
         """Whether a request of a killed life may still become a job."""
         if handed.at and self._clock() - handed.at > LATE:
             return False
         return handed.host != socket.gethostname() or is_submitting(handed.at)
 
-    def _judge_requests(self, left: Leftovers, gone: Collection[str]) -> None:
+    def _judge_requests(self, left: RecoveredJobs, gone: Collection[str]) -> None:
         """Requests that have not become jobs, and will not any more, are written off."""
         written_off = (self._unanswered | set(gone)) - self._under_way
         for name in self._record.read().requests:
@@ -255,11 +261,11 @@ class JobSettlement:
 
     def _settle(
         self,
-        owed: _Owed,
+        owed: _UnsettledLease,
         job: str,
         report: JobReport,
         usage: JobUsage | None,
-        stints: Sequence[Stint],
+        stints: Sequence[HoldingInterval],
     ) -> None:
         now = asyncio.get_running_loop().time()
         if report.state in _THERE:
@@ -276,7 +282,7 @@ class JobSettlement:
             # The first time counts of a job that was put back into the queue.
             began = stints[0].began if stints else report.began
             self._keep(owed, job, usage, seconds)
-            self._find(owed, Metering(began=began, seconds=seconds if has_run else None))
+            self._find(owed, MeteredTime(began=began, seconds=seconds if has_run else None))
             return
         since = self._unknown.setdefault(job, now)
         if now - since >= UNRECORDED:
@@ -292,7 +298,7 @@ class JobSettlement:
         seconds = max(0.0, ended - began)
         return JobUsage(id=job, processors=report.processors, seconds=seconds, how="unknown")
 
-    def _worst(self, owed: _Owed, stints: Sequence[Stint]) -> Metering:
+    def _worst(self, owed: _UnsettledLease, stints: Sequence[HoldingInterval]) -> MeteredTime:
         """The most that a job may have held of which there is no record."""
         lease, now = owed.lease, self._clock()
         ends = [now]
@@ -316,9 +322,9 @@ class JobSettlement:
             f"no record of {lease.id} is left: it is paid for the {seconds:.0f} s that it may "
             "have held at the most"
         )
-        return Metering(began=began, seconds=seconds, is_recorded=False)
+        return MeteredTime(began=began, seconds=seconds, is_recorded=False)
 
-    def _keep(self, owed: _Owed, job: str, usage: JobUsage, seconds: float) -> None:
+    def _keep(self, owed: _UnsettledLease, job: str, usage: JobUsage, seconds: float) -> None:
         row = PilotUsage(
             pilot=owed.lease.id,
             job=job,
@@ -331,7 +337,7 @@ class JobSettlement:
             file.write(msgspec.json.encode(row) + b"\n")
         self.told.add(job)
 
-    def _find(self, owed: _Owed, metering: Metering) -> None:
+    def _find(self, owed: _UnsettledLease, metering: MeteredTime) -> None:
         if not owed.found.done():
             owed.found.set_result(metering)
 
@@ -360,7 +366,7 @@ def is_submitting(asked: float) -> bool:
     return False
 
 
-def _seen(owed: _Owed) -> float:
+def _seen(owed: _UnsettledLease) -> float:
     """Seconds for which a lease was seen to be held, by the journal's time alone."""
     lease = owed.lease
     moments = [moment for moment in (owed.watched, lease.until) if moment is not None]
@@ -369,7 +375,7 @@ def _seen(owed: _Owed) -> float:
     return max(0.0, min(moments) - lease.start)
 
 
-def _is_awaited(pilot: str, left: Leftovers) -> bool:
+def _is_awaited(pilot: str, left: RecoveredJobs) -> bool:
     """Whether a request for a pilot may still become a job."""
     return any(pilot in handed.pilots for handed in left.requests.values())
 

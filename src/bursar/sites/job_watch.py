@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable
 
 from bursar.model.errors import SiteError
-from bursar.provisioning.lrm.manager import JobReport, ResourceManager
+from bursar.provisioning.lrm.resource_manager import JobReport, ResourceManager
 
 SOONEST = 0.2
 """Seconds between two looks right after something has changed."""
@@ -26,7 +26,7 @@ _MOST_OWED = 60.0  # seconds of pauses that were cut short and not yet made up f
 FORGOTTEN = 120.0
 """Seconds for which nobody knows of a job before it is taken to be gone."""
 
-Hear = Callable[[JobReport], None]
+JobReportListener = Callable[[JobReport], None]
 """Told what is known of a job, when that has changed."""
 
 
@@ -46,7 +46,7 @@ class JobWatch:
         self._manager = manager
         self._say = say
         self._heard: dict[str, JobReport | None] = {}
-        self._hear: dict[str, Hear] = {}
+        self._hear: dict[str, JobReportListener] = {}
         self._unknown_since: dict[str, float] = {}
         self._pause = SOONEST
         self._news = asyncio.Event()
@@ -60,7 +60,7 @@ class JobWatch:
         """That are watched."""
         return tuple(self._hear)
 
-    def add(self, job: str, hear: Hear) -> None:
+    def add(self, job: str, hear: JobReportListener) -> None:
         """Watches a job until it is dropped."""
         self._hear[job] = hear
         self._heard[job] = None

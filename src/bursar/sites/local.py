@@ -9,15 +9,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.launch import Endpoint, LocalWorkers
 from bursar.dispatch.orphans import kill_leftovers, traces_of, workers_of
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.view import Loss, SiteView, view_at_once
-from bursar.sites.protocol import Begin
+from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite, view_at_once
+from bursar.sites.protocol import PilotBeginListener
 
 MEMORY = Path("/proc/meminfo")
 """Where the system says what memory there is."""
@@ -42,7 +42,7 @@ def this_machine() -> SiteFacts:
     )
 
 
-class MakesWorkers(Protocol):
+class WorkerFactory(Protocol):
     """Makes the workers of a lease; see :class:`bursar.dispatch.launch.LocalWorkers`."""
 
     def __call__(
@@ -61,7 +61,7 @@ PLAN = "plan"
 """Name under which a plan's processors are held."""
 
 
-class Places(Protocol):
+class ProcessorClaims(Protocol):
     """The use of processors by all runs; see :class:`bursar.sites.owners.OwnersBook`."""
 
     async def take(
@@ -101,9 +101,9 @@ class LocalSite:
         self,
         facts: SiteFacts,
         clock: Callable[[], float] = time.monotonic,
-        workers: MakesWorkers | None = None,
+        workers: WorkerFactory | None = None,
         run: str = "",
-        places: Places | None = None,
+        places: ProcessorClaims | None = None,
     ) -> None:
         self._places = places
         self._facts = facts
@@ -144,7 +144,7 @@ class LocalSite:
             free_memory=memory,
         )
 
-    def view(self) -> SiteView:
+    def view(self) -> PoolSite:
         """Its processors are there at once, and without an end."""
         held = sum(held.processors for held in self._held)
         return view_at_once(self._facts, max(0, self._facts.processors - held))
@@ -167,7 +167,7 @@ class LocalSite:
         endpoint: Endpoint,
         *,
         rigid: bool,
-        begin: Begin,
+        begin: PilotBeginListener,
         on_event: Callable[[str], None],
     ) -> "HeldWorkers":
         """
@@ -277,7 +277,7 @@ class HeldWorkers:
         """Workers that are there or will be again."""
         return self._workers.workers
 
-    async def lost(self) -> tuple[Loss, str]:
+    async def lost(self) -> tuple[AllocationLoss, str]:
         """Never: nobody else has a claim to this machine."""
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 

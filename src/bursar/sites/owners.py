@@ -25,18 +25,18 @@ from pathlib import Path
 
 from bursar.dispatch.orphans import traces_of
 from bursar.dispatch.user_state import state_folder
-from bursar.market.capacity import Commitment
+from bursar.market.committed_capacity import Commitment
 from bursar.market.trade_server import OwnerState
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import Micros
 from bursar.model.site import SiteFacts
 from bursar.sqlite_file import (
-    Layout,
-    complaining,
+    SqliteSchema,
     connect,
     is_empty,
     keep_write_ahead_log,
     transaction,
+    translate_sqlite_errors,
 )
 
 VARIABLE = "BURSAR_OWNERS"
@@ -50,7 +50,7 @@ PATIENCE = 60.0
 _LOOK = 0.25
 """Seconds between two looks whether processors have come free."""
 
-_LAYOUT = Layout(
+_LAYOUT = SqliteSchema(
     what="owners' book",
     key="owners",
     format=FORMAT,
@@ -105,7 +105,7 @@ def user_name() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class _HolderProcess:
     """A process that holds something: its row in the book."""
 
     id: str
@@ -231,7 +231,7 @@ class OwnersBook:
     # Owners who set their own prices.
 
     @contextlib.contextmanager
-    def selling(self, site: SiteFacts) -> Iterator["_Sale"]:
+    def selling(self, site: SiteFacts) -> Iterator["_OwnerStateUpdate"]:
         """
         Speak with an owner whom nobody else speaks with meanwhile.
 
@@ -239,7 +239,7 @@ class OwnersBook:
         """
         with self._writing() as db:
             before = self._state(db, site)
-            sale = _Sale(before)
+            sale = _OwnerStateUpdate(before)
             yield sale
             if sale.state != before:
                 self._keep(db, site, before, sale.state)
@@ -323,12 +323,12 @@ class OwnersBook:
 
     def _held_by_others(
         self, db: sqlite3.Connection, site: SiteFacts
-    ) -> list[tuple[_Process, int, float]]:
+    ) -> list[tuple[_HolderProcess, int, float]]:
         """Each other process that is there, what it holds, and since when."""
         query = """SELECT holders.*, sum(processors), min(since) FROM held
             JOIN holders ON id = holder WHERE site = ? AND id != ? GROUP BY id"""
         rows = db.execute(query, (_key(site), self._id)).fetchall()
-        found = [(_Process(*row[:-2]), row[-2], row[-1]) for row in rows]
+        found = [(_HolderProcess(*row[:-2]), row[-2], row[-1]) for row in rows]
         return [entry for entry in found if entry[0].is_there()]
 
     def _state(self, db: sqlite3.Connection, site: SiteFacts) -> OwnerState:
@@ -344,7 +344,7 @@ class OwnersBook:
         agreed: dict[str, int] = {}
         there: dict[str, bool] = {self._id: True}
         for *process, agreement, processors, start, end in db.execute(query, (key,)):
-            holder = _Process(*process)
+            holder = _HolderProcess(*process)
             if holder.id not in there:
                 there[holder.id] = holder.is_there()
             if holder.id == self._id:
@@ -394,7 +394,7 @@ class OwnersBook:
 
     def _drop_dead(self, db: sqlite3.Connection) -> None:
         for row in db.execute("SELECT * FROM holders WHERE id != ?", (self._id,)).fetchall():
-            process = _Process(*row)
+            process = _HolderProcess(*row)
             if not process.is_there():
                 _forget(db, process.id)
 
@@ -428,7 +428,7 @@ class OwnersBook:
 
 
 @dataclass(slots=True)
-class _Sale:
+class _OwnerStateUpdate:
     """One owner's memory, to be changed."""
 
     state: OwnerState
@@ -504,7 +504,7 @@ def known_owners(customer: str | None = None) -> Iterator[OwnersBook | None]:
 
 @contextlib.contextmanager
 def _speaking_of(path: Path) -> Iterator[None]:
-    with complaining(path, "owners' book"):
+    with translate_sqlite_errors(path, "owners' book"):
         yield
 
 

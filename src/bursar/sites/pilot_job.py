@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from bursar.model.provisioning import Batch
+from bursar.model.provisioning import BatchScheduler
 
 _ON_EACH_NODE = {
     # One on each node, with the processors that the job has there: "12(x2),5" says how many.
@@ -37,7 +37,7 @@ def complaints_of(credential: str) -> str:
     return f"{credential}.err"
 
 
-def pilot_script(batch: Batch, credentials: Sequence[str]) -> str:
+def pilot_script(batch: BatchScheduler, credentials: Sequence[str]) -> str:
     """
     What a pilot's job runs on its first node: it starts the pilot program on each.
 

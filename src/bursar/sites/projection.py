@@ -5,8 +5,8 @@ import math
 from bursar.cluster.machine import Machine
 from bursar.model.errors import InputError
 from bursar.model.slot import Slot
-from bursar.provisioning.lrm.manager import QueuedJob, QueueState
-from bursar.provisioning.view import Hole
+from bursar.provisioning.lrm.resource_manager import QueuedJob, QueueState
+from bursar.provisioning.pool_snapshot import BackfillWindow
 
 UNLIMITED = 30 * 86_400.0
 """Seconds that a job without a known limit is taken to last."""
@@ -15,7 +15,7 @@ SHORTEST = 60.0
 """Seconds of the shortest slot worth advertising."""
 
 
-def projected(state: QueueState) -> Machine:
+def project_queue(state: QueueState) -> Machine:
     """
     The queue on a machine whose clock reads 0 now.
 
@@ -124,10 +124,12 @@ def slots_of(
     return tuple(offers)
 
 
-def holes_of(machine: Machine) -> tuple[Hole, ...]:
+def backfill_windows_of(machine: Machine) -> tuple[BackfillWindow, ...]:
     """The same for a pool, as it is; starts are seconds from the machine's now."""
     return tuple(
-        Hole(start=free.start - machine.now, seconds=free.duration, processors=free.processors)
+        BackfillWindow(
+            start=free.start - machine.now, seconds=free.duration, processors=free.processors
+        )
         for free in machine.free_slots()
     )
 

@@ -5,16 +5,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.launch import Endpoint
 from bursar.market.lease import Lease
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.view import Loss, SiteView
+from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
 
 
-class Begin(Protocol):
+class PilotBeginListener(Protocol):
     """Told when a pilot has its processors."""
 
     def __call__(self, processors: int | None = None, seconds: float | None = None) -> None:
@@ -29,14 +29,14 @@ class Begin(Protocol):
         """
 
 
-class Held(Protocol):
+class HeldProcessors(Protocol):
     """Processors that a site holds for a pilot."""
 
     @property
     def workers(self) -> int:
         """Workers that are there, or will be again."""
 
-    async def lost(self) -> tuple[Loss, str]:
+    async def lost(self) -> tuple[AllocationLoss, str]:
         """
         Returns when the processors are gone although they were not released.
 
@@ -52,7 +52,7 @@ class Held(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metering:
+class MeteredTime:
     """
     How long a pilot's processors were held, by the word of their provider.
 
@@ -73,7 +73,7 @@ class Metering:
 
 
 @runtime_checkable
-class Settles(Protocol):
+class MeteringSite(Protocol):
     """A site whose provider counts itself how long processors were had, and charges that."""
 
     @property
@@ -84,7 +84,7 @@ class Settles(Protocol):
         Money for them is set aside before a pilot is asked for. 0: they end with the run.
         """
 
-    async def meter(self, lease: Lease, watched: float | None) -> Metering | None:
+    async def meter(self, lease: Lease, watched: float | None) -> MeteredTime | None:
         """
         Returns when it is known from when to when a lease's processors were held.
 
@@ -107,7 +107,7 @@ class Settles(Protocol):
 
 
 @runtime_checkable
-class Contended(Protocol):
+class SharedSite(Protocol):
     """A site whose processors other runs on this machine use too."""
 
     async def take(self, pilots: Sequence[Pilot], say: Callable[[str], None]) -> None:
@@ -124,7 +124,7 @@ class Contended(Protocol):
 
 
 @runtime_checkable
-class Opened(Protocol):
+class OpenableSite(Protocol):
     """A site that is to be open while it is used."""
 
     def opened(self) -> AbstractAsyncContextManager[None]:
@@ -157,7 +157,7 @@ class Site(Protocol):
             When it cannot say.
         """
 
-    def view(self) -> SiteView:
+    def view(self) -> PoolSite:
         """What a pool that acquires and releases processors there sees of it now, at once."""
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
@@ -188,9 +188,9 @@ class Site(Protocol):
         endpoint: Endpoint,
         *,
         rigid: bool,
-        begin: Begin,
+        begin: PilotBeginListener,
         on_event: Callable[[str], None],
-    ) -> Held:
+    ) -> HeldProcessors:
         """
         Starts workers that share a pilot's processors and report to the endpoint.
 
@@ -204,7 +204,7 @@ class Site(Protocol):
             Whether some task holds more than one processor, which must then be
             in the hands of one worker.
         begin
-            Called once, see :class:`Begin`.
+            Called once, see :class:`PilotBeginListener`.
         on_event
             Told, in one line for people, of workers that die or are replaced.
 

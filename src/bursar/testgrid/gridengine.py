@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from bursar.model.errors import InputError, SiteError
-from bursar.testgrid import folders, ports, processes
+from bursar.testgrid import grid_folder, ports, processes
 
 PACKAGES = "gridengine-master gridengine-exec gridengine-client"
 """Debian's packages that hold it."""
@@ -43,7 +43,7 @@ _GROUPS = 1_000_000
 """First group number of jobs; far from those of people, and of another Grid Engine's jobs."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class GridEngineClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a cluster is made of.
 
@@ -71,7 +71,7 @@ def missing_programs() -> list[str]:
     return missing or [name for name in ("qsub", "qstat", "qacct") if shutil.which(name) is None]
 
 
-class GridEngine:
+class GridEngineCluster:
     """
     A cluster in a folder; whatever is known of it is read from there.
 
@@ -85,7 +85,7 @@ class GridEngine:
         What it is made of.
     """
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: GridEngineClusterSettings) -> None:
         self.folder = folder
         self.settings = settings
 
@@ -98,7 +98,7 @@ class GridEngine:
         queues: Mapping[str, str] = QUEUES,
         shared: bool = True,
         patience: float = 60.0,
-    ) -> "GridEngine":
+    ) -> "GridEngineCluster":
         """
         Starts a cluster and returns when its node takes jobs.
 
@@ -108,7 +108,7 @@ class GridEngine:
             Made, unless it is there and empty. A cluster in it of which nothing runs any more
             is removed first.
         slots, queues, shared
-            As :class:`Settings` has them.
+            As :class:`GridEngineClusterSettings` has them.
         patience
             Seconds after which it is given up.
 
@@ -126,28 +126,28 @@ class GridEngine:
                 f"{', '.join(absent)}: not found; Debian and Ubuntu have Grid Engine in the"
                 f" packages {PACKAGES}"
             )
-        with folders.taken(path):
-            if folders.is_marked(path, MARK):
+        with grid_folder.create_locked(path):
+            if grid_folder.is_marked(path, MARK):
                 if cls.at(path).processes():
                     raise InputError("a test cluster runs here already", where=str(path))
-                folders.empty(path)
-            folders.need_empty(path)
-            with ports.my_turn():
-                settings = Settings(
+                grid_folder.empty(path)
+            grid_folder.need_empty(path)
+            with ports.port_lock():
+                settings = GridEngineClusterSettings(
                     slots=slots, shared=shared, port=ports.free_block(2), queues=dict(queues)
                 )
-                folders.mark(path, MARK, msgspec.json.encode(settings))
+                grid_folder.mark(path, MARK, msgspec.json.encode(settings))
                 cluster = cls(path, settings)
                 try:
                     cluster._start(patience)
                 except BaseException:
                     cluster._end_all()
-                    folders.remove(path)
+                    grid_folder.remove(path)
                     raise
         return cluster
 
     @classmethod
-    def at(cls, folder: Path | str) -> "GridEngine":
+    def at(cls, folder: Path | str) -> "GridEngineCluster":
         """
         The cluster of a folder, whether it runs or not.
 
@@ -158,7 +158,9 @@ class GridEngine:
         """
         path = Path(folder).resolve()
         try:
-            settings = msgspec.json.decode((path / MARK).read_bytes(), type=Settings)
+            settings = msgspec.json.decode(
+                (path / MARK).read_bytes(), type=GridEngineClusterSettings
+            )
         except (FileNotFoundError, NotADirectoryError):
             raise InputError("no Grid Engine is there", where=str(path)) from None
         except (OSError, msgspec.DecodeError) as error:
@@ -209,7 +211,7 @@ class GridEngine:
     def processes(self) -> dict[int, str]:
         """Its processes, with what each is: a daemon's name, or ``"job"``."""
         # Its jobs are told its root, but not its ports.
-        return processes.of_cluster(
+        return processes.cluster_processes(
             self.folder, DAEMONS, job="JOB_ID", setting={"SGE_ROOT": str(self.folder)}
         )
 
@@ -218,7 +220,7 @@ class GridEngine:
         processes.end(self._all("sge_execd"), signal.SIGKILL)
         # Those that start jobs first, so that they cannot report their ends.
         processes.end(self._all("sge_shepherd"), signal.SIGKILL)
-        processes.end_whatever(lambda: self._all("job"))
+        processes.kill_until_none(lambda: self._all("job"))
 
     def start_node(self, patience: float = 30.0) -> None:
         """Starts the node again, and returns when it takes jobs."""
@@ -249,9 +251,9 @@ class GridEngine:
         SiteError
             When one is left.
         """
-        with folders.held(self.folder):
+        with grid_folder.lock_folder(self.folder):
             self._end_all()
-            folders.remove(self.folder)
+            grid_folder.remove(self.folder)
 
     def _end_all(self) -> None:
         def none_left() -> bool:
@@ -403,7 +405,7 @@ def _bootstrap(folder: Path, user: str, spooling: str) -> dict[str, str]:
     }
 
 
-def _configuration(folder: Path, settings: Settings) -> dict[str, str]:
+def _configuration(folder: Path, settings: GridEngineClusterSettings) -> dict[str, str]:
     return {
         "execd_spool_dir": f"{folder}/spool/execd",
         "mailer": "/bin/true",
@@ -418,7 +420,7 @@ def _configuration(folder: Path, settings: Settings) -> dict[str, str]:
     }
 
 
-def _groups(settings: Settings) -> str:
+def _groups(settings: GridEngineClusterSettings) -> str:
     """
     Group numbers that mark the processes of its jobs.
 
@@ -459,7 +461,7 @@ def _parallel_environment() -> dict[str, str]:
     }
 
 
-def _execution_host(settings: Settings) -> dict[str, str]:
+def _execution_host(settings: GridEngineClusterSettings) -> dict[str, str]:
     return {
         "hostname": HOST,
         "load_scaling": "NONE",

@@ -16,7 +16,7 @@ _TURN = "\0bursar-testgrid-ports"
 
 
 @contextlib.contextmanager
-def my_turn(seconds: float = 60.0) -> Iterator[None]:
+def port_lock(seconds: float = 60.0) -> Iterator[None]:
     """
     Keeps other test grids of this machine from choosing ports, until ours are in use.
 

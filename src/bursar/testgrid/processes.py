@@ -15,13 +15,13 @@ def is_running(pid: int) -> bool:
     return _parent_of(pid) is not None
 
 
-def births(pids: Iterable[int]) -> dict[int, str]:
+def start_times(pids: Iterable[int]) -> dict[int, str]:
     """When each process that is there was started, as the system counts; tells it from a later
     one of the same number."""
     return {pid: born for pid in pids if (born := _born(pid)) is not None}
 
 
-def of_cluster(
+def cluster_processes(
     folder: Path, daemons: Collection[str], *, job: str, setting: Mapping[str, str]
 ) -> dict[int, str]:
     """
@@ -86,14 +86,14 @@ def is_of(pid: int, folder: Path) -> bool:
     )
 
 
-def of_place(found: Mapping[int, str], place: Path, word: str) -> list[int]:
+def node_processes(found: Mapping[int, str], place: Path, word: str) -> list[int]:
     """
     Of a cluster's processes those of one node.
 
     Parameters
     ----------
     found
-        As :func:`of_cluster` gave them.
+        As :func:`cluster_processes` gave them.
     place
         Folder in which the node's daemons work, and nothing else does.
     word
@@ -120,7 +120,7 @@ def end(pids: Iterable[int], how: signal.Signals) -> None:
             os.kill(pid, how)
 
 
-def end_whatever(look: Callable[[], Collection[int]], seconds: float = 10.0) -> bool:
+def kill_until_none(look: Callable[[], Collection[int]], seconds: float = 10.0) -> bool:
     """
     Kill processes until none is found any more; return whether that came about in time.
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 
 from bursar.model.errors import InputError, SiteError
-from bursar.testgrid import configuration, folders, ports, processes
-from bursar.testgrid.configuration import PARTITIONS, Settings
+from bursar.testgrid import grid_folder, ports, processes, slurm_configuration
+from bursar.testgrid.slurm_configuration import PARTITIONS, SlurmClusterSettings
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "sinfo")
 PACKAGES = "slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
@@ -47,7 +47,7 @@ def missing_programs() -> list[str]:
     return [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
 
 
-class Cluster:
+class SlurmCluster:
     """
     A cluster in a folder; whatever is known of it is read from there.
 
@@ -61,7 +61,7 @@ class Cluster:
         What it is made of.
     """
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: SlurmClusterSettings) -> None:
         self.folder = folder
         self.settings = settings
         self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
@@ -81,7 +81,7 @@ class Cluster:
         extra: Sequence[str] = (),
         default_times: bool = False,
         patience: float = 60.0,
-    ) -> "Cluster":
+    ) -> "SlurmCluster":
         """
         Starts a cluster and returns when every node is there.
 
@@ -91,7 +91,7 @@ class Cluster:
             Made, unless it is there and empty. A cluster in it of which nothing runs any more
             is removed first.
         name, nodes, cpus, memory, latency, partitions, accounting, extra, default_times
-            As :class:`Settings` has them.
+            As :class:`SlurmClusterSettings` has them.
         patience
             Seconds after which it is given up.
 
@@ -102,7 +102,7 @@ class Cluster:
         SiteError
             When programs are missing, or a daemon does not start; then nothing is left behind.
         """
-        settings = Settings(
+        settings = SlurmClusterSettings(
             name=name,
             nodes=nodes,
             cpus=cpus,
@@ -115,20 +115,20 @@ class Cluster:
         )
         path = Path(folder).resolve()
         check(path, settings)
-        with folders.taken(path):
-            if folders.is_marked(path, MARK):
+        with grid_folder.create_locked(path):
+            if grid_folder.is_marked(path, MARK):
                 old = cls.at(path)
                 if old.processes():
                     raise InputError("a test cluster runs here already", where=str(path))
-                folders.empty(path)
-            folders.need_empty(path)
+                grid_folder.empty(path)
+            grid_folder.need_empty(path)
             try:
                 return start_all({path: settings}, patience=patience)[0]
             finally:
-                folders.remove_empty(path)
+                grid_folder.remove_empty(path)
 
     @classmethod
-    def at(cls, folder: Path | str) -> "Cluster":
+    def at(cls, folder: Path | str) -> "SlurmCluster":
         """
         The cluster of a folder, whether it runs or not.
 
@@ -139,7 +139,7 @@ class Cluster:
         """
         path = Path(folder).resolve()
         try:
-            settings = msgspec.json.decode((path / MARK).read_bytes(), type=Settings)
+            settings = msgspec.json.decode((path / MARK).read_bytes(), type=SlurmClusterSettings)
         except (FileNotFoundError, NotADirectoryError):
             raise InputError("no test cluster is there", where=str(path)) from None
         except (OSError, msgspec.DecodeError) as error:
@@ -234,9 +234,11 @@ class Cluster:
         # Step managers stand still before their jobs end: so they neither report it nor start more.
         place, word = self._log(node), f"SLURMD_NODENAME={node}"
         found = self.processes()
-        managers = [pid for pid in processes.of_place(found, place, word) if found[pid] != "job"]
+        managers = [
+            pid for pid in processes.node_processes(found, place, word) if found[pid] != "job"
+        ]
         processes.end(managers, signal.SIGSTOP)
-        processes.end_whatever(lambda: processes.of_place(self.processes(), place, word))
+        processes.kill_until_none(lambda: processes.node_processes(self.processes(), place, word))
         self._pid_file(f"slurmd-{node}").unlink(missing_ok=True)
         if at_once:
             self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=crashed")
@@ -315,9 +317,9 @@ class Cluster:
         grace
             Seconds that jobs have to end by themselves.
         """
-        with folders.held(self.folder):
+        with grid_folder.lock_folder(self.folder):
             self.end_all(grace)
-            folders.remove(self.folder)
+            grid_folder.remove(self.folder)
 
     def end_all(self, grace: float = 2.0) -> None:
         """
@@ -331,17 +333,17 @@ class Cluster:
         for daemon in ("slurmctld", "slurmd"):  # no more jobs start
             processes.end(self._all(daemon), signal.SIGKILL)
         # Those whose parents end first could not be found again.
-        known = processes.births(self._all())
+        known = processes.start_times(self._all())
         if jobs := self._all("job"):
             processes.end(jobs, signal.SIGTERM)
             processes.wait_until(lambda: not self._all("job"), grace)
         processes.end(self._all("slurmstepd"), signal.SIGSTOP)  # no more steps either
 
         def left() -> set[int]:
-            still = processes.births(known).items() & known.items()
+            still = processes.start_times(known).items() & known.items()
             return {*self._all(), *(pid for pid, _ in still)}
 
-        ended = processes.end_whatever(left, 20.0)
+        ended = processes.kill_until_none(left, 20.0)
         for _, process in self._started:
             process.poll()
         self._started.clear()
@@ -351,7 +353,7 @@ class Cluster:
 
     def processes(self) -> dict[int, str]:
         """Its processes, with what each is: a daemon's name, or ``"job"``."""
-        return processes.of_cluster(
+        return processes.cluster_processes(
             self.folder, DAEMONS, job="SLURM_JOB_ID", setting=self.environment
         )
 
@@ -370,11 +372,11 @@ class Cluster:
             (self.folder / "spool" / node).mkdir(mode=0o755)
             self._log(node).mkdir(mode=0o755)
         user = pwd.getpwuid(os.geteuid()).pw_name
-        self._conf.write_text(configuration.slurm_conf(self.settings, self.folder, user))
+        self._conf.write_text(slurm_configuration.slurm_conf(self.settings, self.folder, user))
         if _looks_for_control_groups():
             (self.folder / "etc" / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         if self.settings.latency:
-            script = configuration.job_submit_lua(self.settings.latency)
+            script = slurm_configuration.job_submit_lua(self.settings.latency)
             (self.folder / "etc" / "job_submit.lua").write_text(script)
         key = self.folder / "etc" / "munge.key"
         key.touch(mode=0o600)
@@ -538,7 +540,7 @@ class Cluster:
         return "it said nothing"
 
 
-def check(folder: Path, settings: Settings) -> None:
+def check(folder: Path, settings: SlurmClusterSettings) -> None:
     """
     Looks at what is wanted before anything is made.
 
@@ -575,8 +577,8 @@ def check(folder: Path, settings: Settings) -> None:
 
 
 def start_all(
-    wanted: Mapping[Path, Settings], *, patience: float = 60.0, tries: int = 3
-) -> list[Cluster]:
+    wanted: Mapping[Path, SlurmClusterSettings], *, patience: float = 60.0, tries: int = 3
+) -> list[SlurmCluster]:
     """
     Starts several clusters together, in folders that hold nothing; all of them or none.
 
@@ -587,7 +589,7 @@ def start_all(
     """
     for left in reversed(range(tries)):
         try:
-            with ports.my_turn():
+            with ports.port_lock():
                 return _start_together(wanted, patience)
         except SiteError as error:
             # Somebody took a port between our look and our start.
@@ -596,8 +598,10 @@ def start_all(
     raise AssertionError("unreachable")
 
 
-def _start_together(wanted: Mapping[Path, Settings], patience: float) -> list[Cluster]:
-    clusters: list[Cluster] = []
+def _start_together(
+    wanted: Mapping[Path, SlurmClusterSettings], patience: float
+) -> list[SlurmCluster]:
+    clusters: list[SlurmCluster] = []
     try:
         port = ports.free_block(sum(settings.nodes + 1 for settings in wanted.values()))
         for folder, settings in wanted.items():
@@ -614,16 +618,16 @@ def _start_together(wanted: Mapping[Path, Settings], patience: float) -> list[Cl
     except BaseException:
         for cluster in clusters:
             cluster.end_all(grace=0.0)
-            folders.empty(cluster.folder)
+            grid_folder.empty(cluster.folder)
         raise
     return clusters
 
 
-def _claim(folder: Path, settings: Settings) -> Cluster:
+def _claim(folder: Path, settings: SlurmClusterSettings) -> SlurmCluster:
     """A folder with nothing but what says that it is ours."""
     folder.mkdir(mode=0o755, exist_ok=True)
-    folders.mark(folder, MARK, msgspec.json.encode(settings))
-    return Cluster(folder, settings)
+    grid_folder.mark(folder, MARK, msgspec.json.encode(settings))
+    return SlurmCluster(folder, settings)
 
 
 def _missing(programs: Sequence[str]) -> str:

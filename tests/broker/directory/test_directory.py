@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.directory.sites import Clock, Site, said
 
-from bursar.broker.directory.directory import Directory
-from bursar.broker.matchmaking.views import Index
+from bursar.broker.directory.information_index import InformationIndex
+from bursar.broker.matchmaking.broker_interfaces import IndexReader
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError
 
 
 def test_every_reading_says_how_old_it_is() -> None:
     clock = Clock()
-    directory = Directory(clock=clock)
-    index: Index = directory
+    directory = InformationIndex(clock=clock)
+    index: IndexReader = directory
     assert index.read() == {}
     directory.publish(said("a"))
     clock.now = 7.0
@@ -37,7 +37,7 @@ def test_every_reading_says_how_old_it_is() -> None:
 def test_the_version_changes_when_something_does_and_only_then() -> None:
     """Also when something expires, of which nobody tells."""
     clock = Clock()
-    directory = Directory(clock=clock, expiry=10.0)
+    directory = InformationIndex(clock=clock, expiry=10.0)
     seen = [directory.version]
     for at, news in ((0.0, said("a")), (1.0, said("b", 1.0)), (2.0, said("a", 2.0))):
         clock.now = at
@@ -62,7 +62,7 @@ def test_the_version_changes_when_something_does_and_only_then() -> None:
 
 def test_what_was_read_stays_as_it_was_read() -> None:
     clock = Clock()
-    directory = Directory(clock=clock)
+    directory = InformationIndex(clock=clock)
     directory.publish(said("a"))
     before = directory.read()
     assert directory.read().statuses is before.statuses
@@ -77,7 +77,7 @@ def test_what_was_read_stays_as_it_was_read() -> None:
 def test_what_was_said_later_stays() -> None:
     """Messages overtake each other; of one moment, the last that comes counts."""
     clock = Clock(10.0)
-    directory = Directory(clock=clock)
+    directory = InformationIndex(clock=clock)
     for status in (said("a", 5.0, 5), said("a", 4.0, 4), said("a", 5.0, 6)):
         assert directory.publish(status) is None
     assert directory.read()["a"].status.free_processors == 6
@@ -90,7 +90,7 @@ def test_a_value_lives_until_it_is_asked_for_anew() -> None:
     """
     clock = Clock()
     site = Site("a", clock)
-    directory = Directory(clock=clock, sources={"a": site}, every=60.0, delay=5.0)
+    directory = InformationIndex(clock=clock, sources={"a": site}, every=60.0, delay=5.0)
 
     read = {}
     for now in (0, 4, 5, 59, 60, 64, 65, 124, 125):
@@ -120,7 +120,7 @@ def test_a_dead_site_is_there_until_its_entry_expires_and_is_told_of_once() -> N
     clock = Clock()
     told: list[tuple[str, str]] = []
     sites = {name: Site(name, clock) for name in "ab"}
-    directory = Directory(
+    directory = InformationIndex(
         clock=clock,
         sources=sites,
         every=10.0,
@@ -151,7 +151,7 @@ def test_a_source_that_says_garbage_or_nothing_is_as_good_as_dead() -> None:
     clock = Clock()
     answers = {"a": said("b"), "b": None, "c": said("c", math.nan), "d": said("d", 1.0)}
     told = []
-    directory = Directory(
+    directory = InformationIndex(
         clock=clock,
         sources={name: lambda name=name: answers[name] for name in answers},  # type: ignore[misc]
         every=60.0,
@@ -170,7 +170,7 @@ def test_a_source_that_says_garbage_or_nothing_is_as_good_as_dead() -> None:
 
 def test_only_sites_that_are_known_may_publish_and_none_more_than_it_has() -> None:
     """Where it is said which there are."""
-    directory = Directory(clock=Clock(), processors={"a": 4})
+    directory = InformationIndex(clock=Clock(), processors={"a": 4})
     assert directory.publish(said("a", free=4)) is None
     for status in (said("b"), said("a", free=5), "a", None, said(["a"])):  # type: ignore[arg-type]
         assert isinstance(directory.publish(status), Refusal)
@@ -180,7 +180,7 @@ def test_only_sites_that_are_known_may_publish_and_none_more_than_it_has() -> No
 
 def test_an_index_that_nobody_reads_does_not_fill_up() -> None:
     clock = Clock()
-    directory = Directory(clock=clock, sources={"a": Site("a", clock)}, every=1.0, delay=3.0)
+    directory = InformationIndex(clock=clock, sources={"a": Site("a", clock)}, every=1.0, delay=3.0)
     for now in range(100):
         clock.now = float(now)
         directory.refresh(clock.now)
@@ -200,7 +200,7 @@ def test_no_age_is_below_the_delay_or_above_the_expiry(
     """And that of a site that answers all the time is at most interval and delay."""
     clock = Clock()
     sites = {"a": Site("a", clock), "b": Site("b", clock)}
-    directory = Directory(
+    directory = InformationIndex(
         clock=clock, sources=sites, every=every, delay=delay, expiry=every + delay + 5.0
     )
     for now in sorted({*range(0, 200, every), *looks}):
@@ -225,4 +225,4 @@ def test_no_age_is_below_the_delay_or_above_the_expiry(
 )
 def test_what_makes_no_sense_is_refused(values: dict, where: str) -> None:
     with pytest.raises(InputError, match=where):
-        Directory(clock=Clock(), **values)
+        InformationIndex(clock=Clock(), **values)

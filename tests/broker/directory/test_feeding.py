@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bursar.broker.directory.directory import Directory
-from bursar.broker.directory.feeding import Poller, Publisher, is_news
+from bursar.broker.directory.information_index import InformationIndex
+from bursar.broker.directory.status_feeds import (
+    StatusPoller,
+    StatusPublisher,
+    is_significant_change,
+)
 from bursar.model.errors import InputError, SiteError
 from bursar.model.status import SiteStatus
-from bursar.simulation.clock import VirtualLoop
+from bursar.simulation.virtual_loop import VirtualLoop
 
 
 def run(main: Callable[[], Awaitable[Any]]) -> Any:
@@ -28,9 +32,9 @@ def status(site: str, free: int = 1, **more: Any) -> SiteStatus:
     return SiteStatus(site=site, at=now(), free_processors=free, **more)
 
 
-def directory(told: list[tuple[float, str, str]], expiry: float = 100.0) -> Directory:
+def directory(told: list[tuple[float, str, str]], expiry: float = 100.0) -> InformationIndex:
     """On the loop's clock; faults are written down with their moment."""
-    return Directory(
+    return InformationIndex(
         clock=asyncio.get_running_loop().time,
         expiry=expiry,
         on_fault=lambda site, reason: told.append((now(), site, reason)),
@@ -58,7 +62,7 @@ def test_all_are_asked_in_turns_and_a_slow_one_holds_up_nobody() -> None:
         rounds: list[float] = []
         index = directory(told)
         sites = {"slow": slow, "never": never, "broken": broken, "fast": lambda: status("fast")}
-        async with Poller(
+        async with StatusPoller(
             index, sites, every=30, patience=10, on_round=lambda: rounds.append(now())
         ) as poller:
             await asyncio.sleep(1)
@@ -91,7 +95,7 @@ def test_a_site_is_forgotten_when_it_expires_and_known_again_when_it_answers() -
                 raise SiteError("site: is down")
             return status("site")
 
-        async with Poller(index, {"site": site}, every=30):
+        async with StatusPoller(index, {"site": site}, every=30):
             known = []
             for _ in range(41):
                 await asyncio.sleep(5)
@@ -120,7 +124,7 @@ def test_garbage_leaves_what_was_known_and_is_told_once(garbage: object) -> None
     async def main() -> None:
         told: list[tuple[float, str, str]] = []
         index = directory(told, expiry=45.0)
-        async with Poller(
+        async with StatusPoller(
             index, {"site": lambda: status("site", 7) if now() < 5 else garbage}, every=10
         ):
             await asyncio.sleep(42)
@@ -151,7 +155,9 @@ def test_equal_seeds_give_equal_traces() -> None:
 
             found = []
             names = [f"site-{i}" for i in range(10)]
-            async with Poller(index, {name: site(name) for name in names}, every=20, patience=10):
+            async with StatusPoller(
+                index, {name: site(name) for name in names}, every=20, patience=10
+            ):
                 for _ in range(100):
                     await asyncio.sleep(3)
                     found += [(now(), name, r.age) for name, r in index.read().items()]
@@ -188,7 +194,9 @@ def test_a_site_tells_at_intervals_and_when_much_has_changed() -> None:
 
     async def main() -> None:
         site = Busy()
-        async with Publisher(site.status, site.send, every=60, least=1, threshold=0.1) as publisher:
+        async with StatusPublisher(
+            site.status, site.send, every=60, least=1, threshold=0.1
+        ) as publisher:
             for moment, free in ((10, 95), (13, 80), (13.1, 60), (13.9, 40), (14.9, 40)):
                 await asyncio.sleep(moment - now())
                 site.free = free
@@ -209,7 +217,7 @@ def test_a_site_tells_at_intervals_and_when_much_has_changed() -> None:
 def test_what_cannot_be_sent_is_told_once_and_sent_later() -> None:
     async def main() -> None:
         site, told = Busy(), []
-        async with Publisher(
+        async with StatusPublisher(
             site.status, site.send, every=10, on_fault=lambda reason: told.append((now(), reason))
         ):
             await asyncio.sleep(5)
@@ -230,7 +238,7 @@ def test_an_index_that_does_not_listen_is_given_up_for_this_time() -> None:
         async def hang(_: SiteStatus) -> None:
             await asyncio.Event().wait()
 
-        async with Publisher(lambda: status("a"), hang, patience=5, on_fault=told.append):
+        async with StatusPublisher(lambda: status("a"), hang, patience=5, on_fault=told.append):
             await asyncio.sleep(100)
         assert len(told) == 1
 
@@ -253,7 +261,11 @@ def test_news_is_what_differs_by_more_than_a_share() -> None:
         ):
             fields = {"free_processors": 100, "traversal_time": 50.0, "waiting": 0} | changes
             after = SiteStatus(site="a", at=1.0, **fields)  # type: ignore[arg-type]
-            assert is_news(before, after, 0.1) is is_news(after, before, 0.1) is news, changes
+            assert (
+                is_significant_change(before, after, 0.1)
+                is is_significant_change(after, before, 0.1)
+                is news
+            ), changes
 
     run(main)
 
@@ -261,10 +273,10 @@ def test_news_is_what_differs_by_more_than_a_share() -> None:
 def test_times_that_are_none_are_refused() -> None:
     async def main() -> None:
         with pytest.raises(InputError, match="every: must be positive"):
-            Poller(directory([]), {}, every=0)
+            StatusPoller(directory([]), {}, every=0)
         with pytest.raises(InputError, match="patience: must be positive"):
-            Poller(directory([]), {}, patience=math.nan)
+            StatusPoller(directory([]), {}, patience=math.nan)
         with pytest.raises(InputError, match="threshold: must not be negative"):
-            Publisher(lambda: status("a"), print, threshold=-1)
+            StatusPublisher(lambda: status("a"), print, threshold=-1)
 
     run(main)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.directory.sites import said
 
-from bursar.broker.directory.garbage import LARGEST, sound
+from bursar.broker.directory.status_validation import LARGEST, validate_status
 from bursar.model.admission import Refusal
 from bursar.model.status import SiteStatus
 
@@ -32,13 +32,13 @@ def test_whole_numbers_are_believed_as_far_as_computing_with_them_is_exact(numbe
     status = replace(GOOD, attributes={"files": number})
     beyond = replace(GOOD, attributes={"files": number + (1 if number > 0 else -1)})
 
-    assert sound(status, site="a", now=NOW) is status
-    assert isinstance(sound(beyond, site="a", now=NOW), Refusal)
+    assert validate_status(status, site="a", now=NOW) is status
+    assert isinstance(validate_status(beyond, site="a", now=NOW), Refusal)
 
 
 @pytest.mark.parametrize("status", [GOOD, said("a"), replace(GOOD, at=NOW, traversal_time=7)])
 def test_what_can_be_true_is_believed_as_it_is(status: SiteStatus) -> None:
-    assert sound(status, site="a", now=NOW) is status
+    assert validate_status(status, site="a", now=NOW) is status
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_can_be_true_is_believed_as_it_is(status: SiteStatus) -> None:
 def test_what_cannot_be_true_is_refused_in_one_short_line(
     changes: dict[str, Any], reason: str
 ) -> None:
-    answer = sound(replace(GOOD, **changes), site="a", now=NOW, processors=16)
+    answer = validate_status(replace(GOOD, **changes), site="a", now=NOW, processors=16)
     assert isinstance(answer, Refusal)
     assert answer.reason.startswith(reason)
     assert len(answer.reason) < 120
@@ -86,7 +86,7 @@ def test_what_cannot_be_true_is_refused_in_one_short_line(
 
 @pytest.mark.parametrize("answer", [None, 5, "idle", {"site": "a"}, math.nan, GOOD.__class__])
 def test_what_is_no_status_is_refused(answer: object) -> None:
-    assert isinstance(sound(answer, site="a", now=NOW), Refusal)
+    assert isinstance(validate_status(answer, site="a", now=NOW), Refusal)
 
 
 ANY = st.one_of(
@@ -108,7 +108,7 @@ ANY = st.one_of(
 )
 def test_whatever_it_is_it_is_sound_or_refused(fields: dict[str, Any]) -> None:
     """And what is sound can be counted and computed with."""
-    answer = sound(SiteStatus(**fields), site="a", now=NOW)
+    answer = validate_status(SiteStatus(**fields), site="a", now=NOW)
     if isinstance(answer, SiteStatus):
         numbers = [answer.at, answer.free_processors, answer.running, answer.waiting]
         numbers += [answer.traversal_time or 0, answer.free_memory or 0]

@@ -7,19 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.directory.sites import Clock, Site
 
-from bursar.broker.directory.hierarchy import Hierarchy, Level, hierarchy
+from bursar.broker.directory.hierarchy import IndexHierarchy, IndexLevel, build_hierarchy
 from bursar.model.errors import InputError
 
-LEVELS = (Level(every=10.0, delay=1.0), Level(every=30.0, delay=2.0), Level(every=60.0, delay=4.0))
+LEVELS = (
+    IndexLevel(every=10.0, delay=1.0),
+    IndexLevel(every=30.0, delay=2.0),
+    IndexLevel(every=60.0, delay=4.0),
+)
 PLACES = {"bari": ("bari", "italy"), "pisa": ("pisa", "italy"), "lyon": ("lyon", "france")}
 
 
-def _grid(clock: Clock, **more: object) -> tuple[Hierarchy, dict[str, Site]]:
+def _grid(clock: Clock, **more: object) -> tuple[IndexHierarchy, dict[str, Site]]:
     sites = {name: Site(name, clock) for name in PLACES}
-    return hierarchy(LEVELS, sites, clock=clock, places=PLACES, **more), sites  # type: ignore[arg-type]
+    return build_hierarchy(LEVELS, sites, clock=clock, places=PLACES, **more), sites  # type: ignore[arg-type]
 
 
-def _turn_to(made: Hierarchy, clock: Clock, until: float) -> None:
+def _turn_to(made: IndexHierarchy, clock: Clock, until: float) -> None:
     """The clock goes on from round to round."""
     while made.top.next_due <= until:
         clock.now = made.top.next_due
@@ -84,8 +88,8 @@ def test_an_age_is_at_least_the_delays_and_at_most_these_and_the_intervals(
 ) -> None:
     """On every level, at whatever moment; and none is younger than on the level below."""
     clock = Clock()
-    made = hierarchy(
-        [Level(every=every, delay=delay, first=first) for every, delay, first in levels],
+    made = build_hierarchy(
+        [IndexLevel(every=every, delay=delay, first=first) for every, delay, first in levels],
         {"a": Site("a", clock)},
         clock=clock,
         expiry=math.inf,
@@ -122,7 +126,7 @@ def test_equal_worlds_give_equal_traces() -> None:
 
 def test_sites_without_places_have_one_index_on_each_level() -> None:
     clock = Clock()
-    made = hierarchy(LEVELS[:2], {"a": Site("a", clock), "b": Site("b", clock)}, clock=clock)
+    made = build_hierarchy(LEVELS[:2], {"a": Site("a", clock), "b": Site("b", clock)}, clock=clock)
     assert [set(level) for level in made.levels] == [{""}, {""}]
 
 
@@ -138,14 +142,14 @@ def test_a_place_that_is_none_is_refused(places: dict, problem: str) -> None:
     clock = Clock()
     sites = {name: Site(name, clock) for name in PLACES}
     with pytest.raises(InputError, match=problem):
-        hierarchy(LEVELS, sites, clock=clock, places=places)
+        build_hierarchy(LEVELS, sites, clock=clock, places=places)
 
 
 def test_a_hierarchy_of_nothing_is_refused() -> None:
     clock = Clock()
     for levels, sites in ((LEVELS, {}), ((), {"a": Site("a", clock)})):
         with pytest.raises(InputError, match="at least one"):
-            hierarchy(levels, sites, clock=clock)
+            build_hierarchy(levels, sites, clock=clock)
 
 
 def test_levels_whose_entries_would_expire_under_way_are_refused() -> None:

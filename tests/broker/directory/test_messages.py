@@ -11,25 +11,25 @@ from hypothesis import strategies as st
 from tests.broker.directory.sites import Clock, said
 from tests.broker.directory.test_garbage import GOOD, NOW
 
-from bursar.broker.directory.directory import Directory
-from bursar.broker.directory.messages import (
+from bursar.broker.directory.index_messages import (
     LARGEST_PUBLISH,
     Answer,
-    Message,
+    IndexMessage,
     Publish,
     Query,
-    answer_to,
+    answer_query,
     decode,
     encode,
-    said_of,
+    publish_message,
     status_of,
 )
+from bursar.broker.directory.information_index import InformationIndex
 from bursar.model.errors import InputError
 
-PUBLISH = said_of(GOOD, NOW)
+PUBLISH = publish_message(GOOD, NOW)
 EACH = [
     PUBLISH,
-    said_of(said("a"), 0.0),
+    publish_message(said("a"), 0.0),
     Query(),
     Query(sites=("a", "b"), version=7),
     Answer(version=7),
@@ -38,7 +38,7 @@ EACH = [
 
 
 @pytest.mark.parametrize("message", EACH, ids=lambda message: type(message).__name__)
-def test_every_message_survives_the_wire(message: Message) -> None:
+def test_every_message_survives_the_wire(message: IndexMessage) -> None:
     assert decode(encode(message), type(message)) == message
 
 
@@ -90,12 +90,12 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 )
 def test_a_number_that_json_does_not_have_is_not_sent_as_none(status: object) -> None:
     with pytest.raises(InputError, match="expected a finite number"):
-        encode(said_of(status, NOW))  # type: ignore[arg-type]
+        encode(publish_message(status, NOW))  # type: ignore[arg-type]
 
 
 @given(st.binary(max_size=300), st.integers(0, 200), st.sampled_from([Publish, Query, Answer]))
 @settings(max_examples=300, deadline=None)
-def test_noise_is_refused_and_nothing_else(noise: bytes, at: int, kind: type[Message]) -> None:
+def test_noise_is_refused_and_nothing_else(noise: bytes, at: int, kind: type[IndexMessage]) -> None:
     """Alone, and in the middle of what would be a message."""
     whole = encode(EACH[-1])
     for data in (noise, whole[:at] + noise + whole[at:]):
@@ -105,13 +105,13 @@ def test_noise_is_refused_and_nothing_else(noise: bytes, at: int, kind: type[Mes
 
 def test_an_index_says_what_it_knows_and_nothing_where_that_is_known() -> None:
     clock = Clock()
-    directory = Directory(clock=clock)
+    directory = InformationIndex(clock=clock)
     for site in "ab":
         directory.publish(said(site))
     clock.now = 5.0
 
-    first = answer_to(Query(), directory)
+    first = answer_query(Query(), directory)
     assert [(one.site, one.age) for one in first.known or ()] == [("a", 5.0), ("b", 5.0)]
-    assert answer_to(Query(version=first.version), directory).known is None
-    some = answer_to(Query(sites=("b", "c"), version=first.version - 1), directory)
+    assert answer_query(Query(version=first.version), directory).known is None
+    some = answer_query(Query(sites=("b", "c"), version=first.version - 1), directory)
     assert [one.site for one in some.known or ()] == ["b"]

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from bursar.broker.matchmaking.broker import ResourceBroker
-from bursar.broker.matchmaking.views import Job
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.model.errors import SiteError
 from bursar.model.matching import Matching
 from bursar.model.site import SiteFacts
-from bursar.model.status import Reading, SiteStatus
+from bursar.model.status import SiteStatus, StatusReading
 
 
 class Clock:
@@ -41,10 +41,10 @@ class ToldIndex:
         self.version += 1
         del self._statuses[site]
 
-    def read(self) -> Mapping[str, Reading]:
+    def read(self) -> Mapping[str, StatusReading]:
         """All of it, with ages."""
         return {
-            name: Reading(status, self._clock() - status.at)
+            name: StatusReading(status, self._clock() - status.at)
             for name, status in self._statuses.items()
         }
 
@@ -85,9 +85,9 @@ def job(
     memory: int | None = None,
     data: tuple[str, ...] = (),
     **asked: Any,
-) -> Job:
+) -> BrokerJob:
     """A job and what it asks for."""
-    return Job(
+    return BrokerJob(
         number=number,
         matching=Matching(**asked),
         processors=processors,
@@ -134,7 +134,7 @@ class Grid:
             **settings,
         )
 
-    def send(self, one: Job) -> str:
+    def send(self, one: BrokerJob) -> str:
         """Chooses a job's site, sends it, and it arrives at once; where."""
         match = self.broker.choose(one)
         self.broker.sent(one, match.site)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from tests.broker.matchmaking.grids import site, status
 
-from bursar.broker.directory.readings import Knowledge, Readings
-from bursar.broker.matchmaking.board import Board
-from bursar.broker.matchmaking.roster import Roster
+from bursar.broker.directory.status_readings import StatusReadings, StatusSnapshot
+from bursar.broker.matchmaking.site_registry import SiteRegistry
+from bursar.broker.matchmaking.status_table import SiteStatusTable
 from bursar.classad import UNDEFINED, parse
 from bursar.classad.analysis import EVERYTHING
-from bursar.model.status import Reading, SiteStatus
+from bursar.model.status import SiteStatus, StatusReading
 
 SITES = (
     site("a", 4, attributes={"color": "red", "requirements": "other.memory < 5"}),
@@ -20,11 +20,11 @@ SITES = (
 )
 
 
-def board() -> Board:
-    return Board(Roster(SITES))
+def board() -> SiteStatusTable:
+    return SiteStatusTable(SiteRegistry(SITES))
 
 
-def columns(found: Board) -> list[tuple[float, ...]]:
+def columns(found: SiteStatusTable) -> list[tuple[float, ...]]:
     return [tuple(float(value) for value in row) for row in zip(*found.said, strict=True)]
 
 
@@ -93,11 +93,11 @@ def test_the_same_status_again_is_no_change() -> None:
 def test_an_index_takes_the_place_of_what_was_known(own: bool) -> None:
     """Our own index, or any mapping; sites that it does not know are gone, others are not ours."""
 
-    def readings(*said: SiteStatus) -> Readings | dict[str, Reading]:
+    def readings(*said: SiteStatus) -> StatusReadings | dict[str, StatusReading]:
         by_name = {each.site: each for each in said}
         if own:
-            return Readings(Knowledge(by_name), 0.0)
-        return {name: Reading(each, 1.0) for name, each in by_name.items()}
+            return StatusReadings(StatusSnapshot(by_name), 0.0)
+        return {name: StatusReading(each, 1.0) for name, each in by_name.items()}
 
     found = board()
     a, b = status("a", 1.0), status("b", 2.0)
@@ -149,7 +149,7 @@ def test_an_ad_is_what_stays_what_changes_and_what_a_site_asks() -> None:
     assert "waiting" not in found.ad(0)
 
 
-def row(found: Board, name: str) -> list[object]:
+def row(found: SiteStatusTable, name: str) -> list[object]:
     """What the table has of an attribute, by site."""
     table = found.table({name})
     return [table.ads[i].get(name, UNDEFINED) for i in range(len(SITES))]

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.matchmaking.grids import Asked, Grid, job, site, status
 
-from bursar.broker.matchmaking.broker import Match
+from bursar.broker.matchmaking.broker import SiteMatch
 from bursar.model.admission import Refusal
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
-from bursar.model.weights import Weights
+from bursar.model.weights import RankWeights
 
 NAN = math.nan
 
 
-def chosen(grid: Grid, **asked: Any) -> Match:
+def chosen(grid: Grid, **asked: Any) -> SiteMatch:
     match = grid.broker.choose(job(**asked))
-    assert isinstance(match, Match), match
+    assert isinstance(match, SiteMatch), match
     return match
 
 
@@ -207,7 +207,7 @@ def test_equations_1_to_3() -> None:
 
 def test_weights_that_a_job_does_not_state_are_the_brokers() -> None:
     files = Distances({"a": 40.0})
-    weights = Weights(alpha=0.5, beta=0.0)
+    weights = RankWeights(alpha=0.5, beta=0.0)
     grid = Grid([site("a")], [status("a", wait=100.0)], files=files, weights=weights)
 
     assert chosen(grid, data=("f",)).rank == pytest.approx(-70)
@@ -394,7 +394,7 @@ def test_kept_answers_are_those_that_a_new_broker_gives(steps: list[Any]) -> Non
         old.index.tell(said[name])
         new = Grid(sites, list(said.values()))
         one, other = old.broker.choose(asked), new.broker.choose(asked)
-        if isinstance(one, Match) and isinstance(other, Match):
+        if isinstance(one, SiteMatch) and isinstance(other, SiteMatch):
             assert (one.matched, one.rank) == (other.matched, other.rank)
         else:
             assert one == other

@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.matchmaking.grids import Grid, job, site, status
 
-from bursar.broker.matchmaking.crowding import LEAST_SPANS, MOST, PART, Crowding
+from bursar.broker.matchmaking.contention import LEAST_SPANS, MOST, PART, ContentionModel
 
 
-def stream(gap: float, work: float, jobs: int, capacity: float = 10.0) -> tuple[Crowding, float]:
+def stream(
+    gap: float, work: float, jobs: int, capacity: float = 10.0
+) -> tuple[ContentionModel, float]:
     """Jobs of 60 s, one each gap; and when the last came."""
-    crowding = Crowding(capacity)
+    crowding = ContentionModel(capacity)
     for number in range(jobs):
         crowding.sent(number * gap, work, 60.0)
     return crowding, (jobs - 1) * gap
@@ -43,7 +45,7 @@ def test_what_is_past_is_forgotten() -> None:
 
 
 def test_jobs_of_no_length_tell_nothing() -> None:
-    crowding = Crowding(10.0)
+    crowding = ContentionModel(10.0)
     crowding.sent(0.0, 0.0, 0.0)
 
     assert crowding.share(5.0) == 0.0
@@ -57,7 +59,7 @@ def test_jobs_of_no_length_tell_nothing() -> None:
 @settings(deadline=None, max_examples=100)
 def test_it_is_a_share_whatever_comes(jobs: list[tuple[float, float, float]]) -> None:
     """And the toll is finite."""
-    crowding, now = Crowding(3.0), 0.0
+    crowding, now = ContentionModel(3.0), 0.0
     for gap, work, length in jobs:
         now += gap
         crowding.sent(now, work, length)

@@ -3,12 +3,12 @@
 import pytest
 from tests.broker.matchmaking.grids import Asked, Grid, job, site, status
 
-from bursar.broker.matchmaking.explaining import Explanation
-from bursar.broker.matchmaking.files import LinkedFiles
+from bursar.broker.matchmaking.explaining import MatchExplanation
+from bursar.broker.matchmaking.file_times import LinkedFileTimes
 from bursar.model.replica import Replica
 
 
-def reasons(found: Explanation) -> dict[str, tuple[str, ...]]:
+def reasons(found: MatchExplanation) -> dict[str, tuple[str, ...]]:
     return {one.site: one.reasons for one in found.outsiders}
 
 
@@ -98,7 +98,7 @@ def test_candidates_stand_in_order_with_terms_and_chances() -> None:
 def test_where_a_file_has_no_copy_it_is_said_of_each_site() -> None:
     sites = [site("a"), site("b")]
     copies = {"x": [Replica(name="x", site="a", url="x")]}
-    grid = Grid(sites, files=LinkedFiles(sites, lambda name: copies.get(name, [])))
+    grid = Grid(sites, files=LinkedFileTimes(sites, lambda name: copies.get(name, [])))
 
     found = grid.broker.explain(job(data=("x", "y")))
 

@@ -4,7 +4,7 @@ import math
 
 from tests.broker.matchmaking.grids import site
 
-from bursar.broker.matchmaking.files import LinkedFiles
+from bursar.broker.matchmaking.file_times import LinkedFileTimes
 from bursar.model.link import Link
 from bursar.model.replica import Replica
 
@@ -23,7 +23,7 @@ COPIES = {
     "web": [Replica(name="web", site="", url="http://x/web", size=100)],
     "strange": [Replica(name="strange", site="a", url="as")],
 }
-FILES = LinkedFiles(SITES, lambda name: COPIES.get(name, []), outside=Link(3.0, 100.0))
+FILES = LinkedFileTimes(SITES, lambda name: COPIES.get(name, []), outside=Link(3.0, 100.0))
 NAMES = ["a", "b", "c", "d"]
 
 

@@ -10,29 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.matchmaking.grids import site
 
-from bursar.broker.matchmaking.inflight import ASSUMED_RUNTIME, InFlight
-from bursar.broker.matchmaking.waiting import Said
+from bursar.broker.matchmaking.inflight import ASSUMED_RUNTIME, InFlightJobs
+from bursar.broker.matchmaking.wait_estimates import PublishedStatus
 
 NAN = math.nan
 
 
-def said(*sites: tuple[float, float, int], waiting: int = 0) -> Said:
+def said(*sites: tuple[float, float, int], waiting: int = 0) -> PublishedStatus:
     """Moment, published wait and free processors of each site."""
     at, wait, free = (np.array(column, dtype=np.float64) for column in zip(*sites, strict=True))
-    return Said(at, wait, free, np.full(len(sites), float(waiting)))
+    return PublishedStatus(at, wait, free, np.full(len(sites), float(waiting)))
 
 
-def waits(flying: InFlight, now: float, what: Said, **job: Any) -> list[float]:
+def waits(flying: InFlightJobs, now: float, what: PublishedStatus, **job: Any) -> list[float]:
     asked = {"processors": 1, "runtime": 60.0, **job}
     found: list[float] = flying.waits(now, what, **asked)[0].tolist()
     return found
 
 
-def one_site(processors: int = 4, **facts: Any) -> InFlight:
-    return InFlight([site("a", processors, **facts)])
+def one_site(processors: int = 4, **facts: Any) -> InFlightJobs:
+    return InFlightJobs([site("a", processors, **facts)])
 
 
-def send(flying: InFlight, number: int, now: float, **job: Any) -> None:
+def send(flying: InFlightJobs, number: int, now: float, **job: Any) -> None:
     """It is at the site at once."""
     flying.send(number, 0, **{"processors": 1, "runtime": 60.0, "now": now, "due": now, **job})
     flying.arrive(number, now)
@@ -179,7 +179,7 @@ def test_telling_twice_or_of_strangers_changes_nothing() -> None:
 
 def test_a_job_sent_again_is_at_one_site_only() -> None:
     """It failed there and goes elsewhere, and nobody said that it ended."""
-    flying = InFlight([site("a"), site("b")])
+    flying = InFlightJobs([site("a"), site("b")])
     flying.send(1, 0, processors=1, runtime=60.0, now=15.0, due=15.0)
     flying.send(1, 1, processors=1, runtime=60.0, now=16.0, due=16.0)
 
@@ -223,7 +223,7 @@ class Twin:
         self.jobs: dict[int, Sent] = {}
         self.ran: list[float] = []
 
-    def wait(self, i: int, now: float, what: Said, processors: int, runtime: float | None,
+    def wait(self, i: int, now: float, what: PublishedStatus, processors: int, runtime: float | None,
              arrival: float) -> float:  # fmt: skip
         usual = sum(self.ran) / len(self.ran) if self.ran else ASSUMED_RUNTIME
         width, speed = self.sites[i].processors, self.sites[i].speed
@@ -276,7 +276,7 @@ def test_it_gives_what_the_plain_twin_gives(events: list[Any], random: Any) -> N
     """Whatever is told, in whatever order; what was forgotten because every reading counts it
     makes no difference."""
     sites = [site("a", 1), site("b", 3, speed=2.0), site("c", 8, speed=0.5)]
-    flying, twin = InFlight(sites), Twin(sites)
+    flying, twin = InFlightJobs(sites), Twin(sites)
     now = 0.0
     what = said((0.0, 0.0, 1), (0.0, 5.0, 0), (0.0, NAN, 3), waiting=2)
     for event, place, number, step in events:

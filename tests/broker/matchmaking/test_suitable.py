@@ -3,7 +3,7 @@
 import pytest
 from tests.broker.matchmaking.grids import site
 
-from bursar.broker.matchmaking.suitable import may_suit
+from bursar.broker.matchmaking.suitable import may_satisfy
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
 
@@ -26,10 +26,10 @@ SITE = site("a", 4, attributes={"OpSys": "LINUX"})
     ],
 )
 def test_only_what_lasts_counts_against_a_site(requirements: str | None, suits: bool) -> None:
-    assert may_suit(SITE, Matching(requirements=requirements)) is suits
+    assert may_satisfy(SITE, Matching(requirements=requirements)) is suits
 
 
 def test_requirements_that_are_none_are_an_error_at_their_column() -> None:
     with pytest.raises(InputError) as error:
-        may_suit(SITE, Matching(requirements="other.OpSys =="))
+        may_satisfy(SITE, Matching(requirements="other.OpSys =="))
     assert error.value.where.startswith("requirements:1:")

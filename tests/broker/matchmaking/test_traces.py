@@ -8,13 +8,13 @@ import pytest
 from tests.broker.matchmaking.grids import Asked, Grid, job, site, status
 from tests.recording import assert_recorded, pick
 
-from bursar.broker.matchmaking.broker import Match
-from bursar.broker.matchmaking.views import Job
+from bursar.broker.matchmaking.broker import SiteMatch
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.model.errors import SiteError
 from bursar.model.matching import CHOICES
 from bursar.model.site import SiteFacts
 from bursar.model.status import SiteStatus
-from bursar.model.weights import Weights
+from bursar.model.weights import RankWeights
 
 FILE = Path(__file__).parent / "traces"
 STEPS = 32
@@ -65,7 +65,7 @@ def said(chance: random.Random, one: SiteFacts, now: float) -> SiteStatus:
     )
 
 
-def asked(chance: random.Random, number: int, names: list[str]) -> Job:
+def asked(chance: random.Random, number: int, names: list[str]) -> BrokerJob:
     return job(
         number,
         processors=pick(chance, 1, 1, 2, 4),
@@ -104,7 +104,7 @@ def trace(choice: str, seed: int) -> list[str]:
         choice=choice,
         files=Distances(chance, names) if seed % 2 else None,
         direct=answers if seed % 3 == 2 else None,
-        weights=Weights(alpha=pick(chance, 0.5, 0.9), beta=pick(chance, 0.5, 0.1)),
+        weights=RankWeights(alpha=pick(chance, 0.5, 0.9), beta=pick(chance, 0.5, 0.1)),
         as_published=seed % 4 == 3,
     )
     lines: list[str] = [f"world {choice} {seed}"]
@@ -123,7 +123,7 @@ def trace(choice: str, seed: int) -> list[str]:
             wanted = asked(chance, number, names)
             match = grid.broker.choose(wanted)
             lines.append(f"{now} {match}")
-            if isinstance(match, Match):
+            if isinstance(match, SiteMatch):
                 lines.append(f"  best {match.best(3)}")
                 lines += [f"  {match.reason_of(name)}" for name in names]
                 grid.broker.sent(wanted, match.site)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bursar.formats.optorsim.background import STEPS, read_background, read_measured
-from bursar.formats.optorsim.grid import read_grid
+from bursar.formats.optorsim.grid_configuration import read_grid
 from bursar.formats.optorsim.jobs import read_jobs
 from bursar.formats.optorsim.parameters import read_parameters
 from bursar.model.errors import InputError

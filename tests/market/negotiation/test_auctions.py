@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
-from bursar.market.exchange import Exchange
-from bursar.market.messages import Bid, Message, RejectBid
+from bursar.market.exchange import MessageExchange
 from bursar.market.negotiation.auction import Auctioneer
 from bursar.market.negotiation.dutch import DutchAuctioneer
 from bursar.market.negotiation.english import EnglishAuctioneer
-from bursar.market.negotiation.sealed import SealedAuctioneer
+from bursar.market.negotiation.sealed_bid import SealedAuctioneer
+from bursar.market.trade_messages import Bid, RejectBid, TradeMessage
 from bursar.model.admission import Refusal
 
 SAME_TIME = msgspec.structs.replace(WANTED, latest=WANTED.earliest + WANTED.seconds)
@@ -37,7 +37,7 @@ def sold(auctioneer: Auctioneer, values: list[int]) -> Outcome:
     buyers = [manager(name) for name in auctioneer.parties]
     for buyer, value in zip(buyers, values, strict=True):
         buyer.join("lot", "uni", value)
-    exchange = Exchange([owner, *buyers])
+    exchange = MessageExchange([owner, *buyers])
     opened = owner.auction(auctioneer, NOW)
     assert not isinstance(opened, Refusal)
     exchange.carry(opened, NOW)
@@ -60,7 +60,7 @@ def bought(auctioneer: Auctioneer, values: list[int]) -> Outcome:
         server(name, base=value / 400 / UNITS, floor=1.0)
         for name, value in zip(auctioneer.parties, values, strict=True)
     ]
-    exchange = Exchange([buyer, *owners])
+    exchange = MessageExchange([buyer, *owners])
     exchange.carry(buyer.auction(auctioneer, NOW), NOW)
     while not auctioneer.is_over:
         exchange.tick(buyer.next_look())
@@ -247,7 +247,7 @@ def bid(number: int, amount: int, sender: str = "p0", currency: str = "SU") -> B
     ],
     ids=["another currency", "a stranger", "out of order", "late"],
 )
-def test_a_bid_that_cannot_be_taken_changes_nothing(message: Message, now: float) -> None:
+def test_a_bid_that_cannot_be_taken_changes_nothing(message: TradeMessage, now: float) -> None:
     auctioneer = sealed([0, 0], 0)
     auctioneer.open(NOW)
     assert only(auctioneer.receive(bid(1, 5, sender="p1"), NOW) or (None,)) is None
@@ -283,7 +283,7 @@ def test_an_auction_of_more_than_is_free_is_refused() -> None:
 def test_what_is_auctioned_cannot_be_sold_elsewhere_until_it_is_over() -> None:
     owner = server(processors=4)
     owner.auction(sealed([0], 10), NOW)
-    exchange = Exchange([owner, ann := manager()])
+    exchange = MessageExchange([owner, ann := manager()])
 
     exchange.carry(ann.ask("d", ["uni"], SAME_TIME, NOW), NOW)
     assert ann.quotes("d", NOW) == ()

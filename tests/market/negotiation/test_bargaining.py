@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, WANTED, Shop, only
 
-from bursar.market.messages import CounterOffer, FinalOffer, Message, Offer, Reject
 from bursar.market.negotiation.bargaining import BargainingBuyer, BargainingOwner, Concession
+from bursar.market.trade_messages import CounterOffer, FinalOffer, Offer, Reject, TradeMessage
 
 amounts = st.integers(0, 1_000_000)
 rounds = st.integers(2, 12)
@@ -22,7 +22,7 @@ def sides(owner: Concession, buyer: Concession) -> tuple[BargainingOwner, Bargai
     )
 
 
-def talk(owner: BargainingOwner, buyer: BargainingBuyer) -> list[Message]:
+def talk(owner: BargainingOwner, buyer: BargainingBuyer) -> list[TradeMessage]:
     """All they say to each other."""
     said = list(buyer.open(NOW))
     for message in said:
@@ -104,7 +104,7 @@ HEAD = {"deal": "d", "sender": "ann", "to": "uni"}
     ids=["another currency", "out of order", "late", "opened twice"],
 )
 def test_an_offer_that_cannot_be_taken_leaves_the_owner_where_it_was(
-    message: Message, now: float
+    message: TradeMessage, now: float
 ) -> None:
     owner = opened()
 

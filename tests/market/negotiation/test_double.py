@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, WANTED, only
 
-from bursar.market.messages import Ask, Bid, InformOutcome, Message, RejectBid
-from bursar.market.negotiation.double import DoubleAuctioneer, Order, clear
+from bursar.market.negotiation.double import DoubleAuctioneer, LimitOrder, clear
+from bursar.market.trade_messages import Ask, Bid, InformOutcome, RejectBid, TradeMessage
 
 orders = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 30)), max_size=5)
 
 
 def sides(bids: list[tuple[int, int]], asks: list[tuple[int, int]]) -> tuple[list, list]:
     return (
-        [Order(f"b{i}", count, amount) for i, (count, amount) in enumerate(bids)],
-        [Order(f"a{i}", count, amount) for i, (count, amount) in enumerate(asks)],
+        [LimitOrder(f"b{i}", count, amount) for i, (count, amount) in enumerate(bids)],
+        [LimitOrder(f"a{i}", count, amount) for i, (count, amount) in enumerate(asks)],
     )
 
 
@@ -68,7 +68,7 @@ def auctioneer() -> DoubleAuctioneer:
     return one
 
 
-def order(kind: type, sender: str, amount: int, number: int = 1, **fields) -> Message:
+def order(kind: type, sender: str, amount: int, number: int = 1, **fields) -> TradeMessage:
     settings = {"processors": 2, "currency": "SU", **fields}
     return kind(deal="d", sender=sender, to="hall", number=number, amount=amount, **settings)
 
@@ -101,7 +101,7 @@ def test_each_party_is_told_its_own_trades() -> None:
     ],
     ids=["a buyer asks", "an owner bids", "currency", "no processors", "late"],
 )
-def test_an_order_that_cannot_be_taken_is_left_out(message: Message, now: float) -> None:
+def test_an_order_that_cannot_be_taken_is_left_out(message: TradeMessage, now: float) -> None:
     hall = auctioneer()
 
     assert isinstance(only(hall.receive(message, now)), RejectBid)

@@ -3,17 +3,17 @@
 import pytest
 from tests.market.trading import NOW, UNITS, WANTED, Shop, only
 
-from bursar.market.messages import (
+from bursar.market.negotiation.posted import PostedBuyer, PostedOwner
+from bursar.market.trade_messages import (
     Accept,
     Cancel,
     Confirm,
     Expire,
-    Message,
     Quote,
     Reject,
     RequestQuote,
+    TradeMessage,
 )
-from bursar.market.negotiation.posted import PostedBuyer, PostedOwner
 
 HEAD = {"deal": "d", "sender": "ann", "to": "uni"}
 
@@ -101,7 +101,7 @@ def test_a_repeat_is_answered_as_the_first_time_and_sells_once() -> None:
         ),
     ],
 )
-def test_what_cannot_be_followed_leaves_the_owner_where_it_was(message: Message) -> None:
+def test_what_cannot_be_followed_leaves_the_owner_where_it_was(message: TradeMessage) -> None:
     shop = Shop(5)
     owner, _ = quoted(shop)
     if message is Confirm:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, server
 
-from bursar.market.exchange import Exchange
-from bursar.market.negotiation.share import ShareAuctioneer, shares
+from bursar.market.exchange import MessageExchange
+from bursar.market.negotiation.share import ShareAuctioneer, proportional_shares
 
 
 @given(st.integers(0, 100), st.lists(st.integers(0, 10**15), max_size=8))
@@ -16,7 +16,7 @@ def test_shares_are_whole_and_within_one_of_the_proportion(
     processors: int, amounts: list[int]
 ) -> None:
     bids = {f"p{i}": amount for i, amount in enumerate(amounts)}
-    given_out = shares(processors, bids)
+    given_out = proportional_shares(processors, bids)
 
     total = sum(amounts)
     assert sum(given_out.values()) == (processors if total else 0)
@@ -28,11 +28,11 @@ def test_shares_are_whole_and_within_one_of_the_proportion(
 
 def test_what_is_left_over_goes_by_largest_remainders() -> None:
     """Of 10: 4.7, 3.2 and 2.1 are 4, 3 and 2; the one left goes to the remainder 0.7."""
-    assert shares(10, {"a": 47, "b": 32, "c": 21}) == {"a": 5, "b": 3, "c": 2}
+    assert proportional_shares(10, {"a": 47, "b": 32, "c": 21}) == {"a": 5, "b": 3, "c": 2}
 
 
 def test_of_equal_remainders_the_first_received_goes_first() -> None:
-    assert shares(1, {"a": 5, "b": 5}) == {"a": 1, "b": 0}
+    assert proportional_shares(1, {"a": 5, "b": 5}) == {"a": 1, "b": 0}
 
 
 def test_each_pays_its_bid_and_who_gets_nothing_pays_nothing() -> None:
@@ -41,7 +41,7 @@ def test_each_pays_its_bid_and_who_gets_nothing_pays_nothing() -> None:
     buyers = [manager(name) for name in ("p0", "p1", "p2")]
     for buyer, value in zip(buyers, (30, 9, 1), strict=True):
         buyer.join("lot", "uni", value * UNITS)
-    exchange = Exchange([owner, *buyers])
+    exchange = MessageExchange([owner, *buyers])
     auctioneer = ShareAuctioneer("uni", "lot", ["p0", "p1", "p2"], WANTED, closes=NOW + 60)
     exchange.carry(owner.auction(auctioneer, NOW), NOW)
 

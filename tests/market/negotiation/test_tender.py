@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
 
 from bursar.market.agreement import Terms
-from bursar.market.exchange import Exchange
-from bursar.market.messages import Bid, Cancel, InformOutcome, Message, RejectBid
+from bursar.market.exchange import MessageExchange
 from bursar.market.negotiation.tender import TenderBuyer
+from bursar.market.trade_messages import Bid, Cancel, InformOutcome, RejectBid, TradeMessage
 
 CLOSES = NOW + 60
 
@@ -20,7 +20,7 @@ def test_the_cheapest_owner_within_the_limit_gets_it_and_all_know(
 ) -> None:
     """A unit price of p is p x 400 for 400 processor-seconds."""
     owners = [server(f"u{i}", base=price) for i, price in enumerate(prices)]
-    exchange = Exchange([ann := manager(), *owners])
+    exchange = MessageExchange([ann := manager(), *owners])
 
     exchange.carry(
         ann.call("d", [o.name for o in owners], WANTED, CLOSES, NOW, limit=limit * UNITS), NOW
@@ -45,7 +45,7 @@ def test_an_award_its_owner_cannot_keep_goes_to_the_next() -> None:
     """The cheapest sells its processors to somebody else between bid and award."""
     cheap, dear = server("cheap", base=1.0), server("dear", base=2.0)
     ann, bob = manager("ann"), manager("bob")
-    exchange = Exchange([ann, bob, cheap, dear])
+    exchange = MessageExchange([ann, bob, cheap, dear])
     narrow = type(WANTED)(processors=4, seconds=100.0, earliest=5_000.0, latest=5_100.0)
     called = ann.call("d", ["cheap", "dear", "nobody"], narrow, CLOSES, NOW)
     exchange.carry(called, NOW)  # waits for the one who never answers
@@ -61,7 +61,7 @@ def test_an_award_its_owner_cannot_keep_goes_to_the_next() -> None:
 def test_quotes_that_set_processors_aside_are_always_kept() -> None:
     owner = server("cheap", holds=True)
     ann, bob = manager("ann"), manager("bob")
-    exchange = Exchange([ann, bob, owner])
+    exchange = MessageExchange([ann, bob, owner])
     narrow = type(WANTED)(processors=4, seconds=100.0, earliest=5_000.0, latest=5_100.0)
     exchange.carry(ann.ask("d", ["cheap"], narrow, NOW), NOW)
 
@@ -101,7 +101,7 @@ EARLY = Terms(processors=4, start=4_000.0, seconds=100.0, unit_price=0.0)
     ids=["stranger", "out of order", "late", "currency", "too early", "no terms", "too dear"],
 )
 def test_a_bid_that_cannot_be_taken_leaves_the_call_where_it_was(
-    message: Message, now: float
+    message: TradeMessage, now: float
 ) -> None:
     buyer = TenderBuyer("ann", "d", ("uni", "lab"), WANTED, closes=CLOSES, limit=10)
     buyer.open(NOW)
@@ -124,7 +124,7 @@ def test_an_owner_bids_once_for_a_call() -> None:
 def test_only_the_winner_can_call_an_agreement_off() -> None:
     """Before an award, and from others after it, the word is heard and nothing follows."""
     owners = [server("cheap", base=1.0), server("dear", base=2.0)]
-    exchange = Exchange([ann := manager(), *owners])
+    exchange = MessageExchange([ann := manager(), *owners])
     buyer = TenderBuyer("ann", "d", ("uni", "lab"), WANTED, closes=CLOSES)
     buyer.open(NOW)
     assert buyer.receive(Cancel(**HEAD, number=1), NOW) == ()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bursar.model.errors import InputError, SiteError
-from bursar.provisioning.lrm.manager import JobReport, Request, ResourceManager
+from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, ResourceManager
 
 PATIENCE = 20.0
 """Seconds within which a real scheduler does what it was asked; far more than it takes."""
@@ -59,9 +59,9 @@ class Ground:
     now: Callable[[], float] = time.time
     step: float = 0.05
 
-    def request(self, name: str, script: str = "sleep 60", **more: object) -> Request:
+    def request(self, name: str, script: str = "sleep 60", **more: object) -> JobRequest:
         """A job of one processor and a minute, but for what is said."""
-        plain = Request(
+        plain = JobRequest(
             name=name, processors=1, seconds=60.0, script=script, folder=str(self.folder)
         )
         return replace(plain, **more)  # type: ignore[arg-type]

@@ -11,37 +11,37 @@ from hypothesis import strategies as st
 from tests.provisioning.lrm.recorded import Recorded, text_of
 
 from bursar.model.errors import InputError, SiteError
-from bursar.model.provisioning import Batch
-from bursar.provisioning.lrm.flux import Flux, reading
-from bursar.provisioning.lrm.manager import JobReport, Request
-from bursar.provisioning.lrm.shell import Answer
+from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm.command_runner import CommandResult
+from bursar.provisioning.lrm.flux import Flux, flux_output
+from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest
 
 JOBS = text_of("flux/jobs.json")
 FIRST = 15032385536
 ANSWERS = {
-    "id -un": Answer(0, "ada\n", ""),
-    "flux jobs": Answer(0, JOBS, ""),
-    "flux resource R -s all": Answer(0, text_of("flux/R-all.json"), ""),
-    "flux resource R -s allocated": Answer(0, text_of("flux/R-allocated.json"), ""),
-    "flux resource R -s down": Answer(0, text_of("flux/R-down.json"), ""),
-    "flux batch": Answer(0, "ƒPuMuVy\n", ""),
-    "flux cancel": Answer(0, "", ""),
+    "id -un": CommandResult(0, "ada\n", ""),
+    "flux jobs": CommandResult(0, JOBS, ""),
+    "flux resource R -s all": CommandResult(0, text_of("flux/R-all.json"), ""),
+    "flux resource R -s allocated": CommandResult(0, text_of("flux/R-allocated.json"), ""),
+    "flux resource R -s down": CommandResult(0, text_of("flux/R-down.json"), ""),
+    "flux batch": CommandResult(0, "ƒPuMuVy\n", ""),
+    "flux cancel": CommandResult(0, "", ""),
 }
-REQUEST = Request(name="w", processors=4, seconds=90, script="run me", folder="/home/ada/x")
+REQUEST = JobRequest(name="w", processors=4, seconds=90, script="run me", folder="/home/ada/x")
 
 
-def manager(answers: dict[str, Answer] = ANSWERS, **site: object) -> tuple[Flux, Recorded]:
+def manager(answers: dict[str, CommandResult] = ANSWERS, **site: object) -> tuple[Flux, Recorded]:
     shell = Recorded(answers)
-    return Flux(Batch(manager="flux", **site), shell), shell  # type: ignore[arg-type]
+    return Flux(BatchScheduler(manager="flux", **site), shell), shell  # type: ignore[arg-type]
 
 
-def look(*ids: int, answers: dict[str, Answer] = ANSWERS) -> dict[int, JobReport]:
+def look(*ids: int, answers: dict[str, CommandResult] = ANSWERS) -> dict[int, JobReport]:
     found = asyncio.run(manager(answers)[0].look([str(id) for id in ids]))
     return {int(id): report for id, report in found.items()}
 
 
-def _with(text: str) -> dict[str, Answer]:
-    return {**ANSWERS, "flux jobs": Answer(0, text, "")}
+def _with(text: str) -> dict[str, CommandResult]:
+    return {**ANSWERS, "flux jobs": CommandResult(0, text, "")}
 
 
 def test_every_state_and_end_is_told() -> None:
@@ -98,13 +98,13 @@ def test_an_odd_job_spoils_its_own_answer_only(odd: str) -> None:
 def test_what_is_no_listing_is_worth_asking_again() -> None:
     """Silence and nonsense: nobody knows. A job that is not there is something else."""
     for answer in (
-        Answer(0, "hello", ""),
-        Answer(1, "", "flux-jobs: ERROR: Unable to connect to Flux: Connection refused"),
+        CommandResult(0, "hello", ""),
+        CommandResult(1, "", "flux-jobs: ERROR: Unable to connect to Flux: Connection refused"),
     ):
         with pytest.raises(SiteError) as error:
             look(FIRST, answers={**ANSWERS, "flux jobs": answer})
         assert error.value.transient
-    absent = Answer(1, "", "flux-jobs: ERROR: JobID 7 unknown")
+    absent = CommandResult(1, "", "flux-jobs: ERROR: JobID 7 unknown")
     assert look(7, answers={**ANSWERS, "flux jobs": absent})[7].state == "unknown"
 
 
@@ -117,14 +117,14 @@ def test_a_strange_state_is_unknown() -> None:
 
 def test_job_numbers_are_read_in_base_58() -> None:
     """Flux RFC 19: the digits of 1 are 2, those of 58 are 21; ASCII terminals get an f."""
-    assert reading.job_number("ƒ1") == "0"
-    assert reading.job_number("ƒ2\n") == "1"
-    assert reading.job_number("f21") == "58"
+    assert flux_output.job_number("ƒ1") == "0"
+    assert flux_output.job_number("ƒ2\n") == "1"
+    assert flux_output.job_number("f21") == "58"
     # Both forms of one job, as flux-core 0.51 printed them.
-    assert reading.job_number("ƒPuMuVy") == "15032385536"
-    assert reading.job_number("15032385536") == "15032385536"
-    assert reading.job_number("ƒ0") is None
-    assert reading.job_number("hello") is None
+    assert flux_output.job_number("ƒPuMuVy") == "15032385536"
+    assert flux_output.job_number("15032385536") == "15032385536"
+    assert flux_output.job_number("ƒ0") is None
+    assert flux_output.job_number("hello") is None
 
 
 def test_the_queue() -> None:
@@ -144,11 +144,11 @@ def test_the_queue() -> None:
 
 def test_hosts_are_told_one_by_one() -> None:
     """Flux RFC 29."""
-    assert reading.expand("n[1-3,7],m,x[08-10]y") == (
+    assert flux_output.expand("n[1-3,7],m,x[08-10]y") == (
         *("n1", "n2", "n3", "n7", "m"),
         *("x08y", "x09y", "x10y"),
     )
-    assert reading.expand("") == ()
+    assert flux_output.expand("") == ()
 
 
 def test_the_script_says_what_is_asked_for() -> None:
@@ -182,11 +182,11 @@ def test_when_one_of_several_is_not_taken_none_is() -> None:
         async def run(self, command, **more):  # type: ignore[no-untyped-def, override]
             if command[:2] == ["flux", "batch"] and self.commands == 2:
                 self.commands += 1
-                return Answer(1, "", "flux-batch: ERROR: max jobs limit")
+                return CommandResult(1, "", "flux-batch: ERROR: max jobs limit")
             return await super().run(command, **more)
 
     shell = Tired(ANSWERS)
-    flux = Flux(Batch(manager="flux"), shell)
+    flux = Flux(BatchScheduler(manager="flux"), shell)
     with pytest.raises(SiteError, match="max_pending"):
         asyncio.run(flux.submit(replace(REQUEST, copies=3)))
     cancelled = [command for command, _ in shell.asked if command[1] == "cancel"]
@@ -207,8 +207,8 @@ def test_a_refusal_says_why_and_what_to_change(words: str, hint: str, transient:
     """In Flux's own words."""
     answers = {
         **ANSWERS,
-        "flux batch": Answer(1, "", words),
-        "flux jobs -a --name": Answer(0, '{"jobs": []}', ""),
+        "flux batch": CommandResult(1, "", words),
+        "flux jobs -a --name": CommandResult(0, '{"jobs": []}', ""),
     }
     with pytest.raises(SiteError) as error:
         asyncio.run(manager(answers)[0].submit(REQUEST))
@@ -228,4 +228,4 @@ def test_usage_is_what_flux_counted() -> None:
 def test_a_quality_of_service_is_refused_before_anything_is_tried() -> None:
     """Flux has none."""
     with pytest.raises(InputError, match="qos"):
-        Flux(Batch(manager="flux", qos="high"))
+        Flux(BatchScheduler(manager="flux", qos="high"))

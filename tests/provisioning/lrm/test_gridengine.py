@@ -16,13 +16,13 @@ from tests.provisioning.lrm.contract import CHECKS, Ground, has_ended, is_runnin
 from tests.provisioning.lrm.recorded import Recorded, text_of
 
 from bursar.model.errors import InputError, SiteError
-from bursar.model.provisioning import Batch
-from bursar.provisioning.lrm.gridengine import GridEngine, listing, parallel
-from bursar.provisioning.lrm.gridengine.accounting import parse_records
-from bursar.provisioning.lrm.manager import JobReport, QueueState, Request
-from bursar.provisioning.lrm.shell import Answer, Shell
+from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
+from bursar.provisioning.lrm.gridengine import GridEngine, parallel_environment, qstat_output
+from bursar.provisioning.lrm.gridengine.qacct_output import parse_records
+from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, QueueState
 from bursar.testgrid.gridengine import PACKAGES, QUEUES, missing_programs
-from bursar.testgrid.gridengine import GridEngine as Cluster
+from bursar.testgrid.gridengine import GridEngineCluster as Cluster
 
 SLOTS = 6
 QSTAT = text_of("gridengine/qstat.xml")
@@ -56,7 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def manager_on(cluster: Cluster, **site: object) -> GridEngine:
-    plain = Batch(manager="gridengine", queue="all.q", environment=cluster.environment)
+    plain = BatchScheduler(manager="gridengine", queue="all.q", environment=cluster.environment)
     return GridEngine(replace(plain, **site))  # type: ignore[arg-type]
 
 
@@ -67,7 +67,7 @@ def ground_on(cluster: Cluster, folder: Path, **site: object) -> Ground:
     def unreachable() -> Iterator[None]:
         shell = manager._shell
         nobody = {**cluster.environment, "SGE_QMASTER_PORT": "9"}
-        manager._shell = Shell(environment=nobody, scheduler="Grid Engine")
+        manager._shell = CommandRunner(environment=nobody, scheduler="Grid Engine")
         try:
             yield
         finally:
@@ -120,7 +120,7 @@ async def an_answer_that_was_lost_makes_no_second_job(ground: Ground) -> None:
 
         lost = False
 
-        async def run(self, command: list[str], **more: object) -> Answer:
+        async def run(self, command: list[str], **more: object) -> CommandResult:
             answer = await real.run(command, **more)  # type: ignore[arg-type]
             if command[0] == "qsub" and not self.lost:
                 self.lost = True
@@ -243,7 +243,7 @@ def test_a_refusal_says_why_and_what_to_change(
     tmp_path: Path,
 ) -> None:
     """In Grid Engine's own words; such an error is for good."""
-    request = Request(name="no", processors=1, seconds=60, script="true", folder=str(tmp_path))
+    request = JobRequest(name="no", processors=1, seconds=60, script="true", folder=str(tmp_path))
     with pytest.raises(SiteError) as error:
         asyncio.run(manager_on(cluster, **site).submit(replace(request, **more)))  # type: ignore[arg-type]
     assert words in str(error.value)
@@ -318,19 +318,19 @@ def test_it_comes_down_without_a_trace(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def look_at(answers: dict[str, Answer], *ids: str) -> dict[str, JobReport]:
-    manager = GridEngine(Batch(manager="gridengine"), Recorded(answers))
+def look_at(answers: dict[str, CommandResult], *ids: str) -> dict[str, JobReport]:
+    manager = GridEngine(BatchScheduler(manager="gridengine"), Recorded(answers))
     return dict(asyncio.run(manager.look(ids)))
 
 
-def listed(text: str = QSTAT, accounting: str = QACCT) -> dict[str, Answer]:
+def listed(text: str = QSTAT, accounting: str = QACCT) -> dict[str, CommandResult]:
     return {
-        "id -un": Answer(0, "root\n", ""),
-        "qstat -xml": Answer(0, text, ""),
-        "qacct": Answer(0, accounting, ""),
-        "qstat -j": Answer(0, QSTAT_J, ""),
-        "qstat -f": Answer(0, QSTAT_F, ""),
-        "qrstat": Answer(0, QRSTAT, ""),
+        "id -un": CommandResult(0, "root\n", ""),
+        "qstat -xml": CommandResult(0, text, ""),
+        "qacct": CommandResult(0, accounting, ""),
+        "qstat -j": CommandResult(0, QSTAT_J, ""),
+        "qstat -f": CommandResult(0, QSTAT_F, ""),
+        "qrstat": CommandResult(0, QRSTAT, ""),
     }
 
 
@@ -393,7 +393,7 @@ def test_codes_of_failure(failed: str, status: str, wallclock: str, how: str) ->
 
 def test_a_queue_is_read_from_one_listing() -> None:
     """Slots of the host are shared by both queues; jobs in their order, tasks one by one."""
-    manager = GridEngine(Batch(manager="gridengine", queue="all.q"), Recorded(listed()))
+    manager = GridEngine(BatchScheduler(manager="gridengine", queue="all.q"), Recorded(listed()))
     state = asyncio.run(manager.queue())
     (node,) = state.nodes
     # 6 slots; two tasks with 2 each run, of which one is suspended.
@@ -450,26 +450,26 @@ def test_what_is_cut_off_has_not_ended() -> None:
 def test_parallel_environments_are_chosen_by_their_rule() -> None:
     """Slots together, spread, or so many on each host."""
     there = [
-        parallel.Environment("make", "$round_robin"),
-        parallel.Environment("mpi", "$fill_up"),
-        parallel.Environment("smp", "$pe_slots"),
-        parallel.Environment("mpi8", "8"),
+        parallel_environment.ParallelEnvironment("make", "$round_robin"),
+        parallel_environment.ParallelEnvironment("mpi", "$fill_up"),
+        parallel_environment.ParallelEnvironment("smp", "$pe_slots"),
+        parallel_environment.ParallelEnvironment("mpi8", "8"),
     ]
-    request = Request(name="x", processors=8, seconds=1, script="", folder="/")
-    assert parallel.choose(there, request).name == "mpi"
-    assert parallel.choose(there, replace(request, together=True)).name == "smp"
+    request = JobRequest(name="x", processors=8, seconds=1, script="", folder="/")
+    assert parallel_environment.choose(there, request).name == "mpi"
+    assert parallel_environment.choose(there, replace(request, together=True)).name == "smp"
     both = replace(request, nodes=(2, 4))
-    assert parallel.choose(there, both).name == "mpi8"
-    assert parallel.slots(both) == "16-32"
+    assert parallel_environment.choose(there, both).name == "mpi8"
+    assert parallel_environment.slots(both) == "16-32"
     with pytest.raises(SiteError, match=r"make \(\$round_robin\)"):
-        parallel.choose(there[:1], replace(request, together=True))
-    assert parallel.named(("-pe smp", "-l gpu=1")) == ("smp", ("-l gpu=1",))
-    assert parallel.named(("-pe smp 4",)) == (None, ("-pe smp 4",))
+        parallel_environment.choose(there[:1], replace(request, together=True))
+    assert parallel_environment.named(("-pe smp", "-l gpu=1")) == ("smp", ("-l gpu=1",))
+    assert parallel_environment.named(("-pe smp 4",)) == (None, ("-pe smp 4",))
 
 
 def test_tasks_of_arrays_are_counted() -> None:
     """1-9:2 has five tasks, and 4 is none of them."""
-    job = next(job for job in listing.parse_jobs(QSTAT) if job.number == "30")
+    job = next(job for job in qstat_output.parse_jobs(QSTAT) if job.number == "30")
     assert job.count == 5
     assert list(job.ids) == ["30.1", "30.3", "30.5", "30.7", "30.9"]
     assert 4 not in job
@@ -479,4 +479,4 @@ def test_tasks_of_arrays_are_counted() -> None:
 def test_a_quality_of_service_is_refused_before_anything_is_tried() -> None:
     """Grid Engine has none; the reader of the sites file says where."""
     with pytest.raises(InputError, match="qos"):
-        GridEngine(Batch(manager="gridengine", qos="high"))
+        GridEngine(BatchScheduler(manager="gridengine", qos="high"))

@@ -10,37 +10,37 @@ from hypothesis import strategies as st
 from tests.provisioning.lrm.recorded import Recorded, text_of
 
 from bursar.model.errors import InputError, SiteError
-from bursar.model.provisioning import Batch
-from bursar.provisioning.lrm.lsf import LSF, reading
-from bursar.provisioning.lrm.manager import JobReport, Request
-from bursar.provisioning.lrm.shell import Answer
+from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm.command_runner import CommandResult
+from bursar.provisioning.lrm.lsf import LSF, lsf_output
+from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest
 
 BJOBS = text_of("lsf/bjobs.json")
 ANSWERS = {
-    "id -un": Answer(0, "ada\n", ""),
-    "bjobs": Answer(0, BJOBS, "Job <999> is not found\n"),
-    "bhosts": Answer(0, text_of("lsf/bhosts.json"), ""),
-    "bqueues": Answer(0, text_of("lsf/bqueues.txt"), ""),
-    "bacct": Answer(0, text_of("lsf/bacct.txt"), ""),
-    "bsub": Answer(0, "Job <806300> is submitted to queue <normal>.\n", ""),
-    "bkill": Answer(0, "Job <1> is being terminated\n", ""),
-    "date": Answer(0, "2026:09:30:22:33\n", ""),
+    "id -un": CommandResult(0, "ada\n", ""),
+    "bjobs": CommandResult(0, BJOBS, "Job <999> is not found\n"),
+    "bhosts": CommandResult(0, text_of("lsf/bhosts.json"), ""),
+    "bqueues": CommandResult(0, text_of("lsf/bqueues.txt"), ""),
+    "bacct": CommandResult(0, text_of("lsf/bacct.txt"), ""),
+    "bsub": CommandResult(0, "Job <806300> is submitted to queue <normal>.\n", ""),
+    "bkill": CommandResult(0, "Job <1> is being terminated\n", ""),
+    "date": CommandResult(0, "2026:09:30:22:33\n", ""),
 }
-REQUEST = Request(name="w", processors=4, seconds=90, script="run me", folder="/home/ada/x")
+REQUEST = JobRequest(name="w", processors=4, seconds=90, script="run me", folder="/home/ada/x")
 STARTED = float(calendar.timegm((2026, 9, 30, 20, 32, 15)))
 
 
-def manager(answers: dict[str, Answer] = ANSWERS, **site: object) -> tuple[LSF, Recorded]:
+def manager(answers: dict[str, CommandResult] = ANSWERS, **site: object) -> tuple[LSF, Recorded]:
     shell = Recorded(answers)
-    return LSF(Batch(manager="lsf", **site), shell), shell  # type: ignore[arg-type]
+    return LSF(BatchScheduler(manager="lsf", **site), shell), shell  # type: ignore[arg-type]
 
 
-def look(*ids: str, answers: dict[str, Answer] = ANSWERS) -> dict[str, JobReport]:
+def look(*ids: str, answers: dict[str, CommandResult] = ANSWERS) -> dict[str, JobReport]:
     return dict(asyncio.run(manager(answers)[0].look(ids)))
 
 
-def _with(text: str) -> dict[str, Answer]:
-    return {**ANSWERS, "bjobs": Answer(0, text, "")}
+def _with(text: str) -> dict[str, CommandResult]:
+    return {**ANSWERS, "bjobs": CommandResult(0, text, "")}
 
 
 def test_every_state_and_end_is_told() -> None:
@@ -105,8 +105,8 @@ def test_warnings_before_the_listing_are_no_part_of_it() -> None:
 def test_what_is_no_listing_is_worth_asking_again() -> None:
     """Silence and nonsense: nobody knows."""
     for answer in (
-        Answer(0, "hello", ""),
-        Answer(255, "", "LSF is down. Please wait ..."),
+        CommandResult(0, "hello", ""),
+        CommandResult(255, "", "LSF is down. Please wait ..."),
     ):
         with pytest.raises(SiteError) as error:
             look("806290", answers={**ANSWERS, "bjobs": answer})
@@ -116,10 +116,14 @@ def test_what_is_no_listing_is_worth_asking_again() -> None:
 def test_times_without_a_year_are_the_last_ones() -> None:
     """In January, December was last year; a letter after a time is of how it is meant."""
     january = calendar.timegm((2027, 1, 2, 0, 0, 0))
-    assert reading.parse_time("Dec 28 19:56", january) == calendar.timegm((2026, 12, 28, 19, 56, 0))
-    assert reading.parse_time("Jan  1 09:59 L", january) == calendar.timegm((2027, 1, 1, 9, 59, 0))
-    assert reading.parse_time("-", january) is None
-    assert reading.parse_time("soon", january) is None
+    assert lsf_output.parse_time("Dec 28 19:56", january) == calendar.timegm(
+        (2026, 12, 28, 19, 56, 0)
+    )
+    assert lsf_output.parse_time("Jan  1 09:59 L", january) == calendar.timegm(
+        (2027, 1, 1, 9, 59, 0)
+    )
+    assert lsf_output.parse_time("-", january) is None
+    assert lsf_output.parse_time("soon", january) is None
 
 
 def test_the_queue() -> None:
@@ -138,7 +142,7 @@ def test_the_queue() -> None:
     assert [job.own for job in state.jobs if job.id == "806291"] == [False]
     assert any("login" in line for line in state.odd)  # a host without slots
     closed = text_of("lsf/bqueues.txt").replace("Open:Active", "Open:Inact_Adm")
-    answers = {**ANSWERS, "bqueues": Answer(0, closed, "")}
+    answers = {**ANSWERS, "bqueues": CommandResult(0, closed, "")}
     assert not asyncio.run(manager(answers, queue="normal")[0].queue()).up
 
 
@@ -178,8 +182,8 @@ def test_the_script_says_what_is_asked_for() -> None:
 )
 def test_a_refusal_says_why_and_what_to_change(words: str, hint: str, transient: bool) -> None:
     """In LSF's own words."""
-    none = Answer(255, "", "Job <w> is not found\n")
-    lsf, _ = manager({**ANSWERS, "bsub": Answer(255, "", words), "bjobs -a": none})
+    none = CommandResult(255, "", "Job <w> is not found\n")
+    lsf, _ = manager({**ANSWERS, "bsub": CommandResult(255, "", words), "bjobs -a": none})
     with pytest.raises(SiteError) as error:
         asyncio.run(lsf.submit(REQUEST))
     assert words in str(error.value)
@@ -189,8 +193,8 @@ def test_a_refusal_says_why_and_what_to_change(words: str, hint: str, transient:
 
 def test_an_answer_that_was_lost_makes_no_second_job() -> None:
     """Jobs of that name are adopted, an id for each."""
-    lost = Answer(255, "", "Communication time out")
-    only = Answer(0, BJOBS, "")
+    lost = CommandResult(255, "", "Communication time out")
+    only = CommandResult(0, BJOBS, "")
     found = asyncio.run(
         manager({**ANSWERS, "bsub": lost, "bjobs -a -J w": only})[0].submit(REQUEST)
     )
@@ -200,8 +204,8 @@ def test_an_answer_that_was_lost_makes_no_second_job() -> None:
 def test_cancelling_what_is_gone_is_no_error() -> None:
     """But what LSF does not allow is."""
     gone = "Job <1>: Job has already finished\nJob <2>: No matching job found\n"
-    asyncio.run(manager({**ANSWERS, "bkill": Answer(255, "", gone)})[0].cancel(["1", "2"]))
-    denied = Answer(255, "", f"{gone}Job <3>: User permission denied\n")
+    asyncio.run(manager({**ANSWERS, "bkill": CommandResult(255, "", gone)})[0].cancel(["1", "2"]))
+    denied = CommandResult(255, "", f"{gone}Job <3>: User permission denied\n")
     with pytest.raises(SiteError, match="permission denied"):
         asyncio.run(manager({**ANSWERS, "bkill": denied})[0].cancel(["3"]))
 
@@ -216,4 +220,4 @@ def test_usage_is_what_lsf_counted() -> None:
 def test_a_quality_of_service_is_refused_before_anything_is_tried() -> None:
     """LSF has none."""
     with pytest.raises(InputError, match="qos"):
-        LSF(Batch(manager="lsf", qos="high"))
+        LSF(BatchScheduler(manager="lsf", qos="high"))

@@ -10,40 +10,40 @@ from hypothesis import strategies as st
 from tests.provisioning.lrm.recorded import Recorded, text_of
 
 from bursar.model.errors import InputError, SiteError
-from bursar.model.provisioning import Batch
-from bursar.provisioning.lrm.manager import JobReport, Request
-from bursar.provisioning.lrm.pbs import PBS, reading
-from bursar.provisioning.lrm.shell import Answer
+from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm.command_runner import CommandResult
+from bursar.provisioning.lrm.pbs import PBS, pbs_output
+from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest
 
 QSTAT = text_of("pbs/qstat.json")
 OPEN = {
-    "id -un": Answer(0, "ada\n", ""),
-    "qstat --version": Answer(0, "pbs_version = 20.0.1\n", ""),
-    "qstat -f": Answer(0, QSTAT, ""),
-    "qstat -Q": Answer(0, text_of("pbs/queues.json"), ""),
-    "pbsnodes": Answer(0, text_of("pbs/pbsnodes.json"), ""),
-    "qsub": Answer(0, "1012.calc0\n", ""),
-    "qselect": Answer(0, "", ""),
-    "qdel": Answer(0, "", ""),
+    "id -un": CommandResult(0, "ada\n", ""),
+    "qstat --version": CommandResult(0, "pbs_version = 20.0.1\n", ""),
+    "qstat -f": CommandResult(0, QSTAT, ""),
+    "qstat -Q": CommandResult(0, text_of("pbs/queues.json"), ""),
+    "pbsnodes": CommandResult(0, text_of("pbs/pbsnodes.json"), ""),
+    "qsub": CommandResult(0, "1012.calc0\n", ""),
+    "qselect": CommandResult(0, "", ""),
+    "qdel": CommandResult(0, "", ""),
 }
 TORQUE = {
     **OPEN,
-    "qstat --version": Answer(0, "", "Version: 6.1.2\nCommit: 661e092\n"),
-    "qstat -f": Answer(0, text_of("pbs/torque-qstat.txt"), ""),
-    "qstat -Q": Answer(0, text_of("pbs/torque-queues.txt"), ""),
-    "pbsnodes": Answer(0, text_of("pbs/torque-pbsnodes.txt"), ""),
-    "qsub": Answer(0, "25[].head\n", ""),
+    "qstat --version": CommandResult(0, "", "Version: 6.1.2\nCommit: 661e092\n"),
+    "qstat -f": CommandResult(0, text_of("pbs/torque-qstat.txt"), ""),
+    "qstat -Q": CommandResult(0, text_of("pbs/torque-queues.txt"), ""),
+    "pbsnodes": CommandResult(0, text_of("pbs/torque-pbsnodes.txt"), ""),
+    "qsub": CommandResult(0, "25[].head\n", ""),
 }
-REQUEST = Request(name="w", processors=4, seconds=90.5, script="run me", folder="/home/ada/x")
+REQUEST = JobRequest(name="w", processors=4, seconds=90.5, script="run me", folder="/home/ada/x")
 STARTED = 1618432459.0  # Wed Apr 14 20:34:19 2021, UTC
 
 
-def manager(answers: dict[str, Answer] = OPEN, **site: object) -> tuple[PBS, Recorded]:
+def manager(answers: dict[str, CommandResult] = OPEN, **site: object) -> tuple[PBS, Recorded]:
     shell = Recorded(answers)
-    return PBS(Batch(manager="pbs", **site), shell), shell  # type: ignore[arg-type]
+    return PBS(BatchScheduler(manager="pbs", **site), shell), shell  # type: ignore[arg-type]
 
 
-def look(*ids: str, answers: dict[str, Answer] = OPEN) -> dict[str, JobReport]:
+def look(*ids: str, answers: dict[str, CommandResult] = OPEN) -> dict[str, JobReport]:
     return dict(asyncio.run(manager(answers)[0].look(ids)))
 
 
@@ -100,13 +100,13 @@ def test_an_unknown_job_is_unknown() -> None:
     reports = look("999.calc0", "1008.calc0")
     assert reports["999.calc0"].state == "unknown"
     assert reports["1008.calc0"].state == "running"
-    none = {**OPEN, "qstat -f": Answer(153, "", "qstat: Unknown Job Id 999.calc0\n")}
+    none = {**OPEN, "qstat -f": CommandResult(153, "", "qstat: Unknown Job Id 999.calc0\n")}
     assert look("999.calc0", answers=none)["999.calc0"].state == "unknown"
 
 
 def test_a_server_without_history_is_asked_without_it() -> None:
     """Once it has said so."""
-    refusal = Answer(1, "", "qstat: PBS is not configured to maintain job history\n")
+    refusal = CommandResult(1, "", "qstat: PBS is not configured to maintain job history\n")
     answers = {**OPEN, "qstat -f -F json -t -x": refusal}
     pbs, shell = manager(answers)
     assert asyncio.run(pbs.look(["1008.calc0"]))["1008.calc0"].state == "running"
@@ -125,8 +125,8 @@ def test_an_odd_job_spoils_its_own_answer_only(odd: str) -> None:
     assert reports["1009.calc0"].state in ("pending", "unknown")
 
 
-def _with(text: str) -> dict[str, Answer]:
-    return {**OPEN, "qstat -f": Answer(0, text, "")}
+def _with(text: str) -> dict[str, CommandResult]:
+    return {**OPEN, "qstat -f": CommandResult(0, text, "")}
 
 
 def test_a_name_of_digits_without_quotes_is_read_for_itself() -> None:
@@ -220,7 +220,7 @@ def test_the_script_says_what_is_asked_for() -> None:
 
 def test_arrays_have_an_id_for_each_job() -> None:
     """From 0 on, as the directives ask for them."""
-    pbs, shell = manager({**OPEN, "qsub": Answer(0, "1012[].calc0\n", "")})
+    pbs, shell = manager({**OPEN, "qsub": CommandResult(0, "1012[].calc0\n", "")})
     assert asyncio.run(pbs.submit(replace(REQUEST, copies=3))) == [
         "1012[0].calc0",
         "1012[1].calc0",
@@ -246,7 +246,7 @@ def test_arrays_have_an_id_for_each_job() -> None:
 )
 def test_a_refusal_says_why_and_what_to_change(words: str, hint: str, transient: bool) -> None:
     """In PBS's own words; what is transient is looked for by its name before it is raised."""
-    pbs, shell = manager({**OPEN, "qsub": Answer(1, "", words)})
+    pbs, shell = manager({**OPEN, "qsub": CommandResult(1, "", words)})
     with pytest.raises(SiteError) as error:
         asyncio.run(pbs.submit(REQUEST))
     assert words.splitlines()[-1] in str(error.value)
@@ -257,17 +257,19 @@ def test_a_refusal_says_why_and_what_to_change(words: str, hint: str, transient:
 
 def test_an_answer_that_was_lost_makes_no_second_job() -> None:
     """The job is there under its name, and adopted."""
-    lost = Answer(1, "", "qsub: End of File")
-    pbs, _ = manager({**OPEN, "qsub": lost, "qselect": Answer(0, "1013.calc0\n", "")})
+    lost = CommandResult(1, "", "qsub: End of File")
+    pbs, _ = manager({**OPEN, "qsub": lost, "qselect": CommandResult(0, "1013.calc0\n", "")})
     assert asyncio.run(pbs.submit(REQUEST)) == ["1013.calc0"]
 
 
 def test_cancelling_what_is_gone_is_no_error() -> None:
     """But what PBS does not allow is."""
     gone = "qdel: Job has finished 1001.calc0\nqdel: Unknown Job Id 7.calc0\n"
-    pbs, _ = manager({**OPEN, "qdel": Answer(35, "", gone)})
+    pbs, _ = manager({**OPEN, "qdel": CommandResult(35, "", gone)})
     asyncio.run(pbs.cancel(["1001.calc0", "7.calc0"]))
-    pbs, _ = manager({**OPEN, "qdel": Answer(1, "", f"{gone}qdel: Unauthorized Request 8.calc0")})
+    pbs, _ = manager(
+        {**OPEN, "qdel": CommandResult(1, "", f"{gone}qdel: Unauthorized Request 8.calc0")}
+    )
     with pytest.raises(SiteError, match="Unauthorized Request"):
         asyncio.run(pbs.cancel(["1001.calc0", "8.calc0"]))
 
@@ -293,5 +295,5 @@ def test_nonsense_is_the_callers_fault() -> None:
 
 def test_slots_of_torque_are_counted() -> None:
     """0-3/7.x holds four, 5/8.x one."""
-    node = reading.read_node("n", {"state": "free", "np": "8", "jobs": "0-3/7.x,5/8.x"})
+    node = pbs_output.read_node("n", {"state": "free", "np": "8", "jobs": "0-3/7.x,5/8.x"})
     assert node.allocated == 5

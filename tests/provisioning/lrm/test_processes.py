@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tests.provisioning.lrm.contract import EACH, Ground, has_ended, is_running
 
-from bursar.provisioning.lrm.processes import Processes
+from bursar.provisioning.lrm.fork_manager import ForkManager
 
 
 async def ground_of(folder: Path, check: Callable[[Ground], Awaitable[None]]) -> None:
-    manager = Processes(4)
+    manager = ForkManager(4)
     calls = 0
 
     def counting(name: str) -> None:
@@ -45,7 +45,7 @@ def test_nothing_of_a_job_is_left_when_it_ends(tmp_path: Path) -> None:
     """What a script started in the background goes with it, also when it does not want to."""
 
     async def run() -> list[int]:
-        manager = Processes(2)
+        manager = ForkManager(2)
         ground = Ground(manager=manager, processors=2, folder=tmp_path, commands=lambda: 0)
         stubborn = 'trap "" TERM; sleep 300 & echo $! > pid; echo $$ >> pid; wait; sleep 300'
         (id,) = await manager.submit(ground.request("stubborn", stubborn))
@@ -72,7 +72,7 @@ def test_jobs_start_in_their_order(tmp_path: Path) -> None:
     """A narrow job does not overtake a wide one that came before it."""
 
     async def run() -> None:
-        manager = Processes(2)
+        manager = ForkManager(2)
         ground = Ground(manager=manager, processors=2, folder=tmp_path, commands=lambda: 0)
         (first,) = await manager.submit(ground.request("first"))
         (wide,) = await manager.submit(ground.request("wide", processors=2))
@@ -95,7 +95,7 @@ def test_scripts_are_nobody_elses(tmp_path: Path) -> None:
     """A script lies where only its owner reads it, and goes with its job."""
 
     async def run() -> None:
-        manager = Processes(1)
+        manager = ForkManager(1)
         ground = Ground(manager=manager, processors=1, folder=tmp_path, commands=lambda: 0)
         (id,) = await manager.submit(ground.request("mine", "sleep 30 # word"))
         end = time.monotonic() + 20

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bursar.model.errors import InputError, SiteError
-from bursar.provisioning.lrm import shell as shells
-from bursar.provisioning.lrm.shell import Shell
+from bursar.provisioning.lrm import command_runner as shells
+from bursar.provisioning.lrm.command_runner import CommandRunner
 
 PATIENCE = 20.0
 AWKWARD = "a 'b' \"c\" $HOME `id` \\ ; | & * ! é\nnext"
@@ -82,7 +82,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]
         process.wait()
 
 
-async def everything(shell: Shell, folder: Path) -> None:
+async def everything(shell: CommandRunner, folder: Path) -> None:
     """What holds here and there."""
     answer = await shell.run(
         ["sh", "-c", 'cat; printf "%s" "$0" >&2; printf "%s" "$WORD"; exit 3', AWKWARD],
@@ -119,8 +119,8 @@ async def everything(shell: Shell, folder: Path) -> None:
             await shell.remove(bad)
 
 
-def shell_of(host: str | None) -> Shell:
-    return Shell(
+def shell_of(host: str | None) -> CommandRunner:
+    return CommandRunner(
         environment={"OWN": "always"}, without=("SBATCH_WORD",), ssh=host, scheduler="Slurm"
     )
 
@@ -151,7 +151,7 @@ def test_a_real_login_node(
 
 def test_what_is_written_is_on_no_command_line(fake_ssh: Path, tmp_path: Path) -> None:
     """A credential goes through standard input."""
-    run(Shell(ssh="login").write(str(tmp_path / "file"), b"topsecret"))
+    run(CommandRunner(ssh="login").write(str(tmp_path / "file"), b"topsecret"))
     assert (tmp_path / "file").read_bytes() == b"topsecret"
     assert "topsecret" not in (fake_ssh / "told").read_text()
 
@@ -173,7 +173,7 @@ def test_an_ssh_that_does_not_get_through(fake_ssh: Path, said: str, transient: 
     """Its words are kept, and trying again is for what may pass."""
     (fake_ssh / "says").write_text(said + "\n")
     with pytest.raises(SiteError) as error:
-        run(Shell(ssh="login").run(["true"]))
+        run(CommandRunner(ssh="login").run(["true"]))
     assert said in str(error.value)
     assert error.value.transient is transient
 
@@ -183,7 +183,7 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> No
     pids = tmp_path / "pids"
     script = f'trap "" TERM; sleep 300 & echo $! $$ > {pids}; wait'
     with pytest.raises(SiteError, match=r"no answer within 1 s") as error:
-        run(Shell().run(["sh", "-c", script], timeout=1.0))
+        run(CommandRunner().run(["sh", "-c", script], timeout=1.0))
     assert error.value.transient
     end = time.monotonic() + PATIENCE
     while any(is_alive(int(pid)) for pid in pids.read_text().split()):
@@ -196,7 +196,9 @@ def test_a_caller_that_goes_takes_its_command_along(tmp_path: Path) -> None:
     file = tmp_path / "pid"
 
     async def leave() -> None:
-        task = asyncio.create_task(Shell().run(["sh", "-c", f"echo $$ > {file}; sleep 300"]))
+        task = asyncio.create_task(
+            CommandRunner().run(["sh", "-c", f"echo $$ > {file}; sleep 300"])
+        )
         end = time.monotonic() + PATIENCE
         while not (file.exists() and file.read_text()) and time.monotonic() < end:
             await asyncio.sleep(0.02)
@@ -217,7 +219,7 @@ def is_alive(pid: int) -> bool:
 
 def test_what_stays_in_the_background_is_not_waited_for() -> None:
     """As the shared connection of ssh, which keeps the pipes open for hours."""
-    answer = run(Shell().run(["sh", "-c", "(setsid sleep 3 &) ; echo done"]))
+    answer = run(CommandRunner().run(["sh", "-c", "(setsid sleep 3 &) ; echo done"]))
     assert answer == (0, "done\n", "")
 
 
@@ -225,7 +227,7 @@ def test_a_flood_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that never stops talking does not fill the memory."""
     monkeypatch.setattr(shells, "MOST_OUTPUT", 1 << 20)
     with pytest.raises(SiteError, match="more than 1 MB") as error:
-        run(Shell().run(["yes"]))
+        run(CommandRunner().run(["yes"]))
     assert error.value.transient
 
 
@@ -233,7 +235,7 @@ def test_a_few_commands_run_at_a_time(tmp_path: Path) -> None:
     """Others wait for their turn; all are counted."""
 
     async def many() -> int:
-        shell = Shell(most_at_once=2)
+        shell = CommandRunner(most_at_once=2)
         script = f'cd {tmp_path}; mkdir "$0"; ls | wc -l; sleep 0.05; rmdir "$0"'
         answers = await asyncio.gather(
             *(shell.run(["sh", "-c", script, str(number)]) for number in range(8))
@@ -246,22 +248,26 @@ def test_a_few_commands_run_at_a_time(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text_do_no_harm() -> None:
     """And a long complaint is one line."""
-    answer = asyncio.run(Shell().run(["sh", "-c", "printf '\\377ok'; echo; printf 'a\\n\\nb' >&2"]))
+    answer = asyncio.run(
+        CommandRunner().run(["sh", "-c", "printf '\\377ok'; echo; printf 'a\\n\\nb' >&2"])
+    )
     assert answer.stdout == "\ufffdok\n"
     assert answer.words == "a; b"
-    assert asyncio.run(Shell().run(["false"])).words == "ended with status 1 and said nothing"
+    assert (
+        asyncio.run(CommandRunner().run(["false"])).words == "ended with status 1 and said nothing"
+    )
 
 
 @pytest.mark.parametrize("host", ["", "-oProxyCommand=true", "a b", "a\nb"])
 def test_a_host_is_no_option(host: str) -> None:
     """What ssh would take for something else is refused."""
     with pytest.raises(InputError):
-        Shell(ssh=host)
+        CommandRunner(ssh=host)
 
 
 def test_a_variable_has_a_name() -> None:
     """On a login node it becomes part of a command line."""
     with pytest.raises(InputError):
-        Shell(environment={"A B": "c"})
+        CommandRunner(environment={"A B": "c"})
     with pytest.raises(InputError):
-        run(Shell().run(["true"], environment={"X;id": "c"}))
+        run(CommandRunner().run(["true"], environment={"X;id": "c"}))

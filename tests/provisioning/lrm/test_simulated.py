@@ -12,17 +12,17 @@ from tests.provisioning.lrm.contract import EACH, Ground, has_ended, is_running
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.trace import Trace
-from bursar.provisioning.lrm.manager import Request
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.loaded import LoadedCluster
-from bursar.simulation.manager import (
-    Latency,
+from bursar.provisioning.lrm.resource_manager import JobRequest
+from bursar.simulation.loaded_cluster import LoadedCluster
+from bursar.simulation.simulated_manager import (
+    SchedulerLatency,
     SimulatedJob,
-    SimulatedManager,
-    by_timetable,
+    SimulatedResourceManager,
+    cluster_with_timetable,
 )
+from bursar.simulation.virtual_loop import VirtualLoop
 
-REQUEST = Request(name="job", processors=1, seconds=60.0, script="", folder="/nowhere")
+REQUEST = JobRequest(name="job", processors=1, seconds=60.0, script="", folder="/nowhere")
 
 
 def run(work: Coroutine[object, object, None]) -> None:
@@ -41,8 +41,8 @@ def obey(job: SimulatedJob) -> Callable[[], None]:
     return loop.call_later(seconds, job.end, how).cancel
 
 
-def manager_of(processors: int = 4, **more: object) -> SimulatedManager:
-    return SimulatedManager(by_timetable(processors), obey, **more)  # type: ignore[arg-type]
+def manager_of(processors: int = 4, **more: object) -> SimulatedResourceManager:
+    return SimulatedResourceManager(cluster_with_timetable(processors), obey, **more)  # type: ignore[arg-type]
 
 
 @EACH
@@ -53,7 +53,7 @@ def test_the_simulated_manager_keeps_the_contract(
     """Each check, on virtual time; operators and plain users."""
 
     async def go() -> None:
-        manager = manager_of(may_reserve=may_reserve, latency=Latency(start=0.25))
+        manager = manager_of(may_reserve=may_reserve, latency=SchedulerLatency(start=0.25))
 
         @contextmanager
         def unreachable() -> Iterator[None]:
@@ -82,8 +82,8 @@ def test_submissions_follow_one_another_and_starts_are_late() -> None:
         began.append(asyncio.get_running_loop().time())
 
     async def go() -> None:
-        latency = Latency(submission=2.0, start=10.0)
-        manager = SimulatedManager(by_timetable(3), launch, latency=latency)
+        latency = SchedulerLatency(submission=2.0, start=10.0)
+        manager = SimulatedResourceManager(cluster_with_timetable(3), launch, latency=latency)
         await asyncio.gather(*(manager.submit(REQUEST) for _ in range(3)))
         assert asyncio.get_running_loop().time() == 6.0
         await asyncio.sleep(20)
@@ -99,13 +99,13 @@ def test_the_same_seed_gives_the_same_starts() -> None:
         began: list[float] = []
 
         async def go() -> None:
-            manager = SimulatedManager(
-                by_timetable(20),
+            manager = SimulatedResourceManager(
+                cluster_with_timetable(20),
                 lambda job: began.append(asyncio.get_running_loop().time()),
-                latency=Latency(start=30.0, spread=20.0),
+                latency=SchedulerLatency(start=30.0, spread=20.0),
                 rng=np.random.default_rng(seed),
             )
-            await manager.submit(Request(**{**_fields(REQUEST), "copies": 20}))
+            await manager.submit(JobRequest(**{**_fields(REQUEST), "copies": 20}))
             await asyncio.sleep(55)
 
         run(go())
@@ -116,7 +116,7 @@ def test_the_same_seed_gives_the_same_starts() -> None:
     assert len(set(starts(1))) == 20
 
 
-def _fields(request: Request) -> dict[str, object]:
+def _fields(request: JobRequest) -> dict[str, object]:
     return {name: getattr(request, name) for name in request.__dataclass_fields__}
 
 
@@ -124,35 +124,35 @@ def test_processors_come_by_the_timetable() -> None:
     """Of 48 jobs 47 start at once and the last at 160 s, when its processor is given back."""
 
     async def go() -> None:
-        manager = SimulatedManager(by_timetable(48, [(0, 47), (160, 48)]))
+        manager = SimulatedResourceManager(cluster_with_timetable(48, [(0, 47), (160, 48)]))
         assert (await manager.queue()).free == 47
-        many = Request(**{**_fields(REQUEST), "copies": 48, "seconds": 600.0})
+        many = JobRequest(**{**_fields(REQUEST), "copies": 48, "seconds": 600.0})
         ids = await manager.submit(many)
         reports = await manager.look(ids)
         assert [r.state for r in reports.values()].count("running") == 47
         await asyncio.sleep(170)
         assert (await manager.look(ids))[ids[-1]].began == 160.0
-        wide = Request(**{**_fields(REQUEST), "processors": 49})
+        wide = JobRequest(**{**_fields(REQUEST), "processors": 49})
         with pytest.raises(SiteError, match="48 processors"):
             await manager.submit(wide)
 
     run(go())
     with pytest.raises(InputError):
-        by_timetable(4, [(10, 2), (5, 4)])
+        cluster_with_timetable(4, [(10, 2), (5, 4)])
     with pytest.raises(InputError):
-        by_timetable(4, [(0, 5)])
+        cluster_with_timetable(4, [(0, 5)])
 
 
 def test_a_clock_far_from_the_loops_misses_nothing() -> None:
     """A cluster at second 1e9/3 of its trace: ends come, though the two clocks round otherwise."""
 
     async def go() -> None:
-        cluster = by_timetable(3)
+        cluster = cluster_with_timetable(3)
         cluster.advance(1e9 / 3)
-        manager = SimulatedManager(cluster)
+        manager = SimulatedResourceManager(cluster)
         ids = []
         for number in range(200):
-            request = Request(**{**_fields(REQUEST), "seconds": 10 + number / 7})
+            request = JobRequest(**{**_fields(REQUEST), "seconds": 10 + number / 7})
             ids += await manager.submit(request)
         while any(r.state != "ended" for r in (await manager.look(ids)).values()):
             await asyncio.sleep(100 / 3)
@@ -177,7 +177,7 @@ def test_jobs_of_the_trace_come_first() -> None:
     )
 
     async def go() -> None:
-        manager = SimulatedManager(LoadedCluster(trace, 2, at=10.0, policy="fcfs"))
+        manager = SimulatedResourceManager(LoadedCluster(trace, 2, at=10.0, policy="fcfs"))
         await asyncio.sleep(45)  # 55 on the trace's clock
         (id,) = await manager.submit(REQUEST)
         state = await manager.queue()
@@ -197,9 +197,9 @@ def test_a_range_of_nodes_takes_what_is_free_at_its_start() -> None:
     """Of four nodes one is held: a job over one to four of them has three at once."""
 
     async def go() -> None:
-        manager = SimulatedManager(by_timetable(8), per_node=2)
-        await manager.submit(Request(**{**_fields(REQUEST), "processors": 2}))
-        flexible = Request(**{**_fields(REQUEST), "processors": 2, "nodes": (1, 4)})
+        manager = SimulatedResourceManager(cluster_with_timetable(8), per_node=2)
+        await manager.submit(JobRequest(**{**_fields(REQUEST), "processors": 2}))
+        flexible = JobRequest(**{**_fields(REQUEST), "processors": 2, "nodes": (1, 4)})
         (id,) = await manager.submit(flexible)
         report = (await manager.look([id]))[id]
         assert report.state == "running"
@@ -216,8 +216,10 @@ def test_a_time_is_cut_so_that_the_job_fits_before_what_is_kept() -> None:
     """With 100 s until all is reserved, a job of 50 s to 300 s runs for nearly 100 s now."""
 
     async def go() -> None:
-        manager = SimulatedManager(by_timetable(2, [(0, 2), (100, 0)], policy="easy"))
-        flexible = Request(**{**_fields(REQUEST), "seconds": 300.0, "least_seconds": 50.0})
+        manager = SimulatedResourceManager(
+            cluster_with_timetable(2, [(0, 2), (100, 0)], policy="easy")
+        )
+        flexible = JobRequest(**{**_fields(REQUEST), "seconds": 300.0, "least_seconds": 50.0})
         (id,) = await manager.submit(flexible)
         report = (await manager.look([id]))[id]
         assert report.state == "running"
@@ -231,15 +233,17 @@ def test_a_job_in_a_window_of_its_own_starts_with_it_and_ends_with_it() -> None:
     """Others wait meanwhile; what is in the window is there for as long as it is open."""
 
     async def go() -> None:
-        manager = SimulatedManager(by_timetable(4), may_reserve=True)
+        manager = SimulatedResourceManager(cluster_with_timetable(4), may_reserve=True)
         await manager.reserve("mine", 100.0, 50.0, 3)
         (inside,) = await manager.submit(
-            Request(**{**_fields(REQUEST), "processors": 3, "reservation": "mine", "seconds": 99.0})
+            JobRequest(
+                **{**_fields(REQUEST), "processors": 3, "reservation": "mine", "seconds": 99.0}
+            )
         )
-        (stranger,) = await manager.submit(Request(**{**_fields(REQUEST), "reservation": "no"}))
+        (stranger,) = await manager.submit(JobRequest(**{**_fields(REQUEST), "reservation": "no"}))
         assert (await manager.look([stranger]))[stranger].how == "rejected"
         await asyncio.sleep(99)
-        (outside,) = await manager.submit(Request(**{**_fields(REQUEST), "processors": 2}))
+        (outside,) = await manager.submit(JobRequest(**{**_fields(REQUEST), "processors": 2}))
         await asyncio.sleep(2)
         reports = await manager.look([inside, outside])
         assert reports[inside].began == 100.0
@@ -260,7 +264,7 @@ def test_a_lost_job_tells_its_script_and_frees_its_processors() -> None:
         return lambda: killed.append(job.id)
 
     async def go() -> None:
-        manager = SimulatedManager(by_timetable(1), launch)
+        manager = SimulatedResourceManager(cluster_with_timetable(1), launch)
         (first,) = await manager.submit(REQUEST)
         (second,) = await manager.submit(REQUEST)
         await asyncio.sleep(1)

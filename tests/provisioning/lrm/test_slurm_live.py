@@ -21,10 +21,10 @@ from tests.provisioning.lrm.contract import (
 from tests.testgrid.clusters import need_slurm
 
 from bursar.model.errors import SiteError
-from bursar.model.provisioning import Batch
-from bursar.provisioning.lrm.manager import JobReport
+from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm.resource_manager import JobReport
 from bursar.provisioning.lrm.slurm import Slurm
-from bursar.testgrid.slurm import Cluster
+from bursar.testgrid.slurm import SlurmCluster
 
 Check = Callable[[Ground], Awaitable[None]]
 
@@ -33,7 +33,7 @@ LIMIT = 45.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def frail() -> Iterator[tuple[Cluster, str]]:
+def frail() -> Iterator[tuple[SlurmCluster, str]]:
     """
     Another cluster, of two nodes with two processors, for what nobody would want to share.
 
@@ -42,9 +42,9 @@ def frail() -> Iterator[tuple[Cluster, str]]:
     need_slurm()
     folder = Path(tempfile.mkdtemp(prefix="bursar-frail-"))
     folder.chmod(0o755)  # so that another user finds the configuration
-    cluster = Cluster.up(folder / "c", name="frail", nodes=2, cpus=2)
+    cluster = SlurmCluster.up(folder / "c", name="frail", nodes=2, cpus=2)
     try:
-        batch = Batch(
+        batch = BatchScheduler(
             manager="slurm", environment=cluster.environment, directives=("--nodelist=n2",)
         )
         manager = Slurm(batch)
@@ -63,7 +63,7 @@ def frail() -> Iterator[tuple[Cluster, str]]:
         shutil.rmtree(folder)
 
 
-def on(slurm: Cluster, folder: Path, check: Check, path: str = "", **more: object) -> None:
+def on(slurm: SlurmCluster, folder: Path, check: Check, path: str = "", **more: object) -> None:
     """
     Runs a check on the cluster, and leaves no job behind, whatever comes of it.
 
@@ -77,7 +77,7 @@ def on(slurm: Cluster, folder: Path, check: Check, path: str = "", **more: objec
     environment = dict(slurm.environment)
     if path:
         environment["PATH"] = f"{path}:{os.environ['PATH']}"
-    batch = Batch(manager="slurm", environment=environment, **more)  # type: ignore[arg-type]
+    batch = BatchScheduler(manager="slurm", environment=environment, **more)  # type: ignore[arg-type]
     manager = Slurm(batch)
 
     @contextlib.contextmanager
@@ -101,7 +101,7 @@ def on(slurm: Cluster, folder: Path, check: Check, path: str = "", **more: objec
         clear(slurm)
 
 
-def clear(slurm: Cluster) -> None:
+def clear(slurm: SlurmCluster) -> None:
     for job in slurm.run("squeue", "--noheader", "--format=job %A %j").splitlines():
         words = job.split()
         if words[0] == "job" and words[2:] != ["limited"]:
@@ -131,7 +131,7 @@ def programs(folder: Path, **scripts: str) -> str:
     [check for check in CHECKS if check is not a_limit_is_kept],
     ids=lambda check: check.__name__,
 )
-def test_slurm_keeps_the_contract(slurm: Cluster, check: Check, tmp_path: Path) -> None:
+def test_slurm_keeps_the_contract(slurm: SlurmCluster, check: Check, tmp_path: Path) -> None:
     """Each check, on a cluster of four nodes with four processors each."""
     on(slurm, tmp_path, check)
 
@@ -139,7 +139,7 @@ def test_slurm_keeps_the_contract(slurm: Cluster, check: Check, tmp_path: Path) 
 # What can happen to a job.
 
 
-def test_what_is_held_says_by_whom(slurm: Cluster, tmp_path: Path) -> None:
+def test_what_is_held_says_by_whom(slurm: SlurmCluster, tmp_path: Path) -> None:
     """An administrator's hold is no mere waiting; released, the job runs."""
 
     async def check(ground: Ground) -> None:
@@ -156,7 +156,9 @@ def test_what_is_held_says_by_whom(slurm: Cluster, tmp_path: Path) -> None:
     on(slurm, tmp_path, check)
 
 
-def test_a_job_that_can_never_start_is_held_with_advice(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_job_that_can_never_start_is_held_with_advice(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
     """Slurm takes a job above its partition's limit, and never starts it."""
 
     async def check(ground: Ground) -> None:
@@ -169,7 +171,7 @@ def test_a_job_that_can_never_start_is_held_with_advice(slurm: Cluster, tmp_path
     on(slurm, tmp_path, check, queue="short")
 
 
-def test_what_slurm_does_not_take_is_said_in_its_words(slurm: Cluster, tmp_path: Path) -> None:
+def test_what_slurm_does_not_take_is_said_in_its_words(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Each with what to change; none of these is worth trying again."""
 
     async def no_partition(ground: Ground) -> None:
@@ -195,7 +197,7 @@ def test_what_slurm_does_not_take_is_said_in_its_words(slurm: Cluster, tmp_path:
     on(slurm, tmp_path, no_such_nodes)
 
 
-def test_a_requeued_job_waits_again(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_requeued_job_waits_again(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Ours are not requeued; one that was is back in the queue, with nothing of its past."""
 
     async def check(ground: Ground) -> None:
@@ -213,7 +215,7 @@ def test_a_requeued_job_waits_again(slurm: Cluster, tmp_path: Path) -> None:
     on(slurm, tmp_path, check)
 
 
-def test_a_range_of_nodes_starts_with_what_is_free(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_range_of_nodes_starts_with_what_is_free(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Of four nodes one is held: a job over two to four of them has three; then it shrinks."""
 
     async def check(ground: Ground) -> None:
@@ -237,7 +239,7 @@ def test_a_range_of_nodes_starts_with_what_is_free(slurm: Cluster, tmp_path: Pat
     on(slurm, tmp_path, check)
 
 
-def test_a_time_is_cut_to_start_before_a_reservation(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_time_is_cut_to_start_before_a_reservation(slurm: SlurmCluster, tmp_path: Path) -> None:
     """All is kept in three minutes: a job of two to ten minutes runs now, for that long."""
 
     async def check(ground: Ground) -> None:
@@ -257,7 +259,7 @@ def test_a_time_is_cut_to_start_before_a_reservation(slurm: Cluster, tmp_path: P
     on(slurm, tmp_path, check)
 
 
-def test_many_jobs_are_looked_at_by_one_command(slurm: Cluster, tmp_path: Path) -> None:
+def test_many_jobs_are_looked_at_by_one_command(slurm: SlurmCluster, tmp_path: Path) -> None:
     """500 of them, those that wait as well."""
 
     async def check(ground: Ground) -> None:
@@ -278,7 +280,7 @@ def test_many_jobs_are_looked_at_by_one_command(slurm: Cluster, tmp_path: Path) 
     on(slurm, tmp_path, check)
 
 
-def test_odd_words_of_others_spoil_nothing(slurm: Cluster, tmp_path: Path) -> None:
+def test_odd_words_of_others_spoil_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Names, comments and folders with spaces, line ends and the sign between our fields."""
     odd = "a |b\njob|1|1|COMPLETED|1|2|3|n1|None\nReservationName=x"
 
@@ -296,7 +298,7 @@ def test_odd_words_of_others_spoil_nothing(slurm: Cluster, tmp_path: Path) -> No
     on(slurm, tmp_path, check)
 
 
-def test_script_and_directives_arrive(slurm: Cluster, tmp_path: Path) -> None:
+def test_script_and_directives_arrive(slurm: SlurmCluster, tmp_path: Path) -> None:
     """What a site sets up is there when the script runs, in the folder asked for."""
     folder = tmp_path / "with space"
     folder.mkdir()
@@ -322,7 +324,7 @@ def test_script_and_directives_arrive(slurm: Cluster, tmp_path: Path) -> None:
 # What can happen to a command.
 
 
-def test_an_unanswered_submission_is_found_and_adopted(slurm: Cluster, tmp_path: Path) -> None:
+def test_an_unanswered_submission_is_found_and_adopted(slurm: SlurmCluster, tmp_path: Path) -> None:
     """sbatch took it and fell silent: the one job is found, and no second one submitted."""
     silent = programs(
         tmp_path / "bin",
@@ -343,7 +345,7 @@ def test_an_unanswered_submission_is_found_and_adopted(slurm: Cluster, tmp_path:
     on(slurm, tmp_path, check, silent)
 
 
-def test_a_late_submission_is_adopted_by_the_next_try(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_late_submission_is_adopted_by_the_next_try(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Not found at first, it came through after all: asking again adopts it."""
     late = programs(
         tmp_path / "bin",
@@ -370,7 +372,7 @@ def test_a_late_submission_is_adopted_by_the_next_try(slurm: Cluster, tmp_path: 
     on(slurm, tmp_path, check, late)
 
 
-def test_a_job_that_is_listed_no_more_is_looked_up(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_job_that_is_listed_no_more_is_looked_up(slurm: SlurmCluster, tmp_path: Path) -> None:
     """The records know its end, its processors and its time; they are one command more."""
     path = programs(
         tmp_path / "bin", squeue=f'[ -e {tmp_path}/forget ] && exit 0; exec "$REAL" "$@"'
@@ -401,7 +403,7 @@ def test_a_job_that_is_listed_no_more_is_looked_up(slurm: Cluster, tmp_path: Pat
     on(slurm, tmp_path, check, path)
 
 
-def test_a_login_node_serves_as_well(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_login_node_serves_as_well(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Through ssh, here one that stays: submit, look and cancel."""
     fake = programs(
         tmp_path / "bin",
@@ -427,7 +429,7 @@ def test_a_login_node_serves_as_well(slurm: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_plain_user_learns_that_he_may_not_reserve(
-    frail: tuple[Cluster, str], tmp_path: Path
+    frail: tuple[SlurmCluster, str], tmp_path: Path
 ) -> None:
     """Slurm says no to a plain user, and the adapter what happens instead."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
@@ -443,7 +445,7 @@ def test_a_plain_user_learns_that_he_may_not_reserve(
     on(frail[0], tmp_path, check, path)
 
 
-def test_a_job_whose_node_dies_says_so(frail: tuple[Cluster, str], tmp_path: Path) -> None:
+def test_a_job_whose_node_dies_says_so(frail: tuple[SlurmCluster, str], tmp_path: Path) -> None:
     """And the node is not counted on until it is back."""
     cluster, _ = frail
 
@@ -465,12 +467,12 @@ def test_a_job_whose_node_dies_says_so(frail: tuple[Cluster, str], tmp_path: Pat
     on(cluster, tmp_path, check, directives=("--nodelist=n1",))
 
 
-def test_over_its_limit_a_job_has_timed_out(frail: tuple[Cluster, str]) -> None:
+def test_over_its_limit_a_job_has_timed_out(frail: tuple[SlurmCluster, str]) -> None:
     """The last of these tests, since Slurm takes half a minute for it."""
     cluster, id = frail
 
     async def check() -> None:
-        manager = Slurm(Batch(manager="slurm", environment=cluster.environment))
+        manager = Slurm(BatchScheduler(manager="slurm", environment=cluster.environment))
         end = time.monotonic() + LIMIT
         while not has_ended(report := (await manager.look([id]))[id]):
             assert time.monotonic() < end

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.model.errors import InputError, SiteError
-from bursar.model.provisioning import Batch
-from bursar.provisioning.lrm.manager import Node, Request
-from bursar.provisioning.lrm.slurm import Slurm, reading, words
+from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm.resource_manager import ClusterNode, JobRequest
+from bursar.provisioning.lrm.slurm import Slurm, slurm_output, slurm_states
 from bursar.provisioning.lrm.slurm.script import minutes, script
 
 RECORDED = Path(__file__).parent / "recorded" / "slurm"
-REQUEST = Request(name="job", processors=3, seconds=61.0, script="true", folder="/work dir")
+REQUEST = JobRequest(name="job", processors=3, seconds=61.0, script="true", folder="/work dir")
 
 
 def text(name: str) -> str:
@@ -25,7 +25,7 @@ def text(name: str) -> str:
 
 def test_a_recorded_queue_is_read() -> None:
     """Each job of a real answer, arrays and what never ran included."""
-    status = reading.read_status(text("squeue-22.05.txt"))
+    status = slurm_output.read_status(text("squeue-22.05.txt"))
     assert not status.odd
     reports = status.reports
     assert [(id, r.state, r.how) for id, r in reports.items()] == [
@@ -55,7 +55,7 @@ def test_a_recorded_queue_is_read() -> None:
 
 def test_every_state_means_something() -> None:
     """Those of all versions, and one that there is not."""
-    status = reading.read_status(text("squeue-states.txt"))
+    status = slurm_output.read_status(text("squeue-states.txt"))
     assert not status.odd
     means = {id: (r.state, r.how) for id, r in status.reports.items()}
     assert means == {
@@ -119,7 +119,7 @@ LINES = st.one_of(
 def _is_whole(line: str) -> bool:
     """Whether it happens to be a line about a job, or several."""
     return any(
-        part.startswith("job|") and part.count("|") >= reading.STATUS_FIELDS
+        part.startswith("job|") and part.count("|") >= slurm_output.STATUS_FIELDS
         for part in line.splitlines()
     )
 
@@ -131,8 +131,8 @@ def test_odd_lines_spoil_no_other_job(odd: list[tuple[int, str]]) -> None:
     lines = list(GOOD)
     for place, line in odd:
         lines.insert(place, line)
-    plain = reading.read_status("\n".join(GOOD)).reports
-    found = reading.read_status("\n".join(lines)).reports
+    plain = slurm_output.read_status("\n".join(GOOD)).reports
+    found = slurm_output.read_status("\n".join(lines)).reports
     assert {id: found[id] for id in plain} == plain
 
 
@@ -148,7 +148,7 @@ def test_odd_lines_spoil_no_other_job(odd: list[tuple[int, str]]) -> None:
 )
 def test_a_line_that_is_not_whole_spoils_its_job(line: str, word: str) -> None:
     """It is unknown, and its line is told; the others stand."""
-    reports = reading.read_status(f"{line}\n{GOOD[0]}\n").reports
+    reports = slurm_output.read_status(f"{line}\n{GOOD[0]}\n").reports
     assert reports["7"].state == "unknown"
     assert word in reports["7"].reason
     assert reports["4"].state == "pending"
@@ -156,17 +156,21 @@ def test_a_line_that_is_not_whole_spoils_its_job(line: str, word: str) -> None:
 
 def test_nodes_are_counted_by_what_they_are_good_for() -> None:
     """Of the default partition, or the one that is named; states of all versions."""
-    partition = reading.read_nodes(text("sinfo-22.05.txt"), None)
+    partition = slurm_output.read_nodes(text("sinfo-22.05.txt"), None)
     assert partition.name == "main"
     assert partition.longest is None
     assert partition.up
     assert partition.nodes == (
-        Node(name="n1", processors=4, allocated=3, up=True, state="mixed", memory=1000 << 20),
-        Node(name="n2", processors=4, allocated=4, up=True, state="allocated", memory=1000 << 20),
+        ClusterNode(
+            name="n1", processors=4, allocated=3, up=True, state="mixed", memory=1000 << 20
+        ),
+        ClusterNode(
+            name="n2", processors=4, allocated=4, up=True, state="allocated", memory=1000 << 20
+        ),
     )
-    short = reading.read_nodes(text("sinfo-22.05.txt"), "short")
+    short = slurm_output.read_nodes(text("sinfo-22.05.txt"), "short")
     assert (short.name, short.longest, len(short.nodes)) == ("short", 120.0, 2)
-    states = reading.read_nodes(text("sinfo-states.txt"), "main")
+    states = slurm_output.read_nodes(text("sinfo-states.txt"), "main")
     assert states.longest == 86_400.0
     assert "".join(node.name for node in states.nodes if node.up) == "abcdef"
     assert "".join(node.name for node in states.nodes if not node.up) == "ghijkl"
@@ -184,7 +188,7 @@ def test_the_queue_has_its_order() -> None:
         "job|4|COMPLETED|1700000000|1700000001|10|4|you|1|main|n1|None",
         "job|3|PENDING|1700000000",
     ]
-    jobs, odd = reading.read_queue("\n".join(lines), "main", "me")
+    jobs, odd = slurm_output.read_queue("\n".join(lines), "main", "me")
     assert [job.id for job in jobs] == ["6", "8", "9", "7"]
     assert [job.seconds for job in jobs] == [86_400.0, None, 3600.0, 600.0]
     assert [job.own for job in jobs] == [False, False, True, False]
@@ -195,13 +199,15 @@ def test_the_queue_has_its_order() -> None:
 
 def test_reservations_are_read() -> None:
     """As far as they concern these nodes; whose they are by user or account."""
-    nodes = [Node(name=f"n{i}", processors=4, allocated=0, up=True, state="idle") for i in (1, 2)]
-    (bur,), odd = reading.read_windows(
+    nodes = [
+        ClusterNode(name=f"n{i}", processors=4, allocated=0, up=True, state="idle") for i in (1, 2)
+    ]
+    (bur,), odd = slurm_output.read_windows(
         text("reservations-22.05.txt"), nodes=nodes, me="root", account=None
     )
     assert (bur.start, bur.seconds, bur.processors, bur.own) == (1795324584, 120, 3, True)
     assert not odd
-    windows, odd = reading.read_windows(
+    windows, odd = slurm_output.read_windows(
         text("reservations-others.txt"), nodes=nodes, me="me", account="phys102"
     )
     assert [(w.name, w.processors, w.own) for w in windows] == [
@@ -210,13 +216,15 @@ def test_reservations_are_read() -> None:
     ]
     assert len(odd) == 1
     assert odd[0].startswith("ReservationName=broken")
-    none = reading.read_windows("No reservations in the system\n", nodes=nodes, me="", account="")
+    none = slurm_output.read_windows(
+        "No reservations in the system\n", nodes=nodes, me="", account=""
+    )
     assert none == ((), [])
 
 
 def test_records_are_read() -> None:
     """Of the accounting, and of the plain list of jobs that ended."""
-    status = reading.read_records(text("sacct.txt"))
+    status = slurm_output.read_records(text("sacct.txt"))
     means = {id: (r.state, r.how) for id, r in status.reports.items()}
     assert means == {
         "200": ("ended", "completed"),
@@ -232,14 +240,14 @@ def test_records_are_read() -> None:
     }
     assert status.reports["202"].began is None
     assert status.odd == ["207|207|COMPLETED|17000"]
-    completions = reading.read_completions(text("completions-22.05.txt"))
+    completions = slurm_output.read_completions(text("completions-22.05.txt"))
     assert {id: r.how for id, r in completions.reports.items()} == {
         "20": "failed",
         "4": "cancelled",
         "2": "cancelled",
         "23": "failed",
     }
-    usage = reading.usage_of(completions.reports["2"], 0.0)
+    usage = slurm_output.usage_of(completions.reports["2"], 0.0)
     assert usage is not None
     assert usage.cpu_seconds == 12 * 76
     assert completions.odd == ["6||1795324523|1795324599|1|00:01:16"]
@@ -248,7 +256,7 @@ def test_records_are_read() -> None:
 @pytest.mark.parametrize("line", text("test-only.txt").splitlines())
 def test_a_start_estimate_is_read(line: str) -> None:
     """Of each version."""
-    assert reading.read_estimate(line) == 1795324703
+    assert slurm_output.read_estimate(line) == 1795324703
 
 
 @pytest.mark.parametrize(
@@ -264,7 +272,7 @@ def test_a_start_estimate_is_read(line: str) -> None:
 )
 def test_a_submitted_job_is_read(said: str, job: str | None) -> None:
     """With a cluster's name, and after what a plugin has to say; else nothing is guessed."""
-    assert reading.read_submitted(said) == job
+    assert slurm_output.read_submitted(said) == job
 
 
 @pytest.mark.parametrize(
@@ -276,7 +284,7 @@ def test_a_submitted_job_is_read(said: str, job: str | None) -> None:
 )  # fmt: skip
 def test_limits_are_read(word: str, seconds: float | None) -> None:
     """In all of Slurm's forms (sbatch(1), --time)."""
-    assert reading.limit(word) == seconds
+    assert slurm_output.parse_time_limit(word) == seconds
 
 
 @pytest.mark.parametrize(
@@ -294,7 +302,7 @@ def test_limits_are_read(word: str, seconds: float | None) -> None:
 )
 def test_names_of_nodes_are_spread(expression: str, names: list[str]) -> None:
     """As scontrol show hostnames does."""
-    assert list(reading.names(expression)) == names
+    assert list(slurm_output.expand_hostlist(expression)) == names
 
 
 # Errors.
@@ -323,7 +331,7 @@ def test_names_of_nodes_are_spread(expression: str, names: list[str]) -> None:
 )  # fmt: skip
 def test_complaints_say_what_to_change(said: str, advice: str) -> None:
     """The words are Slurm's, and trying again would not help."""
-    error = words.complaint("a job was not submitted", f"sbatch: error: {said}")
+    error = slurm_states.slurm_error("a job was not submitted", f"sbatch: error: {said}")
     assert said in str(error)
     assert advice in str(error)
     assert "\n" not in str(error)
@@ -345,25 +353,25 @@ def test_complaints_say_what_to_change(said: str, advice: str) -> None:
 )
 def test_silence_is_transient(said: str) -> None:
     """Asking again is right."""
-    assert words.complaint("jobs cannot be listed", said).transient
+    assert slurm_states.slurm_error("jobs cannot be listed", said).transient
 
 
 # Scripts.
 
 
-def directives(request: Request, **more: object) -> list[str]:
-    made = script(request, Batch(manager="slurm", **more), now=1000.0)  # type: ignore[arg-type]
+def directives(request: JobRequest, **more: object) -> list[str]:
+    made = script(request, BatchScheduler(manager="slurm", **more), now=1000.0)  # type: ignore[arg-type]
     return [line[8:] for line in made.splitlines() if line.startswith("#SBATCH ")]
 
 
-def changed(**more: object) -> Request:
+def changed(**more: object) -> JobRequest:
     values = {name: getattr(REQUEST, name) for name in REQUEST.__dataclass_fields__}
-    return Request(**{**values, **more})
+    return JobRequest(**{**values, **more})
 
 
 def test_a_script_says_all_that_was_asked_for() -> None:
     """Directives of the site first, then ours, which hold against them; then its lines."""
-    batch = Batch(
+    batch = BatchScheduler(
         manager="slurm", queue="main", account="phys", qos="high", directives=("--mem-per-cpu=1G",),
         setup=("module load python",),
     )  # fmt: skip
@@ -397,7 +405,7 @@ def test_nodes_and_copies_are_asked_for() -> None:
     assert "--nodes=2-4" in said
     assert "--ntasks-per-node=3" in said
     assert "--nodes=4" in directives(changed(nodes=(4, 4)))
-    made = script(changed(copies=7), Batch(manager="slurm"), now=0.0, first=4, copies=3)
+    made = script(changed(copies=7), BatchScheduler(manager="slurm"), now=0.0, first=4, copies=3)
     assert "#SBATCH --array=0-2\n" in made
     assert "BURSAR_ELEMENT=$((4 + " in made
 
@@ -419,7 +427,7 @@ def test_limits_are_rounded_up_to_minutes(seconds: float) -> None:
 )  # fmt: skip
 def test_nonsense_never_reaches_slurm(wrong: dict[str, object], tmp_path: Path) -> None:
     """The caller hears of it before any command is run."""
-    manager = Slurm(Batch(manager="slurm", environment={"PATH": str(tmp_path)}))
+    manager = Slurm(BatchScheduler(manager="slurm", environment={"PATH": str(tmp_path)}))
     with pytest.raises(InputError):
         asyncio.run(manager.submit(changed(**wrong)))
     assert manager.shell.commands == 0
@@ -441,12 +449,12 @@ def fake(folder: Path, **scripts: str) -> Slurm:
         (folder / name).write_text(f"#!/bin/sh\n{lines}\n")
         (folder / name).chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
-    return Slurm(Batch(manager="slurm", environment={"PATH": path}))
+    return Slurm(BatchScheduler(manager="slurm", environment={"PATH": path}))
 
 
 def test_a_missing_slurm_is_missing(tmp_path: Path) -> None:
     """In one line, with what to do; a second try would not help."""
-    manager = Slurm(Batch(manager="slurm", environment={"PATH": str(tmp_path)}))
+    manager = Slurm(BatchScheduler(manager="slurm", environment={"PATH": str(tmp_path)}))
     with pytest.raises(SiteError, match=r"sbatch: not found .*Slurm installed") as error:
         asyncio.run(manager.submit(changed(folder="/tmp")))
     assert not error.value.transient
@@ -559,7 +567,7 @@ def test_a_record_that_was_never_closed_is_no_job(tmp_path: Path) -> None:
 )
 def test_a_quota_that_is_used_up_holds_a_job(reason: str, state: str) -> None:
     """One that becomes free as jobs end does not."""
-    assert words.of_job("PENDING", reason)[0].state == state
+    assert slurm_states.of_job("PENDING", reason)[0].state == state
 
 
 def test_a_refused_cancel_is_told(tmp_path: Path) -> None:

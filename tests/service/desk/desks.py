@@ -4,17 +4,17 @@ import random
 from collections.abc import Mapping, Sequence
 
 from bursar.market.agreement import Agreement, DealTemplate
-from bursar.market.messages import Accept, Confirm, Message, Quote, RequestQuote
+from bursar.market.trade_messages import Accept, Confirm, Quote, RequestQuote, TradeMessage
 from bursar.model.site import SiteFacts
-from bursar.service.config import Selling, User
-from bursar.service.desk import ServiceDesk
-from bursar.service.parties import Participant, Position
+from bursar.service.billing import ServiceBilling
+from bursar.service.config import MarketSettings, UserSettings
+from bursar.service.interfaces import JournalParticipant, Position
 
 MICROS = 1_000_000
 
 SITE = SiteFacts(name="uni", processors=8, unit_price=0.5)
 
-SELLING = Selling(credit=1_000.0)
+SELLING = MarketSettings(credit=1_000.0)
 
 
 class MemoryJournal:
@@ -25,9 +25,9 @@ class MemoryJournal:
         self.durable_records = dict(self.records)
         self.problem = ""
         self._next = max(self.records, default=0) + 1
-        self._participants: dict[int, Participant] = {}
+        self._participants: dict[int, JournalParticipant] = {}
 
-    def register(self, kinds: Sequence[int], participant: Participant) -> None:
+    def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
         for kind in kinds:
             assert kind not in self._participants
             self._participants[kind] = participant
@@ -82,8 +82,8 @@ class Shop:
     def __init__(
         self,
         site: SiteFacts = SITE,
-        selling: Selling = SELLING,
-        users: Mapping[str, User] | None = None,
+        selling: MarketSettings = SELLING,
+        users: Mapping[str, UserSettings] | None = None,
     ) -> None:
         self.now = 1_000_000.0
         self.changed: list[str] = []
@@ -93,9 +93,9 @@ class Shop:
         self.journal = MemoryJournal()
         self.desk = self._open()
 
-    def _open(self) -> ServiceDesk:
+    def _open(self) -> ServiceBilling:
         site, selling, users = self._made
-        desk = ServiceDesk(
+        desk = ServiceBilling(
             self.journal,
             site=site,
             selling=selling,
@@ -127,14 +127,14 @@ class Shop:
         self.now = end
         self.desk.tick(self.now)
 
-    def say(self, user: str, message: Message) -> Message:
+    def say(self, user: str, message: TradeMessage) -> TradeMessage:
         answers = self.desk.deliver(user, message)
         assert len(answers) == 1
         return answers[0]
 
     def buy(
         self, user: str, processors: int = 1, seconds: float = 100.0, start: float = 0.0
-    ) -> Agreement | Message:
+    ) -> Agreement | TradeMessage:
         """An agreement at the posted price, to begin so many seconds from now; or the refusal."""
         self._deals += 1
         about = {"deal": f"deal-{self._deals}", "sender": user, "to": "uni"}

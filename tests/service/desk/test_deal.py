@@ -6,14 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.market.agreement import Agreement, Terms
-from bursar.service.desk.deal import Deal, Interval, told_crashed, told_over, told_ready
+from bursar.service.billing.agreement_record import (
+    AgreementRecord,
+    DeliveredInterval,
+    on_agreement_ended,
+    on_processors_ready,
+    on_service_restarted,
+)
 
 START, SECONDS = 1000.0, 100.0
 
 
-def fresh() -> Deal:
+def fresh() -> AgreementRecord:
     terms = Terms(processors=2, start=START, seconds=SECONDS, unit_price=1.0, currency="SU")
-    return Deal(
+    return AgreementRecord(
         agreement=Agreement(id="a", owner="uni", customer="ann", terms=terms, signed_at=START - 10)
     )
 
@@ -26,15 +32,17 @@ happens = st.tuples(
 @given(st.lists(happens, max_size=12), st.floats(START - 20, START + 120))
 def test_no_moment_is_charged_twice(story: list[tuple[str, int, float]], end: float) -> None:
     """Clocks of different lives go forth and back; the end is never before what was charged."""
-    deal, charged = fresh(), list[Interval]()
+    deal, charged = fresh(), list[DeliveredInterval]()
     for kind, processors, now in story:
         deal, interval = (
-            told_crashed(deal, now) if kind == "crash" else told_ready(deal, processors, now)
+            on_service_restarted(deal, now)
+            if kind == "crash"
+            else on_processors_ready(deal, processors, now)
         )
         charged += [] if interval is None else [interval]
-    deal, interval = told_ready(deal, 0, end)
+    deal, interval = on_processors_ready(deal, 0, end)
     charged += [] if interval is None else [interval]
-    deal = told_over(deal, end, 0)
+    deal = on_agreement_ended(deal, end, 0)
 
     assert all(one.end <= other.start for one, other in pairwise(charged))
     assert all(START <= one.start < one.end <= START + SECONDS for one in charged)

@@ -7,15 +7,15 @@ import pytest
 from tests.service.desk.desks import MICROS, SITE, Shop
 
 from bursar.market.agreement import DealTemplate
-from bursar.market.messages import Reject, RequestQuote
+from bursar.market.trade_messages import Reject, RequestQuote
 from bursar.market.usage import check_chain
 from bursar.model.admission import Refusal
 from bursar.model.pricing import Pricing
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
-from bursar.service.config import Selling, User
-from bursar.service.desk.talks import LONGEST, MOST
-from bursar.service.parties import ServiceError, Wanted
+from bursar.service.billing.negotiations import LONGEST, MOST
+from bursar.service.config import MarketSettings, UserSettings
+from bursar.service.interfaces import ServiceError, WorkerDemand
 
 
 def test_an_agreement_is_paid_by_the_time_its_processors_were_there() -> None:
@@ -118,7 +118,7 @@ def test_a_full_disk_signs_nothing() -> None:
 
 def test_trusted_users_buy_on_account() -> None:
     """What they lack is granted with each deal, and what they spent is known."""
-    shop = Shop(selling=Selling(credit=None), users={"bob": User(credit=10.0)})
+    shop = Shop(selling=MarketSettings(credit=None), users={"bob": UserSettings(credit=10.0)})
     name = shop.bought("alice", 8, 1_000.0)
     assert isinstance(shop.buy("bob", 1), Reject)
     shop.desk.ready(name, 8)
@@ -192,7 +192,7 @@ def test_workers_are_wanted_for_what_begins_soon() -> None:
     start = shop.now + 5_000.0
     assert shop.desk.pools(shop.now) == {}
     shop.wait(1_400.0)
-    wanted = Wanted(user="alice", processors=2, start=start, until=start + 100.0)
+    wanted = WorkerDemand(user="alice", processors=2, start=start, until=start + 100.0)
     assert shop.desk.pools(shop.now) == {name: wanted}
     shop.wait(4_000.0)
     assert shop.desk.pools(shop.now) == {}
@@ -277,7 +277,7 @@ def test_an_invoice_says_what_was_paid_for() -> None:
 
 def test_shared_processors_are_free_unless_they_have_a_price() -> None:
     """And are not to be had where one must buy; local users have a pool of their own."""
-    shop = Shop(users={"bob": User(local_user="bobby")})
+    shop = Shop(users={"bob": UserSettings(local_user="bobby")})
     assert shop.desk.pool_of("alice", "") == "shared"
     assert shop.desk.pool_of("bob", "") == "shared:bob"
     assert shop.desk.may_run("shared", "alice", shop.now) == math.inf
@@ -285,7 +285,7 @@ def test_shared_processors_are_free_unless_they_have_a_price() -> None:
     shop.desk.used("shared", "alice", "i1", 1, 100.0)
     assert shop.balance("alice") == 1_000.0
 
-    strict = Shop(selling=Selling(must_buy=True))
+    strict = Shop(selling=MarketSettings(must_buy=True))
     refusal = Refusal("tasks run here only under an agreement", final=True)
     assert strict.desk.pool_of("alice", "") == refusal
     assert strict.desk.may_run("shared", "alice", strict.now) == refusal
@@ -293,7 +293,7 @@ def test_shared_processors_are_free_unless_they_have_a_price() -> None:
 
 def test_shared_use_is_added_up_and_posted() -> None:
     """3600 tasks of a second at 0.5 are one row of 1800, not 3600; to the micro-unit."""
-    shop = Shop(selling=Selling(credit=2_000.0, price_shared=True))
+    shop = Shop(selling=MarketSettings(credit=2_000.0, price_shared=True))
     for _ in range(3_599):
         shop.desk.used("shared", "alice", "i1", 1, 1.0)
         shop.wait(1.0)
@@ -326,7 +326,7 @@ def test_shared_use_is_added_up_and_posted() -> None:
 
 def test_an_empty_account_runs_nothing_and_is_never_overdrawn() -> None:
     """What tasks at the same time used beyond it is not charged, nor later."""
-    shop = Shop(selling=Selling(credit=10.0, price_shared=True))
+    shop = Shop(selling=MarketSettings(credit=10.0, price_shared=True))
     assert shop.desk.may_run("shared", "alice", shop.now) == 20.0
     shop.desk.used("shared", "alice", "i1", 8, 100.0)
     assert shop.balance("alice") == 0.0

@@ -12,7 +12,7 @@ from tests.service.desk.desks import MICROS, Shop
 from bursar.market.agreement import Agreement
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
-from bursar.service.config import Selling
+from bursar.service.config import MarketSettings
 
 CREDIT = 100
 PRICE = 0.25
@@ -88,7 +88,7 @@ class Dealing(RuleBasedStateMachine):
     def begin(self) -> None:
         self.shop = Shop(
             SiteFacts(name="uni", processors=4, unit_price=PRICE, fixed_price=FIXED),
-            Selling(credit=CREDIT, price_shared=True, validity=50.0),
+            MarketSettings(credit=CREDIT, price_shared=True, validity=50.0),
         )
         self.plain = Plain()
         self.shop.journal.commit()

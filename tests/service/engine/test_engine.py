@@ -14,9 +14,9 @@ from bursar.model.outcome import Status
 from bursar.model.step import Exec, Step
 from bursar.remote import messages as api
 from bursar.service.engine.dispatching import GRACE
-from bursar.service.engine.limits import EngineLimits
-from bursar.service.engine.records import Created
-from bursar.service.parties import ServiceError
+from bursar.service.engine.engine_limits import EngineLimits
+from bursar.service.engine.records import InstanceCreated
+from bursar.service.interfaces import ServiceError
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_a_key_from_before_digests_were_kept_answers_as_it_did(world: World) -> 
     assert world.submit(handle, 1, key="s").count == 2
     assert world.create(key="k", label="another") == handle
     encoded = msgspec.msgpack.encode([1, handle, "ann", "", "", 1.0, 0.0, "k", "home"])
-    assert msgspec.msgpack.decode(encoded, type=Created).digest == b""
+    assert msgspec.msgpack.decode(encoded, type=InstanceCreated).digest == b""
 
 
 def test_sealed_tasks_are_told_apart_by_what_is_not_sealed(world: World) -> None:

@@ -10,7 +10,7 @@ from bursar.remote import messages as api
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.recording import MOMENT
 from bursar.service.engine.records import ENDED
-from bursar.simulation.clock import VirtualLoop
+from bursar.simulation.virtual_loop import VirtualLoop
 
 STEP = MOMENT / 50
 """Seconds from one task's end to the next one's."""

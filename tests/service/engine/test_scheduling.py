@@ -10,11 +10,11 @@ from bursar.dispatch.prefetch import HORIZON
 from bursar.model.admission import Refusal
 from bursar.model.outcome import Outcome, Status
 from bursar.remote import messages as api
-from bursar.service.engine.fairness import Turns
+from bursar.service.engine.fairness import FairQueue
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.locations import Location
-from bursar.service.engine.records import Created
-from bursar.service.engine.scheduling import Claim, Scheduler, Seat
+from bursar.service.engine.locations import RecordLocation
+from bursar.service.engine.records import InstanceCreated
+from bursar.service.engine.scheduling import PoolScheduler, RegisteredWorker, TaskAssignment
 from bursar.service.engine.tasks import columns_of
 
 
@@ -22,14 +22,14 @@ class Yard:
     """A scheduler, and time."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler(1)
+        self.scheduler = PoolScheduler(1)
         self.now = 0.0
         self.instances: list[Instance] = []
 
     def instance(self, user: str = "ann", pool: str = "shared") -> Instance:
         number = len(self.instances) + 1
-        created = Created(number, str(number), user, "", "", 1.0, 0.0, "", "")
-        instance = Instance.of(created, Location(number))
+        created = InstanceCreated(number, str(number), user, "", "", 1.0, 0.0, "", "")
+        instance = Instance.of(created, RecordLocation(number))
         instance.pool = pool
         self.instances.append(instance)
         return instance
@@ -43,8 +43,8 @@ class Yard:
         instance.tasks.queue_all(instance.tasks.place(added))
         self.scheduler.enlist(instance)
 
-    def seat(self, name: str, processors: int, pool: str = "shared") -> Seat:
-        seat = Seat(name, pool, name, processors)
+    def seat(self, name: str, processors: int, pool: str = "shared") -> RegisteredWorker:
+        seat = RegisteredWorker(name, pool, name, processors)
         self.scheduler.join(seat)
         return seat
 
@@ -57,7 +57,7 @@ class Yard:
         given = self.scheduler.fill(pool, self.now, admit)
         return [(s.name, c.instance.user, c.task) for s, claims in given for c in claims]
 
-    def end(self, claim: Claim, seconds: float) -> None:
+    def end(self, claim: TaskAssignment, seconds: float) -> None:
         self.scheduler.release(claim)
         self.scheduler.settle(claim, seconds)
         claim.instance.learn(seconds)
@@ -73,7 +73,7 @@ def test_users_have_equal_shares_whatever_they_submit() -> None:
     yard.add(yard.instance("bob"), 200)
     yard.seat("w", 4)
     had = {"ann": 0.0, "bob": 0.0}
-    ends: list[tuple[float, int, Claim]] = []
+    ends: list[tuple[float, int, TaskAssignment]] = []
     while yard.now < 500:
         yard.fill()
         for claim in yard.scheduler.claims.values():
@@ -94,7 +94,7 @@ def test_who_comes_back_has_nothing_saved_up() -> None:
     """
     A user who did nothing for an hour does not keep all others waiting for another.
     """
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     turns.wait("idle")
     turns.wait("busy")
     turns.charge("idle", 1.0)
@@ -116,7 +116,7 @@ def test_turns_agree_with_a_slow_twin(events: list[tuple[str, str, float]]) -> N
     """
     The first is always one with the least tag of those who wait, as a search through all finds.
     """
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     tags: dict[str, float] = {}
     virtual = 0.0
     waiting: set[str] = set()

@@ -18,7 +18,7 @@ from tests.service.engine.world import World, outcome_of
 
 from bursar.model.outcome import Outcome, Status
 from bursar.remote import messages as api
-from bursar.service.parties import ServiceError
+from bursar.service.interfaces import ServiceError
 
 USERS = ("ann", "bob")
 WORKERS = {"w1": 1, "w2": 2, "w4": 4}

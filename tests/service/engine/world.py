@@ -11,18 +11,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bursar.dispatch.wire import Job
+from bursar.dispatch.wire import WireJob
 from bursar.model.admission import Refusal
 from bursar.model.outcome import Outcome, Status
 from bursar.remote import messages as api
 from bursar.service.engine.engine import ServiceEngine
-from bursar.service.engine.homes import Homes
-from bursar.service.engine.limits import EngineLimits
-from bursar.service.parties import Participant, ServiceError
+from bursar.service.engine.engine_limits import EngineLimits
+from bursar.service.engine.instance_homes import InstanceHomes
+from bursar.service.interfaces import JournalParticipant, ServiceError
 
 T = TypeVar("T")
 
-_job = msgspec.msgpack.Decoder(Job)
+_job = msgspec.msgpack.Decoder(WireJob)
 
 
 class FakeJournal:
@@ -34,9 +34,9 @@ class FakeJournal:
         self.next = 1
         self.problem = ""
         self.is_full = False  # even for what is essential
-        self.participant: Participant | None = None
+        self.participant: JournalParticipant | None = None
 
-    def register(self, kinds: Sequence[int], participant: Participant) -> None:
+    def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
         self.participant = participant
 
     def restore(self, chance: random.Random) -> None:
@@ -116,7 +116,7 @@ class Bench:
     """Where the fake workers sit: what each has, and what it was told."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, dict[int, Job]] = {}  # by worker, in order
+        self.jobs: dict[str, dict[int, WireJob]] = {}  # by worker, in order
         self.stopped: dict[str, set[int]] = {}
         self.graces: list[float] = []
         self.asked_back: dict[str, int] = {}
@@ -138,7 +138,7 @@ class Bench:
         return []
 
 
-class NoHomes(Homes):
+class NoHomes(InstanceHomes):
     """Homes that are nowhere."""
 
     def __init__(self) -> None:
@@ -314,7 +314,7 @@ class World:
         return self.engine.instance(user, handle)
 
 
-def outcome_of(job: Job, status: Status, now: float, **more: Any) -> Outcome:
+def outcome_of(job: WireJob, status: Status, now: float, **more: Any) -> Outcome:
     """A worker's word on a job."""
     fields: dict[str, Any] = {"start": now, "end": now + 1.0, "exit_code": 0}
     return Outcome(task=job.task, attempt=job.attempt, status=status, **(fields | more))

@@ -22,11 +22,11 @@ from tests.service.http.world import World, problem
 
 from bursar.remote import messages as api
 from bursar.service.http import archives
-from bursar.service.http.archives import GZIP, KINDS, TAR, ZIP, Bounds, unpack
-from bursar.service.http.limits import HttpLimits, MiB
-from bursar.service.parties import ServiceError
+from bursar.service.http.archives import GZIP, KINDS, TAR, ZIP, ArchiveLimits, unpack
+from bursar.service.http.http_limits import HttpLimits, MiB
+from bursar.service.interfaces import ServiceError
 
-BOUNDS = Bounds(total=MiB, members=100, ratio=100, spare=0)
+BOUNDS = ArchiveLimits(total=MiB, members=100, ratio=100, spare=0)
 
 
 def tar(*members: tuple[str, bytes], **kinds: bytes) -> bytes:
@@ -75,7 +75,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def put(root: Path, data: bytes, kind: str, bounds: Bounds = BOUNDS) -> list[api.FileInfo]:
+def put(root: Path, data: bytes, kind: str, bounds: ArchiveLimits = BOUNDS) -> list[api.FileInfo]:
     # A real file: it says other things than one in memory when it is led astray.
     with TemporaryFile() as archive:
         archive.write(data)
@@ -267,7 +267,11 @@ def test_an_archive_that_means_harm_leaves_nothing(
         (TAR, tar(*((f"f{i}", b"") for i in range(101))), BOUNDS),
         (ZIP, zipped(*((f"f{i}", b"") for i in range(101))), BOUNDS),
         # A thousandfold: more than small archives may, and than large ones may for their size.
-        (ZIP, zipped(("a", bytes(65 * MiB))), Bounds(total=1 << 40, members=9, ratio=100, spare=0)),
+        (
+            ZIP,
+            zipped(("a", bytes(65 * MiB))),
+            ArchiveLimits(total=1 << 40, members=9, ratio=100, spare=0),
+        ),
     ],
     ids=[
         "tar",
@@ -282,7 +286,7 @@ def test_an_archive_that_means_harm_leaves_nothing(
     ],
 )
 def test_an_archive_that_comes_to_too_much_leaves_nothing(
-    root: Path, kind: str, data: bytes, bounds: Bounds
+    root: Path, kind: str, data: bytes, bounds: ArchiveLimits
 ) -> None:
     """
     Bombs: all files together, their number, and how much larger they are than the archive.

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from tests.service.http.world import TOKENS, World, problem
 
-from bursar.service.http.routes import ROUTES, Route
-from bursar.service.parties import SCOPES
+from bursar.service.http.routes import ROUTES, ApiRoute
+from bursar.service.interfaces import SCOPES
 
 NOBODY = ("none", "bad", "expired")
 ROLES = (*NOBODY, *SCOPES, "all", "other", "admin")
@@ -31,7 +31,7 @@ OWNED = ("{id}", "{agreement}")
 """Parts of a path that name what is somebody's."""
 
 
-def expected(route: Route, role: str) -> int:
+def expected(route: ApiRoute, role: str) -> int:
     """
     The rule: nobody gets into what is not public; then the scope counts; then whose it is.
     """
@@ -47,7 +47,7 @@ def expected(route: Route, role: str) -> int:
     return route.status
 
 
-def address(route: Route) -> str:
+def address(route: ApiRoute) -> str:
     path = route.path.replace("*}", "}")
     values = {
         "id": "mine",
@@ -61,7 +61,7 @@ def address(route: Route) -> str:
     return path.format(**values)
 
 
-def body_of(route: Route, user: str) -> dict[str, object]:
+def body_of(route: ApiRoute, user: str) -> dict[str, object]:
     if route.name == "trade":
         template = {"processors": 1, "seconds": 1.0}
         return {
@@ -77,7 +77,7 @@ def body_of(route: Route, user: str) -> dict[str, object]:
     return dict(BODIES.get(route.name, {}))
 
 
-async def ask(world: World, route: Route, role: str) -> httpx.Response:
+async def ask(world: World, route: ApiRoute, role: str) -> httpx.Response:
     token = None if role == "none" else role
     user = TOKENS[role].user if role in TOKENS else "ann"
     async with world.client(token) as client:
@@ -95,7 +95,7 @@ async def ask(world: World, route: Route, role: str) -> httpx.Response:
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 def test_every_route_answers_every_role_by_one_rule(
-    route: Route, role: str, tmp_path: Path
+    route: ApiRoute, role: str, tmp_path: Path
 ) -> None:
     """
     A route that forgets to ask who it is, what it may or whose it is breaks the rule.

@@ -18,9 +18,9 @@ from tests.service.http.world import World, problem, say
 
 from bursar.remote import messages as api
 from bursar.service.http import file_store
-from bursar.service.http.limits import HttpLimits
+from bursar.service.http.http_limits import HttpLimits
 from bursar.service.http.names import UNFINISHED, parse_name
-from bursar.service.parties import ServiceError
+from bursar.service.interfaces import ServiceError
 
 FILES = "/instances/mine/files"
 ARCHIVE = "/instances/mine/archive"

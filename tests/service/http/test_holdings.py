@@ -2,19 +2,19 @@
 
 import pytest
 
-from bursar.service.http import holdings
-from bursar.service.http.holdings import Bound, Holdings
-from bursar.service.parties import ServiceError
+from bursar.service.http import disk_quotas
+from bursar.service.http.disk_quotas import ByteQuota, DiskQuotas
+from bursar.service.interfaces import ServiceError
 
-ONE, OTHER = Bound("one", 100, "files"), Bound("other", 100, "files")
+ONE, OTHER = ByteQuota("one", 100, "files"), ByteQuota("other", 100, "files")
 
 
 def test_who_was_forgotten_while_it_was_counted_has_no_room_by_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mark of what was taken in an earlier life in memory is not what is there."""
-    monkeypatch.setattr(holdings, "_MOST_KNOWN", 1)
-    held = Holdings()
+    monkeypatch.setattr(disk_quotas, "_MOST_KNOWN", 1)
+    held = DiskQuotas()
     held.counted("one", 0, held.begin_count("one"))
     held.take((ONE,), 100)
     mark = held.begin_count("one")
@@ -27,7 +27,7 @@ def test_who_was_forgotten_while_it_was_counted_has_no_room_by_that(
 
 def test_what_is_taken_while_it_is_counted_is_added() -> None:
     """Whether the count has seen it is not known."""
-    held = Holdings()
+    held = DiskQuotas()
     held.counted("one", 10, held.begin_count("one"))
     mark = held.begin_count("one")
     held.take((ONE,), 20)

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.http.world import Clock
 
-from bursar.dispatch.neighbours import neighbourhood
-from bursar.service.http.buckets import Buckets, Pace
-from bursar.service.http.limits import HttpLimits
-from bursar.service.http.room import Room, Shares
+from bursar.dispatch.subnet import subnet_of
+from bursar.service.http.concurrency import ConcurrencyLimit, DynamicThreshold
+from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http.token_buckets import RateLimit, TokenBuckets
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
@@ -16,7 +16,7 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     Three at once, then one every half second; whoever waits as told gets one.
     """
     clock = Clock()
-    buckets = Buckets(2.0, 3.0, clock)
+    buckets = TokenBuckets(2.0, 3.0, clock)
 
     assert [buckets.take("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
     assert buckets.take("b") == 0.0
@@ -37,7 +37,7 @@ def test_no_time_sees_more_than_burst_and_rate_allow(
     The law of the bucket: in any time t no more than burst + rate * t tokens.
     """
     clock = Clock()
-    buckets = Buckets(rate, burst, clock)
+    buckets = TokenBuckets(rate, burst, clock)
     taken = []
     for pause in pauses:
         clock.now += pause
@@ -54,7 +54,7 @@ def test_the_longest_unused_bucket_is_forgotten() -> None:
     """
     Addresses of strangers do not fill the memory.
     """
-    buckets = Buckets(1.0, 1.0, Clock(), most=3)
+    buckets = TokenBuckets(1.0, 1.0, Clock(), most=3)
 
     for who in ("a", "b", "c", "a", "d"):
         buckets.take(who)
@@ -68,7 +68,7 @@ def test_a_room_has_so_many_places_for_each() -> None:
     """
     One user's requests take no place of another's, and a place comes back once.
     """
-    room = Room(2)
+    room = ConcurrencyLimit(2)
 
     assert [room.enter("a"), room.enter("a"), room.enter("a"), room.enter("b")] == [
         True,
@@ -84,7 +84,7 @@ def test_some_have_more_or_fewer_places() -> None:
     """
     Their own number counts; nobody else's changes by it.
     """
-    room = Room(2, {"few": 1, "many": 3})
+    room = ConcurrencyLimit(2, {"few": 1, "many": 3})
 
     assert [room.enter("few") for _ in range(2)] == [True, False]
     assert [room.enter("many") for _ in range(4)] == [True, True, True, False]
@@ -96,11 +96,11 @@ def test_a_pace_and_a_room_may_change() -> None:
     For those who are there, too; what is taken stays taken.
     """
     clock = Clock()
-    buckets, room = Buckets(1.0, 3.0, clock), Room(2)
+    buckets, room = TokenBuckets(1.0, 3.0, clock), ConcurrencyLimit(2)
     assert [buckets.take(who) for who in ("a", "a", "b")] == [0.0] * 3
     assert [room.enter("a") for _ in range(2)] == [True, True]
 
-    buckets.set_pace(0.5, 1.0, {"b": Pace(4.0, 5.0)})
+    buckets.set_pace(0.5, 1.0, {"b": RateLimit(4.0, 5.0)})
     room.set_most(1, {"b": 2})
 
     assert [buckets.take("a") for _ in range(2)] == [0.0, 2.0]
@@ -116,7 +116,7 @@ def test_nobody_alone_takes_what_all_share() -> None:
     """
     One has half of it at most; others find room then, each as much as it leaves.
     """
-    shares = Shares(100)
+    shares = DynamicThreshold(100)
 
     assert shares.take("a", 30)
     assert shares.take("a", 20)
@@ -145,7 +145,7 @@ def test_who_has_many_addresses_counts_once(address: str, expected: str) -> None
     """
     A network of IPv6 has more addresses than there are buckets.
     """
-    assert neighbourhood(address) == expected
+    assert subnet_of(address) == expected
 
 
 def test_limits_are_positive() -> None:

@@ -14,10 +14,10 @@ from tests.service.http.world import World
 
 from bursar.dispatch.tls import client_context, make_certificate, server_context
 from bursar.model.errors import InputError
-from bursar.service.http import accepting
+from bursar.service.http import connection_acceptor
 from bursar.service.http.file_store import OpenFile
-from bursar.service.http.limits import HttpLimits
-from bursar.service.http.listener import Listening, serve
+from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http.listener import HttpListener, serve_http
 
 HEAD = b"GET /v1/account HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer all\r\n"
 
@@ -25,8 +25,8 @@ HEAD = b"GET /v1/account HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer al
 @asynccontextmanager
 async def listening(
     world: World, limits: HttpLimits | None = None, **more: Any
-) -> AsyncIterator[tuple[Listening, int]]:
-    found = await serve(world.api, limits=limits or HttpLimits(), **more)
+) -> AsyncIterator[tuple[HttpListener, int]]:
+    found = await serve_http(world.api, limits=limits or HttpLimits(), **more)
     try:
         yield found, found.addresses[0][1]
     finally:
@@ -383,7 +383,7 @@ def test_silence_does_not_keep_neighbours_out(
     """
     Behind one gateway may be many; who has asked nothing for long makes room for one of them.
     """
-    monkeypatch.setattr(accepting, "SILENT", 0.0)
+    monkeypatch.setattr(connection_acceptor, "SILENT", 0.0)
     limits = HttpLimits(connections=4, connections_per_address=2, header_seconds=1000.0)
 
     async def main() -> None:
@@ -436,7 +436,7 @@ def test_closing_ends_what_is_no_connection_yet(world: World) -> None:
 
     async def main() -> None:
         for turns in range(6):
-            found = await serve(world.api, tls=server_context(certificate, key))
+            found = await serve_http(world.api, tls=server_context(certificate, key))
             reader, writer = await asyncio.open_connection("127.0.0.1", found.addresses[0][1])
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -481,7 +481,7 @@ def test_closing_lets_requests_end(world: World) -> None:
     """
 
     async def main() -> None:
-        found = await serve(world.api)
+        found = await serve_http(world.api)
         port = found.addresses[0][1]
         held = world.engine.make("ann", "mine")
         held.tasks = [None]  # type: ignore[list-item]
@@ -494,7 +494,7 @@ def test_closing_lets_requests_end(world: World) -> None:
         assert b'"cursor":1' in await first
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port)
-        again = await serve(world.api)
+        again = await serve_http(world.api)
         held.tasks.append(None)  # type: ignore[arg-type]
         waiting = waiting.replace(b"?", b"?after=1&")
         second = asyncio.create_task(talk(again.addresses[0][1], waiting))
@@ -515,9 +515,9 @@ def test_in_clear_only_on_this_machine(world: World) -> None:
     async def main() -> None:
         for host in ("0.0.0.0", "::"):
             with pytest.raises(InputError, match="loopback address, or TLS"):
-                await serve(world.api, host=host)
+                await serve_http(world.api, host=host)
         with pytest.raises(InputError, match=r"192\.0\.2\.1:1: cannot listen"):
-            await serve(world.api, host="192.0.2.1", port=1)
+            await serve_http(world.api, host="192.0.2.1", port=1)
 
     asyncio.run(main())
     world.api.close()

@@ -28,21 +28,21 @@ from tests.service.http.world import FakeManager, Listener, World
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.remote.messages import PREFIX
-from bursar.service.config import Selling
-from bursar.service.desk import ServiceDesk
+from bursar.service.billing import ServiceBilling
+from bursar.service.config import MarketSettings
 from bursar.service.engine.engine import ServiceEngine
-from bursar.service.engine.homes import Homes
-from bursar.service.http.app import Api
+from bursar.service.engine.instance_homes import InstanceHomes
+from bursar.service.http.app import ServiceApi
 from bursar.service.http.archives import KINDS
-from bursar.service.http.limits import HttpLimits
-from bursar.service.http.listener import serve
+from bursar.service.http.dependencies import ApiDependencies
+from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http.listener import serve_http
 from bursar.service.http.openapi import document
-from bursar.service.http.parts import Parts
 from bursar.service.http.routes import ROUTES
 from bursar.service.identity.authentication import Authenticator
-from bursar.service.identity.tokens import TokenBook
+from bursar.service.identity.tokens import JournalTokenStore
+from bursar.service.interfaces import SCOPES
 from bursar.service.journal import SegmentedJournal
-from bursar.service.parties import SCOPES
 from bursar.service.real_disk import RealDisk
 
 DOCUMENT: dict[str, Any] = msgspec.json.decode(document("1"))
@@ -149,20 +149,24 @@ async def live(folder: Path, ready: "Future[Fuzzed]", ended: asyncio.Event) -> N
     disk = RealDisk(folder / "state")
     journal = SegmentedJournal(disk)
     facts = SiteFacts(name="here", kind="local", processors=4)
-    tokens = TokenBook(journal, clock=time.time, entropy=os.urandom)
-    desk = ServiceDesk(
-        journal, site=facts, selling=Selling(), users={}, clock=time.time, entropy=os.urandom
+    tokens = JournalTokenStore(journal, clock=time.time, entropy=os.urandom)
+    desk = ServiceBilling(
+        journal, site=facts, selling=MarketSettings(), users={}, clock=time.time, entropy=os.urandom
     )
     engine = ServiceEngine(
-        journal, desk, clock=time.time, entropy=os.urandom, homes=Homes(folder / "instances")
+        journal,
+        desk,
+        clock=time.time,
+        entropy=os.urandom,
+        homes=InstanceHomes(folder / "instances"),
     )
     await journal.open()
     desk.open()
     await engine.open()
     listener = Listener()
     limits = HttpLimits(rate=1e6, burst=1e6, stranger_rate=1e6, stranger_burst=1e6)
-    app = Api(
-        Parts(
+    app = ServiceApi(
+        ApiDependencies(
             engine=engine,
             till=desk,
             tokens=tokens,
@@ -176,7 +180,7 @@ async def live(folder: Path, ready: "Future[Fuzzed]", ended: asyncio.Event) -> N
         )
     )
     app.end_streams()  # nothing waits
-    found = await serve(app, limits=limits)
+    found = await serve_http(app, limits=limits)
     made = tokens.create(api.NewToken(user="ann", scopes=list(SCOPES)))
     kept = await engine.create("ann", api.NewInstance(), "")
     ready.set_result(

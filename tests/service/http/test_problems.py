@@ -9,7 +9,7 @@ import pytest
 from tests.service.http.world import World, problem
 
 from bursar.remote.messages import MOST_TASKS
-from bursar.service.http.limits import HttpLimits
+from bursar.service.http.http_limits import HttpLimits
 
 JSON = {"content-type": "application/json"}
 LINES = {"content-type": "application/x-ndjson"}

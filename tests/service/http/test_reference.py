@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bursar.remote import messages as api
-from bursar.service.http.routes import ROUTES, Route
+from bursar.service.http.routes import ROUTES, ApiRoute
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "reference" / "http-api.md").read_text()
@@ -22,7 +22,7 @@ ENVELOPES = (
 )
 
 
-def row(route: Route) -> str:
+def row(route: ApiRoute) -> str:
     """A route as the page has it."""
     query = route.query.__struct_fields__ if route.query is not None else ()
     asked = ", ".join(f"`{name}`" for name in (*query, *route.headers))
@@ -72,7 +72,7 @@ def test_the_page_has_every_route_and_no_other() -> None:
     ],
     ids=lambda kind: kind.__name__,
 )
-def test_every_field_is_on_the_page(kind: type[api.Struct | api.Answer]) -> None:
+def test_every_field_is_on_the_page(kind: type[api.RequestStruct | api.ResponseStruct]) -> None:
     """
     In the section of its type.
     """

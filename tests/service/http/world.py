@@ -10,15 +10,15 @@ from urllib.parse import unquote
 import httpx
 import msgspec
 
-from bursar.market.messages import Message, Reject
+from bursar.market.trade_messages import Reject, TradeMessage
 from bursar.market.usage import SignedRecord
-from bursar.model.demand import Demand
+from bursar.model.demand import ProcessorDemand
 from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
-from bursar.service.http.app import Api
-from bursar.service.http.limits import HttpLimits
-from bursar.service.http.parts import Parts
-from bursar.service.parties import SCOPES, Principal, ResultBatch, ServiceError
+from bursar.service.http.app import ServiceApi
+from bursar.service.http.dependencies import ApiDependencies
+from bursar.service.http.http_limits import HttpLimits
+from bursar.service.interfaces import SCOPES, Principal, ResultBatch, ServiceError
 
 TOKENS: dict[str, Principal] = {
     "all": Principal(user="ann", scopes=frozenset(SCOPES) - {"admin"}, means="token"),
@@ -187,7 +187,7 @@ class FakeEngine:
             await held.changed.wait()
             yield held.info
 
-    def demand(self) -> Mapping[str, Demand]:
+    def demand(self) -> Mapping[str, ProcessorDemand]:
         return {}
 
     def overview(self) -> api.Overview:
@@ -224,7 +224,7 @@ class FakeTill:
             state="signed",
         )
 
-    def deliver(self, user: str, message: Message) -> tuple[Message, ...]:
+    def deliver(self, user: str, message: TradeMessage) -> tuple[TradeMessage, ...]:
         if message.sender != user:
             raise ServiceError("forbidden", 403, "speak for yourself", where="sender")
         refusal = Reject(
@@ -366,7 +366,7 @@ class World:
             "limits": limits or HttpLimits(),
             "observer": self.listener,
         }
-        self.api = Api(Parts(**(given | parts)))
+        self.api = ServiceApi(ApiDependencies(**(given | parts)))
 
     def client(self, token: str | None = "all", **more: Any) -> httpx.AsyncClient:
         """Asks the API in process, as whom the token says."""

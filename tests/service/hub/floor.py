@@ -12,32 +12,34 @@ import msgspec
 from tests.service.engine.world import FakeDesk, FakeJournal, NoHomes
 
 from bursar.dispatch.wire import (
-    Frames,
+    FrameDecoder,
     FromServer,
     FromWorker,
     Hello,
-    Job,
-    Results,
+    JobAssignment,
+    OutcomeReport,
     Welcome,
-    Work,
+    WireJob,
     frame,
 )
 from bursar.model.outcome import Outcome, Status
 from bursar.remote import messages as api
 from bursar.service.engine.engine import ServiceEngine
-from bursar.service.engine.homes import Homes
-from bursar.service.hub import Hub
+from bursar.service.engine.instance_homes import InstanceHomes
+from bursar.service.workers import WorkerServer
 
 SECRET = "the service's"
 
 _from_server = msgspec.msgpack.Decoder(FromServer)
-_job = msgspec.msgpack.Decoder(Job)
+_job = msgspec.msgpack.Decoder(WireJob)
 
 
 class Floor:
     """One life of a service, as its workers see it."""
 
-    def __init__(self, journal: FakeJournal, homes: Homes | None = None, **hub: Any) -> None:
+    def __init__(
+        self, journal: FakeJournal, homes: InstanceHomes | None = None, **hub: Any
+    ) -> None:
         self.journal = journal
         self.desk = FakeDesk()
         self.engine = ServiceEngine(
@@ -47,7 +49,7 @@ class Floor:
             entropy=lambda count: (b"%d" % time.monotonic_ns())[-count:].rjust(count, b"0"),
             homes=homes or NoHomes(),
         )
-        self.hub = Hub(self.engine, clock=time.time, secret=SECRET, **hub)
+        self.hub = WorkerServer(self.engine, clock=time.time, secret=SECRET, **hub)
         self.address = ("", 0)
         self.handle = ""
 
@@ -105,7 +107,7 @@ class Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._frames = Frames()
+        self._frames = FrameDecoder()
         self._heard: list[FromServer] = []
 
     @classmethod
@@ -136,18 +138,18 @@ class Wire:
         assert isinstance(message, Welcome)
         return message
 
-    async def jobs(self, count: int) -> list[Job]:
+    async def jobs(self, count: int) -> list[WireJob]:
         """So many jobs."""
-        jobs: list[Job] = []
+        jobs: list[WireJob] = []
         while len(jobs) < count:
             message = await self.hear()
-            assert isinstance(message, Work), message
+            assert isinstance(message, JobAssignment), message
             jobs.extend(map(_job.decode, message.jobs))
         return jobs
 
-    def end(self, *jobs: Job, status: Status = Status.SUCCEEDED, seconds: float = 1.0) -> None:
+    def end(self, *jobs: WireJob, status: Status = Status.SUCCEEDED, seconds: float = 1.0) -> None:
         """Says that jobs have ended."""
-        self.say(Results([ended(job, status, seconds) for job in jobs]))
+        self.say(OutcomeReport([ended(job, status, seconds) for job in jobs]))
 
     async def close(self) -> None:
         self._writer.close()
@@ -155,7 +157,7 @@ class Wire:
             await self._writer.wait_closed()
 
 
-def ended(job: Job, status: Status = Status.SUCCEEDED, seconds: float = 1.0) -> Outcome:
+def ended(job: WireJob, status: Status = Status.SUCCEEDED, seconds: float = 1.0) -> Outcome:
     """A word on a job."""
     now = time.time()
     return Outcome(

@@ -17,34 +17,34 @@ from tests.service.hub.floor import Wire, ended, running
 
 from bursar.dispatch.attempt import MOST_PRINTED, MOST_RETURNED
 from bursar.dispatch.credential import PilotTerms, decode_credential
-from bursar.dispatch.line import SecureLine
+from bursar.dispatch.dispatcher_connection import TlsDispatcherConnection
 from bursar.dispatch.orphans import RUN, WORKER
 from bursar.dispatch.server import SPILL
-from bursar.dispatch.settings import Settings
 from bursar.dispatch.tls import client_context, make_certificate
 from bursar.dispatch.wire import (
     BATCH_SIZE,
     LONGEST_REASON,
-    Cancel,
-    GiveBack,
-    Goodbye,
+    CancelTasks,
     Hello,
-    Leave,
-    Recorded,
-    Results,
-    Returned,
+    JobAssignment,
+    JobRecall,
+    LeaveOrder,
+    LeaveRequest,
+    OutcomeAck,
+    OutcomeReport,
+    ReturnedJobs,
     SealKey,
-    Work,
     frame,
 )
+from bursar.dispatch.worker_settings import WorkerSettings
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome, Status
-from bursar.service.engine.homes import Homes
-from bursar.service.hub import bounds
-from bursar.service.hub import connection as connection_module
-from bursar.service.hub.bounds import LARGEST_VALUE, WORKER_FRAME
-from bursar.service.hub.hub import MOST_STRANGERS
-from bursar.service.hub.seal_key import SealKeyFile
+from bursar.service.engine.instance_homes import InstanceHomes
+from bursar.service.workers import bounds
+from bursar.service.workers import connection as connection_module
+from bursar.service.workers.bounds import LARGEST_VALUE, WORKER_FRAME
+from bursar.service.workers.seal_key import SealKeyFile
+from bursar.service.workers.worker_server import MOST_UNAUTHENTICATED
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_a_worker_is_given_tasks_and_told_what_is_durable(journal: FakeJournal) 
             jobs = await worker.jobs(2)
             worker.end(jobs[0])
             heard = [await worker.hear(), await worker.hear()]
-            assert Recorded(1) in heard
-            assert any(isinstance(message, Work) for message in heard)
+            assert OutcomeAck(1) in heard
+            assert any(isinstance(message, JobAssignment) for message in heard)
             assert [r["host"] for r in await floor.results()] == ["node"]
             (seen,) = floor.hub.workers()
             assert (seen.busy, seen.connected, seen.pool) == (2, True, "shared")
@@ -114,7 +114,9 @@ def test_nobody_is_let_in_who_should_not_be(journal: FakeJournal, hello: dict[st
     known=st.booleans(),
     data=st.binary(max_size=64).map(lambda body: len(body).to_bytes(4, "big") + body)
     | st.binary(max_size=64)
-    | st.sampled_from([frame(Returned([(1 << 70 - 7, -1)])), frame(Results([])), b"\xff" * 8])
+    | st.sampled_from(
+        [frame(ReturnedJobs([(1 << 70 - 7, -1)])), frame(OutcomeReport([])), b"\xff" * 8]
+    )
     | st.just(frame(Hello("x", "y", "z", 1, "l"))),
 )
 def test_whatever_is_said_ends_at_most_its_own_connection(known: bool, data: bytes) -> None:
@@ -129,7 +131,7 @@ def test_whatever_is_said_ends_at_most_its_own_connection(known: bool, data: byt
                 wire = await floor.worker("here-m-0", lease="m")
                 (job,) = await _jobs(wire)
                 wire.write(data)
-                wire.write(frame(Goodbye(must=True)))
+                wire.write(frame(LeaveRequest(must=True)))
             else:
                 wire = await Wire.connect(floor.address)
                 wire.write(data)
@@ -155,10 +157,15 @@ async def _jobs(wire: Wire) -> Any:
     [
         ((WORKER_FRAME + 1).to_bytes(4, "big"), "a frame of"),
         (
-            frame(Results([Outcome(task=1, attempt=1, status=Status.FAILED, value=bytes(101))])),
+            frame(
+                OutcomeReport([Outcome(task=1, attempt=1, status=Status.FAILED, value=bytes(101))])
+            ),
             "a value",
         ),
-        (frame(Results([Outcome(task=1, attempt=1, status=Status.FAILED)] * 11)), "11 outcomes"),
+        (
+            frame(OutcomeReport([Outcome(task=1, attempt=1, status=Status.FAILED)] * 11)),
+            "11 outcomes",
+        ),
         (frame(Hello("x", "y", "z", 1, "l")), "a second hello"),
     ],
 )
@@ -232,7 +239,7 @@ def test_streams_and_reasons_are_no_longer_than_ours(journal: FakeJournal) -> No
             long = msgspec.structs.replace(
                 ended(job), stdout=text, stderr=text, reason="y" * (LONGEST_REASON + 1)
             )
-            worker.say(Results([long]))
+            worker.say(OutcomeReport([long]))
             (result,) = await floor.results()
             assert (len(result["stdout"]), len(result["stderr"])) == (SPILL, SPILL)
             assert len(result["reason"]) == LONGEST_REASON
@@ -272,7 +279,7 @@ def test_workers_are_told_the_key_of_sealed_tasks_before_these(
                 else:
                     key.write_text(renewed)
                 await floor.submit(1)
-                while not isinstance(message := await worker.hear(), Work):
+                while not isinstance(message := await worker.hear(), JobAssignment):
                     if isinstance(message, SealKey):
                         told.append(message.pem)
                 assert told[-1] == (renewed or "second")
@@ -301,7 +308,7 @@ def test_workers_that_read_the_key_themselves_are_not_told_it(
             worker = await floor.worker()
             await worker.welcome()
             await floor.submit(1)
-            assert isinstance(await worker.hear(), Work)
+            assert isinstance(await worker.hear(), JobAssignment)
             await worker.close()
 
     asyncio.run(work())
@@ -322,7 +329,7 @@ def test_strangers_have_little_time_and_room(
             greedy.write((1 << 21).to_bytes(4, "big"))
             assert await greedy.hear() is None
             assert await silent.hear() is None
-            crowd = [await Wire.connect(floor.address) for _ in range(MOST_STRANGERS + 1)]
+            crowd = [await Wire.connect(floor.address) for _ in range(MOST_UNAUTHENTICATED + 1)]
             assert await crowd[0].hear() is None
             for wire in (silent, greedy, *crowd):
                 await wire.close()
@@ -341,7 +348,7 @@ def test_a_crowd_of_strangers_does_not_keep_workers_out(journal: FakeJournal) ->
 
     async def crowd() -> None:
         async with running(journal) as floor:
-            strangers = [await Wire.connect(floor.address) for _ in range(MOST_STRANGERS)]
+            strangers = [await Wire.connect(floor.address) for _ in range(MOST_UNAUTHENTICATED)]
             worker = await floor.worker()
             await worker.welcome()
             assert await strangers[0].hear() is None
@@ -370,9 +377,9 @@ def test_a_connection_that_is_lost_costs_nothing(journal: FakeJournal) -> None:
             again = await floor.worker(processors=2, holds=holds)
             await again.welcome()
             again.end(*jobs)
-            assert await again.hear() == Recorded(2)
+            assert await again.hear() == OutcomeAck(2)
             again.end(*jobs)
-            assert await again.hear() == Recorded(2)
+            assert await again.hear() == OutcomeAck(2)
             assert len(await floor.results()) == 2
             assert floor.engine.counters.lost == 0
             await again.close()
@@ -399,10 +406,10 @@ def test_who_stays_away_is_given_up(journal: FakeJournal) -> None:
             back = await floor.worker(holds=[(job.task, job.attempt)])
             await back.welcome()
             stop = await back.hear()
-            assert isinstance(stop, Cancel)
+            assert isinstance(stop, CancelTasks)
             assert stop.tasks == [job.task]
             back.end(job)
-            assert await back.hear() == Recorded(1)
+            assert await back.hear() == OutcomeAck(1)
             assert await floor.results(wait=0.0) == []
             other.end(again)
             assert len(await floor.results()) == 1
@@ -436,7 +443,7 @@ def test_workers_know_the_next_life_and_it_knows_them(journal: FakeJournal) -> N
             first = await floor.worker("here-l-0", token=token, holds=[_of(jobs[0])])
             await first.welcome()
             first.end(jobs[0])
-            assert await first.hear() == Recorded(1)
+            assert await first.hear() == OutcomeAck(1)
             assert len(await floor.results()) == 1
             second = await floor.worker("here-l-1", token=token, holds=[_of(jobs[1])])
             await second.welcome()
@@ -444,7 +451,7 @@ def test_workers_know_the_next_life_and_it_knows_them(journal: FakeJournal) -> N
             assert third.task not in {job.task for job in jobs}
             second.end(jobs[1])
             first.end(third)
-            assert await second.hear() == Recorded(1)
+            assert await second.hear() == OutcomeAck(1)
             assert {r["task"] for r in await floor.results()} >= {0, 1}
             for wire in (early, first, second):
                 await wire.close()
@@ -467,13 +474,13 @@ def test_a_dismissed_lease_ends_when_its_tasks_have(journal: FakeJournal) -> Non
             worker = await floor.worker()
             (job,) = await _jobs(worker)
             floor.hub.dismiss("l")
-            assert isinstance(await worker.hear(), GiveBack)
+            assert isinstance(await worker.hear(), JobRecall)
             await floor.submit(1)
             late = await floor.worker("here-l-1", token=floor.expect("l", 2))
             await late.welcome()
-            assert await late.hear() == Leave()
+            assert await late.hear() == LeaveOrder()
             worker.end(job)
-            assert [await worker.hear(), await worker.hear()] == [Recorded(1), Leave()]
+            assert [await worker.hear(), await worker.hear()] == [OutcomeAck(1), LeaveOrder()]
             assert len(await floor.results()) == 1
             for wire in (worker, late):
                 await wire.close()
@@ -494,11 +501,11 @@ def test_a_revoked_lease_ends_at_once(journal: FakeJournal) -> None:
             (job,) = await _jobs(worker)
             token = floor.expect("l")
             floor.hub.revoke("l")
-            assert isinstance(await worker.hear(), Cancel)
+            assert isinstance(await worker.hear(), CancelTasks)
             worker.end(job, status=Status.CANCELLED)
-            assert [await worker.hear(), await worker.hear()] == [Recorded(1), Leave()]
+            assert [await worker.hear(), await worker.hear()] == [OutcomeAck(1), LeaveOrder()]
             late = await floor.worker(token=token)
-            assert await late.hear() == Leave()
+            assert await late.hear() == LeaveOrder()
             other = await floor.worker("here-m-0", lease="m")
             (again,) = await _jobs(other)
             assert again.task == job.task
@@ -518,12 +525,12 @@ def test_a_worker_leaves_when_it_must_or_has_nothing_to_do(journal: FakeJournal)
             worker = await floor.worker()
             await worker.welcome()
             await floor.submit(2)
-            worker.say(Goodbye(must=False))
+            worker.say(LeaveRequest(must=False))
             (job,) = await worker.jobs(1)
-            worker.say(Goodbye(must=True))
-            assert isinstance(await worker.hear(), GiveBack)
+            worker.say(LeaveRequest(must=True))
+            assert isinstance(await worker.hear(), JobRecall)
             worker.end(job, status=Status.CANCELLED)
-            assert [await worker.hear(), await worker.hear()] == [Recorded(1), Leave()]
+            assert [await worker.hear(), await worker.hear()] == [OutcomeAck(1), LeaveOrder()]
             await worker.close()
             assert await floor.results(wait=0.0) == []
 
@@ -541,7 +548,7 @@ def test_what_comes_back_unbegun_is_given_again_in_order(journal: FakeJournal) -
             worker = await floor.worker(processors=3)
             await worker.welcome()
             jobs = await worker.jobs(3)
-            worker.say(Returned([_of(job) for job in reversed(jobs[1:])]))
+            worker.say(ReturnedJobs([_of(job) for job in reversed(jobs[1:])]))
             again = await worker.jobs(2)
             assert [job.task for job in again] == [job.task for job in jobs[1:]]
             assert not {_of(job) for job in again} & {_of(job) for job in jobs}
@@ -576,7 +583,9 @@ def test_pilots_come_over_tls_with_a_certificate_that_stays(journal: FakeJournal
             credential = decode_credential(data, "here")
             assert (credential.port, credential.certificate) == (port, certificate)
             hello = Hello(credential.token, "here-l-0", "here", 1, "l")
-            line = await asyncio.to_thread(SecureLine, "localhost", port, certificate, 15.0)
+            line = await asyncio.to_thread(
+                TlsDispatcherConnection, "localhost", port, certificate, 15.0
+            )
             line.send(bytearray(frame(hello)))
             while not joined:
                 await asyncio.sleep(0.001)
@@ -591,7 +600,7 @@ def test_a_real_worker_outlives_the_service(journal: FakeJournal, tmp_path: Path
     """
 
     async def outlive() -> None:
-        homes = Homes(tmp_path / "homes")
+        homes = InstanceHomes(tmp_path / "homes")
         async with contextlib.AsyncExitStack() as stack:
             async with running(journal, homes=homes) as floor:
                 token, port = floor.expect(), floor.address[1]
@@ -634,7 +643,7 @@ async def real_worker(port: int, token: str) -> AsyncIterator[asyncio.subprocess
         env={**os.environ, RUN: "service", WORKER: "here-l-0"},
     )
     assert process.stdin is not None
-    told = Settings(
+    told = WorkerSettings(
         host="127.0.0.1",
         port=port,
         token=token,

@@ -14,11 +14,11 @@ from bursar.service.identity.issuing import (
     certificate_pem,
     issue,
     make_authority,
-    make_list,
+    make_revocation_list,
 )
-from bursar.service.identity.tokens import TokenBook
+from bursar.service.identity.tokens import JournalTokenStore
 from bursar.service.identity.trust import TrustFiles
-from bursar.service.parties import SCOPES, Principal, ServiceError
+from bursar.service.interfaces import SCOPES, Principal, ServiceError
 
 AUTHORITY = make_authority("test 1", NOW)
 ANN = issue(AUTHORITY, "user", "ann", now=NOW, days=10)
@@ -41,7 +41,7 @@ class Door:
         self.ca, self.revoked = folder / "ca.pem", folder / "revoked.pem"
         self.ca.write_bytes(certificate_pem(AUTHORITY.certificate))
         self.revoke(AUTHORITY)
-        self.tokens = TokenBook(Notebook(), clock=self.clock, entropy=os.urandom)  # type: ignore[arg-type]
+        self.tokens = JournalTokenStore(Notebook(), clock=self.clock, entropy=os.urandom)  # type: ignore[arg-type]
         self.trust = TrustFiles(self.ca, self.revoked, clock=self.clock)
         self._authenticator = Authenticator(
             security,  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ class Door:
     def revoke(self, authority: Identity, *taken: Identity) -> None:
         """Writes the list anew, as a whole."""
         serials = [each.certificate.serial_number for each in taken]
-        made = make_list(authority, serials, 1, NOW)
+        made = make_revocation_list(authority, serials, 1, NOW)
         fresh = self.revoked.with_suffix(".new")
         fresh.write_bytes(made.public_bytes(Encoding.PEM))
         fresh.replace(self.revoked)

@@ -7,12 +7,12 @@ import pytest
 from tests.service.identity.world import DAY, NOW, Turned, mode
 
 from bursar.model.errors import BursarError, InputError
-from bursar.sealing.certificates import Trust, Untrusted, read_certificates
+from bursar.sealing.certificates import TrustStore, UntrustedCertificate, read_certificates
 from bursar.sealing.keys import Identity, read_identities
 from bursar.sealing.opener import make_opener
-from bursar.sealing.sealer import Sealer
+from bursar.sealing.sealer import TaskSealer
 from bursar.service.identity.authority import AuthorityFolder
-from bursar.service.identity.records import describe_file
+from bursar.service.identity.certificate_records import describe_file
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def _read(path: Path) -> Identity:
     return Identity.from_pem(path.read_bytes(), path.read_bytes())
 
 
-def _trust(folder: AuthorityFolder) -> Trust:
-    return Trust.from_pem(folder.trusted.read_bytes())
+def _trust(folder: AuthorityFolder) -> TrustStore:
+    return TrustStore.from_pem(folder.trusted.read_bytes())
 
 
 def test_what_it_makes_is_trusted(folder: AuthorityFolder) -> None:
@@ -47,7 +47,7 @@ def test_what_it_makes_is_trusted(folder: AuthorityFolder) -> None:
         assert made.record.hosts == hosts
         assert trust.check(identity.certificate, kind, NOW).name == "a.b_c-1"  # type: ignore[arg-type]
         for other in {"user", "worker", "server"} - {kind}:
-            with pytest.raises(Untrusted):
+            with pytest.raises(UntrustedCertificate):
                 trust.check(identity.certificate, other, NOW)  # type: ignore[arg-type]
 
 
@@ -135,7 +135,7 @@ def test_workers_keep_the_old_key_until_it_ends(folder: AuthorityFolder, clock: 
     first = folder.issue("worker", "pool", days=10)
     old = read_certificates(first.certificate.read_bytes())[0]
     ann = _read(folder.issue("user", "ann").identity)
-    envelope = Sealer(old, ann, _trust(folder), clock=clock).seal(b"x", "about")
+    envelope = TaskSealer(old, ann, _trust(folder), clock=clock).seal(b"x", "about")
     clock.now += 5 * DAY
     renewed = folder.renew("worker", "pool", days=10)
     opener = make_opener(renewed.identity.read_bytes())
@@ -160,9 +160,9 @@ def test_what_is_revoked_stays_so(folder: AuthorityFolder, clock: Turned) -> Non
     folder.rotate()
     folder.revoke(lambda r: r.party.name == "bob")
 
-    for trust in (_trust(folder), Trust.from_pem(worker.identity.read_bytes())):
+    for trust in (_trust(folder), TrustStore.from_pem(worker.identity.read_bytes())):
         for user in (ann, bob):
-            with pytest.raises(Untrusted, match="revoked"):
+            with pytest.raises(UntrustedCertificate, match="revoked"):
                 trust.check(user.certificate, "user", clock.now)
     states = {record.party.name: record.state for record in folder.records()}
     assert states == {"ann": "revoked", "bob": "revoked", "pool": "good"}
@@ -181,7 +181,7 @@ def test_an_authority_is_followed_by_another(folder: AuthorityFolder, clock: Tur
         _trust(folder).check(certificate, "user", clock.now)
     assert folder.retire() == 1
     _trust(folder).check(new, "user", clock.now)
-    with pytest.raises(Untrusted):
+    with pytest.raises(UntrustedCertificate):
         _trust(folder).check(old, "user", clock.now)
     assert sorted(record.state for record in folder.records()) == ["good", "untrusted"]
     assert folder.rotate() == "test 3"

@@ -19,12 +19,12 @@ from bursar.service.identity.issuing import (
     identity_pem,
     issue,
     make_authority,
-    make_list,
+    make_revocation_list,
 )
 from bursar.service.identity.tls import ServerTls
-from bursar.service.identity.tokens import TokenBook
+from bursar.service.identity.tokens import JournalTokenStore
 from bursar.service.identity.trust import TrustFiles
-from bursar.service.parties import ServiceError
+from bursar.service.interfaces import ServiceError
 
 NOW = time.time()
 AUTHORITY = make_authority("test 1", NOW - 30 * DAY)
@@ -55,7 +55,9 @@ class Site:
         server = server or issue(
             AUTHORITY, "server", "deef", now=NOW, hosts=("localhost", "127.0.0.1")
         )
-        taken = make_list(AUTHORITY, [CLIENTS["revoked"].certificate.serial_number], 1, NOW)
+        taken = make_revocation_list(
+            AUTHORITY, [CLIENTS["revoked"].certificate.serial_number], 1, NOW
+        )
         self.ca = self.file(
             "ca.pem", certificate_pem(AUTHORITY.certificate) + taken.public_bytes(Encoding.PEM)
         )
@@ -63,7 +65,7 @@ class Site:
         self.tls = ServerTls(self.own, self.own, self.ca if mutual else None)
         self._authenticator = Authenticator(
             "mutual" if mutual else "tls",
-            TokenBook(Notebook(), clock=time.time, entropy=os.urandom),  # type: ignore[arg-type]
+            JournalTokenStore(Notebook(), clock=time.time, entropy=os.urandom),  # type: ignore[arg-type]
             clients=TrustFiles(self.ca, None, clock=time.time),
             scopes_of=lambda user: frozenset({"read"}),
         )

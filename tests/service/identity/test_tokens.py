@@ -11,9 +11,9 @@ from tests.service.identity.world import DAY, NOW, Notebook, Turned, mode, new, 
 from bursar.model.errors import BursarError
 from bursar.remote import messages as api
 from bursar.service.identity.first_token import provide_first_token
-from bursar.service.identity.tokens import MOST_TOKENS, Bearer, TokenBook
+from bursar.service.identity.tokens import MOST_TOKENS, Bearer, JournalTokenStore
+from bursar.service.interfaces import SCOPES, ServiceError
 from bursar.service.journal import SegmentedJournal
-from bursar.service.parties import SCOPES, ServiceError
 from bursar.service.real_disk import RealDisk
 
 
@@ -30,12 +30,12 @@ def notebook() -> Notebook:
 
 
 @pytest.fixture
-def book(notebook: Notebook, clock: Turned) -> TokenBook:
+def book(notebook: Notebook, clock: Turned) -> JournalTokenStore:
     """Without tokens."""
-    return TokenBook(notebook, clock=clock, entropy=os.urandom)  # type: ignore[arg-type]
+    return JournalTokenStore(notebook, clock=clock, entropy=os.urandom)  # type: ignore[arg-type]
 
 
-def test_a_token_says_whose_it_is(book: TokenBook) -> None:
+def test_a_token_says_whose_it_is(book: JournalTokenStore) -> None:
     """
     Its user and scopes come with it, and it is told once.
     """
@@ -45,7 +45,7 @@ def test_a_token_says_whose_it_is(book: TokenBook) -> None:
     assert [(each.id, each.token) for each in book.tokens()] == [(made.id, "")]
 
 
-def test_scopes_stand_side_by_side(book: TokenBook) -> None:
+def test_scopes_stand_side_by_side(book: JournalTokenStore) -> None:
     """
     An administrator's token submits nothing: none of the scopes implies another.
     """
@@ -63,7 +63,7 @@ def test_nothing_else_is_a_token(text: str) -> None:
     """
     Whatever else a client sends, nobody is found, and nothing fails.
     """
-    book = TokenBook(Notebook(), clock=Turned(), entropy=os.urandom)  # type: ignore[arg-type]
+    book = JournalTokenStore(Notebook(), clock=Turned(), entropy=os.urandom)  # type: ignore[arg-type]
     made = book.create(new())
     _, name, secret = made.token.split("_")
 
@@ -74,7 +74,7 @@ def test_nothing_else_is_a_token(text: str) -> None:
     assert book.find(f"bursar_{'0' * 16}_{'0' * 64}") is None
 
 
-def test_secrets_are_not_kept(book: TokenBook, notebook: Notebook) -> None:
+def test_secrets_are_not_kept(book: JournalTokenStore, notebook: Notebook) -> None:
     """
     Whoever reads the journal can use none of the tokens in it.
     """
@@ -87,7 +87,7 @@ def test_secrets_are_not_kept(book: TokenBook, notebook: Notebook) -> None:
     assert made.id.encode() in kept
 
 
-def test_a_token_ends(book: TokenBook, notebook: Notebook, clock: Turned) -> None:
+def test_a_token_ends(book: JournalTokenStore, notebook: Notebook, clock: Turned) -> None:
     """
     After 30 days unless told otherwise; then nothing of it is left.
     """
@@ -112,7 +112,7 @@ def test_a_token_ends(book: TokenBook, notebook: Notebook, clock: Turned) -> Non
         (new("a\nb"), "user"),
     ],
 )
-def test_bad_wishes_are_refused(book: TokenBook, asked: api.NewToken, where: str) -> None:
+def test_bad_wishes_are_refused(book: JournalTokenStore, asked: api.NewToken, where: str) -> None:
     """
     No token lasts for ever, and a user's name fits into a line, a file's name and a certificate.
     """
@@ -122,7 +122,7 @@ def test_bad_wishes_are_refused(book: TokenBook, asked: api.NewToken, where: str
     assert book.tokens() == []
 
 
-def test_a_user_has_so_many_tokens(book: TokenBook) -> None:
+def test_a_user_has_so_many_tokens(book: JournalTokenStore) -> None:
     """
     One user's tokens cannot fill the memory; others still get theirs.
     """
@@ -134,7 +134,7 @@ def test_a_user_has_so_many_tokens(book: TokenBook) -> None:
     book.create(new("bob"))
 
 
-def test_a_revoked_token_is_refused_at_once(book: TokenBook, notebook: Notebook) -> None:
+def test_a_revoked_token_is_refused_at_once(book: JournalTokenStore, notebook: Notebook) -> None:
     """
     And cannot be revoked again, nor can one that never was.
     """
@@ -150,7 +150,9 @@ def test_a_revoked_token_is_refused_at_once(book: TokenBook, notebook: Notebook)
         assert refused.value.status == 404
 
 
-def test_a_full_disk_makes_no_token_but_revokes(book: TokenBook, notebook: Notebook) -> None:
+def test_a_full_disk_makes_no_token_but_revokes(
+    book: JournalTokenStore, notebook: Notebook
+) -> None:
     """
     What cannot be kept is not told; what must not be used any more is not.
     """
@@ -166,7 +168,7 @@ def test_a_full_disk_makes_no_token_but_revokes(book: TokenBook, notebook: Noteb
 
 
 def test_tokens_survive_a_compaction_and_a_restart(
-    book: TokenBook, notebook: Notebook, clock: Turned
+    book: JournalTokenStore, notebook: Notebook, clock: Turned
 ) -> None:
     """
     Those that are good; records of the others are gone for good.
@@ -190,10 +192,10 @@ def test_tokens_lie_in_the_real_journal(tmp_path: Path, clock: Turned) -> None:
     Made, one revoked, and read again from the disk, without the journal having been closed.
     """
 
-    async def life(folder: Path) -> tuple[TokenBook, SegmentedJournal, RealDisk]:
+    async def life(folder: Path) -> tuple[JournalTokenStore, SegmentedJournal, RealDisk]:
         disk = RealDisk(folder)
         journal = SegmentedJournal(disk, segment_size=2**16, reserve=2**16, least_free=2**16)
-        book = TokenBook(journal, clock=clock, entropy=os.urandom)
+        book = JournalTokenStore(journal, clock=clock, entropy=os.urandom)
         await journal.open()
         return book, journal, disk
 
@@ -215,7 +217,7 @@ def test_tokens_lie_in_the_real_journal(tmp_path: Path, clock: Turned) -> None:
 
 
 def test_the_first_administrator_finds_a_token(
-    book: TokenBook, notebook: Notebook, clock: Turned, tmp_path: Path
+    book: JournalTokenStore, notebook: Notebook, clock: Turned, tmp_path: Path
 ) -> None:
     """
     In a file that nobody else can read; made once, and again when it has ended.
@@ -237,7 +239,7 @@ def test_the_first_administrator_finds_a_token(
 
 
 def test_a_first_token_that_cannot_be_written_is_an_error(
-    book: TokenBook, notebook: Notebook, tmp_path: Path
+    book: JournalTokenStore, notebook: Notebook, tmp_path: Path
 ) -> None:
     """
     One line that names the file.

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bursar.remote import messages as api
-from bursar.service.identity.tokens import TokenBook
-from bursar.service.parties import TOKEN_KINDS, Participant, Position, ServiceError
+from bursar.service.identity.tokens import JournalTokenStore
+from bursar.service.interfaces import TOKEN_KINDS, JournalParticipant, Position, ServiceError
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Notebook:
         self.is_full = False
         self._next = 0
 
-    def register(self, kinds: range, participant: Participant) -> None:
+    def register(self, kinds: range, participant: JournalParticipant) -> None:
         """Whose records are written here."""
         assert kinds == TOKEN_KINDS
         self.participant = participant
@@ -62,9 +62,9 @@ class Notebook:
                 self.participant.moved(old, self.append(kind, fresh, essential=True))
             self.living.pop(old, None)
 
-    def restored(self, clock: Turned) -> TokenBook:
+    def restored(self, clock: Turned) -> JournalTokenStore:
         """A book of the next life, made of what is here."""
-        book = TokenBook(self, clock=clock, entropy=random.Random(1).randbytes)  # type: ignore[arg-type]
+        book = JournalTokenStore(self, clock=clock, entropy=random.Random(1).randbytes)  # type: ignore[arg-type]
         for position, (kind, payload) in self.living.items():
             book.restore(kind, position, payload)
         return book

@@ -1,7 +1,7 @@
 """A participant that keeps payloads, and what it should have kept."""
 
+from bursar.service.interfaces import Position
 from bursar.service.journal import SegmentedJournal
-from bursar.service.parties import Position
 
 KIND = 7
 

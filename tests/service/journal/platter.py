@@ -121,7 +121,7 @@ class FakeDisk:
 
 
 class FakeFile:
-    """A :class:`bursar.service.disk.File`."""
+    """A :class:`bursar.service.disk.DiskFile`."""
 
     def __init__(self, platter: Platter, name: str) -> None:
         self._platter = platter

@@ -7,18 +7,18 @@ import pytest
 from tests.service.journal.platter import FakeDisk, Platter
 
 from bursar.service.disk import DiskBroken, DiskFull
+from bursar.service.interfaces import Position, ServiceError
 from bursar.service.journal import compaction
-from bursar.service.journal.compaction import Compaction
-from bursar.service.journal.records import (
+from bursar.service.journal.compaction import SegmentCompaction
+from bursar.service.journal.record_format import (
     DEAD,
     encode_dead,
-    name_of,
-    place_of,
     position_of,
     record_head,
+    segment_and_offset,
+    segment_name,
 )
 from bursar.service.journal.segment import Segment
-from bursar.service.parties import Position, ServiceError
 
 
 class Held:
@@ -65,12 +65,12 @@ class Books:
 
     def move(self, position: Position, kind: int, payload: bytes) -> None:
         assert kind == 7
-        number, offset = place_of(position)
+        number, offset = segment_and_offset(position)
         assert self.segments[number].kill(offset)
         self.moved.append(payload)
 
     def move_list(self, position: Position, payload: bytes, target: Segment) -> None:
-        number, offset = place_of(position)
+        number, offset = segment_and_offset(position)
         assert self.segments[number].kill(offset)
         self.lists.append((number, target.number))
 
@@ -105,9 +105,9 @@ class Emptied:
         self.books = books
         platter = Platter()
         for number in books.segments:
-            platter.files[name_of(number)] = bytearray(), 0
+            platter.files[segment_name(number)] = bytearray(), 0
         self.platter = platter
-        self.compaction = Compaction(books, FakeDisk(platter), above=above, spare=spare)
+        self.compaction = SegmentCompaction(books, FakeDisk(platter), above=above, spare=spare)
 
     async def idle(self) -> None:
         """Returns when nothing has been done for a while."""
@@ -141,7 +141,7 @@ def test_a_segment_goes_when_less_than_half_of_it_lives() -> None:
         assert await work.whole() == [2]
         assert books.moved == TEN[6:]
         assert sorted(books.segments) == [1, 9]
-        assert sorted(work.platter.files) == [name_of(1), name_of(9)]
+        assert sorted(work.platter.files) == [segment_name(1), segment_name(9)]
         assert books.failed == []
 
     run(main())
@@ -291,7 +291,7 @@ def test_a_damaged_record_ends_it() -> None:
         work = Emptied(books)
         assert await work.whole() == []
         assert books.failed == [
-            f"the disk failed: {name_of(1)}: the record at offset {at} is damaged"
+            f"the disk failed: {segment_name(1)}: the record at offset {at} is damaged"
         ]
         assert books.moved == [TEN[8]]
 
@@ -420,7 +420,7 @@ def test_a_disk_that_fails_while_it_removes_ends_it() -> None:
 
         work.compaction._disk.remove = broken  # type: ignore[method-assign]
         assert await work.whole() == []
-        assert books.failed == [f"the disk failed: {name_of(1)}: input/output error"]
+        assert books.failed == [f"the disk failed: {segment_name(1)}: input/output error"]
 
     run(main())
 

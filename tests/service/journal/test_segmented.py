@@ -8,8 +8,9 @@ from tests.service.journal.keeping import KIND, Keeper
 from tests.service.journal.platter import FakeDisk, Platter
 
 from bursar.model.errors import BursarError, InputError
+from bursar.service.interfaces import ServiceError
 from bursar.service.journal import SegmentedJournal, segmented
-from bursar.service.journal.records import (
+from bursar.service.journal.record_format import (
     BATCH_HEAD,
     RECORD_HEAD,
     SEGMENT_HEAD,
@@ -18,7 +19,6 @@ from bursar.service.journal.records import (
     record_head,
     records_in,
 )
-from bursar.service.parties import ServiceError
 
 
 def journal_on(platter: Platter, **settings: int) -> tuple[SegmentedJournal, Keeper]:

@@ -6,18 +6,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bursar.model.demand import Demand
-from bursar.service.parties import Wanted, is_shared
-from bursar.service.staff.own_rules import AHEAD, SETTLING, OwnRules, fair
-from bursar.service.staff.view import Close, LeaseView, Open, StaffView
+from bursar.model.demand import ProcessorDemand
+from bursar.service.interfaces import WorkerDemand, is_shared
+from bursar.service.provisioner.machine_policy import (
+    AHEAD,
+    SETTLING,
+    MachineLeasePolicy,
+    fair_shares,
+)
+from bursar.service.provisioner.provisioning_view import (
+    CloseLease,
+    LeaseView,
+    OpenLease,
+    ProvisioningView,
+)
 
 
-def waiting(tasks: int, widest: int = 1, running: int = 0) -> Demand:
-    return Demand(tasks=tasks, processors=tasks * widest, widest=widest, running=running)
+def waiting(tasks: int, widest: int = 1, running: int = 0) -> ProcessorDemand:
+    return ProcessorDemand(tasks=tasks, processors=tasks * widest, widest=widest, running=running)
 
 
-def owed(processors: int, start: float = 0.0, until: float = 100.0) -> Wanted:
-    return Wanted(user="ann", processors=processors, start=start, until=until)
+def owed(processors: int, start: float = 0.0, until: float = 100.0) -> WorkerDemand:
+    return WorkerDemand(user="ann", processors=processors, start=start, until=until)
 
 
 def lease(name: str, pool: str = "shared", processors: int = 1, **others: object) -> LeaseView:
@@ -35,15 +45,15 @@ def busy(name: str, pool: str = "shared", processors: int = 1) -> LeaseView:
     return lease(name, pool, processors, busy=processors, idle_since=None)
 
 
-def view(now: float = 10.0, processors: int = 4, **others: object) -> StaffView:
-    return StaffView(now=now, processors=processors, **others)  # type: ignore[arg-type]
+def view(now: float = 10.0, processors: int = 4, **others: object) -> ProvisioningView:
+    return ProvisioningView(now=now, processors=processors, **others)  # type: ignore[arg-type]
 
 
 def test_workers_are_there_before_a_task_is() -> None:
     """A single task finds a worker that has been started; one more look opens nothing more."""
-    rules = OwnRules(unit=2)
+    rules = MachineLeasePolicy(unit=2)
 
-    assert rules.decide(view()) == [Open(pool="shared", processors=2)] * 2
+    assert rules.decide(view()) == [OpenLease(pool="shared", processors=2)] * 2
     there = [lease("a", processors=2), lease("b", processors=2)]
     assert rules.decide(view(leases=there)) == []
     assert rules.wake == math.inf
@@ -51,33 +61,33 @@ def test_workers_are_there_before_a_task_is() -> None:
 
 def test_an_agreement_has_its_processors_from_its_start() -> None:
     """Shared workers in its way get nothing more before, and are stopped at its start."""
-    rules = OwnRules()
+    rules = MachineLeasePolicy()
     leases = [busy("a"), busy("b"), busy("c"), lease("d")]
     wanted = {"deal": owed(2, start=20.0)}
 
     assert rules.decide(view(now=20.0 - AHEAD - 1, leases=leases, wanted=wanted)) == []
     assert rules.wake == 20.0 - AHEAD
     before = rules.decide(view(now=20.0 - AHEAD, leases=leases, wanted=wanted))
-    assert [(d.name, d.at_once) for d in before if isinstance(d, Close)] == [
+    assert [(d.name, d.at_once) for d in before if isinstance(d, CloseLease)] == [
         ("d", False),
         ("a", False),
     ]
     leases = [lease("a", busy=1, idle_since=None, leaving=True), *leases[1:3]]
     at_start = rules.decide(view(now=20.0, leases=leases, wanted=wanted))
     assert at_start == [
-        Close(name="a", reason="its processors are sold from now on", at_once=True),
-        Open(pool="deal", processors=1, until=100.0),
+        CloseLease(name="a", reason="its processors are sold from now on", at_once=True),
+        OpenLease(pool="deal", processors=1, until=100.0),
     ]
 
 
 def test_an_agreement_that_is_over_has_nothing() -> None:
     """At its end, or when nobody knows of it any more, its workers stop, once."""
-    rules = OwnRules(warm=False)
+    rules = MachineLeasePolicy(warm=False)
     held = [lease("a", "deal"), lease("b", "gone"), lease("c", "deal", stopped=True, leaving=True)]
 
     decisions = rules.decide(view(now=100.0, leases=held, wanted={"deal": owed(2)}))
 
-    assert [(d.name, d.at_once) for d in decisions if isinstance(d, Close)] == [
+    assert [(d.name, d.at_once) for d in decisions if isinstance(d, CloseLease)] == [
         ("a", True),
         ("b", True),
     ]
@@ -86,61 +96,61 @@ def test_an_agreement_that_is_over_has_nothing() -> None:
 
 def test_a_wide_task_gets_a_worker_that_is_wide_enough() -> None:
     """Idle small ones make way for it; it is opened when they are gone, and not in pieces."""
-    rules = OwnRules()
+    rules = MachineLeasePolicy()
     demand = {"shared": waiting(1, widest=3)}
     leases = [busy("a"), lease("b"), lease("c"), lease("d")]
 
     closes = rules.decide(view(leases=leases, demand=demand))
-    assert [d.name for d in closes if isinstance(d, Close)] == ["b", "c", "d"]
+    assert [d.name for d in closes if isinstance(d, CloseLease)] == ["b", "c", "d"]
     going = [leases[0], *(lease(name, leaving=True) for name in "bcd")]
     assert rules.decide(view(leases=going, demand=demand)) == []
     assert rules.decide(view(leases=going[:2], demand=demand)) == []
     assert rules.decide(view(leases=going[:1], demand=demand)) == [
-        Open(pool="shared", processors=3)
+        OpenLease(pool="shared", processors=3)
     ]
 
 
 def test_a_task_that_is_too_wide_for_all_there_is_holds_nobody_up() -> None:
     """The others of its pool run meanwhile."""
-    demand = {"shared:ann": Demand(tasks=3, processors=11, widest=9)}
+    demand = {"shared:ann": ProcessorDemand(tasks=3, processors=11, widest=9)}
 
-    decisions = OwnRules(warm=False).decide(view(demand=demand))
+    decisions = MachineLeasePolicy(warm=False).decide(view(demand=demand))
 
-    assert decisions == [Open(pool="shared:ann", processors=1)] * 4
+    assert decisions == [OpenLease(pool="shared:ann", processors=1)] * 4
 
 
 def test_who_has_more_than_a_share_gives_way() -> None:
     """Two users' pools with endless work share evenly; idle processors move first."""
-    rules = OwnRules(warm=False)
+    rules = MachineLeasePolicy(warm=False)
     demand = {"shared:ann": waiting(50, running=4), "shared:bob": waiting(50)}
     leases = [busy(name, "shared:ann") for name in "abcd"]
 
     decisions = rules.decide(view(leases=leases, demand=demand))
-    assert [d.name for d in decisions if isinstance(d, Close)] == ["a", "b"]
-    assert not any(isinstance(d, Close) and d.at_once for d in decisions)
+    assert [d.name for d in decisions if isinstance(d, CloseLease)] == ["a", "b"]
+    assert not any(isinstance(d, CloseLease) and d.at_once for d in decisions)
     left = [*(lease(n, "shared:ann", leaving=True) for n in "ab"), *leases[2:]]
     assert rules.decide(view(leases=left, demand=demand)) == []
     assert (
         rules.decide(view(leases=left[2:], demand=demand))
-        == [Open(pool="shared:bob", processors=1)] * 2
+        == [OpenLease(pool="shared:bob", processors=1)] * 2
     )
 
 
 def test_a_users_idle_worker_goes_after_a_while() -> None:
     """But not while it may be about to get the next task, nor while nobody else wants it."""
-    rules = OwnRules(warm=False, idle=30.0)
+    rules = MachineLeasePolicy(warm=False, idle=30.0)
     idle = lease("a", "shared:ann", idle_since=10.0)
 
     assert rules.decide(view(now=39.0, leases=[idle])) == []
     assert rules.wake == 40.0
     (gone,) = rules.decide(view(now=40.0, leases=[idle]))
-    assert gone == Close(name="a", reason="idle for 30 s")
+    assert gone == CloseLease(name="a", reason="idle for 30 s")
     others = {"shared:bob": waiting(1)}
     early = 10.0 + SETTLING / 2
     assert rules.decide(view(now=early, processors=1, leases=[idle], demand=others)) == []
     assert rules.wake == 10.0 + SETTLING
     (gone,) = rules.decide(view(now=12.0, processors=1, leases=[idle], demand=others))
-    assert isinstance(gone, Close)
+    assert isinstance(gone, CloseLease)
 
 
 @given(
@@ -153,9 +163,9 @@ def test_a_users_idle_worker_goes_after_a_while() -> None:
     st.integers(0, 20),
     st.integers(0, 5),
 )
-def test_shares_are_fair(pools: dict[str, Demand], room: int, first: int) -> None:
+def test_shares_are_fair(pools: dict[str, ProcessorDemand], room: int, first: int) -> None:
     """Nobody has more than is needed, all together not more than there is, none starves others."""
-    shares = fair(pools, room, first=first)
+    shares = fair_shares(pools, room, first=first)
 
     assert sum(shares.values()) <= room
     for name, demand in pools.items():
@@ -178,16 +188,16 @@ class Carried(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rules = OwnRules(unit=2, warm=True)
+        self.rules = MachineLeasePolicy(unit=2, warm=True)
         self.now = 0.0
         self.count = 0
         self.leases: dict[str, LeaseView] = {}
-        self.wanted: dict[str, Wanted] = {}
-        self.demand: dict[str, Demand] = {}
+        self.wanted: dict[str, WorkerDemand] = {}
+        self.demand: dict[str, ProcessorDemand] = {}
 
-    def look(self) -> list[Open | Close]:
+    def look(self) -> list[OpenLease | CloseLease]:
         decisions = self.rules.decide(
-            StaffView(
+            ProvisioningView(
                 now=self.now,
                 processors=self.SIZE,
                 wanted=self.wanted,
@@ -196,7 +206,7 @@ class Carried(RuleBasedStateMachine):
             )
         )
         for decision in decisions:
-            if isinstance(decision, Open):
+            if isinstance(decision, OpenLease):
                 self.count += 1
                 name = f"l{self.count}"
                 self.leases[name] = lease(
@@ -279,7 +289,7 @@ class Carried(RuleBasedStateMachine):
         for pool, wanted in self.wanted.items():
             held = [x for x in self.leases.values() if x.pool == pool and not x.leaving]
             due = wanted.start <= self.now < wanted.until
-            widest = self.demand.get(pool, Demand()).widest
+            widest = self.demand.get(pool, ProcessorDemand()).widest
             if due and not widest > 2:
                 assert sum(x.processors for x in held) == wanted.processors
             if not due:

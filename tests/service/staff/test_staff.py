@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.credential import PilotTerms
 from bursar.dispatch.launch import Endpoint
-from bursar.model.demand import Demand
+from bursar.model.demand import ProcessorDemand
 from bursar.model.errors import SiteError
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.status import SiteStatus
-from bursar.provisioning.view import Loss, SiteView
-from bursar.service.parties import Participant, Position, ServiceError, Wanted
-from bursar.service.staff.own_rules import OwnRules
-from bursar.service.staff.rules import Rules
-from bursar.service.staff.staff import Staff
-from bursar.service.staff.view import Decision, Open, StaffView
-from bursar.simulation.clock import VirtualLoop
-from bursar.sites.protocol import Begin, Held
+from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
+from bursar.service.interfaces import JournalParticipant, Position, ServiceError, WorkerDemand
+from bursar.service.provisioner.lease_policy import LeasePolicy
+from bursar.service.provisioner.machine_policy import MachineLeasePolicy
+from bursar.service.provisioner.provisioning_view import LeaseDecision, OpenLease, ProvisioningView
+from bursar.service.provisioner.worker_provisioner import WorkerProvisioner
+from bursar.simulation.virtual_loop import VirtualLoop
+from bursar.sites.protocol import HeldProcessors, PilotBeginListener
 
 
 @dataclass
@@ -80,10 +80,10 @@ class Processors:
 
     site: "Place"
     pilot: Pilot
-    gone: "asyncio.Future[tuple[Loss, str]]"
+    gone: "asyncio.Future[tuple[AllocationLoss, str]]"
     workers: int = 1
 
-    async def lost(self) -> tuple[Loss, str]:
+    async def lost(self) -> tuple[AllocationLoss, str]:
         return await asyncio.shield(self.gone)
 
     async def release(self) -> None:
@@ -114,7 +114,7 @@ class Place:
     def status(self, seconds: float | None = None) -> SiteStatus:
         raise NotImplementedError
 
-    def view(self) -> SiteView:
+    def view(self) -> PoolSite:
         raise NotImplementedError
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
@@ -126,7 +126,7 @@ class Place:
         endpoint: Endpoint,
         *,
         rigid: bool,
-        begin: Begin,
+        begin: PilotBeginListener,
         on_event: Callable[[str], None],
     ) -> Processors:
         now = asyncio.get_running_loop().time()
@@ -171,11 +171,11 @@ class Journal:
     """Keeps records in memory; what was killed is gone."""
 
     records: dict[Position, tuple[int, bytes]] = field(default_factory=dict)
-    participant: Participant | None = None
+    participant: JournalParticipant | None = None
     full: bool = False
     count: int = 0
 
-    def register(self, kinds: Sequence[int], participant: Participant) -> None:
+    def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
         self.participant = participant
 
     async def open(self) -> list[str]:
@@ -224,10 +224,10 @@ class Journal:
 
 @dataclass
 class Desk:
-    wanted: dict[str, Wanted] = field(default_factory=dict)
+    wanted: dict[str, WorkerDemand] = field(default_factory=dict)
     told: list[tuple[str, int]] = field(default_factory=list)
 
-    def pools(self, now: float) -> Mapping[str, Wanted]:
+    def pools(self, now: float) -> Mapping[str, WorkerDemand]:
         return {pool: w for pool, w in self.wanted.items() if now < w.until}
 
     def ready(self, pool: str, processors: int) -> None:
@@ -236,16 +236,16 @@ class Desk:
 
 @dataclass
 class Engine:
-    waiting: dict[str, Demand] = field(default_factory=dict)
+    waiting: dict[str, ProcessorDemand] = field(default_factory=dict)
 
-    def demand(self) -> Mapping[str, Demand]:
+    def demand(self) -> Mapping[str, ProcessorDemand]:
         return self.waiting
 
 
 class World:
     """All of them together; the staff may be killed and come back."""
 
-    def __init__(self, *, warm: bool = True, rules: Rules | None = None) -> None:
+    def __init__(self, *, warm: bool = True, rules: LeasePolicy | None = None) -> None:
         self.rules = rules
         self.hub = Hub()
         self.place = Place(self.hub)
@@ -258,9 +258,9 @@ class World:
         self.accounts: dict[str, str] = {}  # local ones, by user
 
     async def start(self) -> None:
-        self.staff = Staff(
+        self.staff = WorkerProvisioner(
             sites=lambda account: self.place,
-            rules=self.rules or OwnRules(unit=2, warm=self.warm),
+            rules=self.rules or MachineLeasePolicy(unit=2, warm=self.warm),
             processors=self.place.size,
             account=lambda user: self.accounts.get(user, ""),
             desk=self.desk,
@@ -313,7 +313,7 @@ def test_shared_workers_make_room_and_come_back() -> None:
         await world.start()
         await asyncio.sleep(5)
         assert world.pools() == {"shared": 4}
-        world.desk.wanted["deal"] = Wanted(user="ann", processors=3, start=20.0, until=50.0)
+        world.desk.wanted["deal"] = WorkerDemand(user="ann", processors=3, start=20.0, until=50.0)
         world.staff.look()
         await asyncio.sleep(16)
         assert world.pools() == {"deal": 3, "shared": 1}
@@ -376,13 +376,13 @@ def test_records_may_move_while_it_is_found_out_what_is_still_there() -> None:
     on_virtual_time(main)
 
 
-class OneMinute(OwnRules):
+class OneMinute(MachineLeasePolicy):
     """One lease at a time, of a minute."""
 
-    def decide(self, view: StaffView) -> list[Decision]:
+    def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
         if view.leases:
             return []
-        return [Open(pool="shared", processors=2, until=view.now + 60.0)]
+        return [OpenLease(pool="shared", processors=2, until=view.now + 60.0)]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -427,7 +427,7 @@ def test_who_may_still_run_something_is_waited_for() -> None:
         await world.stop()
         world.hub.there.clear()
         first, second = world.place.held
-        world.engine.waiting["shared"] = Demand(tasks=1, processors=4, widest=4)
+        world.engine.waiting["shared"] = ProcessorDemand(tasks=1, processors=4, widest=4)
 
         await world.start()
         await asyncio.sleep(1)
@@ -473,7 +473,7 @@ def test_an_account_whose_workers_cannot_be_had_does_not_shut_out_others() -> No
         world.accounts = {"ann": "annie"}
         world.place.fails_until = 100.0
         await world.start()
-        world.engine.waiting["shared:ann"] = Demand(tasks=1, processors=1, widest=1)
+        world.engine.waiting["shared:ann"] = ProcessorDemand(tasks=1, processors=1, widest=1)
         world.staff.look()
         await asyncio.sleep(0.5)
         assert not world.staff.failing  # once may be by chance
@@ -510,7 +510,7 @@ def test_a_full_disk_is_waited_out() -> None:
 
 
 @pytest.mark.parametrize("loss", ["lost", "ended"])
-def test_workers_that_are_gone_are_replaced(loss: Loss) -> None:
+def test_workers_that_are_gone_are_replaced(loss: AllocationLoss) -> None:
     """Whether the site says so, or they have died too often."""
 
     async def main() -> None:
@@ -542,7 +542,7 @@ def test_a_task_that_waits_brings_a_worker() -> None:
         await world.start()
         await asyncio.sleep(5)
         assert world.pools() == {}
-        world.engine.waiting["shared:ann"] = Demand(tasks=1, processors=1, widest=1)
+        world.engine.waiting["shared:ann"] = ProcessorDemand(tasks=1, processors=1, widest=1)
         world.staff.look()
         await asyncio.sleep(2)
         assert world.pools() == {"shared:ann": 1}
@@ -557,7 +557,7 @@ def test_a_task_that_waits_brings_a_worker() -> None:
     on_virtual_time(main)
 
 
-def check_held(held: Held) -> None:
+def check_held(held: HeldProcessors) -> None:
     """Mypy sees that the stand-ins are what they stand for."""
     assert math.isfinite(held.workers)
 
@@ -567,13 +567,13 @@ def test_workers_that_become_idle_go_though_nothing_else_happens() -> None:
 
     async def main() -> None:
         world = World(warm=False)
-        world.engine.waiting["shared"] = Demand(tasks=1, processors=2, widest=2)
+        world.engine.waiting["shared"] = ProcessorDemand(tasks=1, processors=2, widest=2)
         await world.start()
         await asyncio.sleep(5)
         (lease,) = world.place.held
         load = world.hub.there[lease]
         load.busy, load.idle_since = 2, None
-        world.engine.waiting["shared"] = Demand(running=2)
+        world.engine.waiting["shared"] = ProcessorDemand(running=2)
         world.staff.look()
         await asyncio.sleep(100)
         load.busy, load.idle_since = 0, asyncio.get_running_loop().time()

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bursar.broker.directory.hierarchy import Level
+from bursar.broker.directory.hierarchy import IndexLevel
 from bursar.model.matching import Matching
+from bursar.model.network_link import NetworkLink
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
 from bursar.model.topology import Topology
-from bursar.model.wire import Wire
-from bursar.simulation.datagrid.grid import Services
-from bursar.simulation.datagrid.load import Kind, Load
+from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload
+from bursar.simulation.datagrid.scenario import GridServices
 
-ONCE = Services(levels=(Level(every=1e9),))
+ONCE = GridServices(levels=(IndexLevel(every=1e9),))
 """The index is asked at the begin, and never again."""
 
 
@@ -29,14 +29,16 @@ def star(names: Sequence[str], bandwidth: float) -> Topology:
     """Sites around a router, each by a wire of the same bandwidth in each direction."""
     return Topology(
         nodes=(*names, "middle"),
-        wires=tuple(Wire(source=name, target="middle", bandwidth=bandwidth) for name in names),
+        wires=tuple(
+            NetworkLink(source=name, target="middle", bandwidth=bandwidth) for name in names
+        ),
         routers=frozenset({"middle"}),
     )
 
 
-def load_of(*jobs: tuple[float, Kind]) -> Load:
+def load_of(*jobs: tuple[float, GridJobClass]) -> GridWorkload:
     """Jobs by the times at which they are submitted."""
-    return Load(
+    return GridWorkload(
         kinds=tuple(kind for _, kind in jobs),
         at=np.array([at for at, _ in jobs], dtype=np.float64),
         kind=np.arange(len(jobs)),
@@ -44,6 +46,8 @@ def load_of(*jobs: tuple[float, Kind]) -> Load:
     )
 
 
-def job(at: float, runtime: float, *data: str, site: str | None = None) -> tuple[float, Kind]:
+def job(
+    at: float, runtime: float, *data: str, site: str | None = None
+) -> tuple[float, GridJobClass]:
     """A job that reads files; where a site is named, it goes there."""
-    return at, Kind(runtime=runtime, data=data, matching=Matching(site=site))
+    return at, GridJobClass(runtime=runtime, data=data, matching=Matching(site=site))

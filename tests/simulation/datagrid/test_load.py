@@ -3,19 +3,21 @@
 import numpy as np
 import pytest
 
-from bursar.simulation.datagrid.load import Kind, poisson
+from bursar.simulation.datagrid.grid_workload import GridJobClass, poisson
 
 
 def test_intervals_are_exponential() -> None:
     """20,000 of mean 5: mean and deviation are 5 within 3 %; seed 0."""
-    gaps = np.diff(poisson(np.random.default_rng(0), [Kind(runtime=1.0)], gap=5.0, jobs=20_001).at)
+    gaps = np.diff(
+        poisson(np.random.default_rng(0), [GridJobClass(runtime=1.0)], gap=5.0, jobs=20_001).at
+    )
     assert gaps.mean() == pytest.approx(5.0, rel=0.03)
     assert gaps.std() == pytest.approx(5.0, rel=0.03)
 
 
 def test_equal_seeds_submit_the_same_at_any_load() -> None:
     """Only closer together: which is what makes loads comparable."""
-    kinds = [Kind(runtime=1.0, spread="exponential"), Kind(runtime=2.0)]
+    kinds = [GridJobClass(runtime=1.0, spread="exponential"), GridJobClass(runtime=2.0)]
     slow, fast = (
         poisson(np.random.default_rng(3), kinds, gap=gap, jobs=50, shares=(1, 3))
         for gap in (8.0, 2.0)
@@ -28,7 +30,7 @@ def test_equal_seeds_submit_the_same_at_any_load() -> None:
 def test_kinds_come_by_their_shares() -> None:
     load = poisson(
         np.random.default_rng(1),
-        [Kind(runtime=1.0), Kind(runtime=2.0)],
+        [GridJobClass(runtime=1.0), GridJobClass(runtime=2.0)],
         gap=1.0,
         jobs=4000,
         shares=(1, 3),
@@ -38,5 +40,7 @@ def test_kinds_come_by_their_shares() -> None:
 
 
 def test_what_is_told_of_a_job() -> None:
-    told = [Kind(runtime=5.0, told=what).estimate(7.0) for what in ("exact", "mean", "nothing")]
+    told = [
+        GridJobClass(runtime=5.0, told=what).estimate(7.0) for what in ("exact", "mean", "nothing")
+    ]
     assert told == [7.0, 5.0, None]

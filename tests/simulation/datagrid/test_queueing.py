@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 from tests.simulation.datagrid.grids import ONCE, job, load_of, site
 
-from bursar.simulation.datagrid.confidence import batch_means, interval
-from bursar.simulation.datagrid.grid import Grid
-from bursar.simulation.datagrid.load import Kind, poisson
-from bursar.simulation.datagrid.outcome import Outcome
-from bursar.simulation.datagrid.world import World, simulate
+from bursar.simulation.datagrid.confidence_interval import batch_means, interval
+from bursar.simulation.datagrid.grid_outcome import GridOutcome
+from bursar.simulation.datagrid.grid_simulation import DataGridSimulation, simulate
+from bursar.simulation.datagrid.grid_workload import GridJobClass, poisson
+from bursar.simulation.datagrid.scenario import DataGrid
 
 JOBS, WARM_UP = 4000, 400
 
 
-def queue(processors: int, load: float, seed: int, jobs: int = JOBS) -> Outcome:
+def queue(processors: int, load: float, seed: int, jobs: int = JOBS) -> GridOutcome:
     """M/M/c: mean service time 1, so much load for each processor."""
     submitted = poisson(
         np.random.default_rng(seed),
-        [Kind(runtime=1.0, spread="exponential")],
+        [GridJobClass(runtime=1.0, spread="exponential")],
         gap=1 / (load * processors),
         jobs=jobs,
     )
-    grid = Grid(sites=(site("one", processors),))
+    grid = DataGrid(sites=(site("one", processors),))
     return simulate(grid, submitted, services=ONCE, seed=seed)
 
 
@@ -61,16 +61,19 @@ def test_the_sum_of_lifetimes_is_the_area_under_the_number_of_jobs() -> None:
     """Little's law, which holds for every trace, and counts jobs where they are."""
     area, last, inside = 0.0, 0.0, 0
 
-    def watch(world: World) -> None:
+    def watch(world: DataGridSimulation) -> None:
         nonlocal area, last, inside
         area += (world.now - last) * inside
         census = world.census
         last, inside = world.now, census.submitted - census.finished - census.failed
 
     load = poisson(
-        np.random.default_rng(2), [Kind(runtime=1.0, spread="exponential")], gap=0.4, jobs=500
+        np.random.default_rng(2),
+        [GridJobClass(runtime=1.0, spread="exponential")],
+        gap=0.4,
+        jobs=500,
     )
-    grid = Grid(sites=(site("a", 2), site("b", 1, speed=2.0)))
+    grid = DataGrid(sites=(site("a", 2), site("b", 1, speed=2.0)))
     outcome = simulate(grid, load, services=ONCE, watch=watch)
 
     assert outcome.finished == 500
@@ -81,6 +84,6 @@ def test_a_deterministic_queue_is_exact() -> None:
     """D/D/1: jobs of 3 s each 2 s wait 0, 1, 2, ... seconds."""
     load = load_of(*(job(2.0 * i, 3.0) for i in range(6)))
 
-    outcome = simulate(Grid(sites=(site("one"),)), load, services=ONCE)
+    outcome = simulate(DataGrid(sites=(site("one"),)), load, services=ONCE)
 
     assert outcome.waits.tolist() == pytest.approx([0, 1, 2, 3, 4, 5])

@@ -5,24 +5,24 @@ import pytest
 from tests.simulation.datagrid.grids import ONCE, job, load_of, replica, site, star
 
 from bursar.model.link import Link
-from bursar.simulation.datagrid.grid import Faults, Grid, Outage, Services
-from bursar.simulation.datagrid.outcome import Outcome
-from bursar.simulation.datagrid.staging import Staging
-from bursar.simulation.datagrid.world import simulate
+from bursar.simulation.datagrid.grid_outcome import GridOutcome
+from bursar.simulation.datagrid.grid_simulation import simulate
+from bursar.simulation.datagrid.scenario import DataGrid, GridFaults, GridServices, SiteOutage
+from bursar.simulation.datagrid.staging import GridStaging
 
 NAMES = ("a", "b", "c")
 
 
-def grid(*replicas: tuple[str, str, int], limit: int | None = None) -> Grid:
+def grid(*replicas: tuple[str, str, int], limit: int | None = None) -> DataGrid:
     """Three sites around a router, 10 bytes a second each."""
-    return Grid(
+    return DataGrid(
         sites=tuple(site(name, 9, storage_limit=limit) for name in NAMES),
         replicas=tuple(replica(*given) for given in replicas),
         topology=star(NAMES, 10.0),
     )
 
 
-def started(outcome: Outcome) -> list[float]:
+def started(outcome: GridOutcome) -> list[float]:
     return [float(t) for t in outcome.began]
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_is_there_is_not_brought() -> None:
 
 def test_reading_holds_the_processor() -> None:
     """100 bytes at 20 bytes a second, and then 1 s of work."""
-    where = Grid(
+    where = DataGrid(
         sites=(site("a", storage="/a", storage_rate=20.0),), replicas=(replica("x", "a", 100),)
     )
     outcome = simulate(where, load_of(job(0.0, 1.0, "x"), job(0.0, 1.0, "x")), services=ONCE)
@@ -70,7 +70,7 @@ def test_copies_stay_and_are_shared_where_they_are_kept(keeps: bool, expected: l
     Two jobs at once and one later. Each brings its own: 5 bytes a second each, 20 s, and 10 s
     for the last; or one transfer for both, and none for the last.
     """
-    services = Services(levels=ONCE.levels, keeps=keeps)
+    services = GridServices(levels=ONCE.levels, keeps=keeps)
     outcome = simulate(
         grid(("x", "a", 100)),
         load_of(*(job(at, 1.0, "x", site="b") for at in (0.0, 0.0, 51.0))),
@@ -81,7 +81,7 @@ def test_copies_stay_and_are_shared_where_they_are_kept(keeps: bool, expected: l
 
 def test_what_is_least_recently_used_goes_for_what_comes() -> None:
     """Room for two copies of 100 bytes: x goes for z, and is brought again."""
-    services = Services(levels=ONCE.levels, keeps=True)
+    services = GridServices(levels=ONCE.levels, keeps=True)
     jobs = [job(100.0 * i, 1.0, name, site="b") for i, name in enumerate("xyyzx")]
     outcome = simulate(
         grid(*((name, "a", 100) for name in "xyz"), limit=200), load_of(*jobs), services=services
@@ -91,7 +91,7 @@ def test_what_is_least_recently_used_goes_for_what_comes() -> None:
 
 
 def test_a_file_too_large_to_keep_is_brought_for_the_job_alone() -> None:
-    services = Services(levels=ONCE.levels, keeps=True)
+    services = GridServices(levels=ONCE.levels, keeps=True)
     outcome = simulate(
         grid(("x", "a", 100), limit=50),
         load_of(job(0.0, 1.0, "x", site="b"), job(50.0, 1.0, "x", site="b")),
@@ -106,7 +106,7 @@ def test_a_copy_that_cannot_be_read_is_passed_over() -> None:
         grid(("x", "a", 100), ("x", "b", 100)),
         load_of(job(0.0, 1.0, "x", site="c")),
         services=ONCE,
-        faults=Faults(unreachable=frozenset({("x", "a")})),
+        faults=GridFaults(unreachable=frozenset({("x", "a")})),
     )
     assert started(outcome) == pytest.approx([10.0])
     assert not outcome.failed
@@ -117,7 +117,7 @@ def test_a_job_whose_file_cannot_be_had_fails_with_a_reason() -> None:
         grid(("x", "a", 100)),
         load_of(job(0.0, 1.0, "x", site="c")),
         services=ONCE,
-        faults=Faults(unreachable=frozenset({("x", "a")})),
+        faults=GridFaults(unreachable=frozenset({("x", "a")})),
     )
     assert dict(outcome.reasons) == {'no copy of "x" can be reached': 1}
     assert outcome.attempts.tolist() == [4]
@@ -132,19 +132,19 @@ def test_a_copy_that_is_not_what_it_was_said_to_be_is_brought_once() -> None:
         grid(("x", "a", 100), ("x", "b", 100)),
         load_of(job(0.0, 1.0, "x", site="c"), job(50.0, 1.0, "x", site="c")),
         services=ONCE,
-        faults=Faults(lies={("x", "a"): 40}),
+        faults=GridFaults(lies={("x", "a"): 40}),
     )
     assert started(outcome) == pytest.approx([14.0, 60.0])
 
 
 def test_whoever_asks_for_a_file_as_it_is_given_up_is_told_too() -> None:
     """Two wait for a file whose only copy is bad; the first that fails makes way for a third."""
-    services = Services(levels=ONCE.levels, keeps=True, stagings=2, retries=0)
+    services = GridServices(levels=ONCE.levels, keeps=True, stagings=2, retries=0)
     outcome = simulate(
         grid(("x", "a", 100)),
         load_of(*(job(0.0, 1.0, "x", site="c") for _ in range(4))),
         services=services,
-        faults=Faults(lies={("x", "a"): 40}),
+        faults=GridFaults(lies={("x", "a"): 40}),
     )
     assert dict(outcome.reasons) == {'no copy of "x" can be reached': 4}
 
@@ -154,7 +154,7 @@ def test_a_transfer_from_a_site_that_goes_is_begun_anew_from_another() -> None:
         grid(("x", "a", 100), ("x", "b", 100)),
         load_of(job(0.0, 1.0, "x", site="c")),
         services=ONCE,
-        faults=Faults(outages=(Outage(site="a", begin=5.0),)),
+        faults=GridFaults(outages=(SiteOutage(site="a", begin=5.0),)),
     )
     assert started(outcome) == pytest.approx([15.0])
 
@@ -163,7 +163,7 @@ def test_sites_without_a_link_share_their_files() -> None:
     """A link of 10 bytes a second from a to b; none from a to c."""
     sites = (site("a", links={"b": Link(1.0, 10.0)}), site("b"), site("c"))
     outcome = simulate(
-        Grid(sites=sites, replicas=(replica("x", "a", 100),)),
+        DataGrid(sites=sites, replicas=(replica("x", "a", 100),)),
         load_of(job(0.0, 1.0, "x", site="b"), job(0.0, 1.0, "x", site="c")),
         services=ONCE,
     )
@@ -173,7 +173,7 @@ def test_sites_without_a_link_share_their_files() -> None:
 def test_a_job_that_started_without_its_files_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Staging, "bring", lambda self, job: self._staged(job))
+    monkeypatch.setattr(GridStaging, "bring", lambda self, job: self._staged(job))
     with pytest.raises(RuntimeError, match="before its files are there"):
         simulate(grid(("x", "a", 100)), load_of(job(0.0, 1.0, "x", site="c")), services=ONCE)
 
@@ -182,7 +182,7 @@ def test_few_jobs_are_staged_and_handed_over_at_a_time() -> None:
     """
     One at a time is staged, 10 s each; handing over takes 4 s and goes on beside it.
     """
-    services = Services(levels=ONCE.levels, stagings=1, channels=1, overhead=4.0)
+    services = GridServices(levels=ONCE.levels, stagings=1, channels=1, overhead=4.0)
     outcome = simulate(
         grid(("x", "a", 100)),
         load_of(*(job(0.0, 1.0, "x", site="b") for _ in range(3))),
@@ -193,7 +193,7 @@ def test_few_jobs_are_staged_and_handed_over_at_a_time() -> None:
 
 def test_many_jobs_without_files_wait_their_turn() -> None:
     """Deep queues do not mean deep calls."""
-    services = Services(levels=ONCE.levels, stagings=1, channels=1, overhead=0.5)
+    services = GridServices(levels=ONCE.levels, stagings=1, channels=1, overhead=0.5)
     first = job(0.0, 1.0, "x", site="b")
     others = [job(0.0, 0.0, site="b") for _ in range(3000)]
     outcome = simulate(grid(("x", "a", 100)), load_of(first, *others), services=services)

@@ -17,45 +17,52 @@ from typing import Any
 import msgspec
 import pytest
 
-from bursar.dispatch.holding import Holding
-from bursar.dispatch.wire import FromWorker, Goodbye, Hello, ProtocolError, Results, Returned
-from bursar.market.messages import Accept, Message
+from bursar.dispatch.unacknowledged import UnacknowledgedWork
+from bursar.dispatch.wire import (
+    FromWorker,
+    Hello,
+    LeaveRequest,
+    OutcomeReport,
+    ProtocolError,
+    ReturnedJobs,
+)
 from bursar.market.negotiation.selling import OwnerSide
-from bursar.market.negotiation.side import Side
+from bursar.market.negotiation.side import NegotiationSide
+from bursar.market.trade_messages import Accept, TradeMessage
 from bursar.market.trade_server import TradeServer
 from bursar.model.admission import Refusal
-from bursar.provisioning.lrm.manager import JobReport
+from bursar.provisioning.lrm.resource_manager import JobReport
 from bursar.remote import messages as api
-from bursar.service.desk.deal import Deal
-from bursar.service.desk.desk import ServiceDesk
-from bursar.service.desk.price_list import PriceList
-from bursar.service.desk.tallies import TALLY, Tallies, Tally
+from bursar.service.billing.agreement_record import AgreementRecord
+from bursar.service.billing.price_list import PriceList
+from bursar.service.billing.service_billing import ServiceBilling
+from bursar.service.billing.shared_usage import TALLY, SharedUsage, SharedUsageMeter
 from bursar.service.engine import results as engine_results
-from bursar.service.engine.books import Books
-from bursar.service.engine.dispatching import Dispatching
+from bursar.service.engine.dispatching import TaskDispatcher
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.recording import Ending, Recorder, Told
+from bursar.service.engine.instance_index import InstanceIndex
+from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
 from bursar.service.engine.records import UNWANTED
-from bursar.service.engine.restoring import Restoring
-from bursar.service.http.gate import Gate
-from bursar.service.http.handlers import results
-from bursar.service.hub import connection as hub_connection
-from bursar.service.hub.bounds import bounded
-from bursar.service.hub.connection import Connection
-from bursar.service.hub.hub import Hub
-from bursar.service.identity.tokens import Bearer, TokenBook
+from bursar.service.engine.restoring import InstanceRestorer
+from bursar.service.http.handlers import result_handlers
+from bursar.service.http.request_admission import RequestAdmission
+from bursar.service.identity.tokens import Bearer, JournalTokenStore
+from bursar.service.interfaces import ResultBatch, WorkerDemand
 from bursar.service.journal import recovery
-from bursar.service.journal.compaction import Compaction
-from bursar.service.journal.records import name_of
+from bursar.service.journal.compaction import SegmentCompaction
+from bursar.service.journal.record_format import segment_name
 from bursar.service.journal.segment import Segment
 from bursar.service.journal.segmented import SegmentedJournal
-from bursar.service.parties import ResultBatch, Wanted
-from bursar.simulation.faults.plan import plan_of
-from bursar.simulation.faults.worker import ServiceWorker
+from bursar.service.workers import connection as hub_connection
+from bursar.service.workers.bounds import bound_outcomes
+from bursar.service.workers.connection import WorkerConnection
+from bursar.service.workers.worker_server import WorkerServer
+from bursar.simulation.faults.fault_plan import fault_plan_of
+from bursar.simulation.faults.faulty_worker import FaultyWorker
 from bursar.sites.batch import BatchSite
-from bursar.sites.job_record import JobRecord, Leftovers
 from bursar.sites.job_settlement import JobSettlement
+from bursar.sites.pilot_job_journal import PilotJobJournal, RecoveredJobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ class Break:
 
     def concerns(self, seed: int) -> bool:
         """Whether a seed reaches what is broken."""
-        return not self.batch or plan_of(seed).batch
+        return not self.batch or fault_plan_of(seed).batch
 
 
 def _acknowledges_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
@@ -107,32 +114,32 @@ def _accepts_a_torn_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def _compaction_drops_what_lives(patch: pytest.MonkeyPatch) -> None:
-    async def move_some(self: Compaction, segment: Segment, index: int) -> int:
+    async def move_some(self: SegmentCompaction, segment: Segment, index: int) -> int:
         segment.kill(segment.offsets[index])
         return index + 1
 
-    patch.setattr(Compaction, "_move_some", move_some)
+    patch.setattr(SegmentCompaction, "_move_some", move_some)
 
 
 def _forgets_keys_of_submissions(patch: pytest.MonkeyPatch) -> None:
-    real = Restoring._fill
+    real = InstanceRestorer._fill
 
-    def fill(self: Restoring, instance: Instance, gathered: Any) -> None:
+    def fill(self: InstanceRestorer, instance: Instance, gathered: Any) -> None:
         real(self, instance, gathered)
         instance.keys.clear()
 
-    patch.setattr(Restoring, "_fill", fill)
+    patch.setattr(InstanceRestorer, "_fill", fill)
 
 
 def _takes_outcomes_for_recorded_at_once(patch: pytest.MonkeyPatch) -> None:
-    real = Recorder.record
+    real = ResultRecorder.record
 
-    def record(self: Recorder, endings: Sequence[Any], told: Told | None = None) -> None:
+    def record(self: ResultRecorder, endings: Sequence[Any], told: OnDurable | None = None) -> None:
         if told is not None:
             told()
         real(self, endings)
 
-    patch.setattr(Recorder, "record", record)
+    patch.setattr(ResultRecorder, "record", record)
 
 
 def _results_go_on_one_too_late(patch: pytest.MonkeyPatch) -> None:
@@ -143,23 +150,23 @@ def _results_go_on_one_too_late(patch: pytest.MonkeyPatch) -> None:
     ) -> ResultBatch:
         return await real(self, user, handle, after + (after > 0), limit, wait)
 
-    patch.setattr(ServiceEngine, "results", results)
+    patch.setattr(ServiceEngine, "results", result_handlers)
 
 
 def _lost_workers_keep_their_tasks(patch: pytest.MonkeyPatch) -> None:
-    def lose(self: Dispatching, seat: Any, claims: Sequence[Any], *, counts: bool) -> None:
+    def lose(self: TaskDispatcher, seat: Any, claims: Sequence[Any], *, counts: bool) -> None:
         for claim in claims:
             self._scheduler.release(claim)
 
-    patch.setattr(Dispatching, "_lose", lose)
+    patch.setattr(TaskDispatcher, "_lose", lose)
 
 
 def _workers_forget_what_was_said(patch: pytest.MonkeyPatch) -> None:
-    def lost_connection(self: Holding) -> None:
+    def lost_connection(self: UnacknowledgedWork) -> None:
         self._said.clear()
         self.unsaid_size = self.size = 0
 
-    patch.setattr(Holding, "lost_connection", lost_connection)
+    patch.setattr(UnacknowledgedWork, "lost_connection", lost_connection)
 
 
 def _a_new_life_gives_out_what_runs(patch: pytest.MonkeyPatch) -> None:
@@ -173,66 +180,66 @@ def _a_new_life_gives_out_what_runs(patch: pytest.MonkeyPatch) -> None:
 
 
 def _restored_cancellations_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    real = Restoring.take
+    real = InstanceRestorer.take
 
-    def take(self: Restoring, kind: int, position: int, payload: bytes) -> None:
+    def take(self: InstanceRestorer, kind: int, position: int, payload: bytes) -> None:
         if kind != UNWANTED:
             real(self, kind, position, payload)
 
-    patch.setattr(Restoring, "take", take)
+    patch.setattr(InstanceRestorer, "take", take)
 
 
 def _what_was_used_counts_twice_after_a_crash(patch: pytest.MonkeyPatch) -> None:
-    real = Tallies.restore
+    real = SharedUsageMeter.restore
 
-    def restore(self: Tallies, kind: int, position: int, payload: bytes) -> None:
+    def restore(self: SharedUsageMeter, kind: int, position: int, payload: bytes) -> None:
         if kind == TALLY:
-            tally = msgspec.msgpack.decode(payload, type=Tally)
+            tally = msgspec.msgpack.decode(payload, type=SharedUsage)
             payload = msgspec.msgpack.encode(
                 msgspec.structs.replace(tally, cost=2 * tally.cost, amount=2 * tally.amount)
             )
         real(self, kind, position, payload)
 
-    patch.setattr(Tallies, "restore", restore)
+    patch.setattr(SharedUsageMeter, "restore", restore)
 
 
 def _deposits_count_each_time(patch: pytest.MonkeyPatch) -> None:
-    real = ServiceDesk.deposit
+    real = ServiceBilling.deposit
     times = iter(range(10**9))
 
-    def deposit(self: ServiceDesk, user: str, deposit: api.Deposit) -> api.AccountInfo:
+    def deposit(self: ServiceBilling, user: str, deposit: api.Deposit) -> api.AccountInfo:
         again = msgspec.structs.replace(deposit, key=f"{deposit.key}-{next(times)}")
         return real(self, user, again)
 
-    patch.setattr(ServiceDesk, "deposit", deposit)
+    patch.setattr(ServiceBilling, "deposit", deposit)
 
 
 def _handles_are_good_for_everybody(patch: pytest.MonkeyPatch) -> None:
-    real = Books.mine
+    real = InstanceIndex.mine
 
-    def mine(self: Books, user: str, handle: str) -> Instance:
+    def mine(self: InstanceIndex, user: str, handle: str) -> Instance:
         instance = self._by_handle.get(handle)
         return real(self, user if instance is None else instance.user, handle)
 
-    patch.setattr(Books, "mine", mine)
+    patch.setattr(InstanceIndex, "mine", mine)
 
 
 def _agreements_end_late(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Deal, "end", property(lambda deal: deal.agreement.terms.end + 60.0))
+    patch.setattr(AgreementRecord, "end", property(lambda deal: deal.agreement.terms.end + 60.0))
 
 
 def _ended_agreements_are_used(patch: pytest.MonkeyPatch) -> None:
-    real = ServiceDesk.may_run
+    real = ServiceBilling.may_run
 
-    def may_run(self: ServiceDesk, pool: str, user: str, now: float) -> float | Refusal:
+    def may_run(self: ServiceBilling, pool: str, user: str, now: float) -> float | Refusal:
         deal = self._dealings.deals.get(pool)
         if deal is not None and deal.start <= now < deal.end:
             return deal.end - now
         return real(self, pool, user, now)
 
-    def pools(self: ServiceDesk, now: float) -> dict[str, Wanted]:
+    def pools(self: ServiceBilling, now: float) -> dict[str, WorkerDemand]:
         return {
-            name: Wanted(
+            name: WorkerDemand(
                 user=deal.agreement.customer,
                 processors=deal.agreement.processors,
                 start=deal.start,
@@ -242,38 +249,40 @@ def _ended_agreements_are_used(patch: pytest.MonkeyPatch) -> None:
             if deal.start <= now < deal.end
         }
 
-    patch.setattr(ServiceDesk, "may_run", may_run)
-    patch.setattr(ServiceDesk, "pools", pools)
+    patch.setattr(ServiceBilling, "may_run", may_run)
+    patch.setattr(ServiceBilling, "pools", pools)
 
 
 def _an_acceptance_sells_each_time(patch: pytest.MonkeyPatch) -> None:
-    real = Side.receive
+    real = NegotiationSide.receive
 
-    def receive(self: Side, message: Message, now: float) -> tuple[Message, ...]:
+    def receive(
+        self: NegotiationSide, message: TradeMessage, now: float
+    ) -> tuple[TradeMessage, ...]:
         if isinstance(self, OwnerSide) and isinstance(message, Accept) and self.agreement:
             return self._sell(message, self.agreement.terms, now)
         return real(self, message, now)
 
-    patch.setattr(Side, "receive", receive)
+    patch.setattr(NegotiationSide, "receive", receive)
 
 
 def _what_was_sold_is_free_after_a_crash(patch: pytest.MonkeyPatch) -> None:
-    real = ServiceDesk.open
+    real = ServiceBilling.open
 
-    def opened(self: ServiceDesk) -> None:
+    def opened(self: ServiceBilling) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(TradeServer, "restore", lambda server, agreement: None)
             real(self)
 
-    patch.setattr(ServiceDesk, "open", opened)
+    patch.setattr(ServiceBilling, "open", opened)
 
 
 def _a_revocation_is_not_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TokenBook, "_bury", lambda self: None)
+    patch.setattr(JournalTokenStore, "_bury", lambda self: None)
 
 
 def _streams_outlive_their_tokens(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Gate, "still_knows", lambda self, request, principal: True)
+    patch.setattr(RequestAdmission, "still_knows", lambda self, request, principal: True)
 
 
 def _a_price_is_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
@@ -281,7 +290,7 @@ def _a_price_is_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
 
 
 def _events_that_were_missed_are_not_told(patch: pytest.MonkeyPatch) -> None:
-    real, last_event = ServiceEngine.changes, results._last_event
+    real, last_event = ServiceEngine.changes, result_handlers._last_event
 
     async def changes(
         self: ServiceEngine, user: str, handle: str
@@ -296,11 +305,11 @@ def _events_that_were_missed_are_not_told(patch: pytest.MonkeyPatch) -> None:
         return None if last_event(call) is None else sys.maxsize
 
     patch.setattr(ServiceEngine, "changes", changes)
-    patch.setattr(results, "_last_event", last)
+    patch.setattr(result_handlers, "_last_event", last)
 
 
 def _destroyed_tasks_run_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dispatching, "stop_all", lambda self, instance, reason: None)
+    patch.setattr(TaskDispatcher, "stop_all", lambda self, instance, reason: None)
 
 
 def _sealed_bytes_are_read_as_text(patch: pytest.MonkeyPatch) -> None:
@@ -311,16 +320,16 @@ def _sealed_bytes_are_read_as_text(patch: pytest.MonkeyPatch) -> None:
 
 
 def _superseded_connections_are_heard(patch: pytest.MonkeyPatch) -> None:
-    def heard(self: Hub, connection: Connection, message: FromWorker) -> None:
+    def heard(self: WorkerServer, connection: WorkerConnection, message: FromWorker) -> None:
         match message:
-            case Results(outcomes):
-                taken = bounded(outcomes)
+            case OutcomeReport(outcomes):
+                taken = bound_outcomes(outcomes)
                 told = connection.recording(len(taken), self._let_go)
                 self._dispatching.outcomes(connection.worker, taken, told)
-            case Returned(jobs):
+            case ReturnedJobs(jobs):
                 self._dispatching.returned(connection.worker, jobs)
                 self._let_go(connection)
-            case Goodbye(must):
+            case LeaveRequest(must):
                 if must:
                     self._see_off(connection)
                 elif self._is_done(connection):
@@ -331,56 +340,56 @@ def _superseded_connections_are_heard(patch: pytest.MonkeyPatch) -> None:
         if self._is_done(connection):
             self.on_change()
 
-    patch.setattr(Hub, "heard", heard)
+    patch.setattr(WorkerServer, "heard", heard)
 
 
 def _any_attempt_may_come_back(patch: pytest.MonkeyPatch) -> None:
-    real = Dispatching.returned
+    real = TaskDispatcher.returned
 
-    def returned(self: Dispatching, name: str, jobs: Sequence[tuple[int, int]]) -> None:
+    def returned(self: TaskDispatcher, name: str, jobs: Sequence[tuple[int, int]]) -> None:
         claims = self._scheduler.claims
         present = [(task, claims[task].serial) for task, _ in jobs if task in claims]
         real(self, name, present)
 
-    patch.setattr(Dispatching, "returned", returned)
+    patch.setattr(TaskDispatcher, "returned", returned)
 
 
 def _tokens_never_expire(patch: pytest.MonkeyPatch) -> None:
-    real = TokenBook.find
+    real = JournalTokenStore.find
 
-    def find(self: TokenBook, text: str) -> Bearer | None:
+    def find(self: JournalTokenStore, text: str) -> Bearer | None:
         clock, self._clock = self._clock, lambda: 0.0
         try:
             return real(self, text)
         finally:
             self._clock = clock
 
-    patch.setattr(TokenBook, "find", find)
+    patch.setattr(JournalTokenStore, "find", find)
 
 
 def _what_a_destroyed_instance_used_is_free(patch: pytest.MonkeyPatch) -> None:
-    real = Recorder._charge
+    real = ResultRecorder._charge
 
-    def charge(self: Recorder, endings: list[Ending]) -> None:
+    def charge(self: ResultRecorder, endings: list[TaskEnd]) -> None:
         if not endings[0].instance.destroyed:
             real(self, endings)
 
-    patch.setattr(Recorder, "_charge", charge)
+    patch.setattr(ResultRecorder, "_charge", charge)
 
 
 def _a_segment_goes_before_its_copies_are_durable(patch: pytest.MonkeyPatch) -> None:
-    async def empty(self: Compaction, segment: Segment) -> None:
+    async def empty(self: SegmentCompaction, segment: Segment) -> None:
         await self._records.durable()
         index = 0
         while (index := segment.next_alive(index)) >= 0:
             index = await self._move_some(segment, index)
-        await self._disk.remove(name_of(segment.number))
+        await self._disk.remove(segment_name(segment.number))
         self._records.drop(segment)
         await segment.wait_unread()
         if segment.file is not None:
             await segment.file.close()
 
-    patch.setattr(Compaction, "_empty", empty)
+    patch.setattr(SegmentCompaction, "_empty", empty)
 
 
 def _instances_never_expire(patch: pytest.MonkeyPatch) -> None:
@@ -395,16 +404,16 @@ def _instances_expire_with_work_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def _revoked_leases_let_workers_in(patch: pytest.MonkeyPatch) -> None:
-    real = Hub.revoke
+    real = WorkerServer.revoke
 
-    def revoke(self: Hub, lease: str) -> None:
+    def revoke(self: WorkerServer, lease: str) -> None:
         entry = self._leases.get(lease)
         real(self, lease)
         if entry is not None:
             entry.workers.clear()
             self._leases[lease] = entry
 
-    patch.setattr(Hub, "revoke", revoke)
+    patch.setattr(WorkerServer, "revoke", revoke)
 
 
 def _whoever_says_nothing_may_stay(patch: pytest.MonkeyPatch) -> None:
@@ -412,33 +421,33 @@ def _whoever_says_nothing_may_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_half_closed_connection_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Connection, "eof_received", lambda self: True)
+    patch.setattr(WorkerConnection, "eof_received", lambda self: True)
 
 
 def _a_worker_begins_what_it_gave_back(patch: pytest.MonkeyPatch) -> None:
-    real = ServiceWorker._give_back
+    real = FaultyWorker._give_back
 
-    def give_back(self: ServiceWorker, count: int) -> None:
+    def give_back(self: FaultyWorker, count: int) -> None:
         jobs, pieces = list(self._queue)[-count:] if count else [], dict(self._pieces)
         real(self, count)
         for job in jobs:
             self._pieces[job.task, job.attempt] = pieces[job.task, job.attempt]
             self._queue.append(job)
 
-    patch.setattr(ServiceWorker, "_give_back", give_back)
+    patch.setattr(FaultyWorker, "_give_back", give_back)
 
 
 def _what_comes_back_is_not_given_out_again(patch: pytest.MonkeyPatch) -> None:
-    def returned(self: Dispatching, name: str, jobs: Sequence[tuple[int, int]]) -> None:
+    def returned(self: TaskDispatcher, name: str, jobs: Sequence[tuple[int, int]]) -> None:
         seat = self._scheduler.seats.get(name)
         if seat is not None:
             seat.prefetch.returned(len(list(jobs)))
 
-    patch.setattr(Dispatching, "returned", returned)
+    patch.setattr(TaskDispatcher, "returned", returned)
 
 
 def _unanswered_submissions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    async def adopt(self: JobSettlement, left: Leftovers) -> dict[str, str]:
+    async def adopt(self: JobSettlement, left: RecoveredJobs) -> dict[str, str]:
         return {}
 
     patch.setattr(BatchSite, "_look_for", lambda self, names: None)
@@ -460,7 +469,7 @@ def _the_end_of_a_job_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _jobs_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(JobRecord, "has", lambda self, name, jobs: None)
+    patch.setattr(PilotJobJournal, "has", lambda self, name, jobs: None)
 
 
 BREAKS = (

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bursar.remote.calls import Call, cancel, cancel_agreement, destroy, instances, submit
+from bursar.remote.calls import ApiCall, cancel, cancel_agreement, destroy, instances, submit
 from bursar.remote.messages import PREFIX
-from bursar.simulation.faults.aims import moment_of
-from bursar.simulation.faults.plan import Moment
+from bursar.simulation.faults.fault_plan import FaultTarget
+from bursar.simulation.faults.fault_targeting import fault_target_of
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,10 @@ from bursar.simulation.faults.plan import Moment
         (cancel_agreement("some"), "withdrawal"),
         (instances(), None),
     ],
-    ids=lambda value: value.path if isinstance(value, Call) else "",
+    ids=lambda value: value.path if isinstance(value, ApiCall) else "",
 )
 def test_moments_are_told_by_what_the_real_client_asks(
-    call: Call[object], moment: Moment | None
+    call: ApiCall[object], moment: FaultTarget | None
 ) -> None:
     """Else faults would aim at nothing as soon as a path is another one, and nobody would know."""
-    assert moment_of(call.method, PREFIX + call.path) == moment
+    assert fault_target_of(call.method, PREFIX + call.path) == moment

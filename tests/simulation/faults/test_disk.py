@@ -10,19 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.service.disk import DiskBroken, DiskFull
-from bursar.simulation.faults.disk import Platter, SimulatedDisk
-from bursar.simulation.faults.lives import Gone, Life, LivesLoop, live
-from bursar.simulation.faults.trace import Trace
+from bursar.simulation.faults.event_trace import EventTrace
+from bursar.simulation.faults.simulated_disk import SimulatedDisk, SimulatedStorage
+from bursar.simulation.faults.simulated_process import (
+    ProcessKilled,
+    ProcessLoop,
+    SimulatedProcess,
+    run_processes,
+)
 
-Story = Callable[[Platter, Life], Coroutine[Any, Any, Any]]
+Story = Callable[[SimulatedStorage, SimulatedProcess], Coroutine[Any, Any, Any]]
 
 
 def _run(story: Story, seed: int = 0) -> Any:
-    async def main(loop: LivesLoop) -> Any:
-        platter = Platter(random.Random(seed), Trace(loop.time))
-        return await story(platter, Life(loop, "server"))
+    async def main(loop: ProcessLoop) -> Any:
+        platter = SimulatedStorage(random.Random(seed), EventTrace(loop.time))
+        return await story(platter, SimulatedProcess(loop, "server"))
 
-    return live(main)
+    return run_processes(main)
 
 
 @given(st.integers(0, 10_000), st.binary(max_size=2000), st.binary(max_size=3000))
@@ -30,7 +35,7 @@ def _run(story: Story, seed: int = 0) -> Any:
 def test_a_power_cut_keeps_what_was_synced(seed: int, synced: bytes, loose: bytes) -> None:
     """The rest is a beginning of what was written, but for its last sector."""
 
-    async def story(platter: Platter, life: Life) -> None:
+    async def story(platter: SimulatedStorage, life: SimulatedProcess) -> None:
         disk = SimulatedDisk(platter, life)
         file = await disk.open("log", create=True)
         await file.append(synced)
@@ -48,13 +53,13 @@ def test_a_power_cut_keeps_what_was_synced(seed: int, synced: bytes, loose: byte
 
 
 def test_without_a_power_cut_what_was_written_outlives_the_process() -> None:
-    async def story(platter: Platter, life: Life) -> bytes | None:
+    async def story(platter: SimulatedStorage, life: SimulatedProcess) -> bytes | None:
         file = await SimulatedDisk(platter, life).open("log", create=True)
         await file.append(b"written")
         life.kill()
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, LivesLoop)
-        return await SimulatedDisk(platter, Life(loop, "server")).load("log")
+        assert isinstance(loop, ProcessLoop)
+        return await SimulatedDisk(platter, SimulatedProcess(loop, "server")).load("log")
 
     assert _run(story) == b"written"
 
@@ -62,7 +67,7 @@ def test_without_a_power_cut_what_was_written_outlives_the_process() -> None:
 def test_what_was_not_synced_by_one_life_is_lost_in_the_next() -> None:
     """A power cut takes it although a process has read it in between."""
 
-    async def story(platter: Platter, life: Life) -> bytes | None:
+    async def story(platter: SimulatedStorage, life: SimulatedProcess) -> bytes | None:
         disk = SimulatedDisk(platter, life)
         file = await disk.open("log", create=True)
         await file.append(b"written")
@@ -76,7 +81,7 @@ def test_what_was_not_synced_by_one_life_is_lost_in_the_next() -> None:
 def test_a_name_may_be_undone_until_the_call_returns() -> None:
     """A file that was being made is there after a power cut, or not."""
 
-    async def story(platter: Platter, life: Life) -> bool:
+    async def story(platter: SimulatedStorage, life: SimulatedProcess) -> bool:
         disk = SimulatedDisk(platter, life)
         life.spawn(disk.open("log", create=True))
         await asyncio.sleep(100e-6)
@@ -87,7 +92,7 @@ def test_a_name_may_be_undone_until_the_call_returns() -> None:
 
 
 def test_a_full_disk_says_so_having_written_some() -> None:
-    async def story(platter: Platter, life: Life) -> int:
+    async def story(platter: SimulatedStorage, life: SimulatedProcess) -> int:
         disk = SimulatedDisk(platter, life)
         file = await disk.open("log", create=True)
         platter.fill_up(10)
@@ -104,7 +109,7 @@ def test_a_full_disk_says_so_having_written_some() -> None:
 
 
 def test_what_is_kept_back_is_there_when_it_is_full() -> None:
-    async def story(platter: Platter, life: Life) -> int:
+    async def story(platter: SimulatedStorage, life: SimulatedProcess) -> int:
         disk = SimulatedDisk(platter, life)
         assert await disk.reserve(50)
         platter.fill_up(0)
@@ -116,7 +121,7 @@ def test_what_is_kept_back_is_there_when_it_is_full() -> None:
 
 
 def test_a_sync_may_fail() -> None:
-    async def story(platter: Platter, life: Life) -> None:
+    async def story(platter: SimulatedStorage, life: SimulatedProcess) -> None:
         file = await SimulatedDisk(platter, life).open("log", create=True)
         platter.fails_next_sync = True
         with pytest.raises(DiskBroken):
@@ -127,10 +132,10 @@ def test_a_sync_may_fail() -> None:
 
 
 def test_the_dead_cannot_write() -> None:
-    async def story(platter: Platter, life: Life) -> None:
+    async def story(platter: SimulatedStorage, life: SimulatedProcess) -> None:
         file = await SimulatedDisk(platter, life).open("log", create=True)
         life.kill()
-        with pytest.raises(Gone):
+        with pytest.raises(ProcessKilled):
             await file.append(b"late")
         assert platter.files["log"].data == b""
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bursar.simulation.faults import command
-from bursar.simulation.faults.world import Verdict, simulate
+from bursar.simulation.faults.fault_simulation import SeedVerdict, simulate
 
 SEEDS = 200
 _MANY = 2_000
@@ -33,7 +33,7 @@ def test_every_seed_ends_well(first: int) -> None:
 
 
 _DIGESTS = """
-from bursar.simulation.faults.world import simulate
+from bursar.simulation.faults.fault_simulation import simulate
 print([simulate(seed).digest for seed in (3, 9, 12, 33)])
 """
 
@@ -57,10 +57,10 @@ def test_a_seed_goes_the_same_way_in_every_process() -> None:
     assert len(said) == 1
 
 
-def _verdict(seed: int) -> Verdict:
+def _verdict(seed: int) -> SeedVerdict:
     """Seed 3 fails."""
     verdict = simulate(0)
-    return Verdict(
+    return SeedVerdict(
         seed=seed,
         wrong="server: forgot something" if seed == 3 else "",
         seconds=verdict.seconds,

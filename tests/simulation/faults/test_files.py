@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bursar.remote.messages import FileInfo
-from bursar.service.http.instance_files import Upload
-from bursar.simulation.faults.files import TearingSystem, simulate_files
+from bursar.service.http.instance_files import FileUpload
+from bursar.simulation.faults.file_faults import TearingFilesystem, simulate_files
 
 SEEDS = 200
 _MANY = 5_000
@@ -21,29 +21,29 @@ def test_what_was_acknowledged_is_there_and_whole(seeds: int) -> None:
 
 
 def _content_is_not_synced(patch: pytest.MonkeyPatch) -> None:
-    real = Upload.finish
+    real = FileUpload.finish
 
-    def finish(self: Upload, *, durable: bool = True) -> FileInfo:
+    def finish(self: FileUpload, *, durable: bool = True) -> FileInfo:
         return real(self, durable=False)
 
-    patch.setattr(Upload, "finish", finish)
+    patch.setattr(FileUpload, "finish", finish)
 
 
 def _names_are_not_synced(patch: pytest.MonkeyPatch) -> None:
-    real = TearingSystem.fsync
+    real = TearingFilesystem.fsync
 
-    def fsync(self: TearingSystem, file: int) -> None:
+    def fsync(self: TearingFilesystem, file: int) -> None:
         if not os.path.isdir(f"/proc/self/fd/{file}"):
             real(self, file)
 
-    patch.setattr(TearingSystem, "fsync", fsync)
+    patch.setattr(TearingFilesystem, "fsync", fsync)
 
 
 def _files_are_written_in_place(patch: pytest.MonkeyPatch) -> None:
     """Each piece is under the file's own name as soon as it is written."""
-    real = Upload.write
+    real = FileUpload.write
 
-    def write(self: Upload, data: bytes) -> None:
+    def write(self: FileUpload, data: bytes) -> None:
         if self.unfinished != self.name:
             os.rename(
                 self.unfinished, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory
@@ -51,19 +51,19 @@ def _files_are_written_in_place(patch: pytest.MonkeyPatch) -> None:
             self.unfinished = self.name
         real(self, data)
 
-    patch.setattr(Upload, "write", write)
+    patch.setattr(FileUpload, "write", write)
 
 
 def _a_full_disk_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    real = TearingSystem.write
+    real = TearingFilesystem.write
 
-    def write(self: TearingSystem, file: int, data: Any) -> int:
+    def write(self: TearingFilesystem, file: int, data: Any) -> int:
         try:
             return real(self, file, data)
         except OSError:
             return len(data)
 
-    patch.setattr(TearingSystem, "write", write)
+    patch.setattr(TearingFilesystem, "write", write)
 
 
 @pytest.mark.parametrize(

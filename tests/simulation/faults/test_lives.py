@@ -6,15 +6,20 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bursar.simulation.faults.lives import Life, LivesLoop, current_life, live
+from bursar.simulation.faults.simulated_process import (
+    ProcessLoop,
+    SimulatedProcess,
+    current_process,
+    run_processes,
+)
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
 def test_a_life_ends_in_place_of_any_step(steps: int) -> None:
     """Every await is a place to die at: what was done is what lay before it."""
 
-    async def main(loop: LivesLoop) -> list[int]:
-        life = Life(loop, "a")
+    async def main(loop: ProcessLoop) -> list[int]:
+        life = SimulatedProcess(loop, "a")
         done: list[int] = []
 
         async def work() -> None:
@@ -29,14 +34,14 @@ def test_a_life_ends_in_place_of_any_step(steps: int) -> None:
         return done
 
     # Each sleep takes two steps: its timer, and the task that goes on.
-    assert live(main) == list(range(5))[: steps // 2]
+    assert run_processes(main) == list(range(5))[: steps // 2]
 
 
 def test_what_a_life_had_begun_is_over_with_it() -> None:
     """Timers, tasks of its tasks and calls: nothing of it happens after its death."""
 
-    async def main(loop: LivesLoop) -> list[str]:
-        life = Life(loop, "a")
+    async def main(loop: ProcessLoop) -> list[str]:
+        life = SimulatedProcess(loop, "a")
         seen: list[str] = []
 
         async def child() -> None:
@@ -55,14 +60,14 @@ def test_what_a_life_had_begun_is_over_with_it() -> None:
         await asyncio.sleep(100)
         return seen
 
-    assert live(main) == []
+    assert run_processes(main) == []
 
 
 def test_the_way_out_of_a_killed_task_starts_nothing() -> None:
     """Its finally blocks run, but what they begin is nobody's, and what they await never comes."""
 
-    async def main(loop: LivesLoop) -> list[str]:
-        life = Life(loop, "a")
+    async def main(loop: ProcessLoop) -> list[str]:
+        life = SimulatedProcess(loop, "a")
         seen: list[str] = []
 
         async def rescue() -> None:
@@ -84,20 +89,20 @@ def test_the_way_out_of_a_killed_task_starts_nothing() -> None:
         await asyncio.sleep(100)
         return seen
 
-    assert "rescued" not in live(main)
+    assert "rescued" not in run_processes(main)
 
 
 def test_others_live_on() -> None:
     """One party's future that another sets wakes the one that waits, in its own life."""
 
-    async def main(loop: LivesLoop) -> list[str]:
-        one, other = Life(loop, "one"), Life(loop, "other")
+    async def main(loop: ProcessLoop) -> list[str]:
+        one, other = SimulatedProcess(loop, "one"), SimulatedProcess(loop, "other")
         future = loop.create_future()
         seen: list[str] = []
 
         async def wait() -> None:
             await future
-            life = current_life()
+            life = current_process()
             assert life is not None
             seen.append(life.party)
 
@@ -113,14 +118,14 @@ def test_others_live_on() -> None:
         await asyncio.sleep(10)
         return seen
 
-    assert live(main) == ["one"]
+    assert run_processes(main) == ["one"]
 
 
 def test_generators_of_the_dead_are_not_closed_by_others() -> None:
     """The garbage collector would run their ``finally`` blocks at a moment of its own."""
 
-    async def main(loop: LivesLoop) -> list[str]:
-        life = Life(loop, "a")
+    async def main(loop: ProcessLoop) -> list[str]:
+        life = SimulatedProcess(loop, "a")
         seen: list[str] = []
 
         async def numbers() -> AsyncIterator[int]:
@@ -142,4 +147,4 @@ def test_generators_of_the_dead_are_not_closed_by_others() -> None:
         await asyncio.sleep(100)
         return seen
 
-    assert live(main) == []
+    assert run_processes(main) == []

@@ -10,21 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.simulation.faults.lives import Life, LivesLoop, live
-from bursar.simulation.faults.network import Network, Weather
-from bursar.simulation.faults.requests import Receive, Requests, Send, Service
-from bursar.simulation.faults.trace import Trace
-from bursar.simulation.faults.wires import Door
+from bursar.simulation.faults.event_trace import EventTrace
+from bursar.simulation.faults.faulty_connection import FaultyListener
+from bursar.simulation.faults.faulty_http import (
+    FaultyHttpTransport,
+    Receive,
+    Send,
+    SimulatedEndpoint,
+)
+from bursar.simulation.faults.faulty_network import FaultyNetwork, NetworkConditions
+from bursar.simulation.faults.simulated_process import ProcessLoop, SimulatedProcess, run_processes
 
-Story = Callable[[Network, Life, Life], Coroutine[Any, Any, Any]]
+Story = Callable[[FaultyNetwork, SimulatedProcess, SimulatedProcess], Coroutine[Any, Any, Any]]
 
 
 def _run(story: Story, seed: int = 0) -> Any:
-    async def main(loop: LivesLoop) -> Any:
-        network = Network(loop, random.Random(seed), Trace(loop.time))
-        return await story(network, Life(loop, "server"), Life(loop, "worker"))
+    async def main(loop: ProcessLoop) -> Any:
+        network = FaultyNetwork(loop, random.Random(seed), EventTrace(loop.time))
+        return await story(
+            network, SimulatedProcess(loop, "server"), SimulatedProcess(loop, "worker")
+        )
 
-    return live(main)
+    return run_processes(main)
 
 
 class _Ear(asyncio.Protocol):
@@ -51,9 +58,11 @@ class _Ear(asyncio.Protocol):
 def test_a_stream_keeps_order_and_loses_only_the_end(seed: int, said: list[bytes]) -> None:
     """What arrives is a beginning of what was said, and all of it while nothing breaks."""
 
-    async def story(network: Network, server: Life, worker: Life) -> None:
-        network.weather = Weather(delay=0.1, breaks=0.05)
-        door, ear, mouth = Door(network), _Ear(), _Ear()
+    async def story(
+        network: FaultyNetwork, server: SimulatedProcess, worker: SimulatedProcess
+    ) -> None:
+        network.weather = NetworkConditions(delay=0.1, breaks=0.05)
+        door, ear, mouth = FaultyListener(network), _Ear(), _Ear()
         door.listen(server, lambda: ear)
         door.connect(worker, mouth)
         await asyncio.sleep(1)
@@ -69,8 +78,10 @@ def test_a_stream_keeps_order_and_loses_only_the_end(seed: int, said: list[bytes
 
 
 def test_a_partition_holds_words_back() -> None:
-    async def story(network: Network, server: Life, worker: Life) -> None:
-        door, ear, mouth = Door(network), _Ear(), _Ear()
+    async def story(
+        network: FaultyNetwork, server: SimulatedProcess, worker: SimulatedProcess
+    ) -> None:
+        door, ear, mouth = FaultyListener(network), _Ear(), _Ear()
         door.listen(server, lambda: ear)
         door.connect(worker, mouth)
         await asyncio.sleep(1)
@@ -88,8 +99,10 @@ def test_a_partition_holds_words_back() -> None:
 
 
 def test_a_death_is_heard_at_the_other_end() -> None:
-    async def story(network: Network, server: Life, worker: Life) -> None:
-        door, ear, mouth = Door(network), _Ear(), _Ear()
+    async def story(
+        network: FaultyNetwork, server: SimulatedProcess, worker: SimulatedProcess
+    ) -> None:
+        door, ear, mouth = FaultyListener(network), _Ear(), _Ear()
         door.listen(server, lambda: ear)
         door.connect(worker, mouth)
         await asyncio.sleep(1)
@@ -123,14 +136,19 @@ class _Counting:
             self.left += 1
 
 
-async def _ask(network: Network, server: Life, client: Life, application: _Counting) -> str:
+async def _ask(
+    network: FaultyNetwork,
+    server: SimulatedProcess,
+    client: SimulatedProcess,
+    application: _Counting,
+) -> str:
     """One request of a client; what it read, or the kind of error."""
-    service = Service(on_crash=pytest.fail)
+    service = SimulatedEndpoint(on_crash=pytest.fail)
     service.serve(server, application)
     answers: list[str] = []
 
     async def ask() -> None:
-        transport = Requests(network, client, service)
+        transport = FaultyHttpTransport(network, client, service)
         async with httpx.AsyncClient(transport=transport, base_url="http://site") as asking:
             try:
                 answers.append((await asking.post("/x", content=b"body")).text)
@@ -145,7 +163,9 @@ async def _ask(network: Network, server: Life, client: Life, application: _Count
 def test_a_request_is_answered_whole() -> None:
     application = _Counting()
 
-    async def story(network: Network, server: Life, client: Life) -> str:
+    async def story(
+        network: FaultyNetwork, server: SimulatedProcess, client: SimulatedProcess
+    ) -> str:
         return await _ask(network, server, client, application)
 
     assert _run(story) == "part part part end"
@@ -154,13 +174,21 @@ def test_a_request_is_answered_whole() -> None:
 
 @pytest.mark.parametrize(
     ("weather", "times"),
-    [(Weather(loses=1.0), 0), (Weather(forgets=1.0), 1), (Weather(repeats=1.0), 2)],
+    [
+        (NetworkConditions(loses=1.0), 0),
+        (NetworkConditions(forgets=1.0), 1),
+        (NetworkConditions(repeats=1.0), 2),
+    ],
 )
-def test_requests_and_answers_get_lost_or_come_again(weather: Weather, times: int) -> None:
+def test_requests_and_answers_get_lost_or_come_again(
+    weather: NetworkConditions, times: int
+) -> None:
     """The application hears it never, once in vain, or twice."""
     application = _Counting()
 
-    async def story(network: Network, server: Life, client: Life) -> str:
+    async def story(
+        network: FaultyNetwork, server: SimulatedProcess, client: SimulatedProcess
+    ) -> str:
         network.weather = weather
         return await _ask(network, server, client, application)
 
@@ -172,7 +200,9 @@ def test_requests_and_answers_get_lost_or_come_again(weather: Weather, times: in
 def test_a_server_that_dies_breaks_its_answers() -> None:
     application = _Counting()
 
-    async def story(network: Network, server: Life, client: Life) -> str:
+    async def story(
+        network: FaultyNetwork, server: SimulatedProcess, client: SimulatedProcess
+    ) -> str:
         asyncio.get_running_loop().call_later(1.5, server.kill)
         return await _ask(network, server, client, application)
 
@@ -182,7 +212,9 @@ def test_a_server_that_dies_breaks_its_answers() -> None:
 def test_an_application_hears_that_its_client_died() -> None:
     application = _Counting()
 
-    async def story(network: Network, server: Life, client: Life) -> None:
+    async def story(
+        network: FaultyNetwork, server: SimulatedProcess, client: SimulatedProcess
+    ) -> None:
         asyncio.get_running_loop().call_later(1.5, client.kill)
         await _ask(network, server, client, application)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from tests.service.serving import Served
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.launch import Endpoint
-from bursar.model.provisioning import Acquiring
-from bursar.model.remote import Remote
+from bursar.model.provisioning import AcquisitionPolicy
+from bursar.model.remote import RemoteEndpoint
 from bursar.model.site import SiteFacts
-from bursar.sites.remote.site import RemoteSite
+from bursar.sites.remote.remote_site import RemoteSite
 
 SELLS = """
 [site]
@@ -30,12 +30,12 @@ def facts_of(service: Served, *, patience: float = 20.0, **more: Any) -> SiteFac
     given: dict[str, Any] = {
         "name": "there",
         "processors": 2,
-        "acquiring": Acquiring(probe_every=1.0, idle=1.0),
+        "acquiring": AcquisitionPolicy(probe_every=1.0, idle=1.0),
         **more,
     }
     return SiteFacts(
         kind="remote",
-        remote=Remote(url=f"http://127.0.0.1:{service.port}", patience=patience),
+        remote=RemoteEndpoint(url=f"http://127.0.0.1:{service.port}", patience=patience),
         **{"unit_price": None, "fixed_price": None, **given},
     )
 

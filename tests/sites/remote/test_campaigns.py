@@ -15,7 +15,7 @@ from tests.sites.remote.living import SELLS, facts_of
 import bursar
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.model.money import to_micros
-from bursar.model.provisioning import Acquiring
+from bursar.model.provisioning import AcquisitionPolicy
 from bursar.model.step import Copy
 from bursar.remote.messages import FileInfo
 from bursar.remote.session import AsyncSession
@@ -203,7 +203,7 @@ def test_an_input_goes_to_a_service_once(
         before = len(client.agreements())
         result = bursar.run(
             campaign,
-            sites=facts_of(seller, acquiring=Acquiring(probe_every=1.0, idle=0.0)),
+            sites=facts_of(seller, acquiring=AcquisitionPolicy(probe_every=1.0, idle=0.0)),
             runs=tmp_path / "runs",
             name="r",
         )

@@ -6,14 +6,14 @@ from typing import Any, cast
 
 import pytest
 
-from bursar.dispatch.wire import Job, Welcome
+from bursar.dispatch.wire import Welcome, WireJob
 from bursar.model.errors import InputError
 from bursar.model.outcome import Outcome, Status
 from bursar.remote.messages import Problem, Result, TaskSpec
 from bursar.remote.problems import RemoteProblem
 from bursar.remote.session import AsyncSession
-from bursar.sites.remote.carrier import RemoteCarrier
-from bursar.sites.remote.files import InstanceFiles, Siblings
+from bursar.sites.remote.remote_executor import RemoteJobExecutor
+from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
 
 
 class Session:
@@ -57,11 +57,14 @@ def test_a_task_has_as_long_to_end_as_it_would_have_here(knows_grace: bool) -> N
         session = Session(knows_grace)
         told: list[Outcome] = []
         lost: list[str] = []
-        carrier = RemoteCarrier(
-            cast(AsyncSession, session), Siblings(), report=told.extend, on_lost=lost.append
+        carrier = RemoteJobExecutor(
+            cast(AsyncSession, session),
+            InstanceFileIndex(),
+            report=told.extend,
+            on_lost=lost.append,
         )
         carrier.welcome(Welcome("run", "/nowhere", "/nowhere", "/nowhere", "/nowhere", 1))
-        carrier.carry([Job(task=1, attempt=1, processors=1, limit=0.0, folder="1", steps=())])
+        carrier.carry([WireJob(task=1, attempt=1, processors=1, limit=0.0, folder="1", steps=())])
         await session.submitted.wait()
         await asyncio.sleep(0)  # it has its number
         carrier.cancel([1], 7.5, "not wanted")
@@ -76,22 +79,25 @@ def test_a_task_has_as_long_to_end_as_it_would_have_here(knows_grace: bool) -> N
 def test_a_file_that_goes_meanwhile_fails_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were to be submitted with it are."""
 
-    async def send(files: InstanceFiles, jobs: Sequence[Job]) -> dict[int, str]:
+    async def send(files: RemoteInstanceFiles, jobs: Sequence[WireJob]) -> dict[int, str]:
         if any(job.task == 2 for job in jobs):
             raise InputError("cannot read it", where="in")
         return {}
 
     async def work() -> None:
-        monkeypatch.setattr(InstanceFiles, "send", send)
+        monkeypatch.setattr(RemoteInstanceFiles, "send", send)
         session = Session(knows_grace=True)
         told: list[Outcome] = []
-        carrier = RemoteCarrier(
-            cast(AsyncSession, session), Siblings(), report=told.extend, on_lost=pytest.fail
+        carrier = RemoteJobExecutor(
+            cast(AsyncSession, session),
+            InstanceFileIndex(),
+            report=told.extend,
+            on_lost=pytest.fail,
         )
         carrier.welcome(Welcome("run", "/nowhere", "/nowhere", "/nowhere", "/nowhere", 1))
         carrier.carry(
             [
-                Job(task=task, attempt=1, processors=1, limit=0.0, folder="", steps=())
+                WireJob(task=task, attempt=1, processors=1, limit=0.0, folder="", steps=())
                 for task in (1, 2, 3)
             ]
         )

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bursar.dispatch.staging import Root, StagingError
-from bursar.dispatch.wire import Job
+from bursar.dispatch.staging import RootNamespace, StagingError
+from bursar.dispatch.wire import WireJob
 from bursar.model.outcome import Outcome, Status
 from bursar.model.step import Copy
 from bursar.remote.messages import FileInfo, Problem
 from bursar.remote.problems import RemoteProblem
-from bursar.sites.remote.files import InstanceFiles, Siblings
+from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
 
 
 class Session:
@@ -46,8 +46,8 @@ class Session:
         return [FileInfo(name=name, size=1) for name in self.there]
 
 
-def job(*steps: Any, **more: Any) -> Job:
-    return Job(task=1, attempt=1, processors=1, limit=0.0, folder="1-x", steps=steps, **more)
+def job(*steps: Any, **more: Any) -> WireJob:
+    return WireJob(task=1, attempt=1, processors=1, limit=0.0, folder="1-x", steps=steps, **more)
 
 
 DONE = Outcome(task=1, attempt=1, status=Status.SUCCEEDED)
@@ -61,15 +61,15 @@ class Place:
         for part in (self.campaign, self.made):
             part.mkdir()
         self.session = Session()
-        self.siblings = Siblings()
+        self.siblings = InstanceFileIndex()
         self.files = self.instance(self.session)
 
-    def instance(self, session: Session) -> InstanceFiles:
+    def instance(self, session: Session) -> RemoteInstanceFiles:
         """One more of the service's."""
-        root = Root(str(self.campaign), str(self.made))
-        return InstanceFiles(session, self.siblings, root, self.campaign.parent)  # type: ignore[arg-type]
+        root = RootNamespace(str(self.campaign), str(self.made))
+        return RemoteInstanceFiles(session, self.siblings, root, self.campaign.parent)  # type: ignore[arg-type]
 
-    def fetch(self, job: Job) -> None:
+    def fetch(self, job: WireJob) -> None:
         asyncio.run(self.files.fetch(job, 0, DONE, succeeded=True))
 
 
@@ -157,7 +157,7 @@ def test_a_file_that_becomes_a_program_is_sent_again(place: Place) -> None:
 def test_a_missing_file_is_a_fault_of_its_job_alone(place: Place) -> None:
     (place.campaign / "in").write_text("one")
     good = job(inputs=("in",))
-    bad = Job(task=2, attempt=1, processors=1, limit=0.0, folder="2", steps=(), inputs=("no",))
+    bad = WireJob(task=2, attempt=1, processors=1, limit=0.0, folder="2", steps=(), inputs=("no",))
     faults = asyncio.run(place.files.send([good, bad]))
     assert list(faults) == [2]
     assert "no" in faults[2]

@@ -18,18 +18,18 @@ from tests.sites.remote.living import SELLS, Dispatcher, acquired, facts_of, ope
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.market.agreement import Terms
 from bursar.model.errors import BudgetStop, SiteError
-from bursar.model.remote import Remote
-from bursar.provisioning.recorded import USAGE
+from bursar.model.remote import RemoteEndpoint
+from bursar.provisioning.pilot_usage import USAGE
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import AgreementInfo
 from bursar.sites.remote import leases
-from bursar.sites.remote.buying import Buyer
-from bursar.sites.remote.contact import Contact
-from bursar.sites.remote.deal_record import Bought, DealRecord
+from bursar.sites.remote.agreement_purchase import ServicePurchaser
 from bursar.sites.remote.held import HeldInstance
-from bursar.sites.remote.leases import Leases
-from bursar.sites.remote.settling import Settling
-from bursar.sites.remote.site import RemoteSite
+from bursar.sites.remote.invoice_reconciliation import InvoiceReconciler
+from bursar.sites.remote.leases import RemoteLeases
+from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
+from bursar.sites.remote.remote_site import RemoteSite
+from bursar.sites.remote.site_client import RemoteSiteClient
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_what_is_held_is_paid_and_no_more(seller: Served, tmp_path: Path) -> Non
             assert held.workers == 1
             assert site.view().free == 1
             await held.release()
-            bought = DealRecord(tmp_path / "there.deals")
+            bought = PurchaseJournal(tmp_path / "there.deals")
             assert bought.open == []
             async with AsyncServiceClient(f"http://127.0.0.1:{seller.port}") as client:
                 last = (await client.agreements())[-1]
@@ -210,21 +210,21 @@ def test_a_deal_whose_answer_was_lost_is_ended_by_the_next_life(
     """What was written before it was accepted is enough to find it again."""
 
     async def work() -> None:
-        real = DealRecord.write
+        real = PurchaseJournal.write
 
-        def killed(self: DealRecord, bought: Bought) -> None:
+        def killed(self: PurchaseJournal, bought: PurchaseRecord) -> None:
             if bought.agreement:
                 raise KeyboardInterrupt  # the service has signed, and nobody heard it
             real(self, bought)
 
         async with AsyncServiceClient(f"http://127.0.0.1:{seller.port}") as client:
-            monkeypatch.setattr(DealRecord, "write", killed)
-            buyer = Buyer(
+            monkeypatch.setattr(PurchaseJournal, "write", killed)
+            buyer = ServicePurchaser(
                 client,
                 owner="here",
                 customer="owner",
                 currency="SU",
-                record=DealRecord(tmp_path / "there.deals"),
+                record=PurchaseJournal(tmp_path / "there.deals"),
             )
             with contextlib.suppress(KeyboardInterrupt):
                 await buyer.buy(pilot(), 60.0, earliest=0.0, latest=None)
@@ -242,23 +242,23 @@ def test_of_two_equal_deals_the_next_life_ends_both(
     """Both begin when they were to; the answer to the second one was lost."""
 
     async def work() -> None:
-        real = DealRecord.write
+        real = PurchaseJournal.write
         start = time.time() + 600.0
 
-        def killed(self: DealRecord, bought: Bought) -> None:
+        def killed(self: PurchaseJournal, bought: PurchaseRecord) -> None:
             if bought.agreement and bought.pilot == "lease-2":
                 raise KeyboardInterrupt
             real(self, bought)
 
         async with AsyncServiceClient(f"http://127.0.0.1:{seller.port}") as client:
-            buyer = Buyer(
+            buyer = ServicePurchaser(
                 client,
                 owner="here",
                 customer="owner",
                 currency="SU",
-                record=DealRecord(tmp_path / "there.deals"),
+                record=PurchaseJournal(tmp_path / "there.deals"),
             )
-            monkeypatch.setattr(DealRecord, "write", killed)
+            monkeypatch.setattr(PurchaseJournal, "write", killed)
             with contextlib.suppress(KeyboardInterrupt):
                 for name in ("lease-1", "lease-2"):
                     await buyer.buy(pilot(name), 10.0, earliest=start, latest=start + 10.0)
@@ -276,14 +276,14 @@ def test_clearing_up_leaves_alone_what_is_being_bought(
     """What could not be ended before is tried again while another pilot waits to begin."""
 
     async def work() -> None:
-        real = Leases._ready
+        real = RemoteLeases._ready
 
-        async def ready(self: Leases, bought: Bought) -> tuple[float, float]:
+        async def ready(self: RemoteLeases, bought: PurchaseRecord) -> tuple[float, float]:
             self._cleared = False
             await self.clear_up()
             return await real(self, bought)
 
-        monkeypatch.setattr(Leases, "_ready", ready)
+        monkeypatch.setattr(RemoteLeases, "_ready", ready)
         async with opened(facts_of(seller), tmp_path) as site, Dispatcher() as endpoint:
             held = await acquired(site, pilot(), endpoint, [])
             await held.release()
@@ -368,9 +368,9 @@ def test_a_service_that_comes_back_says_what_the_bill_should(
 ) -> None:
     """The lease was closed meanwhile, by its last sign of life: ten seconds at one SU."""
     told: list[str] = []
-    settling = Settling(tmp_path / "usage", "SU", told.append)
+    settling = InvoiceReconciler(tmp_path / "usage", "SU", told.append)
     terms = Terms(processors=1, start=0.0, seconds=60.0, unit_price=1.0, fixed_price=0.0)
-    bought = Bought("lease-1", terms, "a")
+    bought = PurchaseRecord("lease-1", terms, "a")
     held = cast(
         HeldInstance, SimpleNamespace(pilot=pilot(), since=5.0, seen=15.0, seconds=None, spent=0)
     )
@@ -399,7 +399,7 @@ def test_processors_that_came_before_the_others_are_paid(
     """As the service charges them, and nobody calls it too much."""
     monkeypatch.setattr(leases, "_READY_LOOK", 0.5)
     terms = Terms(processors=2, start=0.0, seconds=60.0, unit_price=100.0)
-    bought = Bought("lease-1", terms, "a")
+    bought = PurchaseRecord("lease-1", terms, "a")
     looks = [
         AgreementInfo(
             id="a",
@@ -420,16 +420,18 @@ def test_processors_that_came_before_the_others_are_paid(
         return looks.pop(0)
 
     async def work() -> tuple[float, float]:
-        contact = Contact("there", Remote(url="http://127.0.0.1:1"))
-        monkeypatch.setattr(Contact, "client", SimpleNamespace(agreement=agreement))
-        return await Leases._ready(cast(Leases, SimpleNamespace(_contact=contact)), bought)
+        contact = RemoteSiteClient("there", RemoteEndpoint(url="http://127.0.0.1:1"))
+        monkeypatch.setattr(RemoteSiteClient, "client", SimpleNamespace(agreement=agreement))
+        return await RemoteLeases._ready(
+            cast(RemoteLeases, SimpleNamespace(_contact=contact)), bought
+        )
 
     last = looks[-1]
     seconds, early = asyncio.run(work())
     assert 0 < seconds <= 49.01  # of 60 - 10, less the second between the last two looks
     assert early >= 1 * 0.49 + 2 * 0.99
     told: list[str] = []
-    settling = Settling(tmp_path / "usage", "SU", told.append)
+    settling = InvoiceReconciler(tmp_path / "usage", "SU", told.append)
     wanted = pilot(price=100.0, processors=2, own=2)
     held = cast(
         HeldInstance,

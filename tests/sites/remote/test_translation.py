@@ -6,7 +6,7 @@ import time
 import msgspec
 import pytest
 
-from bursar.dispatch.wire import Job
+from bursar.dispatch.wire import WireJob
 from bursar.model.outcome import Status
 from bursar.model.step import Copy, Exec, Step
 from bursar.remote.messages import Result, TaskState
@@ -19,9 +19,9 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def job(**more: object) -> Job:
+def job(**more: object) -> WireJob:
     given: dict[str, object] = {"steps": STEPS, "processors": 2, "limit": 0.0, **more}
-    return Job(task=7, attempt=3, folder="7-x", **given)  # type: ignore[arg-type]
+    return WireJob(task=7, attempt=3, folder="7-x", **given)  # type: ignore[arg-type]
 
 
 def result(state: TaskState = "succeeded", **more: object) -> Result:

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterable
 
-from bursar.broker.directory.readings import Knowledge
+from bursar.broker.directory.status_readings import StatusSnapshot
 from bursar.model.status import SiteStatus
 
 
-class Entries:
+class StatusEntries:
     """
     What is known of sites; of each, what was said last.
 
@@ -23,15 +23,15 @@ class Entries:
     def __init__(self, expiry: float) -> None:
         self._expiry = expiry
         self._statuses: dict[str, SiteStatus] = {}
-        self._knowledge: Knowledge | None = None
+        self._knowledge: StatusSnapshot | None = None
         self._oldest = math.inf  # nothing is older; a lower bound, so that it costs nothing
         self.version = 0
 
     @property
-    def knowledge(self) -> Knowledge:
+    def knowledge(self) -> StatusSnapshot:
         """All of it; the same object until something changes."""
         if self._knowledge is None:
-            self._knowledge = Knowledge(self._statuses)
+            self._knowledge = StatusSnapshot(self._statuses)
         return self._knowledge
 
     def put(self, status: SiteStatus) -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bursar.broker.directory.directory import EXPIRY, Directory, Source
+from bursar.broker.directory.information_index import EXPIRY, InformationIndex, Source
 from bursar.model.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class IndexLevel:
     """
     How the indexes on one level of a hierarchy are kept.
 
@@ -28,7 +28,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hierarchy:
+class IndexHierarchy:
     """
     Indexes by level, from the lowest up, and by name.
 
@@ -38,23 +38,23 @@ class Hierarchy:
         The last holds one, which knows of all.
     """
 
-    levels: tuple[Mapping[str, Directory], ...]
+    levels: tuple[Mapping[str, InformationIndex], ...]
 
     @property
-    def top(self) -> Directory:
+    def top(self) -> InformationIndex:
         """The one that knows of all."""
         return next(iter(self.levels[-1].values()))
 
 
-def hierarchy(
-    levels: Sequence[Level],
+def build_hierarchy(
+    levels: Sequence[IndexLevel],
     sources: Mapping[str, Source],
     *,
     clock: Callable[[], float],
     places: Mapping[str, Sequence[str]] | None = None,
     expiry: float = EXPIRY,
     on_fault: Callable[[str, str], None] | None = None,
-) -> Hierarchy:
+) -> IndexHierarchy:
     """
     A tree of indexes: resource, site, country or organisation, and so on up to the top.
 
@@ -72,7 +72,7 @@ def hierarchy(
         Of each site, the index that it belongs to on each level but the last, from the
         lowest up; None: there is one on every level.
     expiry, on_fault
-        See :class:`bursar.broker.directory.directory.Directory`.
+        See :class:`bursar.broker.directory.information_index.InformationIndex`.
 
     Raises
     ------
@@ -83,8 +83,8 @@ def hierarchy(
     if not levels or not sources:
         raise InputError("a hierarchy has at least one level, and one site")
     paths = {site: _path(site, places, len(levels) - 1) for site in sources}
-    below: dict[str, list[Directory]] = {}
-    made: list[dict[str, Directory]] = []
+    below: dict[str, list[InformationIndex]] = {}
+    made: list[dict[str, InformationIndex]] = []
     for height, level in enumerate(levels):
         asked: dict[str, dict[str, Source]] = {}
         if not height:
@@ -92,7 +92,7 @@ def hierarchy(
                 asked.setdefault(path[0], {})[site] = sources[site]
         made.append(
             {
-                name: Directory(
+                name: InformationIndex(
                     clock=clock,
                     expiry=expiry,
                     sources=asked.get(name),
@@ -106,7 +106,7 @@ def hierarchy(
             }
         )
         below = _by_parent(made[-1], paths, height)
-    return Hierarchy(levels=tuple(made))
+    return IndexHierarchy(levels=tuple(made))
 
 
 def _path(site: str, places: Mapping[str, Sequence[str]] | None, depth: int) -> tuple[str, ...]:
@@ -122,8 +122,8 @@ def _path(site: str, places: Mapping[str, Sequence[str]] | None, depth: int) -> 
 
 
 def _by_parent(
-    indexes: Mapping[str, Directory], paths: Mapping[str, tuple[str, ...]], height: int
-) -> dict[str, list[Directory]]:
+    indexes: Mapping[str, InformationIndex], paths: Mapping[str, tuple[str, ...]], height: int
+) -> dict[str, list[InformationIndex]]:
     """Indexes of one level by the name of the one above."""
     parents: dict[str, str] = {}
     for site, path in paths.items():
@@ -132,7 +132,7 @@ def _by_parent(
         name, above = path[height], path[height + 1]
         if parents.setdefault(name, above) != above:
             raise InputError(f'"{name}" belongs to "{parents[name]}" and "{above}"', where=site)
-    found: dict[str, list[Directory]] = {}
+    found: dict[str, list[InformationIndex]] = {}
     for name, above in parents.items():
         found.setdefault(above, []).append(indexes[name])
     return found

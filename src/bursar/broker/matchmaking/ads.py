@@ -9,7 +9,7 @@ What is not known is not there, so that it is undefined: never 0.
 from collections.abc import Mapping
 from typing import Any
 
-from bursar.broker.matchmaking.views import Job
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.classad import Ad, parse
 from bursar.classad.values import lower
 from bursar.model.site import SiteFacts
@@ -117,7 +117,7 @@ def is_wait(wait: object) -> bool:
     return isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0
 
 
-def job_ad(job: Job, attributes: Mapping[str, Fact]) -> Ad:
+def job_ad(job: BrokerJob, attributes: Mapping[str, Fact]) -> Ad:
     """
     What a job asks.
 

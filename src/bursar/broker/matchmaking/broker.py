@@ -5,24 +5,29 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bursar.broker.matchmaking.broker_interfaces import (
+    BrokerJob,
+    DirectSiteQuery,
+    FileTimes,
+    IndexReader,
+)
 from bursar.broker.matchmaking.choice import pick, rule_of
-from bursar.broker.matchmaking.explaining import Explanation, explain
-from bursar.broker.matchmaking.inflight import InFlight
-from bursar.broker.matchmaking.matchmaker import Matched, Matchmaker
-from bursar.broker.matchmaking.refusing import refusal
-from bursar.broker.matchmaking.roster import Roster
-from bursar.broker.matchmaking.views import Direct, Files, Index, Job
-from bursar.broker.matchmaking.weighing import COMPLETION, Scales, Terms, Weighing
+from bursar.broker.matchmaking.explaining import MatchExplanation, explain_match
+from bursar.broker.matchmaking.inflight import InFlightJobs
+from bursar.broker.matchmaking.matchmaker import MatchedSites, Matchmaker
+from bursar.broker.matchmaking.mismatch import refusal
+from bursar.broker.matchmaking.scoring import COMPLETION, RankColumns, RankTerms, SiteScorer
+from bursar.broker.matchmaking.site_registry import SiteRegistry
 from bursar.model.admission import Refusal
-from bursar.model.errors import nearest
+from bursar.model.errors import spelling_hint
 from bursar.model.matching import CHOICES
 from bursar.model.site import SiteFacts
 from bursar.model.status import Fact
-from bursar.model.weights import Weights
+from bursar.model.weights import RankWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class SiteMatch:
     """
     The site that was chosen for a job.
 
@@ -42,10 +47,10 @@ class Match:
 
     site: str
     rank: float | None
-    terms: Terms | None
+    terms: RankTerms | None
     matched: int
     notes: tuple[str, ...] = ()
-    _weighed: "_Weighed | None" = field(default=None, repr=False, compare=False)
+    _weighed: "_MatchRecord | None" = field(default=None, repr=False, compare=False)
 
     def reason_of(self, site: str) -> str:
         """How a site was weighed, in one line."""
@@ -100,10 +105,10 @@ class ResourceBroker:
         self,
         sites: Sequence[SiteFacts],
         *,
-        index: Index,
-        files: Files | None = None,
-        direct: Direct | None = None,
-        weights: Weights | None = None,
+        index: IndexReader,
+        files: FileTimes | None = None,
+        direct: DirectSiteQuery | None = None,
+        weights: RankWeights | None = None,
         choice: str = CHOICES[0],
         rng: np.random.Generator,
         clock: Callable[[], float],
@@ -111,7 +116,7 @@ class ResourceBroker:
         as_published: bool = False,
     ) -> None:
         rule_of(choice)  # says what is wrong
-        self._roster = Roster(sites)
+        self._roster = SiteRegistry(sites)
         self._maker = Matchmaker(
             self._roster,
             index,
@@ -120,10 +125,10 @@ class ResourceBroker:
             attributes=attributes or {},
             clock=clock,
         )
-        self._flying = InFlight(sites)
-        self._scales = Scales(self._maker, self._flying, as_published=as_published)
+        self._flying = InFlightJobs(sites)
+        self._scales = SiteScorer(self._maker, self._flying, as_published=as_published)
         self._files = files
-        self._weights = weights or Weights()
+        self._weights = weights or RankWeights()
         self._choice = choice
         self._rng = rng
         self._clock = clock
@@ -139,7 +144,7 @@ class ResourceBroker:
         """How often an expression has been held against the sites: once for jobs alike."""
         return self._maker.evaluations
 
-    def choose(self, job: Job) -> Match | Refusal:
+    def choose(self, job: BrokerJob) -> SiteMatch | Refusal:
         """
         The site for a job.
 
@@ -165,16 +170,16 @@ class ResourceBroker:
         weighing = self._weigh(job, matched, rule)
         place = pick(rule, weighing.scores, self._rng)
         terms = weighing.terms(place)
-        return Match(
+        return SiteMatch(
             site=self._roster.names[weighing.sites[place]],
             rank=terms.rank,
             terms=terms,
             matched=len(matched.sites),
             notes=self._notes(matched, terms),
-            _weighed=_Weighed(self._roster, rule, matched, weighing),
+            _weighed=_MatchRecord(self._roster, rule, matched, weighing),
         )
 
-    def explain(self, job: Job) -> Explanation:
+    def explain(self, job: BrokerJob) -> MatchExplanation:
         """
         How every site fares with a job, and the chance of each.
 
@@ -186,7 +191,7 @@ class ResourceBroker:
         rule, matched = self._rule(job), self._match(job)
         weighing = self._weigh(job, matched, rule)
         usual, now = self._flying.usual, self._clock()
-        found = explain(self._maker, job, matched, weighing, rule, usual, now)
+        found = explain_match(self._maker, job, matched, weighing, rule, usual, now)
         if job.matching.site is None:
             return found
         named = self._named(job, job.matching.site)
@@ -194,7 +199,7 @@ class ResourceBroker:
 
     # What becomes of jobs.
 
-    def sent(self, job: Job, site: str) -> None:
+    def sent(self, job: BrokerJob, site: str) -> None:
         """
         A job is on its way to a site.
 
@@ -242,10 +247,10 @@ class ResourceBroker:
         else:
             self._flying.drop(number)
 
-    def _rule(self, job: Job) -> str:
+    def _rule(self, job: BrokerJob) -> str:
         return job.matching.choice or self._choice
 
-    def _match(self, job: Job) -> Matched:
+    def _match(self, job: BrokerJob) -> MatchedSites:
         matched = self._maker.match(job)
         known = self._maker.known
         if known.tick != self._seen:
@@ -253,28 +258,28 @@ class ResourceBroker:
             self._flying.forget_counted(known.said.at)
         return matched
 
-    def _weigh(self, job: Job, matched: Matched, rule: str) -> Weighing:
+    def _weigh(self, job: BrokerJob, matched: MatchedSites, rule: str) -> RankColumns:
         asked, weights = job.matching, self._weights
         if asked.alpha is not None or asked.beta is not None:
-            weights = Weights(
+            weights = RankWeights(
                 alpha=weights.alpha if asked.alpha is None else asked.alpha,
                 beta=weights.beta if asked.beta is None else asked.beta,
             )
         return self._scales.weigh(job, matched, weights, rule, self._clock())
 
-    def _named(self, job: Job, name: str) -> Match | Refusal:
+    def _named(self, job: BrokerJob, name: str) -> SiteMatch | Refusal:
         """A job that names its site is not matched; but it must be there, and hold the job."""
         i = self._roster.number.get(name)
         if i is None:
-            hint = nearest(name, self._roster.names)
+            hint = spelling_hint(name, self._roster.names)
             return Refusal(f'there is no site "{name}"' + (f"; {hint}" if hint else ""), final=True)
         has = int(self._roster.processors[i])
         if has < job.processors:
             what = f'the site "{name}" has {has} processors, the job holds {job.processors}'
             return Refusal(what, final=True)
-        return Match(site=name, rank=None, terms=None, matched=1)
+        return SiteMatch(site=name, rank=None, terms=None, matched=1)
 
-    def _notes(self, matched: Matched, terms: Terms) -> tuple[str, ...]:
+    def _notes(self, matched: MatchedSites, terms: RankTerms) -> tuple[str, ...]:
         if not matched.mute and terms.rank is not None:
             return ()
         notes = [f"{self._roster.names[i]} {why}" for i, why in matched.mute.items()]
@@ -286,13 +291,13 @@ class ResourceBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Weighed:
+class _MatchRecord:
     """How a choice came about, kept as it was; told when somebody asks."""
 
-    roster: Roster
+    roster: SiteRegistry
     rule: str
-    matched: Matched
-    weighing: Weighing
+    matched: MatchedSites
+    weighing: RankColumns
 
     def best(self, many: int) -> list[str]:
         weighing = self.weighing

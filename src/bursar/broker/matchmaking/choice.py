@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from bursar.broker.matchmaking.ranking import FloatArray
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 
 CANDIDATES = 2
 """Sites that ``best-of-d`` looks at."""
@@ -105,7 +105,9 @@ def rule_of(name: str) -> Callable[[FloatArray], FloatArray]:
     if follow is None:
         known = ", ".join(RULES)
         raise InputError(
-            f'expected one of {known}, got "{name}"', where="choice", hint=nearest(name, RULES)
+            f'expected one of {known}, got "{name}"',
+            where="choice",
+            hint=spelling_hint(name, RULES),
         )
     return follow
 

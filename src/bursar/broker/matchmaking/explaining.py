@@ -5,21 +5,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bursar.broker.matchmaking.ads import REQUIREMENTS
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.broker.matchmaking.choice import probabilities
-from bursar.broker.matchmaking.matchmaker import Matched, Matchmaker
+from bursar.broker.matchmaking.matchmaker import MatchedSites, Matchmaker
+from bursar.broker.matchmaking.mismatch import MismatchReason, mismatch_reasons, refusal
 from bursar.broker.matchmaking.ranking import DEFAULT_RANK
-from bursar.broker.matchmaking.refusing import Fault, faults, refusal
-from bursar.broker.matchmaking.views import Job
-from bursar.broker.matchmaking.weighing import Terms, Weighing
+from bursar.broker.matchmaking.scoring import RankColumns, RankTerms
 from bursar.classad import ERROR, UNDEFINED, Ad, Expression, evaluate, references
 from bursar.classad.analysis import EVERYTHING
 from bursar.classad.values import lower
 from bursar.model.admission import Refusal
-from bursar.model.weights import Weights
+from bursar.model.weights import RankWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CandidateSite:
     """
     A site that matches.
 
@@ -37,12 +37,12 @@ class Candidate:
 
     site: str
     probability: float
-    terms: Terms
+    terms: RankTerms
     age: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outsider:
+class RejectedSite:
     """
     A site that does not match.
 
@@ -62,7 +62,7 @@ class Outsider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class MatchExplanation:
     """
     How the sites fare with a job.
 
@@ -92,14 +92,14 @@ class Explanation:
     rank: str
     named: str | None
     choice: str
-    weights: Weights
+    weights: RankWeights
     assumed_runtime: float | None
     fresh: bool
-    candidates: tuple[Candidate, ...]
-    outsiders: tuple[Outsider, ...]
+    candidates: tuple[CandidateSite, ...]
+    outsiders: tuple[RejectedSite, ...]
     refusal: Refusal | None
 
-    def of_named(self, refused: Refusal | None) -> "Explanation":
+    def of_named(self, refused: Refusal | None) -> "MatchExplanation":
         """The same of a job that names its site, which is taken without regard to the others."""
         certain = tuple(
             replace(one, probability=float(one.site == self.named)) for one in self.candidates
@@ -126,15 +126,15 @@ class Explanation:
         }
 
 
-def explain(
+def explain_match(
     maker: Matchmaker,
-    job: Job,
-    matched: Matched,
-    weighing: Weighing,
+    job: BrokerJob,
+    matched: MatchedSites,
+    weighing: RankColumns,
     rule: str,
     usual: float,
     now: float,
-) -> Explanation:
+) -> MatchExplanation:
     """
     How the sites fare with a job.
 
@@ -157,7 +157,7 @@ def explain(
     chances = probabilities(rule, weighing.scores)
     order = (-weighing.scores).argsort(kind="stable")  # undefined ones come last
     candidates = tuple(
-        Candidate(
+        CandidateSite(
             site=roster.names[weighing.sites[place]],
             probability=float(chances[place]),
             terms=weighing.terms(int(place)),
@@ -166,9 +166,9 @@ def explain(
         for place in order
     )
     inside = set(matched.sites.tolist())
-    against = [fault for fault in faults(maker, job, matched.kind) if fault.sites.any()]
+    against = [fault for fault in mismatch_reasons(maker, job, matched.kind) if fault.sites.any()]
     outsiders = tuple(
-        Outsider(
+        RejectedSite(
             site=name,
             reasons=tuple(_reasons(maker, job, matched, against, i)),
             age=None if status is None else now - status.at,
@@ -176,7 +176,7 @@ def explain(
         for i, (name, status) in enumerate(zip(roster.names, maker.known.statuses, strict=True))
         if i not in inside
     )
-    return Explanation(
+    return MatchExplanation(
         requirements=matching.requirements,
         rank=matching.rank or DEFAULT_RANK,
         named=matching.site,
@@ -191,7 +191,11 @@ def explain(
 
 
 def _reasons(
-    maker: Matchmaker, job: Job, matched: Matched, against: list[Fault], site: int
+    maker: Matchmaker,
+    job: BrokerJob,
+    matched: MatchedSites,
+    against: list[MismatchReason],
+    site: int,
 ) -> list[str]:
     """All that is against a site."""
     found = []
@@ -226,7 +230,7 @@ def _seen(clause: Expression, my: Ad, site: Ad) -> str:
     return f" ({there})" if there else ""
 
 
-def _candidate_to_dict(candidate: Candidate) -> dict[str, Any]:
+def _candidate_to_dict(candidate: CandidateSite) -> dict[str, Any]:
     terms = candidate.terms
     return {
         "site": candidate.site,

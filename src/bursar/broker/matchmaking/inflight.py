@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bursar.broker.matchmaking.crowding import Crowding
-from bursar.broker.matchmaking.waiting import FloatArray, Own, Said, expected_waits
+from bursar.broker.matchmaking.contention import ContentionModel
+from bursar.broker.matchmaking.wait_estimates import (
+    FloatArray,
+    PublishedStatus,
+    UncountedJobs,
+    expected_waits,
+)
 from bursar.model.site import SiteFacts
 
 ASSUMED_RUNTIME = 3600.0
@@ -18,7 +23,7 @@ _ROOM = 64
 
 
 @dataclass(slots=True)
-class _Sent:
+class _SentJob:
     """A job that has not ended."""
 
     site: int
@@ -27,7 +32,7 @@ class _Sent:
     began: float | None = None
 
 
-class InFlight:
+class InFlightJobs:
     """
     What was sent to sites and has not ended.
 
@@ -44,10 +49,10 @@ class InFlight:
     def __init__(self, sites: Sequence[SiteFacts]) -> None:
         self.width = np.array([site.processors for site in sites], dtype=np.float64)
         self.speed = np.array([site.speed for site in sites], dtype=np.float64)
-        self._jobs: dict[int, _Sent] = {}
+        self._jobs: dict[int, _SentJob] = {}
         self._numbers: list[int] = []  # of the jobs in the columns
         self._columns = _columns(_ROOM)
-        self._crowding = Crowding(float(self.width @ self.speed))
+        self._crowding = ContentionModel(float(self.width @ self.speed))
         self._mean_speed = float(self.width @ self.speed / self.width.sum()) if len(sites) else 1.0
         self._lengths = 0  # jobs that were sent
         self._length = 0.0  # seconds at speed 1 that they are taken to run, on the mean
@@ -104,7 +109,7 @@ class InFlight:
         columns.due[place] = due
         columns.arrived[place] = columns.began[place] = math.inf
         self._numbers.append(number)
-        self._jobs[number] = _Sent(site, place)
+        self._jobs[number] = _SentJob(site, place)
         seconds = self.usual if runtime is None else runtime
         self._lengths += 1
         self._length += (seconds - self._length) / self._lengths
@@ -161,7 +166,7 @@ class InFlight:
     def waits(
         self,
         now: float,
-        said: Said,
+        said: PublishedStatus,
         *,
         processors: int,
         runtime: float | None,
@@ -184,7 +189,7 @@ class InFlight:
         Returns
         -------
         waits
-            As :func:`bursar.broker.matchmaking.waiting.expected_waits` has them.
+            As :func:`bursar.broker.matchmaking.wait_estimates.expected_waits` has them.
         ours
             Processors of our jobs that the reading does not count and that come first.
         """
@@ -221,13 +226,17 @@ class InFlight:
             self._jobs[last].place = place
 
 
-def _columns(room: int) -> Own:
-    return Own(np.empty(room, dtype=np.int64), *(np.empty(room) for _ in Own._fields[1:]))
+def _columns(room: int) -> UncountedJobs:
+    return UncountedJobs(
+        np.empty(room, dtype=np.int64), *(np.empty(room) for _ in UncountedJobs._fields[1:])
+    )
 
 
-def _doubled(columns: Own) -> Own:
-    return Own._make(np.concatenate((column, np.empty_like(column))) for column in columns)
+def _doubled(columns: UncountedJobs) -> UncountedJobs:
+    return UncountedJobs._make(
+        np.concatenate((column, np.empty_like(column))) for column in columns
+    )
 
 
-def _first(columns: Own, many: int) -> Own:
-    return Own._make(column[:many] for column in columns)
+def _first(columns: UncountedJobs, many: int) -> UncountedJobs:
+    return UncountedJobs._make(column[:many] for column in columns)

@@ -14,12 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.broker.directory.garbage import sound
-from bursar.broker.matchmaking.board import Board
-from bursar.broker.matchmaking.kinds import Kind, Kinds
+from bursar.broker.directory.status_validation import validate_status
+from bursar.broker.matchmaking.broker_interfaces import (
+    BrokerJob,
+    DirectSiteQuery,
+    FileTimes,
+    IndexReader,
+    Seconds,
+)
+from bursar.broker.matchmaking.job_classes import JobClass, JobClassCache
 from bursar.broker.matchmaking.ranking import FloatArray
-from bursar.broker.matchmaking.roster import Mask, Roster
-from bursar.broker.matchmaking.views import Direct, Files, Index, Job, Seconds
+from bursar.broker.matchmaking.site_registry import Mask, SiteRegistry
+from bursar.broker.matchmaking.status_table import SiteStatusTable
 from bursar.classad import compiled
 from bursar.model.admission import Refusal
 from bursar.model.errors import SiteError
@@ -29,7 +35,7 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Matched:
+class MatchedSites:
     """
     Sites that satisfy a job, and what it is to be ranked by.
 
@@ -49,11 +55,11 @@ class Matched:
         Why sites were left out in the second phase, by their number.
     """
 
-    kind: Kind
+    kind: JobClass
     sites: Numbers
     access: FloatArray | None
     transfer: FloatArray | None
-    board: Board
+    board: SiteStatusTable
     fresh: bool
     mute: Mapping[int, str]
 
@@ -85,19 +91,19 @@ class Matchmaker:
 
     def __init__(
         self,
-        roster: Roster,
-        index: Index,
+        roster: SiteRegistry,
+        index: IndexReader,
         *,
-        files: Files | None,
-        direct: Direct | None,
+        files: FileTimes | None,
+        direct: DirectSiteQuery | None,
         attributes: Mapping[str, Fact],
         clock: Callable[[], float],
     ) -> None:
         self.roster = roster
-        self.kinds = Kinds(roster, attributes)
-        self.known = Board(roster)
+        self.kinds = JobClassCache(roster, attributes)
+        self.known = SiteStatusTable(roster)
         self.evaluations = 0
-        self._asked = Board(roster)
+        self._asked = SiteStatusTable(roster)
         self._index = index
         self._files = files
         self._direct = direct
@@ -111,7 +117,7 @@ class Matchmaker:
             self.known.learn(self._index.read())
             self._version = version
 
-    def match(self, job: Job) -> Matched:
+    def match(self, job: BrokerJob) -> MatchedSites:
         """
         The sites that satisfy a job, in both phases.
 
@@ -132,12 +138,12 @@ class Matchmaker:
                 names = tuple(self.roster.names[i] for i in sites)
             if len(sites):
                 access = _seconds(self._files.access_times(job.data, names))
-        matched = Matched(kind, sites, access, transfer, self.known, False, {})
+        matched = MatchedSites(kind, sites, access, transfer, self.known, False, {})
         if self._direct is not None and len(sites):
             self._ask(self._direct, matched)
         return matched
 
-    def expressed(self, matched: Matched) -> FloatArray:
+    def expressed(self, matched: MatchedSites) -> FloatArray:
         """Value of the rank expression at the sites that match; nan where it is undefined."""
         kind, board = matched.kind, matched.board
         if kind.rank is None:
@@ -151,7 +157,7 @@ class Matchmaker:
         ranks: FloatArray = values[matched.sites]
         return ranks
 
-    def holding(self, kind: Kind) -> Mask:
+    def holding(self, kind: JobClass) -> Mask:
         """Sites that satisfy what a kind of job requires, and whose own requirements it does."""
         requirements, roster, known = kind.requirements, self.roster, self.known
         holds = np.ones(len(roster), dtype=np.bool_)
@@ -160,13 +166,13 @@ class Matchmaker:
             holds = self._kept(kind, "holds", stamp, lambda: self._holds(kind))
         return holds & self.taken(kind) if roster.requirements else holds
 
-    def taken(self, kind: Kind) -> Mask:
+    def taken(self, kind: JobClass) -> Mask:
         """Sites that take a kind of job by their own requirements."""
         stamp = self.known.tick if self.roster.asks_by_status else 0
         taken: Mask = self._kept(kind, "taken", stamp, lambda: self._taken(kind))
         return taken
 
-    def unreached(self, job: Job, sites: Sequence[int]) -> str | None:
+    def unreached(self, job: BrokerJob, sites: Sequence[int]) -> str | None:
         """The first file of a job that cannot be brought to any of some sites; None: each can."""
         if self._files is None:
             return None
@@ -178,7 +184,7 @@ class Matchmaker:
 
     # The first phase.
 
-    def _satisfying(self, kind: Kind) -> tuple[Numbers, tuple[str, ...]]:
+    def _satisfying(self, kind: JobClass) -> tuple[Numbers, tuple[str, ...]]:
         """Sites that satisfy a kind of job by what the index knows, and their names."""
         known = self.known
         depends = (
@@ -191,18 +197,18 @@ class Matchmaker:
         )
         return found
 
-    def _satisfying_now(self, kind: Kind) -> tuple[Numbers, tuple[str, ...]]:
+    def _satisfying_now(self, kind: JobClass) -> tuple[Numbers, tuple[str, ...]]:
         sites = np.flatnonzero(self.known.is_open & kind.fits & self.holding(kind))
         return sites, tuple(self.roster.names[i] for i in sites)
 
-    def _holds(self, kind: Kind) -> Mask:
+    def _holds(self, kind: JobClass) -> Mask:
         assert kind.requirements is not None
         self.evaluations += 1
         table = self.known.table(kind.requirements_read)
         holds: Mask = table.holds(kind.requirements, kind.my)
         return holds
 
-    def _taken(self, kind: Kind) -> Mask:
+    def _taken(self, kind: JobClass) -> Mask:
         taken = np.ones(len(self.roster), dtype=np.bool_)
         for i, expression in self.roster.requirements.items():
             taken[i] = compiled(expression, self.known.ad(i))(kind.my) is True
@@ -210,7 +216,7 @@ class Matchmaker:
 
     # The second phase.
 
-    def _ask(self, direct: Direct, matched: Matched) -> None:
+    def _ask(self, direct: DirectSiteQuery, matched: MatchedSites) -> None:
         """Asks each site that is left; where none answers sensibly the index has to do."""
         mute: dict[int, str] = {}
         heard = False
@@ -232,7 +238,7 @@ class Matchmaker:
         if matched.transfer is not None and matched.access is not None:
             matched.transfer, matched.access = matched.transfer[left], matched.access[left]
 
-    def _answer(self, direct: Direct, site: int) -> SiteStatus | str:
+    def _answer(self, direct: DirectSiteQuery, site: int) -> SiteStatus | str:
         """What a site says of itself now, or why that is no answer."""
         name = self.roster.names[site]
         try:
@@ -242,16 +248,16 @@ class Matchmaker:
         if said is None:
             return "does not answer"
         processors = int(self.roster.processors[site])
-        status = sound(said, site=name, now=self._clock(), processors=processors)
+        status = validate_status(said, site=name, now=self._clock(), processors=processors)
         return f"answers garbage: {status.reason}" if isinstance(status, Refusal) else status
 
-    def _values(self, kind: Kind, board: Board) -> FloatArray:
+    def _values(self, kind: JobClass, board: SiteStatusTable) -> FloatArray:
         assert kind.rank is not None
         self.evaluations += 1
         values: FloatArray = board.table(kind.rank_read).values(kind.rank, kind.my)
         return values
 
-    def _kept(self, kind: Kind, what: str, depends: object, make: Callable[[], Any]) -> Any:
+    def _kept(self, kind: JobClass, what: str, depends: object, make: Callable[[], Any]) -> Any:
         """An answer that holds as long as what it depends on does not change."""
         kept = kind.kept.get(what)
         if kept is None or kept[0] != depends:

@@ -6,13 +6,13 @@ from bursar.broker.matchmaking.ads import (
     constant_attributes,
     job_ad,
 )
-from bursar.broker.matchmaking.views import Job
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob
 from bursar.classad import UNDEFINED, Ad, clauses, evaluate, parse, references
 from bursar.model.matching import Matching
 from bursar.model.site import SiteFacts
 
 
-def may_suit(site: SiteFacts, matching: Matching) -> bool:
+def may_satisfy(site: SiteFacts, matching: Matching) -> bool:
     """
     Whether a site satisfies what a job requires, as far as that does not change.
 
@@ -27,7 +27,7 @@ def may_suit(site: SiteFacts, matching: Matching) -> bool:
     if matching.requirements is None:
         return True
     requirements = parse(matching.requirements, where=REQUIREMENTS)
-    my = job_ad(Job(number=0, matching=matching), {})
+    my = job_ad(BrokerJob(number=0, matching=matching), {})
     target = Ad(constant_attributes(site))
     for clause in clauses(requirements):
         value = evaluate(clause, my, target)

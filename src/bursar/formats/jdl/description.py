@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from bursar.classad import ERROR, UNDEFINED, Ad, Expression, evaluate, parse_ad
-from bursar.classad.tree import AdOf, ListOf, Literal, Name, Node
-from bursar.formats.reading import read_text
+from bursar.classad.tree import (
+    AttributeReference,
+    ExpressionList,
+    ExpressionNode,
+    Literal,
+    NestedAd,
+)
+from bursar.formats.toml_reading import read_text
 from bursar.model.errors import InputError
 
 LARGEST_FILE = 1024 * 1024
@@ -17,7 +23,7 @@ LARGEST_FILE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class JdlDescription:
     """
     The ad of a job, of a node, or of all of them.
 
@@ -100,17 +106,17 @@ class Description:
             raise self.error(name, f"is {shown(found)}, expected true or false")
         return bool(found)
 
-    def parts(self, name: str) -> list[Node]:
+    def parts(self, name: str) -> list[ExpressionNode]:
         """The items of a list as they are written; a single one counts as a list."""
         root = self.ad.expression(name).root
-        return list(root.items) if isinstance(root, ListOf) else [root]
+        return list(root.items) if isinstance(root, ExpressionList) else [root]
 
-    def inner(self, name: str, node: AdOf) -> "Description":
+    def inner(self, name: str, node: NestedAd) -> "JdlDescription":
         """An ad that stands within an attribute."""
         ad = Ad.of(node)
         file = self.place
         places = {key.lower(): at(file, ad, key, self.places.get(name.lower(), file)) for key in ad}
-        return Description(ad, places, self.places.get(name.lower(), file))
+        return JdlDescription(ad, places, self.places.get(name.lower(), file))
 
 
 def at(file: str, ad: Ad, name: str, otherwise: str) -> str:
@@ -123,19 +129,21 @@ def _file(place: str) -> str:
     return re.sub(r":\d+:\d+$", "", place)
 
 
-def inheriting(outer: Description, inner: Description, leave: Iterable[str]) -> Description:
+def inheriting(
+    outer: JdlDescription, inner: JdlDescription, leave: Iterable[str]
+) -> JdlDescription:
     """An ad with what it does not say itself taken from the one around it, but for some."""
     left = {name.lower() for name in leave}
     ad = {name: outer.ad[name] for name in outer.ad if name.lower() not in left}
     ad = {name: value for name, value in ad.items() if name not in inner.ad}
-    return Description(
+    return JdlDescription(
         Ad({**ad, **{name: inner.ad[name] for name in inner.ad}}),
         {**outer.places, **inner.places},
         inner.place,
     )
 
 
-def read_description(path: Path) -> Description:
+def read_description(path: Path) -> JdlDescription:
     """
     The ad that a file holds.
 
@@ -149,12 +157,12 @@ def read_description(path: Path) -> Description:
     text = re.sub(r"^[ \t]*#[^\n]*", "", text, flags=re.MULTILINE)
     ad = parse_ad(text, where=str(path))
     places = {key.lower(): at(str(path), ad, key, str(path)) for key in ad}
-    return Description(ad, places, str(path))
+    return JdlDescription(ad, places, str(path))
 
 
-def name_of(node: Node) -> str | None:
+def name_of(node: ExpressionNode) -> str | None:
     """A name written as it is, or as a string; None for anything else."""
-    if isinstance(node, Name) and node.of is None:
+    if isinstance(node, AttributeReference) and node.of is None:
         return node.name
     if isinstance(node, Literal) and isinstance(node.value, str):
         return node.value
@@ -174,9 +182,9 @@ def shown(value: object) -> str:
     return f'"{text}"' if isinstance(value, str) else text
 
 
-def _unquoted(description: Description, name: str) -> str | None:
+def _unquoted(description: JdlDescription, name: str) -> str | None:
     """A word without quotes is an attribute that is not there: a common slip."""
     root = description.ad.expression(name).root
-    if isinstance(root, Name) and root.of is None:
+    if isinstance(root, AttributeReference) and root.of is None:
         return f'write "{root.name}" for a string'
     return None

@@ -10,11 +10,11 @@ from typing import Any
 
 from bursar.classad import Expression, clauses
 from bursar.classad.analysis import followed
-from bursar.classad.tree import AdOf, Literal
+from bursar.classad.tree import Literal, NestedAd
 from bursar.formats.axes import find_files
-from bursar.formats.jdl.description import Description, shown
+from bursar.formats.jdl.description import JdlDescription, shown
 from bursar.formats.units import parse_duration, parse_size
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.matching import CHOICES, Matching
 from bursar.model.step import Copy, Exec, Redirect, Shell, Step
 from bursar.model.task import File, Task
@@ -41,7 +41,7 @@ _KINDS = ("normal", "mpich", "mpi")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JdlNode:
     """
     Which job it is among those of the file.
 
@@ -63,7 +63,7 @@ class Place:
     after: tuple[str, ...] = ()
 
 
-def task_of(job: Description, place: Place) -> Task:
+def task_of(job: JdlDescription, place: JdlNode) -> Task:
     """
     The task that an ad describes.
 
@@ -106,7 +106,7 @@ def task_of(job: Description, place: Place) -> Task:
     )
 
 
-def _check_kind(job: Description) -> None:
+def _check_kind(job: JdlDescription) -> None:
     for name, why in REFUSED.items():
         if name in job:
             raise job.error(name, "is not carried out here", hint=why)
@@ -114,11 +114,11 @@ def _check_kind(job: Description) -> None:
         if kind.lower() not in _KINDS:
             raise job.error(
                 "JobType", f'is {shown(kind)}, expected "Normal" or "MPICH"',
-                hint=nearest(kind, ("Normal", "MPICH")),
+                hint=spelling_hint(kind, ("Normal", "MPICH")),
             )  # fmt: skip
 
 
-def _quantity(job: Description, name: str, parse: Callable[[object], Any]) -> Any:
+def _quantity(job: JdlDescription, name: str, parse: Callable[[object], Any]) -> Any:
     """Seconds or bytes, as a number or as text with a unit."""
     value = job.value(name)
     if value is None:
@@ -130,7 +130,7 @@ def _quantity(job: Description, name: str, parse: Callable[[object], Any]) -> An
         raise InputError(message, where=job.where(name), hint=error.hint) from None
 
 
-def _program(job: Description, sandbox: Mapping[str, str]) -> list[Step]:
+def _program(job: JdlDescription, sandbox: Mapping[str, str]) -> list[Step]:
     program = job.text("Executable")
     if program is None:
         raise job.error("Executable", "is missing, expected the program that runs")
@@ -166,12 +166,12 @@ def _program(job: Description, sandbox: Mapping[str, str]) -> list[Step]:
     return [*steps, *(Redirect(redirect.stream, None) for redirect in redirected)]
 
 
-def _file_name(job: Description, name: str) -> str | None:
+def _file_name(job: JdlDescription, name: str) -> str | None:
     text = job.text(name)
     return None if text is None else _relative(job, name, text)
 
 
-def _relative(job: Description, name: str, text: str) -> str:
+def _relative(job: JdlDescription, name: str, text: str) -> str:
     """The name of a file within the job's working directory."""
     try:
         return File(text).name
@@ -180,7 +180,7 @@ def _relative(job: Description, name: str, text: str) -> str:
         raise job.error(name, f"holds {shown(text)}, {expected}") from None
 
 
-def _sandbox(job: Description, root: Path) -> dict[str, str]:
+def _sandbox(job: JdlDescription, root: Path) -> dict[str, str]:
     """Files that the user sends along, with the names they get in the working directory."""
     found: dict[str, str] = {}
     for entry in job.texts("InputSandbox"):
@@ -212,7 +212,7 @@ def _sandbox(job: Description, root: Path) -> dict[str, str]:
     return found
 
 
-def _outputs(job: Description) -> tuple[list[str], dict[str, str]]:
+def _outputs(job: JdlDescription) -> tuple[list[str], dict[str, str]]:
     """Files the job must have made, and the logical names of those to be registered."""
     names = [_relative(job, "OutputSandbox", name) for name in job.texts("OutputSandbox")]
     for name in names:
@@ -220,7 +220,7 @@ def _outputs(job: Description) -> tuple[list[str], dict[str, str]]:
             raise job.error("OutputSandbox", f"holds {shown(name)}, expected names, no patterns")
     registers: dict[str, str] = {}
     for node in job.parts("OutputData") if "OutputData" in job else []:
-        if not isinstance(node, AdOf):
+        if not isinstance(node, NestedAd):
             raise job.error("OutputData", "expected a list of ads, each with an OutputFile")
         entry = job.inner("OutputData", node)
         file = _file_name(entry, "OutputFile")
@@ -230,7 +230,7 @@ def _outputs(job: Description) -> tuple[list[str], dict[str, str]]:
     return list(dict.fromkeys([*names, *registers])), registers
 
 
-def _environment(job: Description) -> Mapping[str, str]:
+def _environment(job: JdlDescription) -> Mapping[str, str]:
     found = {}
     for entry in job.texts("Environment"):
         name, sign, value = entry.partition("=")
@@ -240,17 +240,17 @@ def _environment(job: Description) -> Mapping[str, str]:
     return found
 
 
-def _data(job: Description) -> tuple[str, ...]:
+def _data(job: JdlDescription) -> tuple[str, ...]:
     names = [_logical(job, "InputData", name) for name in job.texts("InputData")]
     for node in job.parts("DataRequirements") if "DataRequirements" in job else []:
-        if not isinstance(node, AdOf):
+        if not isinstance(node, NestedAd):
             raise job.error("DataRequirements", "expected a list of ads, each with InputData")
         entry = job.inner("DataRequirements", node)
         names += [_logical(entry, "InputData", name) for name in entry.texts("InputData")]
     return tuple(dict.fromkeys(names))
 
 
-def _logical(job: Description, name: str, text: str) -> str:
+def _logical(job: JdlDescription, name: str, text: str) -> str:
     """A logical name, without the word in front that says it is one."""
     kind, colon, rest = text.partition(":")
     if colon and kind.lower() in ("guid", "si-lfn", "si-guid", "query"):
@@ -262,12 +262,12 @@ def _logical(job: Description, name: str, text: str) -> str:
         raise job.error(name, f"holds {shown(text)}, which is no logical name") from None
 
 
-def _matching(job: Description) -> Matching:
+def _matching(job: JdlDescription) -> Matching:
     choice = job.text("Choice")
     if choice is not None and choice not in CHOICES:
         raise job.error(
             "Choice", f"is {shown(choice)}, expected one of {', '.join(CHOICES)}",
-            hint=nearest(choice, CHOICES),
+            hint=spelling_hint(choice, CHOICES),
         )  # fmt: skip
     if choice is None and job.flag("FuzzyRank"):
         choice = "stochastic"
@@ -285,7 +285,7 @@ def _matching(job: Description) -> Matching:
 
 
 def _expression(
-    job: Description, name: str, kinds: tuple[type, ...], what: str
+    job: JdlDescription, name: str, kinds: tuple[type, ...], what: str
 ) -> Expression | None:
     """An expression that may come to a value of these kinds, as far as can be told by now."""
     if name not in job:
@@ -299,7 +299,7 @@ def _expression(
     return expression
 
 
-def _attributes(job: Description, used: list[Expression]) -> Mapping[str, str]:
+def _attributes(job: JdlDescription, used: list[Expression]) -> Mapping[str, str]:
     """Attributes that have no meaning here, and such others as the expressions ask for."""
     read = {name.lower() for name in READ}
     others = [name for name in job.ad if name.lower() not in read]

@@ -4,16 +4,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bursar.classad.tree import AdOf, ListOf, Node
+from bursar.classad.tree import ExpressionList, ExpressionNode, NestedAd
 from bursar.formats.jdl.description import (
-    Description,
+    JdlDescription,
     inheriting,
     name_of,
     read_description,
     shown,
 )
-from bursar.formats.jdl.job import Place, task_of
-from bursar.model.errors import nearest
+from bursar.formats.jdl.job import JdlNode, task_of
+from bursar.model.errors import spelling_hint
 from bursar.model.task import Task
 
 KINDS = ("Job", "Collection", "DAG")
@@ -37,10 +37,10 @@ def tasks_of(path: Path) -> tuple[Task, ...]:
     if kind not in [known.lower() for known in KINDS]:
         raise whole.error(
             "Type", f"is {shown(whole.value('Type'))}, expected one of {', '.join(KINDS)}",
-            hint=nearest(kind, KINDS),
+            hint=spelling_hint(kind, KINDS),
         )  # fmt: skip
     if kind == "job":
-        return (task_of(whole, Place(path.stem, root)),)
+        return (task_of(whole, JdlNode(path.stem, root)),)
     if "Nodes" not in whole:
         raise whole.error("Nodes", "are missing, expected the jobs")
     nodes = _collection(whole, path) if kind == "collection" else _graph(whole, path)
@@ -48,16 +48,16 @@ def tasks_of(path: Path) -> tuple[Task, ...]:
         raise whole.error("Nodes", "are empty, expected the jobs")
     before = _dependencies(whole, list(nodes))
     return tuple(
-        task_of(inheriting(whole, node, _OF_ALL), Place(name, root, name, tuple(before[name])))
+        task_of(inheriting(whole, node, _OF_ALL), JdlNode(name, root, name, tuple(before[name])))
         for name, node in nodes.items()
     )
 
 
-def _collection(whole: Description, path: Path) -> dict[str, Description]:
+def _collection(whole: JdlDescription, path: Path) -> dict[str, JdlDescription]:
     """Nodes are a list of ads; a name is ``NodeName``, or the number."""
-    found: dict[str, Description] = {}
+    found: dict[str, JdlDescription] = {}
     for number, part in enumerate(whole.parts("Nodes")):
-        if not isinstance(part, AdOf):
+        if not isinstance(part, NestedAd):
             raise whole.error("Nodes", "expected a list of ads, one for each job")
         node = whole.inner("Nodes", part)
         name = node.text("NodeName") or f"node{number}"
@@ -66,17 +66,17 @@ def _collection(whole: Description, path: Path) -> dict[str, Description]:
     return found
 
 
-def _graph(whole: Description, path: Path) -> dict[str, Description]:
+def _graph(whole: JdlDescription, path: Path) -> dict[str, JdlDescription]:
     """Nodes are an ad whose attributes are the nodes."""
-    found: dict[str, Description] = {}
+    found: dict[str, JdlDescription] = {}
     root = whole.ad.expression("Nodes").root
-    if not isinstance(root, AdOf):
+    if not isinstance(root, NestedAd):
         raise whole.error("Nodes", "expected an ad, with an attribute for each job")
     inside = whole.inner("Nodes", root)
     for name, part in root.fields:
         if name.lower() == "dependencies":
             continue
-        if not isinstance(part, AdOf):
+        if not isinstance(part, NestedAd):
             raise inside.error(name, 'expected an ad with a description, or a "file"')
         node = inside.inner(name, part)
         _check_name(node, name, found)
@@ -84,18 +84,18 @@ def _graph(whole: Description, path: Path) -> dict[str, Description]:
     return found
 
 
-def _check_name(node: Description, name: str, found: dict[str, Description]) -> None:
+def _check_name(node: JdlDescription, name: str, found: dict[str, JdlDescription]) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise node.error("NodeName", f"is {shown(name)}, expected letters, digits, _ . -")
     if name in found:
         raise node.error("NodeName", f'"{name}" is already that of another node')
 
 
-def _described(node: Description, path: Path) -> Description:
+def _described(node: JdlDescription, path: Path) -> JdlDescription:
     """The ad of a node's job: its description, another file's, or its own."""
     if "Description" in node:
         root = node.ad.expression("Description").root
-        if not isinstance(root, AdOf):
+        if not isinstance(root, NestedAd):
             raise node.error("Description", "expected the ad of a job")
         return node.inner("Description", root)
     file = node.text("File")
@@ -107,20 +107,20 @@ def _described(node: Description, path: Path) -> Description:
     return described
 
 
-def _dependencies(whole: Description, names: Sequence[str]) -> dict[str, list[str]]:
+def _dependencies(whole: JdlDescription, names: Sequence[str]) -> dict[str, list[str]]:
     """For each node, those that come before it."""
     before: dict[str, list[str]] = {name: [] for name in names}
     holder = whole
     root = whole.ad.expression("Nodes").root
-    if "Dependencies" not in whole and isinstance(root, AdOf):
+    if "Dependencies" not in whole and isinstance(root, NestedAd):
         holder = whole.inner("Nodes", root)
     if "Dependencies" not in holder:
         return before
     pairs = holder.parts("Dependencies")
-    if len(pairs) == 2 and not any(isinstance(pair, ListOf) for pair in pairs):
-        pairs = [ListOf(tuple(pairs))]  # one pair, without the braces around it
+    if len(pairs) == 2 and not any(isinstance(pair, ExpressionList) for pair in pairs):
+        pairs = [ExpressionList(tuple(pairs))]  # one pair, without the braces around it
     for pair in pairs:
-        if not isinstance(pair, ListOf) or len(pair.items) != 2:
+        if not isinstance(pair, ExpressionList) or len(pair.items) != 2:
             raise holder.error("Dependencies", "expected pairs, { before, after }")
         earlier, later = (_names(holder, part, names) for part in pair.items)
         for name in later:
@@ -128,16 +128,16 @@ def _dependencies(whole: Description, names: Sequence[str]) -> dict[str, list[st
     return before
 
 
-def _names(holder: Description, node: Node, known: Sequence[str]) -> list[str]:
+def _names(holder: JdlDescription, node: ExpressionNode, known: Sequence[str]) -> list[str]:
     """A node's name, or a list of names."""
     found = []
-    for part in node.items if isinstance(node, ListOf) else (node,):
+    for part in node.items if isinstance(node, ExpressionList) else (node,):
         name = name_of(part)
         match = [other for other in known if name is not None and other.lower() == name.lower()]
         if not match:
             raise holder.error(
                 "Dependencies", f"name {shown(name or 'nothing')}, which is no node",
-                hint=nearest(name or "", known),
+                hint=spelling_hint(name or "", known),
             )  # fmt: skip
         found.append(match[0])
     return found

@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bursar.formats.nimrod.syntax import Parameter, at
+from bursar.formats.nimrod.syntax import PlanParameter, at
 from bursar.formats.nimrod.template import parse_string
 from bursar.model.errors import InputError
 from bursar.model.task import Value
@@ -25,7 +25,7 @@ _WHOLE = Decimal(1)
 _LARGEST = Decimal(10) ** 18
 
 
-def values_of(parameter: Parameter, folder: Path) -> list[Value]:
+def values_of(parameter: PlanParameter, folder: Path) -> list[Value]:
     """
     The values of a parameter that is not computed.
 
@@ -72,14 +72,14 @@ def as_text(value: Value) -> str:
     return str(value)
 
 
-def _listed(parameter: Parameter, tokens: "Sequence[Token]", folder: Path) -> list[Value]:
+def _listed(parameter: PlanParameter, tokens: "Sequence[Token]", folder: Path) -> list[Value]:
     if parameter.type == "files":
         return [name for token in tokens for name in _files(token, folder)]
     return [_typed(parameter.type, token) for token in tokens]
 
 
 def _chosen(
-    parameter: Parameter,
+    parameter: PlanParameter,
     offered: "Sequence[Token]",
     preset: "Sequence[Token] | None",
     folder: Path,
@@ -96,7 +96,7 @@ def _chosen(
 
 
 def _range(
-    parameter: Parameter,
+    parameter: PlanParameter,
     first: "Token",
     last: "Token",
     by: "Token | None",
@@ -122,7 +122,7 @@ def _range(
 
 
 def _random(
-    parameter: Parameter, first: "Token", last: "Token", amount: "Token | None"
+    parameter: PlanParameter, first: "Token", last: "Token", amount: "Token | None"
 ) -> list[Value]:
     """Drawn by a generator seeded with the parameter's name: the same at every reading."""
     low, high = _number(first), _number(last)
@@ -196,7 +196,7 @@ def _files(token: "Token", folder: Path) -> list[str]:
     return found
 
 
-def check_type(value: Value, parameter: Parameter) -> Value:
+def check_type(value: Value, parameter: PlanParameter) -> Value:
     """
     A computed value in the parameter's type.
 

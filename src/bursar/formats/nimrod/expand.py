@@ -11,9 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bursar.formats.nimrod.domains import MOST_VALUES, as_text, check_type, values_of
-from bursar.formats.nimrod.syntax import Command, Parameter, Plan, at, parse_expression
-from bursar.formats.nimrod.template import Name, Template, parse_string, parse_text, parse_word
-from bursar.model.errors import InputError, nearest
+from bursar.formats.nimrod.syntax import (
+    NimrodPlan,
+    PlanCommand,
+    PlanParameter,
+    at,
+    parse_expression,
+)
+from bursar.formats.nimrod.template import (
+    NimrodTemplate,
+    ParameterName,
+    parse_string,
+    parse_text,
+    parse_word,
+)
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.matching import Matching
 from bursar.model.step import Copy, Exec, OnError, Redirect, Shell, Step, Substitute
 from bursar.model.task import Task, Value
@@ -28,7 +40,7 @@ Values = Mapping[str, str]
 Maker = Callable[[Values], Step]
 
 
-def tasks_of(plan: Plan, folder: Path) -> tuple[Task, ...]:
+def tasks_of(plan: NimrodPlan, folder: Path) -> tuple[Task, ...]:
     """
     One task per job, and one each for ``rootstart`` and ``rootfinish`` where there are such.
 
@@ -45,7 +57,7 @@ def tasks_of(plan: Plan, folder: Path) -> tuple[Task, ...]:
         At line and column, when a value, a name or a command does not fit, or
         there are more than ten million jobs.
     """
-    space = _Space(plan.parameters, folder)
+    space = _ParameterSpace(plan.parameters, folder)
     steps = _steps_maker(_job(plan, space))
     before, after = [_root_task(block, plan, space) for block in ("rootstart", "rootfinish")]
     first = (before.id,) if before else ()
@@ -72,7 +84,7 @@ def tasks_of(plan: Plan, folder: Path) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-def _matching(plan: Plan) -> Matching:
+def _matching(plan: NimrodPlan) -> Matching:
     """What every job asks of a site; the expressions are parsed here."""
     from bursar.classad.parsing import parse
 
@@ -98,10 +110,10 @@ def _within_string(error: InputError, token: "Token") -> InputError:
     return InputError(error.message, where=where, hint=error.hint)
 
 
-def _job(plan: Plan, space: "_Space") -> list[Maker]:
+def _job(plan: NimrodPlan, space: "_ParameterSpace") -> list[Maker]:
     """Makers of a job's steps: what prepares the node, the job itself, what clears up."""
     makers: list[Maker] = []
-    before: list[Command] = []
+    before: list[PlanCommand] = []
     for block in ("nodestart", "main", "nodefinish"):
         commands = plan.tasks.get(block)
         if commands:
@@ -111,12 +123,12 @@ def _job(plan: Plan, space: "_Space") -> list[Maker]:
     return makers
 
 
-def _undo(commands: Sequence[Command]) -> list[Maker]:
+def _undo(commands: Sequence[PlanCommand]) -> list[Maker]:
     """What a block redirects or ignores ends with it."""
     streams = dict.fromkeys(str(c.arguments[0]) for c in commands if c.kind == "redirect")
-    makers: list[Maker] = [_Fixed(Redirect(stream, None)) for stream in streams]
+    makers: list[Maker] = [_ConstantStep(Redirect(stream, None)) for stream in streams]
     if any(command.kind == "onerror" for command in commands):
-        makers.append(_Fixed(OnError(ignore=False)))
+        makers.append(_ConstantStep(OnError(ignore=False)))
     return makers
 
 
@@ -130,7 +142,7 @@ def _after_all(task: Task, jobs: Sequence[Task]) -> Task:
     )
 
 
-def _root_task(block: str, plan: Plan, space: "_Space") -> Task | None:
+def _root_task(block: str, plan: NimrodPlan, space: "_ParameterSpace") -> Task | None:
     """The one task of a root block; it knows the parameters that have but one value."""
     if not plan.tasks.get(block):
         return None
@@ -146,12 +158,12 @@ def _root_task(block: str, plan: Plan, space: "_Space") -> Task | None:
     return Task(id=block, name=block, steps=_steps_maker(makers)(texts), parameters=point)
 
 
-class _Space:
+class _ParameterSpace:
     """The points that the parameters span."""
 
-    def __init__(self, parameters: Sequence[Parameter], folder: Path) -> None:
+    def __init__(self, parameters: Sequence[PlanParameter], folder: Path) -> None:
         self._listed: dict[str, list[Value]] = {}
-        self._computed: list[tuple[Parameter, Tree[Token]]] = []
+        self._computed: list[tuple[PlanParameter, Tree[Token]]] = []
         for parameter in parameters:
             name = str(parameter.name)
             if name in JOB_NAMES:
@@ -166,7 +178,7 @@ class _Space:
         if count > MOST_VALUES:
             raise InputError(f"the plan has {count:,} jobs, at most {MOST_VALUES:,} are possible")
 
-    def _expression(self, parameter: Parameter) -> "Tree[Token]":
+    def _expression(self, parameter: PlanParameter) -> "Tree[Token]":
         from bursar.formats.nimrod.expression import check, names_in
 
         token: Any = parameter.domain.children[0]
@@ -179,7 +191,7 @@ class _Space:
                 if name not in known:
                     raise InputError(
                         f'unknown parameter "{name}", expected one defined before',
-                        hint=nearest(name, known),
+                        hint=spelling_hint(name, known),
                     )
             check(tree)
         except InputError as error:
@@ -212,7 +224,7 @@ class _Space:
         return {name: point[name] for name in self._order}
 
     def _compute(
-        self, parameter: Parameter, tree: "Tree[Token]", point: Mapping[str, Value]
+        self, parameter: PlanParameter, tree: "Tree[Token]", point: Mapping[str, Value]
     ) -> Value:
         from bursar.formats.nimrod.expression import evaluate
 
@@ -225,7 +237,7 @@ class _Space:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fixed:
+class _ConstantStep:
     """Makes the same step for every job, once."""
 
     step: Step
@@ -235,32 +247,32 @@ class _Fixed:
 
 
 def _steps_maker(makers: Sequence[Maker]) -> Callable[[Values], tuple[Step, ...]]:
-    if all(isinstance(maker, _Fixed) for maker in makers):
+    if all(isinstance(maker, _ConstantStep) for maker in makers):
         same = tuple(maker({}) for maker in makers)
         return lambda values: same
     return lambda values: tuple([maker(values) for maker in makers])
 
 
 def _maker(
-    command: Command, known: "Mapping[str, str] | set[str]", why: Callable[[str], str]
+    command: PlanCommand, known: "Mapping[str, str] | set[str]", why: Callable[[str], str]
 ) -> Maker:
     tokens: list[Any] = list(command.arguments)
 
-    def word(token: "Token", *, prefix: str = "") -> Template:
+    def word(token: "Token", *, prefix: str = "") -> NimrodTemplate:
         text = str(token).removeprefix(prefix)
         if "'" in _outside_strings(text):
             raise at(token, "single quotes do not quote here", hint="use double quotes")
         template = _placed(token, lambda: parse_word(text))
         for name in template.names:
             if name not in known:
-                raise at(token, why(name), hint=nearest(name, known))
+                raise at(token, why(name), hint=spelling_hint(name, known))
         return template
 
     match command.kind:
         case "onerror":
-            return _Fixed(OnError(ignore=tokens[0] == "ignore"))
+            return _ConstantStep(OnError(ignore=tokens[0] == "ignore"))
         case "redirect" if tokens[1] is not None and tokens[1].type == "OFF":
-            return _Fixed(Redirect(str(tokens[0]), None))
+            return _ConstantStep(Redirect(str(tokens[0]), None))
         case "redirect":
             return _redirect(str(tokens[0]), tokens[1] is not None, word(tokens[2]))
         case "copy":
@@ -297,9 +309,9 @@ def _maker(
             return _shell(command, tokens, known)
 
 
-def _check_inside(token: "Token", target: Template) -> None:
+def _check_inside(token: "Token", target: NimrodTemplate) -> None:
     """What is written at the root stays in the run's files."""
-    start = "".join("x" if isinstance(part, Name) else part for part in target.parts)
+    start = "".join("x" if isinstance(part, ParameterName) else part for part in target.parts)
     if start.startswith("/") or ".." in start.split("/"):
         raise at(
             token,
@@ -316,7 +328,7 @@ def _place(token: "Token") -> str:
     return next((place for place in ("node:", "root:") if token.startswith(place)), "")
 
 
-def _placed(token: "Token", parse: Callable[[], Template]) -> Template:
+def _placed(token: "Token", parse: Callable[[], NimrodTemplate]) -> NimrodTemplate:
     try:
         return parse()
     except InputError as error:
@@ -325,16 +337,16 @@ def _placed(token: "Token", parse: Callable[[], Template]) -> Template:
 
 def _made(template_names: Sequence[str], make: Maker) -> Maker:
     """The maker, or its one product when nothing in it varies."""
-    return make if template_names else _Fixed(make({}))
+    return make if template_names else _ConstantStep(make({}))
 
 
-def _exec(words: Sequence[Template]) -> Maker:
+def _exec(words: Sequence[NimrodTemplate]) -> Maker:
     names = [name for word in words for name in word.names]
     return _made(names, lambda values: Exec(tuple([word.fill(values) for word in words])))
 
 
 def _shell(
-    command: Command, tokens: "Sequence[Token]", known: "Mapping[str, str] | set[str]"
+    command: PlanCommand, tokens: "Sequence[Token]", known: "Mapping[str, str] | set[str]"
 ) -> Maker:
     only = tokens[1] if len(tokens) == 2 else None
     if only is not None and only.startswith('"') and not _outside_strings(only):
@@ -345,16 +357,16 @@ def _shell(
     return _made(line.names, lambda values: Shell(line.fill(values)))
 
 
-def _redirect(stream: str, append: bool, path: Template) -> Maker:
+def _redirect(stream: str, append: bool, path: NimrodTemplate) -> Maker:
     return _made(path.names, lambda values: Redirect(stream, path.fill(values), append))
 
 
-def _substitute(source: Template, target: Template) -> Maker:
+def _substitute(source: NimrodTemplate, target: NimrodTemplate) -> Maker:
     return lambda values: Substitute(source.fill(values), target.fill(values), dict(values))
 
 
 def _copy(
-    source: Template, target: Template, *, source_at_root: bool, target_at_root: bool
+    source: NimrodTemplate, target: NimrodTemplate, *, source_at_root: bool, target_at_root: bool
 ) -> Maker:
     def make(values: Values) -> Step:
         path = source.fill(values)

@@ -7,7 +7,7 @@ from typing import Any
 
 from lark import Token, Tree
 
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 from bursar.model.task import Value
 
 Number = int | float
@@ -55,7 +55,7 @@ def check(tree: "Tree[Token]") -> None:
         if name not in FUNCTIONS:
             raise InputError(
                 f'unknown function "{name}", expected one of {", ".join(FUNCTIONS)}',
-                hint=nearest(name, FUNCTIONS),
+                hint=spelling_hint(name, FUNCTIONS),
             )
         _, fewest, most = FUNCTIONS[name]
         given = len(node.children) - 1

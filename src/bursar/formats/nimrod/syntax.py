@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from bursar.model.errors import InputError, nearest
+from bursar.model.errors import InputError, spelling_hint
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
@@ -71,7 +71,7 @@ _UNSUPPORTED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class PlanParameter:
     """A parameter statement; ``domain`` is the grammar's tree, named after the kind of domain."""
 
     name: "Token"
@@ -80,7 +80,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class PlanCommand:
     """
     A command of a task.
 
@@ -100,19 +100,19 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class NimrodPlan:
     """
     Statements of a plan file, in order.
 
     ``asked`` are the strings after ``requirements`` and ``rank``.
     """
 
-    parameters: list[Parameter] = field(default_factory=list)
-    tasks: dict[str, list[Command]] = field(default_factory=dict)
+    parameters: list[PlanParameter] = field(default_factory=list)
+    tasks: dict[str, list[PlanCommand]] = field(default_factory=dict)
     asked: "dict[str, Token]" = field(default_factory=dict)
 
 
-def parse_plan(text: str) -> Plan:
+def parse_plan(text: str) -> NimrodPlan:
     """
     The statements of a plan file.
 
@@ -128,7 +128,7 @@ def parse_plan(text: str) -> Plan:
         and what was expected.
     """
     tree = _parse(text if text.endswith("\n") else text + "\n", "start", 1, 1)
-    plan = Plan()
+    plan = NimrodPlan()
     seen: dict[str, Any] = {}
     for statement in tree.find_pred(lambda node: node.data in ("parameter", "asked", "task")):
         children: list[Any] = list(statement.children)
@@ -137,7 +137,7 @@ def parse_plan(text: str) -> Plan:
             if name in seen:
                 raise at(name, f'parameter "{name}" is already defined in line {seen[name].line}')
             seen[name] = name
-            plan.parameters.append(Parameter(name, str(kind), domain))
+            plan.parameters.append(PlanParameter(name, str(kind), domain))
         elif statement.data == "asked":
             word, string = children[:2]
             if word in plan.asked:
@@ -167,7 +167,7 @@ def at(token: "Token", message: str, *, hint: str | None = None) -> InputError:
     return InputError(message, where=f"{token.line}:{token.column}", hint=hint)
 
 
-def _command(text: str, node: "Tree[Token]") -> Command:
+def _command(text: str, node: "Tree[Token]") -> PlanCommand:
     arguments: list[Any] = list(node.children)
     words = [a for a in arguments if a is not None and a.type == "WORD"]
     pieces: list[str] = []
@@ -177,7 +177,7 @@ def _command(text: str, node: "Tree[Token]") -> Command:
             # A comment or a continued line is but a space to the shell.
             pieces.append(gap if gap.isspace() and "\n" not in gap else " ")
         pieces.append(word)
-    return Command(str(node.data), arguments, "".join(pieces))
+    return PlanCommand(str(node.data), arguments, "".join(pieces))
 
 
 @cache
@@ -235,5 +235,5 @@ def _unexpected(text: str, position: int, expected: set[str], line: int, column:
         message += (
             f", expected {' or '.join([', '.join(words[:-1]), words[-1]] if words[1:] else words)}"
         )
-    hint = nearest(match[0], words) if match is not None else None
+    hint = spelling_hint(match[0], words) if match is not None else None
     return InputError(message, where=where, hint=hint)

@@ -13,7 +13,7 @@ _CONTROL = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 _PLAIN = "\\\"'?$"
 
 
-class Name(str):
+class ParameterName(str):
     """
     The name of a parameter whose value stands here.
 
@@ -28,20 +28,20 @@ class Name(str):
     written: str
 
 
-def _name(match: re.Match[str]) -> Name:
-    name = Name(match[1] or match[2])
+def _name(match: re.Match[str]) -> ParameterName:
+    name = ParameterName(match[1] or match[2])
     name.written = match[0]
     return name
 
 
-class Template:
+class NimrodTemplate:
     """
     Text made of pieces that stand as they are and names that stand for values.
 
     Parameters
     ----------
     parts
-        In order; a :class:`Name` stands for its value.
+        In order; a :class:`ParameterName` stands for its value.
     """
 
     __slots__ = ("parts",)
@@ -52,20 +52,20 @@ class Template:
     @property
     def names(self) -> list[str]:
         """Names of the parameters in it, in order."""
-        return [part for part in self.parts if isinstance(part, Name)]
+        return [part for part in self.parts if isinstance(part, ParameterName)]
 
     def fill(self, values: Mapping[str, str]) -> str:
         """The text with every name replaced by its value."""
-        return "".join([values[p] if isinstance(p, Name) else p for p in self.parts])
+        return "".join([values[p] if isinstance(p, ParameterName) else p for p in self.parts])
 
-    def keep_unknown(self, known: Callable[[str], bool]) -> "Template":
+    def keep_unknown(self, known: Callable[[str], bool]) -> "NimrodTemplate":
         """The same, with unknown names as plain text: the shell may know them."""
-        return Template(
-            [p.written if isinstance(p, Name) and not known(p) else p for p in self.parts]
+        return NimrodTemplate(
+            [p.written if isinstance(p, ParameterName) and not known(p) else p for p in self.parts]
         )
 
 
-def parse_text(text: str) -> Template:
+def parse_text(text: str) -> NimrodTemplate:
     """Raw text; ``$name`` and ``${name}`` are parameters."""
     parts: list[str] = []
     end = 0
@@ -76,10 +76,10 @@ def parse_text(text: str) -> Template:
         end = match.end()
     if end < len(text):
         parts.append(text[end:])
-    return Template(parts)
+    return NimrodTemplate(parts)
 
 
-def parse_string(quoted: str) -> Template:
+def parse_string(quoted: str) -> NimrodTemplate:
     """
     A string in double quotes, with C's escapes; parameters as in :func:`parse_text`.
 
@@ -100,15 +100,15 @@ def parse_string(quoted: str) -> Template:
         parts.append(_unescaped(match))
         end = match.end()
     parts += parse_text(inner[end:]).parts
-    return Template(parts)
+    return NimrodTemplate(parts)
 
 
-def parse_word(word: str) -> Template:
+def parse_word(word: str) -> NimrodTemplate:
     """A word of a command: raw text and strings, without a space between them."""
     parts: list[str] = []
     for piece in re.split(r'("(?:[^"\\]|\\.)*")', word, flags=re.DOTALL):
         parts += (parse_string(piece) if piece.startswith('"') else parse_text(piece)).parts
-    return Template(parts)
+    return NimrodTemplate(parts)
 
 
 def _unescaped(match: re.Match[str]) -> str:

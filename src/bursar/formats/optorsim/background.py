@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bursar.formats.optorsim.lines import at, lines_of, number_in, shown
-from bursar.formats.reading import read_text
+from bursar.formats.toml_reading import read_text
 from bursar.model.errors import InputError
-from bursar.model.wire import Profile
+from bursar.model.network_link import BandwidthProfile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,7 @@ NONE = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredBandwidth:
     """
     What was measured on a link, half-hour by half-hour from midnight, as shares of it.
 
@@ -40,7 +40,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Background:
+class BackgroundTraffic:
     """
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Background:
         Hours to add to the user's time of day for that at each node of a row.
     """
 
-    measured: Mapping[tuple[int, int], Measured]
+    measured: Mapping[tuple[int, int], MeasuredBandwidth]
     zone: Mapping[tuple[int, int], int]
 
     def profiles(
@@ -59,7 +59,7 @@ class Background:
         hour: float = 0.0,
         rng: "np.random.Generator | None" = None,
         days: int = 1,
-    ) -> dict[tuple[int, int], Profile]:
+    ) -> dict[tuple[int, int], BandwidthProfile]:
         """
         The share of each link over time, to be given to :meth:`OptorSimGrid.topology`.
 
@@ -82,7 +82,7 @@ class Background:
         half_hours = hour * 2
         if half_hours != int(half_hours):
             raise ValueError(f"expected an hour or half-hour, got {hour:g}")
-        found: dict[tuple[int, int], Profile] = {}
+        found: dict[tuple[int, int], BandwidthProfile] = {}
         for pair, measured in self.measured.items():
             first = int(half_hours) + 2 * self.zone[pair]
             order = [(first + k) % STEPS for k in range(STEPS)]
@@ -90,7 +90,7 @@ class Background:
             if rng is not None:
                 deviation = [measured.deviation[k] for k in order]
                 mean = _drawn(mean * days, deviation * days, rng)
-            found[pair] = Profile(shares=tuple(mean), step=STEP)
+            found[pair] = BandwidthProfile(shares=tuple(mean), step=STEP)
         return found
 
 
@@ -104,7 +104,7 @@ def _drawn(mean: list[float], deviation: list[float], rng: "np.random.Generator"
     return [float(share) for share in shares]
 
 
-def read_measured(path: Path) -> Measured:
+def read_measured(path: Path) -> MeasuredBandwidth:
     """
     A file of measurements: ``hour,mean,deviation`` for each half-hour of a day, in order.
 
@@ -130,7 +130,7 @@ def read_measured(path: Path) -> Measured:
             deviation.append(number_in(words[2].strip(), "a deviation", most=1.0))
     if len(mean) < STEPS:
         raise InputError(f"has {len(mean)} half-hours, expected {STEPS}", where=str(path))
-    return Measured(mean=tuple(mean), deviation=tuple(deviation))
+    return MeasuredBandwidth(mean=tuple(mean), deviation=tuple(deviation))
 
 
 def _share(word: str) -> float:
@@ -140,7 +140,7 @@ def _share(word: str) -> float:
     return share
 
 
-def read_background(path: Path, *, folder: Path, default: str) -> Background:
+def read_background(path: Path, *, folder: Path, default: str) -> BackgroundTraffic:
     """
     A bandwidth configuration file and the measurements that it names.
 
@@ -160,8 +160,8 @@ def read_background(path: Path, *, folder: Path, default: str) -> Background:
         With the file and the line.
     """
     rows = list(lines_of(read_text(path)))
-    read: dict[str, Measured] = {}
-    measured: dict[tuple[int, int], Measured] = {}
+    read: dict[str, MeasuredBandwidth] = {}
+    measured: dict[tuple[int, int], MeasuredBandwidth] = {}
     zones: dict[tuple[int, int], int] = {}
     for i, (line, text) in enumerate(rows):
         words = text.split()
@@ -179,7 +179,7 @@ def read_background(path: Path, *, folder: Path, default: str) -> Background:
                 zones[i, j] = zone
     if not rows:
         raise InputError("has no line", where=str(path))
-    return Background(measured=measured, zone=zones)
+    return BackgroundTraffic(measured=measured, zone=zones)
 
 
 def _entry(word: str) -> tuple[str, int]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bursar.formats.optorsim.lines import MEGABYTE, at, lines_of, number_in, shown, whole_in
-from bursar.formats.reading import read_text
-from bursar.model.errors import InputError, nearest
+from bursar.formats.toml_reading import read_text
+from bursar.model.errors import InputError, spelling_hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobKind:
+class OptorSimJobKind:
     """
     Jobs that read the same files.
 
@@ -61,7 +61,7 @@ class OptorSimJobs:
 
     sizes: Mapping[str, int]
     indices: Mapping[str, int]
-    kinds: tuple[JobKind, ...]
+    kinds: tuple[OptorSimJobKind, ...]
     accepts: Mapping[int, tuple[str, ...]]
 
 
@@ -109,7 +109,7 @@ def read_jobs(path: Path) -> OptorSimJobs:
     for name, files in reads.items():
         latency, linear = work.get(name, (0.0, 0.0))
         kinds.append(
-            JobKind(
+            OptorSimJobKind(
                 name=name,
                 files=files,
                 probability=probability[name][0],
@@ -189,7 +189,7 @@ def _tables(path: Path) -> dict[str, _Rows]:
                 raise InputError(
                     f'expected \\begin{{...}} of {", ".join(_TABLES)}, got "{shown(text)}"',
                     where=where,
-                    hint=nearest(name.strip("{}"), _TABLES),
+                    hint=spelling_hint(name.strip("{}"), _TABLES),
                 )
             current = name[1:-1]
             if current in tables:
@@ -216,7 +216,7 @@ def _once(name: str, seen: Mapping[str, object]) -> str:
 
 def _known(name: str, known: Mapping[str, object], what: str) -> str:
     if name not in known:
-        raise InputError(f'no {what} "{shown(name)}"', hint=nearest(name, known))
+        raise InputError(f'no {what} "{shown(name)}"', hint=spelling_hint(name, known))
     return name
 
 

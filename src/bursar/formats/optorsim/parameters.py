@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bursar.formats.optorsim.lines import lines_of, number_in, shown, whole_in
-from bursar.formats.reading import read_text
-from bursar.model.errors import InputError, nearest
+from bursar.formats.toml_reading import read_text
+from bursar.model.errors import InputError, spelling_hint
 
 _RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
+class OptorSimParameters:
     """
     What a simulation of ours takes from the file; all of it stands in ``values``.
 
@@ -51,7 +51,7 @@ class Parameters:
     values: Mapping[str, str]
 
 
-def read_parameters(path: Path) -> Parameters:
+def read_parameters(path: Path) -> OptorSimParameters:
     """
     A file of parameters.
 
@@ -63,14 +63,14 @@ def read_parameters(path: Path) -> Parameters:
     InputError
         With the file, and the line where there is one.
     """
-    entries = _Entries(path)
+    entries = _ParameterEntries(path)
     hour = entries.number("time.of.day", "an hour", default="0", most=23.5)
     if hour * 2 != int(hour * 2):
         raise InputError(
             f"expected an hour or half-hour, got {hour:g}", where=entries.at("time.of.day")
         )
     varies = entries.truth("background.bandwidth")
-    return Parameters(
+    return OptorSimParameters(
         grid=entries.path("grid.configuration.file"),
         jobs=entries.path("job.configuration.file"),
         background=entries.path("bandwidth.configuration.file") if varies else None,
@@ -84,7 +84,7 @@ def read_parameters(path: Path) -> Parameters:
     )
 
 
-class _Entries:
+class _ParameterEntries:
     """The values of a file of parameters, asked for one by one, with errors at their lines."""
 
     def __init__(self, path: Path) -> None:
@@ -108,7 +108,9 @@ class _Entries:
     def text(self, key: str) -> str:
         """A value that must be there."""
         if not self.values.get(key):
-            raise InputError(f"has no {key}", where=self.at(key), hint=nearest(key, self.values))
+            raise InputError(
+                f"has no {key}", where=self.at(key), hint=spelling_hint(key, self.values)
+            )
         return self.values[key]
 
     def number(
@@ -145,7 +147,7 @@ class _Entries:
         raise InputError(f'no file "{shown(named)}"', where=self.at(key))
 
 
-def _masters(entries: _Entries) -> tuple[int, ...]:
+def _masters(entries: _ParameterEntries) -> tuple[int, ...]:
     key = "initial.file.distribution"
     text = entries.values.get(key, _RANDOM)
     if text.lower() == _RANDOM:

@@ -11,25 +11,25 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.messages import (
+from bursar.market.negotiation.side import NegotiationSide
+from bursar.market.trade_messages import (
     Bid,
     CallForBids,
     Confirm,
     InformOutcome,
-    Message,
     Reject,
     RejectBid,
     Rule,
+    TradeMessage,
 )
-from bursar.market.negotiation.side import Side
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros
 
-Sell = Callable[[str, str, Terms, float], Agreement | Refusal]
+SellLot = Callable[[str, str, Terms, float], Agreement | Refusal]
 """From deal, customer, terms and now to the agreement; see ``Seller.sell``."""
 
 
-class Auctioneer(Side):
+class Auctioneer(NegotiationSide):
     """
     Sells one lot, or buys it in reverse. Its states: open, called, sold, unsold.
 
@@ -71,7 +71,7 @@ class Auctioneer(Side):
         reserve: Micros,
         closes: float,
         reverse: bool = False,
-        sell: Sell | None = None,
+        sell: SellLot | None = None,
     ) -> None:
         super().__init__(me, deal, bidders, lot.currency)
         self.lot = lot
@@ -83,7 +83,7 @@ class Auctioneer(Side):
         self.price: Micros | None = None
         self.agreement: Agreement | None = None
 
-    def open(self, now: float) -> tuple[Message, ...]:
+    def open(self, now: float) -> tuple[TradeMessage, ...]:
         """Calls for bids."""
         self.state = "called"
         return tuple(
@@ -108,7 +108,7 @@ class Auctioneer(Side):
         """The amount, turned round in reverse: more is better. Its own inverse."""
         return -amount if self.reverse else amount
 
-    def tick(self, now: float) -> tuple[Message, ...]:
+    def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """Decides when bids have ended."""
         return self._close(now) if self.state == "called" and now >= self.closes else ()
 
@@ -116,14 +116,14 @@ class Auctioneer(Side):
         return self.closes if self.state == "called" else math.inf
 
     @abstractmethod
-    def _bid(self, bid: Bid, now: float) -> tuple[Message, ...]:
+    def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
         """Reacts to a bid that is in time and in our currency."""
 
     @abstractmethod
-    def _close(self, now: float) -> tuple[Message, ...]:
+    def _close(self, now: float) -> tuple[TradeMessage, ...]:
         """Decides."""
 
-    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         match message:
             case Bid():
                 if self.state != "called" or now >= self.closes:
@@ -139,14 +139,16 @@ class Auctioneer(Side):
                 return self._confirmed(message)
         return self._unexpected(message)
 
-    def _passed(self, bidder: str, now: float) -> tuple[Message, ...]:
+    def _passed(self, bidder: str, now: float) -> tuple[TradeMessage, ...]:
         """A bidder does not bid."""
         return ()
 
-    def _reject(self, bid: Message, reason: str) -> tuple[Message, ...]:
+    def _reject(self, bid: TradeMessage, reason: str) -> tuple[TradeMessage, ...]:
         return (self._say(RejectBid, bid.sender, reason=reason, of=bid.number),)
 
-    def _award(self, winner: str | None, price: Micros | None, now: float) -> tuple[Message, ...]:
+    def _award(
+        self, winner: str | None, price: Micros | None, now: float
+    ) -> tuple[TradeMessage, ...]:
         """Ends the auction, and tells everyone."""
         sold: Agreement | None = None
         if winner is not None and price is not None and self.sell is not None:
@@ -158,7 +160,7 @@ class Auctioneer(Side):
                 sold = answer
         self.winner, self.price, self.agreement = winner, price, sold
         self.state = "unsold" if winner is None else "sold"
-        told: list[Message] = [
+        told: list[TradeMessage] = [
             self._say(
                 InformOutcome,
                 bidder,
@@ -172,7 +174,7 @@ class Auctioneer(Side):
             told.append(self._say(Confirm, winner, agreement=sold))
         return tuple(told)
 
-    def _confirmed(self, message: Confirm) -> tuple[Message, ...]:
+    def _confirmed(self, message: Confirm) -> tuple[TradeMessage, ...]:
         agreement = message.agreement
         terms = agreement.terms
         parties = (agreement.owner, agreement.customer) == (self.winner, self.me)

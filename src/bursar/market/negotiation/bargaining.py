@@ -13,18 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.messages import (
+from bursar.market.negotiation.selling import BuyerSide, OwnerSide, Seller
+from bursar.market.trade_messages import (
     Accept,
     Cancel,
     Confirm,
     CounterOffer,
     Expire,
     FinalOffer,
-    Message,
     Offer,
     Reject,
+    TradeMessage,
 )
-from bursar.market.negotiation.selling import BuyerSide, OwnerSide, Seller
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros
 
@@ -107,7 +107,7 @@ class BargainingOwner(OwnerSide):
         self._turn = 0
         self._last: CounterOffer | FinalOffer | None = None
 
-    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         if self.state == "offered" and now >= self._until and not isinstance(message, Cancel):
             return self._refuse(message, "bargaining has ended")
         match message:
@@ -128,7 +128,7 @@ class BargainingOwner(OwnerSide):
                 return self._cancel(message, now)
         return self._unexpected(message)
 
-    def tick(self, now: float) -> tuple[Message, ...]:
+    def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """Says once that it bargains no more."""
         if self.state != "offered" or now < self._until:
             return ()
@@ -138,7 +138,7 @@ class BargainingOwner(OwnerSide):
     def next_look(self) -> float:
         return self._until if self.state == "offered" else math.inf
 
-    def _opened(self, message: Offer, now: float) -> tuple[Message, ...]:
+    def _opened(self, message: Offer, now: float) -> tuple[TradeMessage, ...]:
         for currency in (message.currency, message.template.currency):
             foreign = self._foreign(message, currency)
             if foreign is not None:
@@ -153,7 +153,7 @@ class BargainingOwner(OwnerSide):
 
     def _answer(
         self, message: Offer | CounterOffer | FinalOffer, now: float
-    ) -> tuple[Message, ...]:
+    ) -> tuple[TradeMessage, ...]:
         """Takes an offer at least as good as its own next; else makes that."""
         assert self._concession is not None
         final = isinstance(message, FinalOffer)
@@ -205,7 +205,7 @@ class BargainingBuyer(BuyerSide):
         self._offered: Micros = 0
         self._waits_for = 0
 
-    def open(self, now: float) -> tuple[Message, ...]:
+    def open(self, now: float) -> tuple[TradeMessage, ...]:
         """Makes the first offer."""
         amount = self._concession.offer(0)
         return self._made(
@@ -218,13 +218,13 @@ class BargainingBuyer(BuyerSide):
             )
         )
 
-    def _made(self, offer: Offer | CounterOffer | FinalOffer) -> tuple[Message, ...]:
+    def _made(self, offer: Offer | CounterOffer | FinalOffer) -> tuple[TradeMessage, ...]:
         self._turn += 1
         self._offered, self._waits_for = offer.amount, offer.number
         self.state = "offered"
         return (offer,)
 
-    def _follow(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _follow(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         match message:
             case CounterOffer() | FinalOffer() if self.state == "offered":
                 foreign = self._foreign(message, message.currency)
@@ -249,7 +249,7 @@ class BargainingBuyer(BuyerSide):
                 return ()
         return self._unexpected(message)
 
-    def _answer(self, message: CounterOffer | FinalOffer) -> tuple[Message, ...]:
+    def _answer(self, message: CounterOffer | FinalOffer) -> tuple[TradeMessage, ...]:
         final = isinstance(message, FinalOffer)
         own = self._concession.reserve if final else self._concession.offer(self._turn)
         if message.amount <= own:

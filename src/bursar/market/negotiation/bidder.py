@@ -7,23 +7,23 @@ no worse. Shading a first-price bid is up to whoever says the number.
 """
 
 from bursar.market.agreement import Agreement, Terms
-from bursar.market.messages import (
+from bursar.market.negotiation.selling import Seller
+from bursar.market.negotiation.side import NegotiationSide
+from bursar.market.trade_messages import (
     Ask,
     Bid,
     CallForBids,
     Confirm,
     InformOutcome,
-    Message,
     Reject,
     RejectBid,
+    TradeMessage,
 )
-from bursar.market.negotiation.selling import Seller
-from bursar.market.negotiation.side import Side
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros
 
 
-class Bidder(Side):
+class Bidder(NegotiationSide):
     """
     Its states: open, bidding, won, lost, agreed.
 
@@ -69,7 +69,7 @@ class Bidder(Side):
         self._call: CallForBids | None = None
         self._bids: list[Micros] = []
 
-    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         match message:
             case CallForBids() if self.state == "open" and message.rule in _RULES:
                 return self._called(message, now)
@@ -88,7 +88,7 @@ class Bidder(Side):
                 return ()
         return self._unexpected(message)
 
-    def _called(self, call: CallForBids, now: float) -> tuple[Message, ...]:
+    def _called(self, call: CallForBids, now: float) -> tuple[TradeMessage, ...]:
         foreign = self._foreign(call, call.template.currency)
         if foreign is not None:
             return foreign
@@ -101,16 +101,16 @@ class Bidder(Side):
         self._call, self.state = call, "bidding"
         return self._bid(self.value) if call.price is None else self._asked(call.price)
 
-    def _asked(self, price: Micros) -> tuple[Message, ...]:
+    def _asked(self, price: Micros) -> tuple[TradeMessage, ...]:
         assert self._call is not None
         within = price >= self.value if self._call.reverse else price <= self.value
         return self._bid(price) if within else ()
 
-    def _bid(self, amount: Micros) -> tuple[Message, ...]:
+    def _bid(self, amount: Micros) -> tuple[TradeMessage, ...]:
         self._bids.append(amount)
         return (self._say(Bid, self.auctioneer, amount=amount, currency=self.currency),)
 
-    def _outcome(self, outcome: InformOutcome, now: float) -> tuple[Message, ...]:
+    def _outcome(self, outcome: InformOutcome, now: float) -> tuple[TradeMessage, ...]:
         foreign = self._foreign(outcome, outcome.currency)
         if foreign is not None:
             return foreign
@@ -140,7 +140,7 @@ class Bidder(Side):
             return amount >= min(self._bids)
         return amount <= max(self._bids)
 
-    def _confirmed(self, message: Confirm) -> tuple[Message, ...]:
+    def _confirmed(self, message: Confirm) -> tuple[TradeMessage, ...]:
         agreement = message.agreement
         parties = (agreement.owner, agreement.customer) == (message.sender, self.me)
         if self.won is None or self._call is None or not parties:

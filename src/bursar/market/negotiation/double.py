@@ -16,13 +16,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bursar.market.agreement import DealTemplate
-from bursar.market.messages import Ask, Bid, CallForBids, InformOutcome, Message, RejectBid, Trade
-from bursar.market.negotiation.side import Side
+from bursar.market.negotiation.side import NegotiationSide
+from bursar.market.trade_messages import (
+    Ask,
+    Bid,
+    CallForBids,
+    InformOutcome,
+    RejectBid,
+    Trade,
+    TradeMessage,
+)
 from bursar.model.money import Micros
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class LimitOrder:
     """
     Parameters
     ----------
@@ -54,7 +62,7 @@ class Clearing:
     trades: tuple[Trade, ...]
 
 
-def clear(bids: Sequence[Order], asks: Sequence[Order], k: float = 0.5) -> Clearing:
+def clear(bids: Sequence[LimitOrder], asks: Sequence[LimitOrder], k: float = 0.5) -> Clearing:
     """
     Who trades, and at which price.
 
@@ -103,7 +111,7 @@ def clear(bids: Sequence[Order], asks: Sequence[Order], k: float = 0.5) -> Clear
     )
 
 
-class DoubleAuctioneer(Side):
+class DoubleAuctioneer(NegotiationSide):
     """
     Collects one order of each party, and clears once. Its states: open, called, cleared.
 
@@ -140,9 +148,9 @@ class DoubleAuctioneer(Side):
         self.closes = closes
         self.k = k
         self.clearing: Clearing | None = None
-        self._orders: dict[str, Order] = {}
+        self._orders: dict[str, LimitOrder] = {}
 
-    def open(self, now: float) -> tuple[Message, ...]:
+    def open(self, now: float) -> tuple[TradeMessage, ...]:
         """Calls for bids and asks."""
         self.state = "called"
         return tuple(
@@ -160,7 +168,7 @@ class DoubleAuctioneer(Side):
     def next_look(self) -> float:
         return self.closes if self.state == "called" else math.inf
 
-    def tick(self, now: float) -> tuple[Message, ...]:
+    def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """Clears when it closes, and tells each party its trades."""
         if self.state != "called" or now < self.closes:
             return ()
@@ -173,7 +181,7 @@ class DoubleAuctioneer(Side):
         self.state = "cleared"
         return tuple(self._outcome(party) for party in self.parties)
 
-    def _outcome(self, party: str) -> Message:
+    def _outcome(self, party: str) -> TradeMessage:
         assert self.clearing is not None
         trades = tuple(t for t in self.clearing.trades if party in (t.buyer, t.owner))
         return self._say(
@@ -186,14 +194,16 @@ class DoubleAuctioneer(Side):
             trades=trades,
         )
 
-    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         if not isinstance(message, Bid | Ask):
             return self._unexpected(message)
         reason = self._fault(message, now)
         if reason:
             return (self._say(RejectBid, message.sender, reason=reason, of=message.number),)
         assert message.processors is not None
-        self._orders[message.sender] = Order(message.sender, message.processors, message.amount)
+        self._orders[message.sender] = LimitOrder(
+            message.sender, message.processors, message.amount
+        )
         return ()
 
     def _fault(self, message: Bid | Ask, now: float) -> str:

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable
 
 from bursar.market.agreement import DealTemplate
-from bursar.market.messages import Ask, Bid, Message
-from bursar.market.negotiation.auction import Auctioneer, Sell
+from bursar.market.negotiation.auction import Auctioneer, SellLot
+from bursar.market.trade_messages import Ask, Bid, TradeMessage
 from bursar.model.money import Micros
 
 
@@ -44,7 +44,7 @@ class DutchAuctioneer(Auctioneer):
         every: float,
         opened: float,
         reverse: bool = False,
-        sell: Sell | None = None,
+        sell: SellLot | None = None,
     ) -> None:
         if step < 1 or not every > 0:
             raise ValueError(f"step and every must be positive, got {step}, {every}")
@@ -75,7 +75,7 @@ class DutchAuctioneer(Auctioneer):
             return self.reserve
         return self.worth(self.worth(self.first) - level * self.step)
 
-    def tick(self, now: float) -> tuple[Message, ...]:
+    def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """Asks the clock's price when it has moved; ends below the reserve."""
         if self.state != "called" or now >= self.closes:
             return super().tick(now)
@@ -100,12 +100,12 @@ class DutchAuctioneer(Auctioneer):
             passed += 1
         return min(passed, self._levels)
 
-    def _bid(self, bid: Bid, now: float) -> tuple[Message, ...]:
+    def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
         """Whoever bids more than the clock's price pays the clock's."""
         price = self.price_at(now)
         if self.worth(bid.amount) < self.worth(price):
             return self._reject(bid, f"{price} micro-units are asked")
         return self._award(bid.sender, price, now)
 
-    def _close(self, now: float) -> tuple[Message, ...]:
+    def _close(self, now: float) -> tuple[TradeMessage, ...]:
         return self._award(None, None, now)

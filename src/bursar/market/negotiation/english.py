@@ -8,8 +8,8 @@ more than an increment above the second highest. In reverse it falls.
 from collections.abc import Iterable
 
 from bursar.market.agreement import LARGEST, DealTemplate
-from bursar.market.messages import Ask, Bid, Message
-from bursar.market.negotiation.auction import Auctioneer, Sell
+from bursar.market.negotiation.auction import Auctioneer, SellLot
+from bursar.market.trade_messages import Ask, Bid, TradeMessage
 from bursar.model.money import Micros
 
 
@@ -41,7 +41,7 @@ class EnglishAuctioneer(Auctioneer):
         quiet: float,
         opened: float,
         reverse: bool = False,
-        sell: Sell | None = None,
+        sell: SellLot | None = None,
     ) -> None:
         if increment < 1 or not quiet > 0:
             raise ValueError(f"increment and quiet must be positive, got {increment}, {quiet}")
@@ -68,7 +68,7 @@ class EnglishAuctioneer(Auctioneer):
             return self.reserve
         return self.worth(self.worth(self.standing) + self.increment)
 
-    def _bid(self, bid: Bid, now: float) -> tuple[Message, ...]:
+    def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
         if bid.sender == self.leader:
             return self._reject(bid, "leads already")
         if self.worth(bid.amount) < self.worth(self.asked):
@@ -88,5 +88,5 @@ class EnglishAuctioneer(Auctioneer):
             for bidder in self.parties
         )
 
-    def _close(self, now: float) -> tuple[Message, ...]:
+    def _close(self, now: float) -> tuple[TradeMessage, ...]:
         return self._award(self.leader, self.standing, now)

@@ -7,9 +7,17 @@ A quote holds until it expires, whatever the owner's prices do meanwhile.
 import math
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.messages import Accept, Cancel, Confirm, Expire, Message, Quote, Reject
-from bursar.market.messages import RequestQuote as Request
 from bursar.market.negotiation.selling import BuyerSide, OwnerSide, Seller
+from bursar.market.trade_messages import (
+    Accept,
+    Cancel,
+    Confirm,
+    Expire,
+    Quote,
+    Reject,
+    TradeMessage,
+)
+from bursar.market.trade_messages import RequestQuote as Request
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros
 
@@ -27,7 +35,7 @@ class PostedOwner(OwnerSide):
         self._number = 0
         self._expires = math.inf
 
-    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         match message:
             case Request() if self.state in ("open", "quoted", "expired"):
                 return self._quote(message, now)
@@ -37,7 +45,7 @@ class PostedOwner(OwnerSide):
                 return self._cancel(message, now)
         return self._unexpected(message)
 
-    def tick(self, now: float) -> tuple[Message, ...]:
+    def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """Says once that the quote has expired."""
         if self.state != "quoted" or now < self._expires:
             return ()
@@ -47,7 +55,7 @@ class PostedOwner(OwnerSide):
     def next_look(self) -> float:
         return self._expires if self.state == "quoted" else math.inf
 
-    def _quote(self, message: Request, now: float) -> tuple[Message, ...]:
+    def _quote(self, message: Request, now: float) -> tuple[TradeMessage, ...]:
         foreign = self._foreign(message, message.template.currency)
         if foreign is not None:
             return foreign
@@ -61,7 +69,7 @@ class PostedOwner(OwnerSide):
         self.state = "quoted"
         return (quote,)
 
-    def _accepted(self, message: Accept, now: float) -> tuple[Message, ...]:
+    def _accepted(self, message: Accept, now: float) -> tuple[TradeMessage, ...]:
         if message.of != self._number or self._terms is None:
             return self._refuse(message, f"the quote is number {self._number}")
         if now >= self._expires:
@@ -95,13 +103,13 @@ class PostedBuyer(BuyerSide):
         self.quote: Quote | None = None
         self._waits_for = 0
 
-    def open(self, now: float) -> tuple[Message, ...]:
+    def open(self, now: float) -> tuple[TradeMessage, ...]:
         """Asks for a quote."""
         request = self._say(Request, self.owner, template=self.template)
         self.state, self._waits_for = "asked", request.number
         return (request,)
 
-    def accept(self, now: float) -> tuple[Message, ...]:
+    def accept(self, now: float) -> tuple[TradeMessage, ...]:
         """Accepts the quote; nothing when there is none, or it has expired."""
         if self.state != "quoted" or self.quote is None or now >= self.quote.expires:
             return ()
@@ -109,7 +117,7 @@ class PostedBuyer(BuyerSide):
         self.state, self._waits_for = "accepted", answer.number
         return (answer,)
 
-    def _follow(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _follow(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         match message:
             case Quote() if self.state == "asked":
                 return self._quoted(message, now)
@@ -132,7 +140,7 @@ class PostedBuyer(BuyerSide):
     def _is_deal(self, agreement: Agreement) -> bool:
         return self.quote is not None and agreement.terms == self.quote.terms
 
-    def _quoted(self, message: Quote, now: float) -> tuple[Message, ...]:
+    def _quoted(self, message: Quote, now: float) -> tuple[TradeMessage, ...]:
         foreign = self._foreign(message, message.terms.currency)
         if foreign is not None:
             return foreign

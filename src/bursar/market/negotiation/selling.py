@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.messages import Cancel, Confirm, Message, Reject
-from bursar.market.negotiation.side import Side
+from bursar.market.negotiation.side import NegotiationSide
+from bursar.market.trade_messages import Cancel, Confirm, Reject, TradeMessage
 from bursar.model.admission import Refusal
 
 
@@ -36,7 +36,7 @@ class Seller(Protocol):
         ...
 
 
-class OwnerSide(Side, ABC):
+class OwnerSide(NegotiationSide, ABC):
     """
     The owner's side of a deal with one customer.
 
@@ -61,7 +61,7 @@ class OwnerSide(Side, ABC):
         self.customer = customer
         self.agreement: Agreement | None = None
 
-    def _sell(self, message: Message, terms: Terms, now: float) -> tuple[Message, ...]:
+    def _sell(self, message: TradeMessage, terms: Terms, now: float) -> tuple[TradeMessage, ...]:
         sold = self.seller.sell(self.deal, self.customer, terms, now)
         if isinstance(sold, Refusal):
             return self._refuse(message, sold.reason)
@@ -69,7 +69,7 @@ class OwnerSide(Side, ABC):
         self.state = "agreed"
         return (self._say(Confirm, self.customer, agreement=sold),)
 
-    def _cancel(self, message: Cancel, now: float) -> tuple[Message, ...]:
+    def _cancel(self, message: Cancel, now: float) -> tuple[TradeMessage, ...]:
         if self.state == "agreed" and self.agreement is not None:
             refusal = self.seller.take_back(self.agreement, now)
             if refusal is not None:
@@ -78,7 +78,7 @@ class OwnerSide(Side, ABC):
         return (self._say(Cancel, self.customer),)
 
 
-class BuyerSide(Side, ABC):
+class BuyerSide(NegotiationSide, ABC):
     """
     The buyer's side of a deal with one owner or several.
 
@@ -108,7 +108,7 @@ class BuyerSide(Side, ABC):
         self.reason = ""
         self._withdrawn: dict[str, int] = {}
 
-    def cancel(self, now: float) -> tuple[Message, ...]:
+    def cancel(self, now: float) -> tuple[TradeMessage, ...]:
         """Withdraws from the deal; it is over when the owner lets go too, with a Cancel."""
         if self.state in ("cancelling", "cancelled"):
             return ()
@@ -118,20 +118,20 @@ class BuyerSide(Side, ABC):
         self.state = "cancelling"
         return withdrawals
 
-    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         if self.state == "cancelling":
             return self._let_go(message)
         return self._follow(message, now)
 
     @abstractmethod
-    def _follow(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _follow(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """Reacts to a message that is new and in order, while the buyer wants the deal."""
 
     @abstractmethod
     def _is_deal(self, agreement: Agreement) -> bool:
         """Whether an agreement is what was accepted."""
 
-    def _let_go(self, message: Message) -> tuple[Message, ...]:
+    def _let_go(self, message: TradeMessage) -> tuple[TradeMessage, ...]:
         match message:
             case Confirm() if self._is_mine(message):
                 self.agreement = message.agreement  # crossed with the Cancel, which follows
@@ -144,7 +144,7 @@ class BuyerSide(Side, ABC):
                 self.state = "refused" if self.agreement is None else "agreed"
         return ()
 
-    def _agree(self, message: Confirm) -> tuple[Message, ...]:
+    def _agree(self, message: Confirm) -> tuple[TradeMessage, ...]:
         """Keeps the agreement, if it is what was accepted."""
         if not self._is_mine(message):
             return self._refuse(message, "is not what was accepted")

@@ -14,13 +14,13 @@ References
 from collections.abc import Iterable, Mapping
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.messages import Bid, Confirm, InformOutcome, Message
-from bursar.market.negotiation.auction import Auctioneer, Sell
+from bursar.market.negotiation.auction import Auctioneer, SellLot
+from bursar.market.trade_messages import Bid, Confirm, InformOutcome, TradeMessage
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros
 
 
-def shares(processors: int, bids: Mapping[str, Micros]) -> dict[str, int]:
+def proportional_shares(processors: int, bids: Mapping[str, Micros]) -> dict[str, int]:
     """
     Processors of each bidder; all are given out unless nobody bids more than 0.
 
@@ -65,25 +65,25 @@ class ShareAuctioneer(Auctioneer):
         lot: DealTemplate,
         *,
         closes: float,
-        sell: Sell | None = None,
+        sell: SellLot | None = None,
     ) -> None:
         super().__init__(me, deal, bidders, lot, reserve=0, closes=closes, sell=sell)
         self.shared: dict[str, int] = {}
         self.agreements: dict[str, Agreement] = {}
         self._bids: dict[str, Micros] = {}
 
-    def _bid(self, bid: Bid, now: float) -> tuple[Message, ...]:
+    def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
         if bid.sender in self._bids:
             return self._reject(bid, "a bid stands already")
         self._bids[bid.sender] = bid.amount
         return ()
 
-    def _close(self, now: float) -> tuple[Message, ...]:
-        self.shared = shares(self.lot.processors, self._bids)
+    def _close(self, now: float) -> tuple[TradeMessage, ...]:
+        self.shared = proportional_shares(self.lot.processors, self._bids)
         self.state = "sold" if any(self.shared.values()) else "unsold"
         return tuple(m for bidder in self.parties for m in self._tell(bidder, now))
 
-    def _tell(self, bidder: str, now: float) -> Iterable[Message]:
+    def _tell(self, bidder: str, now: float) -> Iterable[TradeMessage]:
         processors, amount = self.shared.get(bidder, 0), self._bids.get(bidder, 0)
         sold: Agreement | Refusal | None = None
         if processors and self.sell is not None:

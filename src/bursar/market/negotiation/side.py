@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from bursar.market.messages import Message, Reject
+from bursar.market.trade_messages import Reject, TradeMessage
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=TradeMessage)
 
 
-class Side(ABC):
+class NegotiationSide(ABC):
     """
     A party's side of one conversation.
 
@@ -43,9 +43,9 @@ class Side(ABC):
         self.deal = deal
         self.currency = currency
         self.state = "open"
-        self._heard: dict[str, list[Message]] = {party: [] for party in parties}
+        self._heard: dict[str, list[TradeMessage]] = {party: [] for party in parties}
         # What was said to each party, by how many of its messages had been heard.
-        self._said: dict[str, list[list[Message]]] = {party: [[]] for party in self._heard}
+        self._said: dict[str, list[list[TradeMessage]]] = {party: [[]] for party in self._heard}
         self._count = dict.fromkeys(self._heard, 0)
 
     @property
@@ -53,7 +53,7 @@ class Side(ABC):
         """The others."""
         return tuple(self._heard)
 
-    def receive(self, message: Message, now: float) -> tuple[Message, ...]:
+    def receive(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
         Takes a message up, or says why not.
 
@@ -74,7 +74,7 @@ class Side(ABC):
         self._said[message.sender].append([])
         return self._on(message, now)
 
-    def tick(self, now: float) -> tuple[Message, ...]:
+    def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """What the time itself brings about; to be asked at :meth:`next_look`."""
         return ()
 
@@ -82,27 +82,29 @@ class Side(ABC):
         """When :meth:`tick` has something to do if nothing is said; infinite for never."""
         return math.inf
 
-    def again(self, party: str) -> tuple[Message, ...]:
+    def again(self, party: str) -> tuple[TradeMessage, ...]:
         """What was last said to a party: sent again, it brings back answers that were lost."""
         return next((tuple(said) for said in reversed(self._said[party]) if said), ())
 
     @abstractmethod
-    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """Reacts to a message that is new and in order."""
 
-    def _known(self, message: Message) -> tuple[Message, ...] | None:
+    def _known(self, message: TradeMessage) -> tuple[TradeMessage, ...] | None:
         """The answer to a message that is not to be taken up; None for one that is."""
         heard = self._heard.get(message.sender)
         if heard is None or message.deal != self.deal or message.to != self.me:
-            return stray(message, self.me, f"{message.sender} is no party to this deal")
+            return reject_stray(message, self.me, f"{message.sender} is no party to this deal")
         if message.number == 0:
             return ()
         if message.number <= len(heard):
             if heard[message.number - 1] != message:
-                return stray(message, self.me, f"number {message.number} was another message")
+                return reject_stray(
+                    message, self.me, f"number {message.number} was another message"
+                )
             return tuple(self._said[message.sender][message.number])
         if message.number > len(heard) + 1:
-            return stray(message, self.me, f"expected number {len(heard) + 1} first")
+            return reject_stray(message, self.me, f"expected number {len(heard) + 1} first")
         return None
 
     def _say(self, kind: type[M], to: str, **fields: Any) -> M:
@@ -111,23 +113,23 @@ class Side(ABC):
         self._said[to][-1].append(message)
         return message
 
-    def _refuse(self, message: Message, reason: str) -> tuple[Message, ...]:
+    def _refuse(self, message: TradeMessage, reason: str) -> tuple[TradeMessage, ...]:
         """Rejects a message that is in order but cannot be followed; never a rejection."""
         if isinstance(message, Reject):
             return ()
         return (self._say(Reject, message.sender, reason=reason, of=message.number),)
 
-    def _unexpected(self, message: Message) -> tuple[Message, ...]:
+    def _unexpected(self, message: TradeMessage) -> tuple[TradeMessage, ...]:
         return self._refuse(message, f"a {type(message).__name__} does not fit: {self.state}")
 
-    def _foreign(self, message: Message, currency: str) -> tuple[Message, ...] | None:
+    def _foreign(self, message: TradeMessage, currency: str) -> tuple[TradeMessage, ...] | None:
         """The rejection of a price in another currency; None for one in ours."""
         if currency == self.currency:
             return None
         return self._refuse(message, f"counts in {currency}, expected {self.currency}")
 
 
-def stray(message: Message, me: str, reason: str) -> tuple[Message, ...]:
+def reject_stray(message: TradeMessage, me: str, reason: str) -> tuple[TradeMessage, ...]:
     """
     The answer to a message that is not taken up: a rejection outside the count.
 

@@ -12,18 +12,18 @@ References
 import math
 
 from bursar.market.agreement import Agreement, DealTemplate, Terms
-from bursar.market.messages import (
+from bursar.market.negotiation.selling import BuyerSide, OwnerSide, Seller
+from bursar.market.trade_messages import (
     Accept,
     Bid,
     CallForBids,
     Cancel,
     Confirm,
     InformOutcome,
-    Message,
     Reject,
     RejectBid,
+    TradeMessage,
 )
-from bursar.market.negotiation.selling import BuyerSide, OwnerSide, Seller
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros
 
@@ -70,7 +70,7 @@ class TenderBuyer(BuyerSide):
             )
         )
 
-    def open(self, now: float) -> tuple[Message, ...]:
+    def open(self, now: float) -> tuple[TradeMessage, ...]:
         """Calls for bids."""
         self.state = "called"
         return tuple(
@@ -78,14 +78,14 @@ class TenderBuyer(BuyerSide):
             for owner in self.parties
         )
 
-    def tick(self, now: float) -> tuple[Message, ...]:
+    def tick(self, now: float) -> tuple[TradeMessage, ...]:
         """Awards when the time for bids is over."""
         return self._next(now) if self.state == "called" and now >= self.closes else ()
 
     def next_look(self) -> float:
         return self.closes if self.state == "called" else math.inf
 
-    def _follow(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _follow(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         match message:
             case Bid():
                 return self._bid(message, now)
@@ -111,7 +111,7 @@ class TenderBuyer(BuyerSide):
         awarded = self._awarded
         return self.state == "awarding" and awarded is not None and awarded.sender == owner
 
-    def _bid(self, bid: Bid, now: float) -> tuple[Message, ...]:
+    def _bid(self, bid: Bid, now: float) -> tuple[TradeMessage, ...]:
         reason = self._fault(bid, now)
         if reason:
             return (self._say(RejectBid, bid.sender, reason=reason, of=bid.number),)
@@ -132,10 +132,10 @@ class TenderBuyer(BuyerSide):
             return "is too dear"
         return ""
 
-    def _settled(self, now: float) -> tuple[Message, ...]:
+    def _settled(self, now: float) -> tuple[TradeMessage, ...]:
         return () if self._waiting else self._next(now)
 
-    def _next(self, now: float) -> tuple[Message, ...]:
+    def _next(self, now: float) -> tuple[TradeMessage, ...]:
         """Awards to the best that has not refused."""
         if self._awarded is not None:
             del self._bids[self._awarded.sender]
@@ -149,7 +149,7 @@ class TenderBuyer(BuyerSide):
         self.reason = self.reason or "no bid"
         return self._tell_others()
 
-    def _tell_others(self) -> tuple[Message, ...]:
+    def _tell_others(self) -> tuple[TradeMessage, ...]:
         winner = self._awarded.sender if self._awarded else None
         amount = self._awarded.amount if self._awarded else None
         return tuple(
@@ -170,7 +170,7 @@ class TenderOwner(OwnerSide):
         self._number = 0
         self._expires = math.inf
 
-    def _on(self, message: Message, now: float) -> tuple[Message, ...]:
+    def _on(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         match message:
             case CallForBids() if self.state == "open" and message.rule == "tender":
                 return self._bid(message, now)
@@ -187,7 +187,7 @@ class TenderOwner(OwnerSide):
                 return self._cancel(message, now)
         return self._unexpected(message)
 
-    def _bid(self, call: CallForBids, now: float) -> tuple[Message, ...]:
+    def _bid(self, call: CallForBids, now: float) -> tuple[TradeMessage, ...]:
         foreign = self._foreign(call, call.template.currency)
         if foreign is not None:
             return foreign

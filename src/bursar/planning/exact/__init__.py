@@ -26,7 +26,7 @@ References
 .. [1] Perron, Didier, Gay (2023). The CP-SAT-LP solver. CP 2023, LIPIcs 280: 3:1-3:2.
 """
 
-from bursar.planning.exact.question import Crossing, Exact, Objective, cost_of
-from bursar.planning.exact.solving import polish, why_not
+from bursar.planning.exact.solver_query import Crossing, ExactSolution, Objective, cost_of
+from bursar.planning.exact.solving import polish, reason_not_solved
 
-__all__ = ["Crossing", "Exact", "Objective", "cost_of", "polish", "why_not"]
+__all__ = ["Crossing", "ExactSolution", "Objective", "cost_of", "polish", "reason_not_solved"]

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from bursar.model.errors import InputError
-from bursar.planning.exact.question import SAME, Question
-from bursar.planning.exact.units import Grid, Money, prices_of
-from bursar.planning.exact.ways import Way, delays
-from bursar.planning.problem import Problem
+from bursar.planning.exact.placement_modes import PlacementMode, delays
+from bursar.planning.exact.solver_query import SAME, SolverQuery
+from bursar.planning.exact.units import MoneyGrid, TimeGrid, prices_of
+from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedulers import Schedule
 
 
 @dataclass(slots=True)
-class _Bill:
+class _SlotPayment:
     """Variables of what is paid for one slot; None where its rule needs none."""
 
     bought: Any = None
@@ -26,7 +26,7 @@ class _Bill:
 
 
 @dataclass(slots=True)
-class _Part:
+class _SlotShare:
     """Processors that a slot gives to a task that takes several slots."""
 
     slot: int
@@ -35,7 +35,7 @@ class _Part:
 
 
 @dataclass(slots=True)
-class Model:
+class SolverModel:
     """
     Parameters
     ----------
@@ -60,35 +60,39 @@ class Model:
     cp: Any
     start: list[Any]
     chosen: list[Any]
-    parts: dict[int, list[_Part]] = field(default_factory=dict)
+    parts: dict[int, list[_SlotShare]] = field(default_factory=dict)
     at: dict[tuple[int, int], Any] = field(default_factory=dict)
-    bills: dict[int, _Bill] = field(default_factory=dict)
+    bills: dict[int, _SlotPayment] = field(default_factory=dict)
     makespan: Any = None
     objective: Any = None
 
 
 @dataclass(slots=True)
-class _Use:
+class _SlotUse:
     """What may run in a slot: whether it does, its task, steps and processors."""
 
     runs: Any
     task: int
     size: int
     width: Any
-    way: Way
+    way: PlacementMode
 
 
 def build_model(
-    problem: Problem, question: Question, ways: list[Way], grid: Grid, money: Money | None
-) -> Model:
+    problem: PlanningProblem,
+    question: SolverQuery,
+    ways: list[PlacementMode],
+    grid: TimeGrid,
+    money: MoneyGrid | None,
+) -> SolverModel:
     """The question as the solver reads it."""
     cp_model = solver_library()
     cp = cp_model.CpModel()
     latest = grid.end(grid.horizon)
     start = [cp.new_int_var(0, latest, f"start{i}") for i in range(problem.n_tasks)]
     chosen = [cp.new_bool_var(f"way{k}") for k in range(len(ways))]
-    model = Model(cp, start, chosen)
-    uses: dict[int, list[_Use]] = {}
+    model = SolverModel(cp, start, chosen)
+    uses: dict[int, list[_SlotUse]] = {}
     of_task: list[list[int]] = [[] for _ in range(problem.n_tasks)]
     for k, way in enumerate(ways):
         of_task[way.task].append(k)
@@ -97,14 +101,16 @@ def build_model(
         _keep(cp_model, model, way.task, starts, chosen[k])
         width = int(problem.widths[way.task])
         if len(way.slots) == 1:
-            uses.setdefault(way.slots[0], []).append(_Use(chosen[k], way.task, size, width, way))
+            uses.setdefault(way.slots[0], []).append(
+                _SlotUse(chosen[k], way.task, size, width, way)
+            )
             last = grid.end(float(problem.offers.arrays.last[way.slots[0]])) - size
             if starts[0][1] > last:
                 _keep(cp_model, model, way.task, [[0, last]], chosen[k])
         elif way.slots:
             model.parts[k] = _split(cp_model, model, problem, grid, way, chosen[k])
             for part in model.parts[k]:
-                use = _Use(part.taken, way.task, size, part.count, way)
+                use = _SlotUse(part.taken, way.task, size, part.count, way)
                 uses.setdefault(part.slot, []).append(use)
     for own in of_task:
         cp.add_exactly_one(chosen[k] for k in own)
@@ -126,7 +132,7 @@ def build_model(
     for j, slot_uses in sorted(uses.items()):
         peak: Any = int(problem.offers.arrays.processors[j])
         if money is not None:
-            bill = model.bills[j] = _Bill(bought=cp.new_bool_var(f"bought{j}"))
+            bill = model.bills[j] = _SlotPayment(bought=cp.new_bool_var(f"bought{j}"))
             payments += _pay(model, problem, j, bill, slot_uses, ends, grid, money)
             peak = peak if bill.peak is None else bill.peak
         lasting = [use for use in slot_uses if use.size > 0]
@@ -150,14 +156,18 @@ def build_model(
     return model
 
 
-def _keep(cp_model: Any, model: Model, task: int, starts: list[list[int]], if_: Any) -> None:
+def _keep(cp_model: Any, model: SolverModel, task: int, starts: list[list[int]], if_: Any) -> None:
     """The task starts in one of the intervals if the literal holds."""
     domain = cp_model.Domain.from_intervals([pair for pair in starts if pair[0] <= pair[1]])
     model.cp.add_linear_expression_in_domain(model.start[task], domain).only_enforce_if(if_)
 
 
 def _add_together(
-    problem: Problem, model: Model, ways: list[Way], of_task: list[list[int]], grid: Grid
+    problem: PlanningProblem,
+    model: SolverModel,
+    ways: list[PlacementMode],
+    of_task: list[list[int]],
+    grid: TimeGrid,
 ) -> None:
     """
     All tasks on all processors on offer, as if these were one slot.
@@ -191,8 +201,13 @@ def _add_together(
 
 
 def _split(
-    cp_model: Any, model: Model, problem: Problem, grid: Grid, way: Way, chosen: Any
-) -> list[_Part]:
+    cp_model: Any,
+    model: SolverModel,
+    problem: PlanningProblem,
+    grid: TimeGrid,
+    way: PlacementMode,
+    chosen: Any,
+) -> list[_SlotShare]:
     """The processors that each slot gives if the way is taken."""
     slots, cp = problem.offers.arrays, model.cp
     width = int(problem.widths[way.task])
@@ -207,12 +222,14 @@ def _split(
         cp.add_implication(taken, chosen)
         first, last = grid.begin(float(slots.begin[j])), grid.end(float(slots.last[j])) - size
         _keep(cp_model, model, way.task, [[first, last]], taken)
-        parts.append(_Part(j, taken, count))
+        parts.append(_SlotShare(j, taken, count))
     cp.add(sum(part.count for part in parts) == width * chosen)
     return parts
 
 
-def _end(model: Model, ways: list[Way], grid: Grid, task: int, own: list[int]) -> Any:
+def _end(
+    model: SolverModel, ways: list[PlacementMode], grid: TimeGrid, task: int, own: list[int]
+) -> Any:
     """Finish of a task, steps."""
     sizes = {k: grid.span(ways[k].duration) for k in own}
     if len(set(sizes.values())) == 1:
@@ -220,7 +237,9 @@ def _end(model: Model, ways: list[Way], grid: Grid, task: int, own: list[int]) -
     return model.start[task] + sum(size * model.chosen[k] for k, size in sizes.items())
 
 
-def _is_at(model: Model, ways: list[Way], own: list[int], task: int, site: int) -> Any:
+def _is_at(
+    model: SolverModel, ways: list[PlacementMode], own: list[int], task: int, site: int
+) -> Any:
     """Whether the task runs on the site; None where it cannot."""
     if (task, site) not in model.at:
         there = [model.chosen[k] for k in own if ways[k].site == site]
@@ -233,14 +252,14 @@ def _is_at(model: Model, ways: list[Way], own: list[int], task: int, site: int) 
 
 
 def _pay(
-    model: Model,
-    problem: Problem,
+    model: SolverModel,
+    problem: PlanningProblem,
     j: int,
-    bill: _Bill,
-    uses: list[_Use],
+    bill: _SlotPayment,
+    uses: list[_SlotUse],
     ends: list[Any],
-    grid: Grid,
-    money: Money,
+    grid: TimeGrid,
+    money: MoneyGrid,
 ) -> list[Any]:
     """What is paid for a slot, as terms of a sum."""
     cp, slots = model.cp, problem.offers.arrays
@@ -283,12 +302,18 @@ def _pay(
     return terms
 
 
-def _is_part(use: _Use) -> bool:
+def _is_part(use: _SlotUse) -> bool:
     """Whether the task takes several slots, so that its processors here are a variable."""
     return len(use.way.slots) > 1
 
 
-def give_hint(problem: Problem, model: Model, ways: list[Way], grid: Grid, hint: Schedule) -> None:
+def give_hint(
+    problem: PlanningProblem,
+    model: SolverModel,
+    ways: list[PlacementMode],
+    grid: TimeGrid,
+    hint: Schedule,
+) -> None:
     """Tells the solver a schedule, all variables of it."""
     number = {
         (way.task, way.site, way.slots if len(way.slots) < 2 else None): k

@@ -5,13 +5,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bursar.planning.exact.clock import Placed, on_the_clock
-from bursar.planning.exact.model import Model, build_model, give_hint, solver_library
-from bursar.planning.exact.question import Best, Crossing, Effort, Exact, Objective, Question
-from bursar.planning.exact.units import Grid, grid_for, money_for
-from bursar.planning.exact.ways import Way, horizon_of, ways_of
-from bursar.planning.kernels.board import IntArray
-from bursar.planning.problem import Problem
+from bursar.planning.exact.model import SolverModel, build_model, give_hint, solver_library
+from bursar.planning.exact.placement_modes import PlacementMode, horizon_of, placement_modes
+from bursar.planning.exact.solution_timing import SolverPlacement, schedule_in_seconds
+from bursar.planning.exact.solver_query import (
+    Crossing,
+    ExactSolution,
+    Incumbent,
+    Objective,
+    SolverEffort,
+    SolverQuery,
+)
+from bursar.planning.exact.units import TimeGrid, grid_for, money_for
+from bursar.planning.kernels.availability import IntArray
+from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedulers import Schedule
 
 MOST = 60_000
@@ -23,7 +30,7 @@ NEAR = 2e-3
 
 
 def polish(
-    problem: Problem,
+    problem: PlanningProblem,
     *,
     minimise: Objective,
     deadline: float | None = None,
@@ -33,11 +40,11 @@ def polish(
     workers: int = 1,
     seed: int = 0,
     crossing: Crossing = "all",
-) -> Exact | None:
+) -> ExactSolution | None:
     """
     The schedule of least makespan or least cost that the solver finds in time.
 
-    None when it finds none, when there is none, or when :func:`why_not` has a reason.
+    None when it finds none, when there is none, or when :func:`reason_not_solved` has a reason.
     Where cost matters only slots of known price are used.
 
     With one worker equal calls give equal answers where the clock cuts no search
@@ -68,16 +75,16 @@ def polish(
         When OR-Tools is not installed.
     """
     solver_library()
-    question = Question(
+    question = SolverQuery(
         minimise=minimise,
         deadline=math.inf if deadline is None else deadline,
         budget=math.inf if budget is None else budget,
     )
-    best = Best(problem, question)
+    best = Incumbent(problem, question)
     if hint is not None and hint.complete:
         best.offer(hint)
-    effort = Effort(time.monotonic() + time_limit, workers, seed)
-    ways, whole = ways_of(problem, question, horizon_of(problem, question, best), crossing)
+    effort = SolverEffort(time.monotonic() + time_limit, workers, seed)
+    ways, whole = placement_modes(problem, question, horizon_of(problem, question, best), crossing)
     if ways is None or sum(len(way.slots) for way in ways) > MOST:
         return best.as_exact(None)
     bound = 0.0
@@ -85,7 +92,7 @@ def polish(
         bound = _least_makespan(problem, question, best, effort.share(1 / 4))
     for fineness in range(3):
         horizon = horizon_of(problem, question, best)
-        ways, _ = ways_of(problem, question, horizon, crossing)
+        ways, _ = placement_modes(problem, question, horizon, crossing)
         if ways is None or effort.left <= 0:
             break
         grid = grid_for(problem, ways, horizon, fineness)
@@ -97,11 +104,11 @@ def polish(
     return best.as_exact(bound if whole else None)
 
 
-def why_not(problem: Problem) -> str | None:
+def reason_not_solved(problem: PlanningProblem) -> str | None:
     """Why :func:`polish` would not try; None when it would."""
-    question = Question(minimise="makespan", deadline=math.inf, budget=math.inf)
+    question = SolverQuery(minimise="makespan", deadline=math.inf, budget=math.inf)
     horizon = horizon_of(problem, question, None)
-    ways, _ = ways_of(problem, question, horizon, "all")
+    ways, _ = placement_modes(problem, question, horizon, "all")
     if ways is None:
         return "a task fits nowhere"
     n = sum(len(way.slots) for way in ways)
@@ -110,7 +117,9 @@ def why_not(problem: Problem) -> str | None:
     return None
 
 
-def _least_makespan(problem: Problem, question: Question, best: Best, effort: Effort) -> float:
+def _least_makespan(
+    problem: PlanningProblem, question: SolverQuery, best: Incumbent, effort: SolverEffort
+) -> float:
     """
     A makespan that no schedule beats, seconds.
 
@@ -123,14 +132,14 @@ def _least_makespan(problem: Problem, question: Question, best: Best, effort: Ef
     trial = effort.left / 5
     while high - low > NEAR * high and effort.left > 0:
         moment = (low + high) / 2
-        ways, _ = ways_of(problem, question, moment, "all")
+        ways, _ = placement_modes(problem, question, moment, "all")
         if ways is None:
             low = moment
             continue
         grid = grid_for(problem, ways, moment, 0)
         money = money_for(problem, ways, grid) if question.priced else None
         model = build_model(problem, question, ways, grid, money)
-        solver = _solver(question, Effort(0.0, effort.workers, effort.seed))
+        solver = _solver(question, SolverEffort(0.0, effort.workers, effort.seed))
         solver.parameters.max_time_in_seconds = min(trial, max(effort.left, 0.0))
         status = solver.solve(model.cp)
         if status == cp_model.INFEASIBLE:
@@ -143,14 +152,14 @@ def _least_makespan(problem: Problem, question: Question, best: Best, effort: Ef
 
 
 def _solve(
-    problem: Problem,
-    question: Question,
-    ways: list[Way],
-    grid: Grid,
-    best: Best,
+    problem: PlanningProblem,
+    question: SolverQuery,
+    ways: list[PlacementMode],
+    grid: TimeGrid,
+    best: Incumbent,
     hint: Schedule | None,
     bound: float,
-    effort: Effort,
+    effort: SolverEffort,
 ) -> tuple[float, bool]:
     """
     Offers every schedule found to ``best``.
@@ -182,7 +191,7 @@ def _solve(
     return max(bound, math.ceil(solver.best_objective_bound - 1e-6) * unit), closed
 
 
-def _solver(question: Question, effort: Effort) -> Any:
+def _solver(question: SolverQuery, effort: SolverEffort) -> Any:
     solver = solver_library().CpSolver()
     solver.parameters.max_time_in_seconds = max(effort.left, 0.0)
     solver.parameters.num_workers = effort.workers
@@ -193,24 +202,27 @@ def _solver(question: Question, effort: Effort) -> Any:
 
 
 def _offer(
-    problem: Problem,
-    model: Model,
-    ways: list[Way],
+    problem: PlanningProblem,
+    model: SolverModel,
+    ways: list[PlacementMode],
     value: Callable[[Any], int],
-    best: Best,
+    best: Incumbent,
 ) -> None:
     """Puts the solver's solution on the clock and offers it."""
     placed, caps = _read(problem, model, ways, value)
-    schedule = on_the_clock(problem, ways, placed, caps)
+    schedule = schedule_in_seconds(problem, ways, placed, caps)
     if schedule is not None:
         best.offer(schedule)
 
 
 def _read(
-    problem: Problem, model: Model, ways: list[Way], value: Callable[[Any], int]
-) -> tuple[list[Placed], IntArray]:
+    problem: PlanningProblem,
+    model: SolverModel,
+    ways: list[PlacementMode],
+    value: Callable[[Any], int],
+) -> tuple[list[SolverPlacement], IntArray]:
     """Each task's place, and how many processors of each slot may be in use at once."""
-    placed: dict[int, Placed] = {}
+    placed: dict[int, SolverPlacement] = {}
     caps = problem.everything.copy()
     for j, bill in model.bills.items():
         if bill.peak is not None:
@@ -225,5 +237,5 @@ def _read(
             held = [(j, count) for j, count in held if count > 0]
         for j, count in held:
             caps[j] = max(caps[j], count)  # what takes less than a step needs room too
-        placed[task] = Placed(value(model.start[task]), k, tuple(held))
+        placed[task] = SolverPlacement(value(model.start[task]), k, tuple(held))
     return [placed[task] for task in range(problem.n_tasks)], caps

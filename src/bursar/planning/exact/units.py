@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bursar.planning.exact.question import SAME
-from bursar.planning.exact.ways import Way, delays
-from bursar.planning.kernels.board import Slots
-from bursar.planning.problem import Problem
+from bursar.planning.exact.placement_modes import PlacementMode, delays
+from bursar.planning.exact.solver_query import SAME
+from bursar.planning.kernels.availability import SlotArrays
+from bursar.planning.problem import PlanningProblem
 
 LONGEST = 2**30
 """Steps of time up to the horizon, of a step that divides all times."""
@@ -27,7 +27,7 @@ EASE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TimeGrid:
     """
     Times as whole steps.
 
@@ -64,7 +64,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Money:
+class MoneyGrid:
     """Amounts as whole units, rounded as the grid is; ``whole``: no rounding is needed."""
 
     unit: float
@@ -77,7 +77,9 @@ class Money:
         return math.ceil(amount / self.unit) if self.up else math.floor(amount / self.unit)
 
 
-def grid_for(problem: Problem, ways: list[Way], horizon: float, fineness: int) -> Grid:
+def grid_for(
+    problem: PlanningProblem, ways: list[PlacementMode], horizon: float, fineness: int
+) -> TimeGrid:
     """
     The coarsest step that divides all times; if that is too fine, one that does not.
 
@@ -96,15 +98,15 @@ def grid_for(problem: Problem, ways: list[Way], horizon: float, fineness: int) -
     step = 1.0
     while horizon / step < LONGEST:
         if _divides(step, moments):
-            return Grid(step, horizon, up=fineness == 2)
+            return TimeGrid(step, horizon, up=fineness == 2)
         step /= 2
     if fineness > 0:
-        return Grid(_step(horizon, FINE), horizon, up=fineness == 2)
+        return TimeGrid(_step(horizon, FINE), horizon, up=fineness == 2)
     step = _step(horizon, COARSE)
     # Where only slots' begins and ends are rounded, what is lost does not add up.
     while not _divides(step, lengths) and step > _step(horizon, MIDDLE):
         step /= 2
-    return Grid(step, horizon, up=False)
+    return TimeGrid(step, horizon, up=False)
 
 
 def _step(horizon: float, steps: int) -> float:
@@ -116,7 +118,7 @@ def _divides(step: float, moments: Iterable[float]) -> bool:
     return all((moment / step).is_integer() for moment in moments)
 
 
-def money_for(problem: Problem, ways: list[Way], grid: Grid) -> Money:
+def money_for(problem: PlanningProblem, ways: list[PlacementMode], grid: TimeGrid) -> MoneyGrid:
     """The coarsest unit that divides all payments; if that is too fine, one that does not."""
     slots = problem.offers.arrays
     amounts: set[float] = set()
@@ -140,10 +142,10 @@ def money_for(problem: Problem, ways: list[Way], grid: Grid) -> Money:
         if total / unit < FINEST and all(
             abs(a / unit - round(a / unit)) <= SAME * max(1.0, a / unit) for a in amounts
         ):
-            return Money(unit, True, grid.up)
-    return Money(2.0 ** math.ceil(math.log2(total / FINEST)), False, grid.up)
+            return MoneyGrid(unit, True, grid.up)
+    return MoneyGrid(2.0 ** math.ceil(math.log2(total / FINEST)), False, grid.up)
 
 
-def prices_of(slots: Slots, j: int) -> tuple[float, int, float]:
+def prices_of(slots: SlotArrays, j: int) -> tuple[float, int, float]:
     """Unit price, processors and fixed price of a slot."""
     return float(slots.unit_price[j]), int(slots.processors[j]), float(slots.fixed_price[j])

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bursar.compiling import compiled, compiled_part
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
 
 
 @compiled_part
@@ -77,7 +77,7 @@ def earliest_starts(
     Parameters
     ----------
     runtimes, widths, parent_start, parent_index, parent_bytes, latency, pace
-        As in :class:`bursar.planning.kernels.placing.Tasks`.
+        As in :class:`bursar.planning.kernels.placing.TaskArrays`.
     order
         Tasks, parents before children, shape ``(n_tasks,)``.
     first

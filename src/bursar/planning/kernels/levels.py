@@ -3,14 +3,20 @@
 import numpy as np
 
 from bursar.compiling import compiled, compiled_part
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray, Slots, least_in
+from bursar.planning.kernels.availability import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    SlotArrays,
+    least_in,
+)
 from bursar.planning.kernels.lists import measure
 from bursar.planning.kernels.placing import (
     NOWHERE,
     TOGETHER,
-    Draft,
-    Place,
-    Tasks,
+    CandidatePlacement,
+    ScheduleDraft,
+    TaskArrays,
     commit,
     new_draft,
     ready_at,
@@ -20,8 +26,8 @@ from bursar.planning.kernels.placing import (
 
 @compiled
 def evaluate_levels(
-    tasks: Tasks,
-    slots: Slots,
+    tasks: TaskArrays,
+    slots: SlotArrays,
     caps: IntArray,
     longest: bool,
     levels: IntArray,
@@ -32,7 +38,7 @@ def evaluate_levels(
     cost: FloatArray,
     used: BoolArray,
     area: FloatArray,
-) -> Draft:
+) -> ScheduleDraft:
     """
     As :func:`bursar.planning.kernels.lists.evaluate`, with :func:`by_level`.
     """
@@ -45,13 +51,13 @@ def evaluate_levels(
 
 @compiled_part
 def by_level(
-    tasks: Tasks,
-    slots: Slots,
+    tasks: TaskArrays,
+    slots: SlotArrays,
     caps: IntArray,
     levels: IntArray,
     level_first: IntArray,
     longest: bool,
-) -> Draft:
+) -> ScheduleDraft:
     """
     Min-Min or Max-Min: level by level, the task that can finish first, or last, goes first.
 
@@ -100,7 +106,7 @@ def by_level(
                 continue
             if slot[task] == NOWHERE:
                 return draft
-            place = Place(site[task], slot[task], start[task], finish[task], 0.0)
+            place = CandidatePlacement(site[task], slot[task], start[task], finish[task], 0.0)
             in_use = slots_in_use(slots, draft, place.site)
             commit(tasks, slots, draft, task, place)
             fresh = slots_in_use(slots, draft, place.site) > in_use
@@ -131,9 +137,9 @@ def by_level(
 
 @compiled_part
 def seek(
-    tasks: Tasks,
-    slots: Slots,
-    draft: Draft,
+    tasks: TaskArrays,
+    slots: SlotArrays,
+    draft: ScheduleDraft,
     task: int,
     site: IntArray,
     slot: IntArray,
@@ -148,7 +154,7 @@ def seek(
 
 @compiled_part
 def queues(
-    tasks: Tasks, slots: Slots, draft: Draft, waiting: IntArray, longest: bool
+    tasks: TaskArrays, slots: SlotArrays, draft: ScheduleDraft, waiting: IntArray, longest: bool
 ) -> tuple[IntArray, IntArray, int]:
     """
     Tasks of a level in queues, in each of which an earlier one always goes first.
@@ -194,7 +200,7 @@ def queues(
 
 
 @compiled_part
-def free_from(slots: Slots, draft: Draft, s: int, ready: float) -> float:
+def free_from(slots: SlotArrays, draft: ScheduleDraft, s: int, ready: float) -> float:
     """
     From when on any processor of the site is free: what is ready before is no better off.
     """
@@ -207,7 +213,7 @@ def free_from(slots: Slots, draft: Draft, s: int, ready: float) -> float:
 
 
 @compiled_part
-def slots_in_use(slots: Slots, draft: Draft, s: int) -> int:
+def slots_in_use(slots: SlotArrays, draft: ScheduleDraft, s: int) -> int:
     """How many slots of the site have something in them."""
     count = 0
     for slot in range(slots.first[s], slots.first[s + 1]):

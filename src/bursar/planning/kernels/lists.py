@@ -3,11 +3,11 @@
 import numpy as np
 
 from bursar.compiling import compiled, compiled_part
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray, Slots
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
 from bursar.planning.kernels.placing import (
     NOWHERE,
-    Draft,
-    Tasks,
+    ScheduleDraft,
+    TaskArrays,
     cheapest,
     commit,
     first_within,
@@ -26,15 +26,15 @@ TOTAL = 2
 
 @compiled_part
 def in_order(
-    tasks: Tasks,
-    slots: Slots,
+    tasks: TaskArrays,
+    slots: SlotArrays,
     caps: IntArray,
     priority: IntArray,
     rule: int,
     weight: float,
     worth: float,
     due: FloatArray,
-) -> Draft:
+) -> ScheduleDraft:
     """
     Places the tasks one after the other.
 
@@ -70,8 +70,8 @@ def in_order(
 
 @compiled
 def evaluate(
-    tasks: Tasks,
-    slots: Slots,
+    tasks: TaskArrays,
+    slots: SlotArrays,
     caps: IntArray,
     rule: int,
     priorities: IntArray,
@@ -84,7 +84,7 @@ def evaluate(
     cost: FloatArray,
     used: BoolArray,
     area: FloatArray,
-) -> Draft:
+) -> ScheduleDraft:
     """
     Makespan and allocation cost of many purchases; answers the schedule of the last.
 
@@ -130,8 +130,8 @@ def evaluate(
 
 @compiled_part
 def measure(
-    slots: Slots,
-    draft: Draft,
+    slots: SlotArrays,
+    draft: ScheduleDraft,
     whole: bool,
     shortest: float,
     makespan: FloatArray,

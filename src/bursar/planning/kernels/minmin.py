@@ -3,13 +3,13 @@
 import numpy as np
 
 from bursar.compiling import compiled, compiled_part
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray, Slots
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
 from bursar.planning.kernels.placing import (
     IDLE,
     TOGETHER,
-    Draft,
-    Place,
-    Tasks,
+    CandidatePlacement,
+    ScheduleDraft,
+    TaskArrays,
     commit,
     earliest_in,
     earliest_together,
@@ -22,15 +22,15 @@ from bursar.planning.kernels.placing import (
 
 @compiled
 def minmin_total(
-    tasks: Tasks,
-    slots: Slots,
+    tasks: TaskArrays,
+    slots: SlotArrays,
     caps: IntArray,
     position: IntArray,
     child_start: IntArray,
     child_index: IntArray,
     weight: float,
     worth: float,
-) -> Draft:
+) -> ScheduleDraft:
     """
     Places, again and again, the ready task and slot that raise the total cost least.
 
@@ -145,9 +145,9 @@ def minmin_total(
 
 @compiled_part
 def judge(
-    tasks: Tasks,
-    slots: Slots,
-    draft: Draft,
+    tasks: TaskArrays,
+    slots: SlotArrays,
+    draft: ScheduleDraft,
     task: int,
     s: int,
     fresh: bool,
@@ -193,19 +193,21 @@ def judge(
 
 @compiled_part
 def chosen_place(
-    tasks: Tasks,
-    slots: Slots,
+    tasks: TaskArrays,
+    slots: SlotArrays,
     column: int,
     n_slots: int,
     task: int,
     start: float,
     finish: float,
-) -> Place:
+) -> CandidatePlacement:
     """The place that a column stands for."""
     if column < n_slots:
-        return Place(slots.site[column], column, start, finish, 0.0)
+        return CandidatePlacement(slots.site[column], column, start, finish, 0.0)
     s = column - n_slots
-    return Place(s, IDLE if tasks.runtimes[task, s] == 0 else TOGETHER, start, finish, 0.0)
+    return CandidatePlacement(
+        s, IDLE if tasks.runtimes[task, s] == 0 else TOGETHER, start, finish, 0.0
+    )
 
 
 @compiled_part

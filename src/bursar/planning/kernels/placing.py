@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from bursar.compiling import compiled, compiled_part
-from bursar.planning.kernels.board import (
-    Board,
+from bursar.planning.kernels.availability import (
+    AvailabilityProfile,
     FloatArray,
     IntArray,
-    Slots,
+    SlotArrays,
     earliest_start,
-    empty_board,
+    empty_profile,
     least_free,
     least_in,
     occupy,
@@ -32,9 +32,9 @@ TOGETHER = -1
 """Several slots of the site at once."""
 
 
-class Tasks(NamedTuple):
+class TaskArrays(NamedTuple):
     """
-    What is to be placed; see :class:`bursar.planning.problem.Problem`.
+    What is to be placed; see :class:`bursar.planning.problem.PlanningProblem`.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Tasks(NamedTuple):
     pace: FloatArray
 
 
-class Draft(NamedTuple):
+class ScheduleDraft(NamedTuple):
     """
     A schedule under construction.
 
@@ -85,7 +85,7 @@ class Draft(NamedTuple):
         The rows of the sites are kept as long as there are any.
     """
 
-    board: Board
+    board: AvailabilityProfile
     site: IntArray
     start: FloatArray
     finish: FloatArray
@@ -98,7 +98,7 @@ class Draft(NamedTuple):
     wide: IntArray
 
 
-class Place(NamedTuple):
+class CandidatePlacement(NamedTuple):
     """Where a task could go: site, slot (or ``TOGETHER``, ``IDLE``, ``NOWHERE``), times, price."""
 
     site: int
@@ -109,7 +109,7 @@ class Place(NamedTuple):
 
 
 @compiled_part
-def new_draft(tasks: Tasks, slots: Slots, caps: IntArray) -> Draft:
+def new_draft(tasks: TaskArrays, slots: SlotArrays, caps: IntArray) -> ScheduleDraft:
     """Nothing placed yet; ``caps`` are the processors of each slot that may be used."""
     n_tasks, n_sites = tasks.runtimes.shape
     n_slots = len(caps)
@@ -124,8 +124,8 @@ def new_draft(tasks: Tasks, slots: Slots, caps: IntArray) -> Draft:
     open_sites = np.zeros(n_sites, dtype=np.int64)
     for slot in range(n_slots):
         open_sites[slots.site[slot]] += caps[slot]
-    return Draft(
-        empty_board(slots, caps, holdings, wide > 0),
+    return ScheduleDraft(
+        empty_profile(slots, caps, holdings, wide > 0),
         np.full(n_tasks, -1),
         np.zeros(n_tasks),
         np.zeros(n_tasks),
@@ -140,7 +140,7 @@ def new_draft(tasks: Tasks, slots: Slots, caps: IntArray) -> Draft:
 
 
 @compiled_part
-def ready_at(tasks: Tasks, draft: Draft, task: int, s: int) -> float:
+def ready_at(tasks: TaskArrays, draft: ScheduleDraft, task: int, s: int) -> float:
     """When all that the task waits for has arrived at site ``s``."""
     ready = 0.0
     for edge in range(tasks.parent_start[task], tasks.parent_start[task + 1]):
@@ -155,7 +155,13 @@ def ready_at(tasks: Tasks, draft: Draft, task: int, s: int) -> float:
 
 @compiled_part
 def earliest_in(
-    slots: Slots, board: Board, slot: int, ready: float, duration: float, width: int, give_up: float
+    slots: SlotArrays,
+    board: AvailabilityProfile,
+    slot: int,
+    ready: float,
+    duration: float,
+    width: int,
+    give_up: float,
 ) -> float:
     """Earliest start in one slot; infinite when it would not end by ``give_up``."""
     if board.caps[slot] < width or slots.last[slot] < ready + duration:
@@ -170,7 +176,13 @@ def earliest_in(
 
 @compiled_part
 def earliest_together(
-    slots: Slots, board: Board, s: int, ready: float, duration: float, width: int, give_up: float
+    slots: SlotArrays,
+    board: AvailabilityProfile,
+    s: int,
+    ready: float,
+    duration: float,
+    width: int,
+    give_up: float,
 ) -> float:
     """
     Earliest start with the processors from any slots of site ``s``.
@@ -212,7 +224,12 @@ def earliest_together(
 
 @compiled_part
 def price_in(
-    slots: Slots, board: Board, slot: int, start: float, finish: float, width: int
+    slots: SlotArrays,
+    board: AvailabilityProfile,
+    slot: int,
+    start: float,
+    finish: float,
+    width: int,
 ) -> float:
     """What a task adds to the payment for the slot, currency units."""
     unit = slots.unit_price[slot]
@@ -233,7 +250,7 @@ def price_in(
 
 @compiled_part
 def shares_of(
-    slots: Slots, board: Board, s: int, start: float, finish: float, width: int
+    slots: SlotArrays, board: AvailabilityProfile, s: int, start: float, finish: float, width: int
 ) -> tuple[IntArray, IntArray]:
     """
     Slots that give a task its processors together, and how many each.
@@ -285,7 +302,9 @@ def first_late(last: FloatArray, by_last: IntArray, low: int, high: int, moment:
 
 
 @compiled_part
-def soonest(tasks: Tasks, slots: Slots, draft: Draft, task: int) -> Place:
+def soonest(
+    tasks: TaskArrays, slots: SlotArrays, draft: ScheduleDraft, task: int
+) -> CandidatePlacement:
     """
     Where the task finishes earliest.
 
@@ -336,11 +355,13 @@ def soonest(tasks: Tasks, slots: Slots, draft: Draft, task: int) -> Place:
             if start + duration < ends:
                 site, best, begins, ends = s, TOGETHER, start, start + duration
                 in_use = True
-    return Place(site, best, begins, ends, 0.0)
+    return CandidatePlacement(site, best, begins, ends, 0.0)
 
 
 @compiled_part
-def first_within(tasks: Tasks, slots: Slots, draft: Draft, task: int, makespan: float) -> Place:
+def first_within(
+    tasks: TaskArrays, slots: SlotArrays, draft: ScheduleDraft, task: int, makespan: float
+) -> CandidatePlacement:
     """
     Where the task raises the makespan least, of equal places the first.
 
@@ -351,7 +372,7 @@ def first_within(tasks: Tasks, slots: Slots, draft: Draft, task: int, makespan: 
     caps, open_step, open_from = board.caps, board.open_step, board.open_from
     begin, last, first = slots.begin, slots.last, slots.first
     width = tasks.widths[task]
-    best = Place(-1, NOWHERE, 0.0, np.inf, 0.0)
+    best = CandidatePlacement(-1, NOWHERE, 0.0, np.inf, 0.0)
     for s in range(tasks.runtimes.shape[1]):
         duration = tasks.runtimes[task, s]
         if duration == np.inf or draft.open_sites[s] == 0:
@@ -359,7 +380,7 @@ def first_within(tasks: Tasks, slots: Slots, draft: Draft, task: int, makespan: 
         ready = ready_at(tasks, draft, task, s)
         if duration == 0.0:
             if draft.open_sites[s] >= width and max(ready, makespan) < max(best.finish, makespan):
-                best = Place(s, IDLE, ready, ready, 0.0)
+                best = CandidatePlacement(s, IDLE, ready, ready, 0.0)
             continue
         for slot in range(first[s], first[s + 1]):
             if best.finish <= makespan or begin[slot] + duration >= best.finish:
@@ -370,25 +391,25 @@ def first_within(tasks: Tasks, slots: Slots, draft: Draft, task: int, makespan: 
             low, end = base[slot] + open_step[slot], base[slot] + steps[slot]
             start = earliest_start(times, free, low, end, from_, duration, width, best.finish)
             if max(start + duration, makespan) < max(best.finish, makespan):
-                best = Place(s, slot, start, start + duration, 0.0)
+                best = CandidatePlacement(s, slot, start, start + duration, 0.0)
         if draft.wide[0] > 0 and width > 1 and best.finish > makespan:
             start = earliest_together(slots, board, s, ready, duration, width, best.finish)
             if start + duration < best.finish:
-                best = Place(s, TOGETHER, start, start + duration, 0.0)
+                best = CandidatePlacement(s, TOGETHER, start, start + duration, 0.0)
     return best
 
 
 @compiled_part
 def cheapest(
-    tasks: Tasks,
-    slots: Slots,
-    draft: Draft,
+    tasks: TaskArrays,
+    slots: SlotArrays,
+    draft: ScheduleDraft,
     task: int,
     makespan: float,
     weight: float,
     worth: float,
     due: float,
-) -> Place:
+) -> CandidatePlacement:
     """
     Where the task adds least to the total cost (e-Science'06 equation 5).
 
@@ -402,7 +423,7 @@ def cheapest(
     caps, open_step, open_from = board.caps, board.open_step, board.open_from
     begin, last, first = slots.begin, slots.last, slots.first
     width = tasks.widths[task]
-    best = Place(-1, NOWHERE, 0.0, np.inf, np.inf)
+    best = CandidatePlacement(-1, NOWHERE, 0.0, np.inf, np.inf)
     for s in range(tasks.runtimes.shape[1]):
         duration = tasks.runtimes[task, s]
         if duration == np.inf or draft.open_sites[s] == 0:
@@ -412,7 +433,7 @@ def cheapest(
             if draft.open_sites[s] >= width:
                 total = (1 - weight) * worth * max(makespan, ready)
                 if better(total, ready, best, due):
-                    best = Place(s, IDLE, ready, ready, total)
+                    best = CandidatePlacement(s, IDLE, ready, ready, total)
             continue
         latest = np.inf if best.finish > due else due
         for slot in range(first[s], first[s + 1]):
@@ -429,7 +450,7 @@ def cheapest(
             price = price_in(slots, board, slot, start, finish, width)
             total = weight * price + (1 - weight) * worth * max(makespan, finish)
             if better(total, finish, best, due):
-                best = Place(s, slot, start, finish, total)
+                best = CandidatePlacement(s, slot, start, finish, total)
                 latest = np.inf if best.finish > due else due
         if draft.wide[0] > 0 and width > 1:
             start = earliest_together(slots, board, s, ready, duration, width, latest)
@@ -438,12 +459,12 @@ def cheapest(
                 price = price_together(slots, board, s, start, finish, width)
                 total = weight * price + (1 - weight) * worth * max(makespan, finish)
                 if better(total, finish, best, due):
-                    best = Place(s, TOGETHER, start, finish, total)
+                    best = CandidatePlacement(s, TOGETHER, start, finish, total)
     return best
 
 
 @compiled_part
-def better(total: float, finish: float, than: Place, due: float) -> bool:
+def better(total: float, finish: float, than: CandidatePlacement, due: float) -> bool:
     """The order of :func:`cheapest`."""
     if finish <= due and than.finish <= due:
         return total < than.price or (total == than.price and finish < than.finish)
@@ -454,7 +475,7 @@ def better(total: float, finish: float, than: Place, due: float) -> bool:
 
 @compiled_part
 def price_together(
-    slots: Slots, board: Board, s: int, start: float, finish: float, width: int
+    slots: SlotArrays, board: AvailabilityProfile, s: int, start: float, finish: float, width: int
 ) -> float:
     """What a task adds to the payments when it takes several slots."""
     taken, counts = shares_of(slots, board, s, start, finish, width)
@@ -465,7 +486,9 @@ def price_together(
 
 
 @compiled_part
-def commit(tasks: Tasks, slots: Slots, draft: Draft, task: int, place: Place) -> None:
+def commit(
+    tasks: TaskArrays, slots: SlotArrays, draft: ScheduleDraft, task: int, place: CandidatePlacement
+) -> None:
     """Puts the task there."""
     board = draft.board
     width = tasks.widths[task]
@@ -488,7 +511,9 @@ def commit(tasks: Tasks, slots: Slots, draft: Draft, task: int, place: Place) ->
 
 
 @compiled_part
-def hold(draft: Draft, task: int, slot: int, count: int, start: float, finish: float) -> None:
+def hold(
+    draft: ScheduleDraft, task: int, slot: int, count: int, start: float, finish: float
+) -> None:
     """Gives a task processors of a slot."""
     at = draft.held[0]
     draft.held_slot[at] = slot
@@ -499,7 +524,9 @@ def hold(draft: Draft, task: int, slot: int, count: int, start: float, finish: f
 
 
 @compiled_part
-def lease_idle(slots: Slots, board: Board, s: int, finish: float, width: int) -> None:
+def lease_idle(
+    slots: SlotArrays, board: AvailabilityProfile, s: int, finish: float, width: int
+) -> None:
     """
     A task without duration holds nothing, but what is leased must be wide enough for it.
     """
@@ -513,7 +540,7 @@ def lease_idle(slots: Slots, board: Board, s: int, finish: float, width: int) ->
 
 
 @compiled_part
-def payment(slots: Slots, board: Board, whole: bool, shortest: float) -> float:
+def payment(slots: SlotArrays, board: AvailabilityProfile, whole: bool, shortest: float) -> float:
     """
     Allocation cost of what is placed, currency units; NaN when a price is unknown.
 
@@ -533,7 +560,9 @@ def payment(slots: Slots, board: Board, whole: bool, shortest: float) -> float:
 
 
 @compiled_part
-def processor_seconds(slots: Slots, board: Board, slot: int, shortest: float) -> float:
+def processor_seconds(
+    slots: SlotArrays, board: AvailabilityProfile, slot: int, shortest: float
+) -> float:
     """Processor time paid of a slot."""
     if slots.leased[slot]:
         return float(board.peak[slot] * max(board.until[slot] - slots.start[slot], shortest))
@@ -544,7 +573,7 @@ def processor_seconds(slots: Slots, board: Board, slot: int, shortest: float) ->
 
 
 @compiled
-def seconds_paid(slots: Slots, board: Board, shortest: float) -> FloatArray:
+def seconds_paid(slots: SlotArrays, board: AvailabilityProfile, shortest: float) -> FloatArray:
     """Processor time paid of each slot that is used, shape ``(n_slots,)``; see :func:`payment`."""
     paid = np.zeros(len(board.caps))
     for slot in range(len(board.caps)):

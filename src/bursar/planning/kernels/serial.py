@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bursar.compiling import compiled, inlined
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray, Slots
-from bursar.planning.kernels.placing import Tasks
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
+from bursar.planning.kernels.placing import TaskArrays
 
 FULL = 64
 """Gaps that a block has room for."""
@@ -46,7 +46,7 @@ REACH = np.dtype([("latest", "f8"), ("longest", "f8")], align=True)
 Records = npt.NDArray[np.void]
 
 
-class Gaps(NamedTuple):
+class IdleGaps(NamedTuple):
     """
     The gaps of all sites.
 
@@ -70,7 +70,7 @@ class Gaps(NamedTuple):
     span: IntArray
 
 
-class Rota(NamedTuple):
+class SerialSchedule(NamedTuple):
     """
     Site, slot and times of each task, shape ``(n_tasks,)``.
 
@@ -85,7 +85,7 @@ class Rota(NamedTuple):
 
 
 @inlined
-def empty_gaps(slots: Slots, caps: IntArray, n_tasks: int) -> Gaps:
+def empty_gaps(slots: SlotArrays, caps: IntArray, n_tasks: int) -> IdleGaps:
     """The slots with nothing placed in them."""
     n_sites = len(slots.first) - 1
     span = np.ones((n_sites, 2), dtype=np.int64)
@@ -97,7 +97,7 @@ def empty_gaps(slots: Slots, caps: IntArray, n_tasks: int) -> Gaps:
             offered += min(caps[slot], n_tasks)  # more are never used
         # Half filled at first, and a full one is split in two halves.
         room += (2 * (offered + n_tasks) // FULL + 3 + GROUP) // GROUP * GROUP
-    gaps = Gaps(
+    gaps = IdleGaps(
         np.empty(room * FULL, dtype=GAP),
         np.empty(room, dtype=BLOCK),
         np.empty(room // GROUP, dtype=REACH),
@@ -132,7 +132,7 @@ def empty_gaps(slots: Slots, caps: IntArray, n_tasks: int) -> Gaps:
 
 
 @inlined
-def sum_up(gaps: Gaps, place: int) -> None:
+def sum_up(gaps: IdleGaps, place: int) -> None:
     """Writes the latest end and the greatest length of the block at ``place``."""
     gap, block = gaps.gap, gaps.block[place]
     latest, longest = -np.inf, -np.inf
@@ -148,7 +148,7 @@ def sum_up(gaps: Gaps, place: int) -> None:
 
 
 @inlined
-def sum_up_group(gaps: Gaps, group: int) -> None:
+def sum_up_group(gaps: IdleGaps, group: int) -> None:
     """Writes the latest end and the greatest length of a group."""
     block = gaps.block
     latest, longest = -np.inf, -np.inf
@@ -160,7 +160,7 @@ def sum_up_group(gaps: Gaps, group: int) -> None:
 
 
 @inlined
-def block_at(gaps: Gaps, s: int, moment: float) -> int:
+def block_at(gaps: IdleGaps, s: int, moment: float) -> int:
     """Place of the last block of site ``s`` in which a gap may begin at ``moment``."""
     block = gaps.block
     low = gaps.span[s, 0]
@@ -175,7 +175,9 @@ def block_at(gaps: Gaps, s: int, moment: float) -> int:
 
 
 @inlined
-def gap_for(gaps: Gaps, s: int, ready: float, duration: float, give_up: float) -> tuple[int, int]:
+def gap_for(
+    gaps: IdleGaps, s: int, ready: float, duration: float, give_up: float
+) -> tuple[int, int]:
     """
     Where a task finishes earliest on site ``s``: place of the block, and the gap.
 
@@ -214,7 +216,7 @@ def gap_for(gaps: Gaps, s: int, ready: float, duration: float, give_up: float) -
 
 
 @inlined
-def take(gaps: Gaps, s: int, place: int, at: int, begins: float, finish: float) -> int:
+def take(gaps: IdleGaps, s: int, place: int, at: int, begins: float, finish: float) -> int:
     """Runs a task in a gap; what is left before and after it stay gaps. Answers the slot."""
     gap, block = gaps.gap, gaps.block
     start, over, slot = gap[at]["start"], gap[at]["end"], gap[at]["slot"]
@@ -236,7 +238,7 @@ def take(gaps: Gaps, s: int, place: int, at: int, begins: float, finish: float) 
 
 
 @inlined
-def insert(gaps: Gaps, s: int, begins: float, over: float, slot: int) -> None:
+def insert(gaps: IdleGaps, s: int, begins: float, over: float, slot: int) -> None:
     """Adds a gap to site ``s``."""
     gap, block = gaps.gap, gaps.block
     place = block_at(gaps, s, begins)
@@ -262,7 +264,7 @@ def insert(gaps: Gaps, s: int, begins: float, over: float, slot: int) -> None:
 
 
 @inlined
-def split(gaps: Gaps, s: int, place: int) -> None:
+def split(gaps: IdleGaps, s: int, place: int) -> None:
     """Moves the second half of a block into a new one after it."""
     gap, block = gaps.gap, gaps.block
     new = gaps.span[s, 0] + gaps.span[s, 1]
@@ -285,7 +287,9 @@ def split(gaps: Gaps, s: int, place: int) -> None:
 
 
 @inlined
-def in_order(tasks: Tasks, slots: Slots, caps: IntArray, priority: IntArray) -> Rota:
+def in_order(
+    tasks: TaskArrays, slots: SlotArrays, caps: IntArray, priority: IntArray
+) -> SerialSchedule:
     """
     Places the tasks one after the other, each where it finishes earliest.
 
@@ -330,13 +334,13 @@ def in_order(tasks: Tasks, slots: Slots, caps: IntArray, priority: IntArray) -> 
         site[task], start[task], finish[task] = best, begins, ends
         if place >= 0:
             slot[task] = take(gaps, best, place, index, begins, ends)
-    return Rota(site, slot, start, finish)
+    return SerialSchedule(site, slot, start, finish)
 
 
 @compiled
 def evaluate_serial(
-    tasks: Tasks,
-    slots: Slots,
+    tasks: TaskArrays,
+    slots: SlotArrays,
     caps: IntArray,
     priorities: IntArray,
     whole: bool,
@@ -344,7 +348,7 @@ def evaluate_serial(
     cost: FloatArray,
     used: BoolArray,
     area: FloatArray,
-) -> Rota:
+) -> SerialSchedule:
     """
     Makespan and allocation cost of many purchases; answers the schedule of the last.
 

@@ -15,7 +15,7 @@ that nothing runs in are dropped at once.
 An order of the tasks is written as a key for each, the least first; a key less
 than a parent's counts as the parent's. HEFT's keys are the upward ranks with a
 minus sign; what a schedule pushed late and early again makes of them
-(:mod:`bursar.planning.mirror`) are moments, and steps are in seconds too.
+(:mod:`bursar.planning.time_reversal`) are moments, and steps are in seconds too.
 """
 
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bursar.planning.bounds import endless
+from bursar.planning.bounds import offers_endless_leases
 from bursar.planning.covering import relaxed_shares
-from bursar.planning.evaluation import Scores
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray, Slots
+from bursar.planning.evaluation import PurchaseScores
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray, SlotArrays
 from bursar.planning.kernels.ranks import after_others
-from bursar.planning.methods.search import Search
+from bursar.planning.methods.search import PlanSearch
 from bursar.planning.methods.sweep import sweep
-from bursar.planning.mirror import Mirror
-from bursar.planning.problem import Problem
+from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedulers import by_site, schedule, upward_ranks
+from bursar.planning.time_reversal import TimeReversedProblem
 
 DEADLINES = 12
 """Makespans of plans of the front, evenly far apart along it."""
@@ -64,7 +64,7 @@ Known = dict[tuple[float, float], FloatArray]
 
 
 @dataclass(slots=True, eq=False)
-class _Purchase:
+class _DeadlinePurchase:
     """A purchase for a deadline: slots, keys of the tasks' order, what it comes to."""
 
     deadline: float
@@ -74,10 +74,10 @@ class _Purchase:
     waste: FloatArray
 
 
-class _Orders:
+class _TaskOrders:
     """Orders of the tasks, each written as a key for every task, the least first."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlanningProblem) -> None:
         self._problem = problem
         self.usual = -upward_ranks(problem, by_site(problem, problem.everything))
         """HEFT's."""
@@ -97,12 +97,12 @@ class _Orders:
         return np.asarray(rng.normal(0, self._step, (count, tasks)) * moved)
 
 
-def evaluations_for(problem: Problem) -> int:
+def evaluations_for(problem: PlanningProblem) -> int:
     """Schedules to make where the user does not say, by the size of the problem."""
     return int(np.clip(WORK / (problem.n_tasks * (problem.n_slots + 20)), FEWEST, MOST))
 
 
-def elitist(search: Search, processors: Sequence[int] | None = None) -> None:
+def elitist(search: PlanSearch, processors: Sequence[int] | None = None) -> None:
     """
     Searches for the front.
 
@@ -113,18 +113,18 @@ def elitist(search: Search, processors: Sequence[int] | None = None) -> None:
     """
     problem = search.problem
     sweep(search, processors)
-    if endless(problem):
+    if offers_endless_leases(problem):
         return
     total = search.limits.evaluations or evaluations_for(problem)
     search.total = max(total, search.evaluator.count)
     if not len(search.archive):
         return
     rng = search.rng()
-    orders = _Orders(problem)
+    orders = _TaskOrders(problem)
     known: Known = {}
     _seed_relaxed(search)
     count = search.evaluator.count
-    _hasten(search, rng, orders, known, count + int(HASTE * (total - count)))
+    _anneal_makespan(search, rng, orders, known, count + int(HASTE * (total - count)))
     first = search.evaluator.count
     for epoch in range(EPOCHS):
         held = _held(search, orders, known)
@@ -134,7 +134,7 @@ def elitist(search: Search, processors: Sequence[int] | None = None) -> None:
             _round(search, rng, orders, held, known, WARMTH * left**2)
 
 
-def _seed_relaxed(search: Search) -> None:
+def _seed_relaxed(search: PlanSearch) -> None:
     """
     Purchases that the linear relaxation points at, for deadlines along the front.
 
@@ -158,10 +158,10 @@ def _seed_relaxed(search: Search) -> None:
         search.recipes(np.where(rows, everything, 0))
 
 
-def _hasten(
-    search: Search,
+def _anneal_makespan(
+    search: PlanSearch,
     rng: np.random.Generator,
-    orders: _Orders,
+    orders: _TaskOrders,
     known: Known,
     until: int,
 ) -> None:
@@ -172,7 +172,7 @@ def _hasten(
     Now and then one of them has its schedule pushed late and early again.
     """
     problem = search.problem
-    mirror = Mirror(problem)
+    mirror = TimeReversedProblem(problem)
     everything = np.repeat(problem.everything[None], WALKS, axis=0)
     walks = np.repeat(orders.usual[None], WALKS, axis=0)
     makespans = np.full(WALKS, np.inf)
@@ -195,7 +195,9 @@ def _hasten(
         walks[kept], makespans[kept] = keys[kept], found[kept]
 
 
-def _try(search: Search, caps: IntArray, keys: FloatArray, orders: _Orders, known: Known) -> Scores:
+def _try(
+    search: PlanSearch, caps: IntArray, keys: FloatArray, orders: _TaskOrders, known: Known
+) -> PurchaseScores:
     """Schedules purchases with orders, and remembers which order made which plan."""
     scores = search.recipes(caps, priorities=np.array([orders.order(k) for k in keys]))
     for makespan, cost, key in zip(
@@ -205,7 +207,7 @@ def _try(search: Search, caps: IntArray, keys: FloatArray, orders: _Orders, know
     return scores
 
 
-def _held(search: Search, orders: _Orders, known: Known) -> list[_Purchase]:
+def _held(search: PlanSearch, orders: _TaskOrders, known: Known) -> list[_DeadlinePurchase]:
     """Plans of the archive, evenly far apart along the front; their makespans are the deadlines."""
     problem = search.problem
     points = search.archive.points
@@ -214,7 +216,7 @@ def _held(search: Search, orders: _Orders, known: Known) -> list[_Purchase]:
     along = np.concatenate(([0.0], np.cumsum(steps)))
     chosen = np.unique(np.searchsorted(along, np.linspace(0, along[-1], DEADLINES)))
     return [
-        _Purchase(
+        _DeadlinePurchase(
             deadline=found.makespan * (1 + 1e-12),
             bits=np.array(found.recipe.caps) > 0,
             keys=known.get((found.makespan, found.cost), orders.usual),
@@ -226,10 +228,10 @@ def _held(search: Search, orders: _Orders, known: Known) -> list[_Purchase]:
 
 
 def _round(
-    search: Search,
+    search: PlanSearch,
     rng: np.random.Generator,
-    orders: _Orders,
-    held: list[_Purchase],
+    orders: _TaskOrders,
+    held: list[_DeadlinePurchase],
     known: Known,
     warmth: float,
 ) -> None:
@@ -248,7 +250,7 @@ def _round(
             continue
         best = int(meeting[np.argmin(scores.cost[meeting])])
         if scores.cost[best] <= purchase.cost * (1 + warmth * chances[i]):
-            held[i] = _Purchase(
+            held[i] = _DeadlinePurchase(
                 deadline=purchase.deadline,
                 bits=scores.used[best],
                 keys=keys[best],
@@ -257,7 +259,7 @@ def _round(
             )
 
 
-def _waste(problem: Problem, area: FloatArray) -> FloatArray:
+def _waste(problem: PlanningProblem, area: FloatArray) -> FloatArray:
     """What each slot costs beyond what its use would at the least price, shape ``(n_slots,)``."""
     slots = problem.offers.arrays
     whole = slots.processors * np.where(np.isinf(slots.end), 0.0, slots.end - slots.start)
@@ -274,7 +276,7 @@ def _near(rng: np.random.Generator, i: int, count: int) -> int:
 
 
 def _crossing(
-    rng: np.random.Generator, slots: Slots, bits: BoolArray, other: BoolArray
+    rng: np.random.Generator, slots: SlotArrays, bits: BoolArray, other: BoolArray
 ) -> BoolArray:
     """Slots of either of two purchases: up to a moment of the one, then of the other."""
     if rng.random() < 0.5:
@@ -285,7 +287,7 @@ def _crossing(
 
 
 def _offspring(
-    rng: np.random.Generator, problem: Problem, held: list[_Purchase], i: int
+    rng: np.random.Generator, problem: PlanningProblem, held: list[_DeadlinePurchase], i: int
 ) -> BoolArray:
     """Another purchase near the one for deadline ``i``."""
     purchase = held[i]

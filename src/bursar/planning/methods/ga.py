@@ -11,16 +11,16 @@ individual: crossover may find a use for them.
 import numpy as np
 
 from bursar.model.goal import Goal
-from bursar.planning.evaluation import Scores
-from bursar.planning.kernels.board import FloatArray
-from bursar.planning.methods.search import Search
+from bursar.planning.evaluation import PurchaseScores
+from bursar.planning.kernels.availability import FloatArray
+from bursar.planning.methods.search import PlanSearch
 from bursar.planning.methods.variation import random_subsets, unique
 
 POPULATION = 50
 ITERATIONS = 20
 
 
-def genetic(search: Search, goal: Goal) -> None:
+def genetic(search: PlanSearch, goal: Goal) -> None:
     """
     Searches for the least total cost at the policy's weight.
 
@@ -51,7 +51,7 @@ def genetic(search: Search, goal: Goal) -> None:
         population, costs = everyone[best], costs[best]
 
 
-def total_cost(search: Search, scores: Scores, goal: Goal) -> FloatArray:
+def total_cost(search: PlanSearch, scores: PurchaseScores, goal: Goal) -> FloatArray:
     """Equation 5, infinite for what is infeasible or misses the goal, shape ``(n,)``."""
     policy = search.evaluator.policy
     weight, worth = policy.weight, policy.worth

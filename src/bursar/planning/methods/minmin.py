@@ -11,18 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from bursar.planning.kernels import minmin as kernel
-from bursar.planning.kernels.board import IntArray
-from bursar.planning.methods.search import Search
-from bursar.planning.pareto import Found
-from bursar.planning.policy import Policy, Recipe
-from bursar.planning.problem import Problem
+from bursar.planning.kernels.availability import IntArray
+from bursar.planning.methods.search import PlanSearch
+from bursar.planning.pareto import EvaluatedPlan
+from bursar.planning.policy import PlacementPolicy, ScheduleRecipe
+from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedulers import Schedule, from_draft
 
 WEIGHTS = tuple(k / 10 for k in range(11))
 """Of the cost, as in figure 5 of e-Science'06."""
 
 
-def minmin(search: Search, weights: Sequence[float]) -> list[Schedule]:
+def minmin(search: PlanSearch, weights: Sequence[float]) -> list[Schedule]:
     """
     A plan for each weight; answers the schedules, of which some may be incomplete.
 
@@ -42,17 +42,19 @@ def minmin(search: Search, weights: Sequence[float]) -> list[Schedule]:
             paid = np.where(made.used, made.paid * prices.unit_price + prices.fixed_price, 0.0)
             cost = float(paid.sum())
             search.tried.append(np.array([[made.makespan, cost]]))
-            recipe = Recipe(
+            recipe = ScheduleRecipe(
                 caps=tuple(np.where(made.used, problem.everything, 0).tolist()),
-                policy=Policy(weight=weight, worth=search.evaluator.policy.worth),
+                policy=PlacementPolicy(weight=weight, worth=search.evaluator.policy.worth),
                 schedule=made,
             )
-            search.archive.add(Found(made.makespan, cost, recipe))
+            search.archive.add(EvaluatedPlan(made.makespan, cost, recipe))
         search.tell()
     return schedules
 
 
-def minmin_schedule(problem: Problem, caps: IntArray, weight: float, worth: float) -> Schedule:
+def minmin_schedule(
+    problem: PlanningProblem, caps: IntArray, weight: float, worth: float
+) -> Schedule:
     """
     The tasks on the slots as Min-Min on total cost places them; maybe incomplete.
 

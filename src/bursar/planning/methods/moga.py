@@ -18,15 +18,15 @@ References
 
 import numpy as np
 
-from bursar.planning.kernels.board import FloatArray, IntArray
-from bursar.planning.methods.search import Search
+from bursar.planning.kernels.availability import FloatArray, IntArray
+from bursar.planning.methods.search import PlanSearch
 from bursar.planning.methods.variation import bred, domination, sampled
 
 POPULATION = 10
 GENERATIONS = 10
 
 
-def moga(search: Search) -> None:
+def moga(search: PlanSearch) -> None:
     """Searches for the front."""
     size = search.limits.population or POPULATION
     generations = GENERATIONS if search.limits.generations is None else search.limits.generations

@@ -9,8 +9,8 @@ References
 
 import numpy as np
 
-from bursar.planning.kernels.board import FloatArray, IntArray
-from bursar.planning.methods.search import Search
+from bursar.planning.kernels.availability import FloatArray, IntArray
+from bursar.planning.methods.search import PlanSearch
 from bursar.planning.methods.variation import (
     bred,
     domination,
@@ -22,7 +22,7 @@ POPULATION = 50
 GENERATIONS = 20
 
 
-def nsga2(search: Search) -> None:
+def nsga2(search: PlanSearch) -> None:
     """Searches for the front."""
     size = search.limits.population or POPULATION
     generations = GENERATIONS if search.limits.generations is None else search.limits.generations

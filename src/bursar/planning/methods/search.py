@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bursar.planning.evaluation import Evaluator, Scores
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
-from bursar.planning.limits import Limits, OnProgress, Progress
-from bursar.planning.pareto import Archive, Found
-from bursar.planning.policy import Policy, Recipe
-from bursar.planning.problem import Problem
+from bursar.planning.evaluation import PurchaseEvaluator, PurchaseScores
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
+from bursar.planning.pareto import EvaluatedPlan, ParetoArchive
+from bursar.planning.policy import PlacementPolicy, ScheduleRecipe
+from bursar.planning.problem import PlanningProblem
+from bursar.planning.search_limits import OnProgress, SearchLimits, SearchProgress
 
 
 @dataclass(slots=True, eq=False)
-class Search:
+class PlanSearch:
     """
     One search: the evaluator, the archive, the random numbers and the clock.
 
@@ -30,18 +30,18 @@ class Search:
         Told after each batch.
     """
 
-    evaluator: Evaluator
-    limits: Limits = field(default_factory=Limits)
+    evaluator: PurchaseEvaluator
+    limits: SearchLimits = field(default_factory=SearchLimits)
     total: int = 0
     on_progress: OnProgress | None = None
-    archive: Archive = field(default_factory=Archive)
+    archive: ParetoArchive = field(default_factory=ParetoArchive)
     tried: list[FloatArray] = field(default_factory=list)
     """Makespan and cost of all feasible plans tried, arrays of shape ``(n, 2)``."""
     _seen: dict[bytes, tuple[float, float, BoolArray, FloatArray]] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> PlanningProblem:
         """What is planned."""
         return self.evaluator.problem
 
@@ -60,7 +60,7 @@ class Search:
         """A generator at the seed."""
         return np.random.default_rng(self.limits.seed)
 
-    def bits(self, bits: BoolArray) -> Scores:
+    def bits(self, bits: BoolArray) -> PurchaseScores:
         """Purchases of whole slots, each scheduled once however often it is asked for."""
         caps = np.where(bits, self.problem.everything, 0)
         keys = [np.packbits(row).tobytes() for row in bits]
@@ -78,7 +78,7 @@ class Search:
                     scores.area[k],
                 )
         found = [self._seen[key] for key in keys]
-        return Scores(
+        return PurchaseScores(
             makespan=np.array([f[0] for f in found]),
             cost=np.array([f[1] for f in found]),
             used=np.array([f[2] for f in found]),
@@ -92,9 +92,9 @@ class Search:
         priorities: IntArray | None = None,
         due: FloatArray | None = None,
         weights: FloatArray | None = None,
-        policy: Policy | None = None,
-    ) -> Scores:
-        """Schedules purchases and keeps the best; see :meth:`Evaluator.evaluate`."""
+        policy: PlacementPolicy | None = None,
+    ) -> PurchaseScores:
+        """Schedules purchases and keeps the best; see :meth:`PurchaseEvaluator.evaluate`."""
         policy = policy or self.evaluator.policy
         scores = self.evaluator.evaluate(
             caps, priorities=priorities, due=due, weights=weights, policy=policy
@@ -105,11 +105,11 @@ class Search:
             makespan, cost = float(scores.makespan[i]), float(scores.cost[i])
             if not self.archive.would_keep(makespan, cost):
                 continue
-            recipe = Recipe(
+            recipe = ScheduleRecipe(
                 caps=tuple(caps[i].tolist()),
                 policy=policy
                 if weights is None
-                else Policy(
+                else PlacementPolicy(
                     scheduler=policy.scheduler, weight=float(weights[i]), worth=policy.worth
                 ),
                 priority=None
@@ -117,7 +117,7 @@ class Search:
                 else tuple(priorities[i % len(priorities)].tolist()),
                 due=None if due is None else tuple(due[i % len(due)].tolist()),
             )
-            self.archive.add(Found(makespan, cost, recipe))
+            self.archive.add(EvaluatedPlan(makespan, cost, recipe))
         self.tell()
         return scores
 
@@ -126,4 +126,4 @@ class Search:
         if self.on_progress is not None:
             done = self.evaluator.count
             front = tuple((found.makespan, found.cost) for found in self.archive)
-            self.on_progress(Progress(done, max(self.total, done), front))
+            self.on_progress(SearchProgress(done, max(self.total, done), front))

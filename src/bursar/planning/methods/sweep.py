@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bursar.planning.kernels.board import IntArray
-from bursar.planning.methods.search import Search
-from bursar.planning.problem import Problem
+from bursar.planning.kernels.availability import IntArray
+from bursar.planning.methods.search import PlanSearch
+from bursar.planning.problem import PlanningProblem
 from bursar.planning.schedulers import schedule
 
 EVALUATIONS = 96
@@ -23,7 +23,7 @@ EVALUATIONS = 96
 LEAST = 8
 
 
-def sweep(search: Search, processors: Sequence[int] | None = None) -> None:
+def sweep(search: PlanSearch, processors: Sequence[int] | None = None) -> None:
     """
     Schedules the purchases of all families.
 
@@ -38,7 +38,7 @@ def sweep(search: Search, processors: Sequence[int] | None = None) -> None:
         search.recipes(np.array(rows))
 
 
-def purchases(problem: Problem, processors: Sequence[int] | None = None) -> list[IntArray]:
+def purchases(problem: PlanningProblem, processors: Sequence[int] | None = None) -> list[IntArray]:
     """Processors of each slot, for every purchase worth trying; none of them twice."""
     orders = list(_orders(problem))
     limit = max(LEAST, EVALUATIONS // len(orders))
@@ -65,7 +65,7 @@ def widths(lowest: int, highest: int, limit: int) -> list[int]:
     return sorted({*dense, *sparse, highest})
 
 
-def _orders(problem: Problem) -> Iterator[list[int]]:
+def _orders(problem: PlanningProblem) -> Iterator[list[int]]:
     """Orders in which the slots join, each once."""
     slots = problem.offers.slots
     site = problem.offers.arrays.site
@@ -90,7 +90,7 @@ def _orders(problem: Problem) -> Iterator[list[int]]:
 
 
 def _along(
-    problem: Problem, order: list[int], limit: int, processors: Sequence[int] | None
+    problem: PlanningProblem, order: list[int], limit: int, processors: Sequence[int] | None
 ) -> Iterator[IntArray]:
     slots = problem.offers.slots
     base = np.zeros(problem.n_slots, dtype=np.int64)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bursar.planning.kernels.board import BoolArray, FloatArray, IntArray
+from bursar.planning.kernels.availability import BoolArray, FloatArray, IntArray
 
 CROSSOVER = 0.9
 """Probability that a pair is crossed; else its offspring are copies."""

@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterable
 
 from bursar.model.errors import InputError, SiteError
-from bursar.provisioning.lrm.manager import Request
+from bursar.provisioning.lrm.resource_manager import JobRequest
 
 _PLAIN = re.compile(r"/[\w./+@=-]*")
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,200}")
 
 
-def check(request: Request) -> None:
+def check(request: JobRequest) -> None:
     """
     Raises
     ------
@@ -29,7 +29,9 @@ def check(request: Request) -> None:
         raise InputError(f"1 <= fewest <= most nodes must hold, got {request.nodes}")
 
 
-def job_script(mark: str, directives: Iterable[str], setup: Iterable[str], request: Request) -> str:
+def job_script(
+    mark: str, directives: Iterable[str], setup: Iterable[str], request: JobRequest
+) -> str:
     """
     The script of a request.
 
@@ -76,7 +78,7 @@ def element(variable: str, first: int) -> str:
     )
 
 
-def plain_folder(request: Request) -> str:
+def plain_folder(request: JobRequest) -> str:
     """
     The request's folder.
 
@@ -93,6 +95,6 @@ def plain_folder(request: Request) -> str:
     return request.folder
 
 
-def plain_name(request: Request) -> str:
+def plain_name(request: JobRequest) -> str:
     """A name that begins with a letter, as most schedulers want it."""
     return request.name if request.name[:1].isalpha() else f"j{request.name}"

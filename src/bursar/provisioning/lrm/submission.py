@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable
 
 from bursar.model.errors import SiteError
 
-Ids = list[str]
+JobIds = list[str]
 
 
-class Submissions:
+class JobSubmitter:
     """
     Hands in jobs, and finds those again of which nobody knows if they were taken.
 
@@ -21,9 +21,9 @@ class Submissions:
     async def once(
         self,
         name: str,
-        hand_in: Callable[[], Awaitable[Ids]],
-        find: Callable[[str], Awaitable[Ids]],
-    ) -> Ids:
+        hand_in: Callable[[], Awaitable[JobIds]],
+        find: Callable[[str], Awaitable[JobIds]],
+    ) -> JobIds:
         """
         Ids of the jobs.
 

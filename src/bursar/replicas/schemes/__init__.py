@@ -1,12 +1,14 @@
 """Reading and writing copies, by the scheme of their URL."""
 
 from bursar.model.errors import InputError
-from bursar.replicas.failing import Stop
-from bursar.replicas.schemes.source import Source, Upload
-from bursar.replicas.urls import is_local, shown, split
+from bursar.replicas.failures import CancellationToken
+from bursar.replicas.schemes.source import ReplicaSource, ReplicaUpload
+from bursar.replicas.urls import is_local, redact_url, split_url
 
 
-def open_source(url: str, *, offset: int = 0, tag: str = "", patience: float, stop: Stop) -> Source:
+def open_source(
+    url: str, *, offset: int = 0, tag: str = "", patience: float, stop: CancellationToken
+) -> ReplicaSource:
     """
     Opens a copy to read it from an offset on.
 
@@ -32,7 +34,7 @@ def open_source(url: str, *, offset: int = 0, tag: str = "", patience: float, st
         from bursar.replicas.schemes.local import LocalSource
 
         return LocalSource(url, offset)
-    scheme, _, _ = split(url)
+    scheme, _, _ = split_url(url)
     if scheme in ("http", "https"):
         from bursar.replicas.schemes.http import HttpSource
 
@@ -46,7 +48,7 @@ def open_source(url: str, *, offset: int = 0, tag: str = "", patience: float, st
     return SshSource(url, offset, patience, stop)
 
 
-def open_upload(url: str, size: int | None, patience: float) -> Upload:
+def open_upload(url: str, size: int | None, patience: float) -> ReplicaUpload:
     """
     Begins to write a copy somewhere else; it is there, whole, once it is finished.
 
@@ -57,7 +59,7 @@ def open_upload(url: str, size: int | None, patience: float) -> Upload:
     InputError
         When nothing can be written by this scheme, or an extra is missing.
     """
-    scheme, _, _ = split(url)
+    scheme, _, _ = split_url(url)
     if scheme == "s3":
         from bursar.replicas.schemes.s3 import S3Upload
 
@@ -66,4 +68,4 @@ def open_upload(url: str, size: int | None, patience: float) -> Upload:
         from bursar.replicas.schemes.ssh import SshUpload
 
         return SshUpload(url, patience)
-    raise InputError("cannot be written to; a folder, ssh or s3 can", where=shown(url))
+    raise InputError("cannot be written to; a folder, ssh or s3 can", where=redact_url(url))

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from bursar.model.errors import InputError
-from bursar.replicas.failing import Failed, Stop
+from bursar.replicas.failures import CancellationToken, SourceFailed
 from bursar.replicas.schemes.source import NOT_THERE, SILENT, failing
-from bursar.replicas.urls import split, without_secrets
+from bursar.replicas.urls import redact_urls, split_url
 
 try:
     import aiohttp
@@ -35,7 +35,9 @@ class HttpSource:
 
     chunk = 1024 * 1024
 
-    def __init__(self, url: str, offset: int, tag: str, patience: float, stop: Stop) -> None:
+    def __init__(
+        self, url: str, offset: int, tag: str, patience: float, stop: CancellationToken
+    ) -> None:
         self._stop = stop
         self._session, self._loop = _session(patience)
         plain, headers = _without_credentials(url)
@@ -48,7 +50,7 @@ class HttpSource:
             self._answer = self._wait(self._get(plain, headers))
         try:
             self._understand()
-        except Failed:
+        except SourceFailed:
             self.close()
             raise
 
@@ -72,7 +74,7 @@ class HttpSource:
         if answer.status == 206:
             match = _RANGE.match(answer.headers.get("Content-Range", ""))
             if match is None:
-                raise Failed("answers with a part without saying of what")
+                raise SourceFailed("answers with a part without saying of what")
             self.start = int(match[1])
             self.size = None if match[2] == "*" else int(match[2])
         strong = answer.headers.get("ETag", "")
@@ -84,30 +86,30 @@ class HttpSource:
             try:
                 return future.result()
             except TimeoutError:
-                raise Failed(SILENT, transient=True) from None
+                raise SourceFailed(SILENT, transient=True) from None
             except CancelledError:  # by another thread, or with the loop
                 self._stop.check()
-                raise Failed("broke the connection off", transient=True) from None
+                raise SourceFailed("broke the connection off", transient=True) from None
             except aiohttp.ClientConnectorCertificateError:
-                raise Failed("has a certificate that is not trusted") from None
+                raise SourceFailed("has a certificate that is not trusted") from None
             except aiohttp.ClientConnectorError as error:
                 raise error.os_error from None
             except (aiohttp.InvalidURL, ValueError):
-                raise Failed("is no URL that can be asked for") from None
+                raise SourceFailed("is no URL that can be asked for") from None
             except aiohttp.ClientError as error:
-                raise Failed(
-                    f"broke off ({without_secrets(str(error)) or type(error).__name__})",
+                raise SourceFailed(
+                    f"broke off ({redact_urls(str(error)) or type(error).__name__})",
                     transient=True,
                 ) from None
 
 
-def _refusal(status: int) -> Failed:
+def _refusal(status: int) -> SourceFailed:
     if status in (404, 410):
-        return Failed(NOT_THERE, bad=True)
+        return SourceFailed(NOT_THERE, bad=True)
     if status in (401, 403):
-        return Failed(f"may not be read (HTTP status {status})")
+        return SourceFailed(f"may not be read (HTTP status {status})")
     later = status >= 500 or status in _LATER
-    return Failed(f"answers with HTTP status {status}", transient=later)
+    return SourceFailed(f"answers with HTTP status {status}", transient=later)
 
 
 def _session(patience: float) -> tuple[Any, Any]:
@@ -125,7 +127,7 @@ def _session(patience: float) -> tuple[Any, Any]:
 
 def _without_credentials(url: str) -> tuple[str, dict[str, str]]:
     """The URL as others may see it, and headers with what was taken out of it."""
-    scheme, host, path = split(url)
+    scheme, host, path = split_url(url)
     user, _, machine = host.rpartition("@")
     headers = {"Accept-Encoding": "identity"}
     if user:

@@ -4,7 +4,7 @@ import io
 import os
 import stat
 
-from bursar.replicas.failing import Failed
+from bursar.replicas.failures import SourceFailed
 from bursar.replicas.schemes.source import failing
 
 
@@ -20,7 +20,7 @@ class LocalSource:
             about = os.fstat(self._file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 self._file.close()
-                raise Failed("is no regular file", bad=True)
+                raise SourceFailed("is no regular file", bad=True)
             self.size = about.st_size
             self.tag = f"{about.st_ino}-{about.st_mtime_ns}-{about.st_size}"
             self.start = min(offset, self.size)

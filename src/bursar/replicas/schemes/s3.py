@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from bursar.model.errors import InputError
-from bursar.replicas.failing import Failed
+from bursar.replicas.failures import SourceFailed
 from bursar.replicas.schemes.source import SILENT, failing
-from bursar.replicas.urls import shown, split
+from bursar.replicas.urls import redact_url, split_url
 
 try:
     import botocore.exceptions as aws
@@ -68,7 +68,7 @@ class S3Upload:
 
     def discard(self) -> None:
         """Leaves nothing of it there, as far as that is possible."""
-        with contextlib.suppress(Failed), _failing():
+        with contextlib.suppress(SourceFailed), _failing():
             self._file.discard()
         self._file.closed = True  # or its finaliser would send the rest
 
@@ -79,20 +79,20 @@ def _failing() -> Iterator[None]:
         with failing():
             yield
     except (aws.NoCredentialsError, aws.PartialCredentialsError):
-        raise Failed("needs credentials (AWS_ACCESS_KEY_ID and so on)") from None
+        raise SourceFailed("needs credentials (AWS_ACCESS_KEY_ID and so on)") from None
     except aws.HTTPClientError:
-        raise Failed(SILENT, transient=True) from None
+        raise SourceFailed(SILENT, transient=True) from None
     except aws.ClientError as error:
         reason = f"answers {error.response.get('Error', {}).get('Code', 'with an error')}"
-        raise Failed(reason, transient=True) from None
+        raise SourceFailed(reason, transient=True) from None
     except aws.BotoCoreError as error:
-        raise Failed(type(error).__name__) from None
+        raise SourceFailed(type(error).__name__) from None
 
 
 def _system(url: str, patience: float) -> tuple[Any, str]:
-    _, bucket, key = split(url)
+    _, bucket, key = split_url(url)
     if not key.strip("/"):
-        raise InputError("expected s3://bucket/key", where=shown(url))
+        raise InputError("expected s3://bucket/key", where=redact_url(url))
     system = s3fs.S3FileSystem(
         use_listings_cache=False,
         config_kwargs={

@@ -5,12 +5,12 @@ import socket
 from collections.abc import Iterator
 from typing import Protocol
 
-from bursar.replicas.failing import Failed, Stopped
-from bursar.replicas.urls import without_secrets
+from bursar.replicas.failures import CopyCancelled, SourceFailed
+from bursar.replicas.urls import redact_urls
 
 
-class Source(Protocol):
-    """A copy that is being read. Its methods raise :class:`Failed`."""
+class ReplicaSource(Protocol):
+    """A copy that is being read. Its methods raise :class:`SourceFailed`."""
 
     @property
     def size(self) -> int | None:
@@ -35,8 +35,8 @@ class Source(Protocol):
         """Lets go of it."""
 
 
-class Upload(Protocol):
-    """A copy that is being written. Its methods raise :class:`Failed`."""
+class ReplicaUpload(Protocol):
+    """A copy that is being written. Its methods raise :class:`SourceFailed`."""
 
     def write(self, data: bytes) -> None:
         """Adds bytes."""
@@ -57,22 +57,22 @@ def failing() -> Iterator[None]:
     """Errors of the operating system, and of time, as a failure of the source."""
     try:
         yield
-    except (Failed, Stopped):
+    except (SourceFailed, CopyCancelled):
         raise
     except (FileNotFoundError, NotADirectoryError):
-        raise Failed(NOT_THERE, bad=True) from None
+        raise SourceFailed(NOT_THERE, bad=True) from None
     except IsADirectoryError:
-        raise Failed("is a folder, no file", bad=True) from None
+        raise SourceFailed("is a folder, no file", bad=True) from None
     except PermissionError:
-        raise Failed("may not be read or written") from None
+        raise SourceFailed("may not be read or written") from None
     except TimeoutError:
-        raise Failed(SILENT, transient=True) from None
+        raise SourceFailed(SILENT, transient=True) from None
     except socket.gaierror:
-        raise Failed("its host is not known", transient=True) from None
+        raise SourceFailed("its host is not known", transient=True) from None
     except ConnectionRefusedError:
-        raise Failed("refuses connections", transient=True) from None
+        raise SourceFailed("refuses connections", transient=True) from None
     except (ConnectionError, EOFError):
-        raise Failed("broke the connection off", transient=True) from None
+        raise SourceFailed("broke the connection off", transient=True) from None
     except OSError as error:
-        reason = error.strerror or without_secrets(str(error))
-        raise Failed(reason, transient=True) from None
+        reason = error.strerror or redact_urls(str(error))
+        raise SourceFailed(reason, transient=True) from None

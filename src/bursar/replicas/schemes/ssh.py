@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from bursar.model.errors import InputError
-from bursar.replicas.failing import Failed, Stop
+from bursar.replicas.failures import CancellationToken, SourceFailed
 from bursar.replicas.schemes.source import failing
-from bursar.replicas.urls import shown, split, without_secrets
+from bursar.replicas.urls import redact_url, redact_urls, split_url
 
 try:
     import paramiko
@@ -49,16 +49,16 @@ class SshSource:
 
     chunk = 4 * 1024 * 1024
 
-    def __init__(self, url: str, offset: int, patience: float, stop: Stop) -> None:
+    def __init__(self, url: str, offset: int, patience: float, stop: CancellationToken) -> None:
         self._stop = stop
         self._system, path = _connect(url, patience)
         try:
             with _failing():
                 about = self._system.ftp.stat(path)
                 if not stat.S_ISREG(about.st_mode or stat.S_IFREG):
-                    raise Failed("is no regular file", bad=True)
+                    raise SourceFailed("is no regular file", bad=True)
                 self._file = self._system.ftp.open(path, "rb")
-        except Failed:
+        except SourceFailed:
             self.close()
             raise
         self.size: int = about.st_size or 0
@@ -93,7 +93,7 @@ class SshUpload:
                 self._system.makedirs(os.path.dirname(self._path), exist_ok=True)
                 self._file = self._system.ftp.open(self._fresh, "wb")
                 self._file.set_pipelined(True)
-        except Failed:
+        except SourceFailed:
             self._system.client.close()
             raise
 
@@ -111,7 +111,7 @@ class SshUpload:
 
     def discard(self) -> None:
         """Deletes it, as far as that is possible."""
-        with contextlib.suppress(Failed), _failing():
+        with contextlib.suppress(SourceFailed), _failing():
             self._file.close()
             self._system.ftp.remove(self._fresh)
         self._system.client.close()
@@ -123,23 +123,23 @@ def _failing() -> Iterator[None]:
         with failing():
             yield
     except paramiko.BadHostKeyException:
-        raise Failed("has another key than ~/.ssh/known_hosts says") from None
+        raise SourceFailed("has another key than ~/.ssh/known_hosts says") from None
     except paramiko.AuthenticationException:
-        raise Failed("does not accept our keys or password") from None
+        raise SourceFailed("does not accept our keys or password") from None
     except paramiko.SSHException as error:
         if "known_hosts" in str(error):
-            raise Failed("is no host that ~/.ssh/known_hosts knows") from None
-        raise Failed(f"broke off ({without_secrets(str(error))})", transient=True) from None
+            raise SourceFailed("is no host that ~/.ssh/known_hosts knows") from None
+        raise SourceFailed(f"broke off ({redact_urls(str(error))})", transient=True) from None
 
 
 def _connect(url: str, patience: float) -> tuple[Any, str]:
     """A connection of its own, and the path there."""
-    _, host, path = split(url)
+    _, host, path = split_url(url)
     user, _, machine = host.rpartition("@")
     name, _, password = user.partition(":")
     match = _MACHINE.fullmatch(machine)
     if match is None or not path.strip("/"):
-        raise InputError("expected ssh://host/path", where=shown(url))
+        raise InputError("expected ssh://host/path", where=redact_url(url))
     said = _configured(match[1].strip("[]"))
     options = {
         "port": int(match[2] or said.get("port", 22)),

@@ -18,7 +18,7 @@ from bursar.model.errors import InputError
 from bursar.model.step import Step
 from bursar.remote.messages import TaskSpec
 from bursar.remote.programs import steps_of
-from bursar.service.parties import ServiceError
+from bursar.service.interfaces import ServiceError
 
 _encode = msgspec.msgpack.Encoder().encode
 _ROWS_OF_5 = 0x95
@@ -70,11 +70,11 @@ def make_body(spec: TaskSpec, directories: Sequence[str], where: str) -> bytes:
     return body
 
 
-def job_of(
+def make_wire_job(
     body: bytes, number: int, serial: int, processors: int, limit: float, folder: str, home: bytes
 ) -> bytes:
     """
-    The :class:`bursar.dispatch.wire.Job` of a task.
+    The :class:`bursar.dispatch.wire.WireJob` of a task.
 
     Parameters
     ----------

@@ -7,35 +7,35 @@ import msgspec
 
 from bursar.model.outcome import Outcome, Status
 from bursar.service.engine import records
-from bursar.service.engine.background import Background
-from bursar.service.engine.dispatching import GRACE, Dispatching
+from bursar.service.engine.background_tasks import BackgroundTasks
+from bursar.service.engine.dispatching import GRACE, TaskDispatcher
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.locations import Locations
-from bursar.service.engine.recording import Ending, Recorder
-from bursar.service.engine.records import UNWANTED, Unwanted
-from bursar.service.engine.scheduling import Scheduler
+from bursar.service.engine.instance_compaction import InstanceCompaction
+from bursar.service.engine.locations import RecordLocations
+from bursar.service.engine.recording import ResultRecorder, TaskEnd
+from bursar.service.engine.records import UNWANTED, TasksCancelled
+from bursar.service.engine.scheduling import PoolScheduler
 from bursar.service.engine.tasks import ABSENT, CANCELLED, CLAIMED, ENDING, HELD, READY
-from bursar.service.engine.upkeep import Upkeep
-from bursar.service.parties import Clock, Journal, ServiceError
+from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
 
 _CHUNK = 2048  # tasks that are cancelled between two turns of the loop
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Cancelling:
+class TaskCanceller:
     """Cancels tasks."""
 
     def __init__(
         self,
         *,
-        journal: Journal,
-        locations: Locations,
-        dispatching: Dispatching,
-        scheduler: Scheduler,
-        recorder: Recorder,
-        upkeep: Upkeep,
-        background: Background,
+        journal: ServiceJournal,
+        locations: RecordLocations,
+        dispatching: TaskDispatcher,
+        scheduler: PoolScheduler,
+        recorder: ResultRecorder,
+        upkeep: InstanceCompaction,
+        background: BackgroundTasks,
         clock: Clock,
     ) -> None:
         self._journal = journal
@@ -69,7 +69,7 @@ class Cancelling:
             doomed = instance.doomed
             before = sorted(doomed if tasks is None else doomed.intersection(tasks))
         if chosen:
-            record = Unwanted(instance.number, records.runs_of(chosen))
+            record = TasksCancelled(instance.number, records.encode_stated_runs(chosen))
             instance.cancels.append(
                 self._locations.append(UNWANTED, _encode(record), essential=True)
             )
@@ -104,10 +104,10 @@ class Cancelling:
             self._dispatching.stop(instance, chunk, "cancelled", GRACE if grace is None else grace)
             await recorded.wait()
 
-    def _end_waiting(self, instance: Instance, chosen: Iterable[int]) -> list[Ending]:
+    def _end_waiting(self, instance: Instance, chosen: Iterable[int]) -> list[TaskEnd]:
         """Of tasks that were cancelled, the ends of those that no worker can have."""
         tasks, now = instance.tasks, self._clock()
-        endings: list[Ending] = []
+        endings: list[TaskEnd] = []
         for task in chosen:
             state = tasks.states[task]
             if state == READY:
@@ -135,7 +135,7 @@ def _chosen(instance: Instance, tasks: Sequence[int] | None) -> list[int]:
     return [task for task in wanted if ABSENT < states[task] < ENDING and task not in doomed]
 
 
-def _cancelled(instance: Instance, task: int, now: float) -> Ending:
+def _cancelled(instance: Instance, task: int, now: float) -> TaskEnd:
     outcome = Outcome(
         task=instance.base | task,
         attempt=0,
@@ -144,4 +144,4 @@ def _cancelled(instance: Instance, task: int, now: float) -> Ending:
         end=now,
         reason="cancelled",
     )
-    return Ending(instance, task, CANCELLED, instance.tasks.losses[task], 0.0, "", outcome)
+    return TaskEnd(instance, task, CANCELLED, instance.tasks.losses[task], 0.0, "", outcome)

@@ -7,12 +7,12 @@ from typing import Protocol
 import msgspec
 
 from bursar.remote import messages as api
-from bursar.service.parties import ServiceError
+from bursar.service.interfaces import ServiceError
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
-class Hash(Protocol):
+class IncrementalHash(Protocol):
     """A hash that is fed piece by piece."""
 
     def update(self, data: bytes, /) -> None:
@@ -22,7 +22,7 @@ class Hash(Protocol):
         """Return the digest of all bytes so far."""
 
 
-def hash_tasks(tasks: Iterable[api.TaskSpec], into: Hash) -> None:
+def hash_tasks(tasks: Iterable[api.TaskSpec], into: IncrementalHash) -> None:
     """
     Feed tasks to a hash, so that equal tasks in equal order give equal digests.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Counters:
+class TaskCounters:
     """
     Tasks since the service was started.
 

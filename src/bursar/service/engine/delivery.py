@@ -5,41 +5,41 @@ import contextlib
 from collections.abc import Sequence
 
 from bursar.model.errors import BursarError
-from bursar.service.engine.books import Books
-from bursar.service.engine.counters import Counters
+from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.locations import Locations
-from bursar.service.engine.results import Batch, lines_in
-from bursar.service.engine.waiters import Waiters
-from bursar.service.parties import Journal, ResultBatch
+from bursar.service.engine.instance_index import InstanceIndex
+from bursar.service.engine.locations import RecordLocations
+from bursar.service.engine.results import RecordedResults, decode_result_lines
+from bursar.service.engine.waiters import InstanceWaiters
+from bursar.service.interfaces import ResultBatch, ServiceJournal
 
 MOST_BYTES = 1 << 20
 """Bytes of results in one answer, about."""
 
 
-class Delivery:
+class ResultDelivery:
     """Answers who asks for results."""
 
     def __init__(
         self,
         *,
-        books: Books,
-        journal: Journal,
-        locations: Locations,
-        waiters: Waiters,
-        counters: Counters,
+        books: InstanceIndex,
+        journal: ServiceJournal,
+        locations: RecordLocations,
+        waiters: InstanceWaiters,
+        counters: TaskCounters,
     ) -> None:
         self._books = books
         self._journal = journal
         self._locations = locations
         self._waiters = waiters
         self._counters = counters
-        self._last: tuple[Batch, Sequence[bytes]] | None = None  # that was read
+        self._last: tuple[RecordedResults, Sequence[bytes]] | None = None  # that was read
 
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float
     ) -> ResultBatch:
-        """See :meth:`bursar.service.parties.Engine.results`."""
+        """See :meth:`bursar.service.interfaces.ExecutionEngine.results`."""
         instance = self._books.mine(user, handle)
         results = instance.results
         if wait > 0 and results.last <= after and not instance.is_over:
@@ -72,7 +72,7 @@ class Delivery:
                 while results.last <= after and not instance.is_over and not instance.destroyed:
                     await self._waiters.wait(instance)
 
-    async def _read(self, batch: Batch) -> Sequence[bytes] | None:
+    async def _read(self, batch: RecordedResults) -> Sequence[bytes] | None:
         """Lines that are in the journal; None: it lies elsewhere, or is gone."""
         if self._last is not None and self._last[0] is batch:
             return self._last[1]
@@ -83,6 +83,6 @@ class Delivery:
             if batch.location.position == position and position in self._locations:
                 raise
             return None
-        lines = lines_in(payload)
+        lines = decode_result_lines(payload)
         self._last = batch, lines
         return lines

@@ -13,18 +13,18 @@ from typing import Protocol
 import msgspec
 
 from bursar.model.admission import Refusal
-from bursar.model.demand import Demand
+from bursar.model.demand import ProcessorDemand
 from bursar.model.outcome import Outcome, Status
 from bursar.remote.messages import WorkerInfo
-from bursar.service.engine.bodies import job_of
-from bursar.service.engine.books import Books
-from bursar.service.engine.counters import Counters
+from bursar.service.engine.bodies import make_wire_job
+from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.locations import Locations
-from bursar.service.engine.recording import Ending, Recorder, Told
-from bursar.service.engine.records import LOST, Lost
+from bursar.service.engine.instance_index import InstanceIndex
+from bursar.service.engine.locations import RecordLocations
+from bursar.service.engine.recording import OnDurable, ResultRecorder, TaskEnd
+from bursar.service.engine.records import LOST, TaskLost
 from bursar.service.engine.results import STATE_OF
-from bursar.service.engine.scheduling import LEAST, Claim, Scheduler, Seat
+from bursar.service.engine.scheduling import LEAST, PoolScheduler, RegisteredWorker, TaskAssignment
 from bursar.service.engine.tasks import (
     BITS,
     CANCELLED,
@@ -35,7 +35,7 @@ from bursar.service.engine.tasks import (
     MASK,
     READY,
 )
-from bursar.service.parties import Clock, Desk, is_shared
+from bursar.service.interfaces import Clock, UsageBilling, is_shared
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL of a task that is not wanted."""
@@ -50,11 +50,11 @@ _MOST_LOSSES = 255  # what the column holds
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Port(Protocol):
+class WorkerChannel(Protocol):
     """What reaches the workers, by name; nothing happens for one that cannot be reached now."""
 
     def give(self, worker: str, jobs: Sequence[bytes]) -> None:
-        """Jobs, each a :class:`bursar.dispatch.wire.Job`."""
+        """Jobs, each a :class:`bursar.dispatch.wire.WireJob`."""
 
     def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
         """Tasks are to end."""
@@ -66,7 +66,7 @@ class Port(Protocol):
         """All of them."""
 
 
-class Dispatching:
+class TaskDispatcher:
     """
     Gives tasks to workers and takes in what became of them.
 
@@ -88,13 +88,13 @@ class Dispatching:
     def __init__(
         self,
         *,
-        scheduler: Scheduler,
-        books: Books,
-        recorder: Recorder,
-        locations: Locations,
-        desk: Desk,
+        scheduler: PoolScheduler,
+        books: InstanceIndex,
+        recorder: ResultRecorder,
+        locations: RecordLocations,
+        desk: UsageBilling,
         clock: Clock,
-        counters: Counters,
+        counters: TaskCounters,
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._scheduler = scheduler
@@ -105,7 +105,7 @@ class Dispatching:
         self._clock = clock
         self._counters = counters
         self._on_fault = on_fault
-        self._port: Port | None = None
+        self._port: WorkerChannel | None = None
         self._dirty: dict[str, None] = {}
         self._hurried = False
         self._is_open = True
@@ -114,7 +114,7 @@ class Dispatching:
         self.on_waiting: Callable[[], None] = lambda: None
         self._waiting: set[str] = set()  # pools of which that was told
 
-    def attach(self, port: Port) -> None:
+    def attach(self, port: WorkerChannel) -> None:
         """Workers can be reached from now on."""
         self._port = port
 
@@ -128,7 +128,7 @@ class Dispatching:
         return len(self._scheduler.claims)
 
     @property
-    def seats(self) -> dict[str, Seat]:
+    def seats(self) -> dict[str, RegisteredWorker]:
         """The workers, by name."""
         return self._scheduler.seats
 
@@ -170,7 +170,7 @@ class Dispatching:
         else:
             if seat is not None:
                 self.leave(name)
-            seat = Seat(name, pool, lease, processors)
+            seat = RegisteredWorker(name, pool, lease, processors)
             self._scheduler.join(seat)
         seat.host, seat.open, seat.idle_since = host, True, self._clock()
         seat.prefetch.reconnected()
@@ -178,7 +178,7 @@ class Dispatching:
         self.hurry(pool)
         return unwanted
 
-    def _goes_on(self, seat: Seat, number: int, serial: int) -> bool:
+    def _goes_on(self, seat: RegisteredWorker, number: int, serial: int) -> bool:
         """Whether a worker that has a task is to go on with it."""
         instance = self._books.by_number.get(number >> BITS)
         task = number & MASK
@@ -209,7 +209,9 @@ class Dispatching:
         self._scheduler.leave(seat)
         self.hurry(seat.pool)
 
-    def _lose(self, seat: Seat, claims: Sequence[Claim], *, counts: bool) -> None:
+    def _lose(
+        self, seat: RegisteredWorker, claims: Sequence[TaskAssignment], *, counts: bool
+    ) -> None:
         if not claims:
             return
         now = self._clock()
@@ -229,7 +231,7 @@ class Dispatching:
         if endings:
             self._recorder.record(endings)
 
-    def _fall(self, claim: Claim, now: float, reason: str) -> Ending | None:
+    def _fall(self, claim: TaskAssignment, now: float, reason: str) -> TaskEnd | None:
         """A claim ends without an outcome; with a reason, it counts against the task's tries."""
         instance, task = claim.instance, claim.task
         self._scheduler.release(claim)
@@ -242,10 +244,14 @@ class Dispatching:
         if reason:
             tasks.losses[task] = min(attempt, _MOST_LOSSES)
         if task in instance.doomed:
-            return self._end(claim, CANCELLED, attempt, _nothing(claim, now, "cancelled"))
+            return self._end(
+                claim, CANCELLED, attempt, _outcome_without_worker(claim, now, "cancelled")
+            )
         if reason and attempt >= tasks.tries[task]:
             why = f"{reason}, as in {attempt} attempts" if attempt > 1 else reason
-            return self._end(claim, FAILED, attempt, _nothing(claim, now, why, Status.LOST))
+            return self._end(
+                claim, FAILED, attempt, _outcome_without_worker(claim, now, why, Status.LOST)
+            )
         if reason:
             self._counters.retried += 1
             self._note_loss(instance, task, attempt)
@@ -254,7 +260,7 @@ class Dispatching:
 
     def _note_loss(self, instance: Instance, task: int, times: int) -> None:
         before = instance.lost.get(task)
-        record = Lost(instance.number, task, times)
+        record = TaskLost(instance.number, task, times)
         instance.lost[task] = self._locations.append(LOST, _encode(record), essential=True)
         if before is not None:
             self._locations.kill(before)
@@ -265,7 +271,7 @@ class Dispatching:
 
     # What workers say.
 
-    def outcomes(self, name: str, outcomes: Sequence[Outcome], told: Told) -> None:
+    def outcomes(self, name: str, outcomes: Sequence[Outcome], told: OnDurable) -> None:
         """
         Attempts have ended.
 
@@ -277,14 +283,14 @@ class Dispatching:
         seat = self._scheduler.seats.get(name)
         claims = self._scheduler.claims
         now = self._clock()
-        endings: list[Ending] = []
+        endings: list[TaskEnd] = []
         mine: list[Outcome] = []
         for outcome in outcomes:
             claim = claims.get(outcome.task)
             if claim is None or claim.seat is not seat or claim.serial != outcome.attempt:
                 self._counters.dropped += 1
                 continue
-            outcome = _sane(outcome, now)
+            outcome = _sanitised(outcome, now)
             mine.append(outcome)
             ending = self._finish(claim, outcome, now)
             if ending is not None:
@@ -296,11 +302,11 @@ class Dispatching:
                 seat.idle_since = now
             self.hurry(seat.pool)
 
-    def _finish(self, claim: Claim, outcome: Outcome, now: float) -> Ending | None:
+    def _finish(self, claim: TaskAssignment, outcome: Outcome, now: float) -> TaskEnd | None:
         instance, task, status = claim.instance, claim.task, outcome.status
         if status is Status.LOST:
             return self._fall(claim, now, outcome.reason or "lost")
-        said, outcome = outcome, _placed(outcome, claim.given, now)
+        said, outcome = outcome, _clamped_times(outcome, claim.given, now)
         seconds = outcome.end - outcome.start
         self._scheduler.release(claim)
         self._scheduler.settle(claim, seconds if seconds > LEAST else LEAST)
@@ -308,7 +314,7 @@ class Dispatching:
         attempt = instance.tasks.losses[task] + 1
         if instance.destroyed:  # what it used is charged all the same
             self._freed(instance, task)
-            return Ending(instance, task, CANCELLED, attempt, cost, claim.seat.host, outcome)
+            return TaskEnd(instance, task, CANCELLED, attempt, cost, claim.seat.host, outcome)
         taken = status is Status.CANCELLED or (
             status is Status.TIMED_OUT
             and said.end - said.start < _ALMOST * self._scheduler.limit_of(instance.tasks, task)
@@ -321,13 +327,13 @@ class Dispatching:
         return self._end(claim, state, attempt, outcome, cost)
 
     def _end(
-        self, claim: Claim, state: int, attempt: int, outcome: Outcome, cost: float = 0.0
-    ) -> Ending:
+        self, claim: TaskAssignment, state: int, attempt: int, outcome: Outcome, cost: float = 0.0
+    ) -> TaskEnd:
         instance, task = claim.instance, claim.task
         instance.tasks.move(task, ENDING)
         if instance.doomed:
             instance.doomed.discard(task)
-        return Ending(instance, task, state, attempt, cost, claim.seat.host, outcome)
+        return TaskEnd(instance, task, state, attempt, cost, claim.seat.host, outcome)
 
     def returned(self, name: str, jobs: Iterable[tuple[int, int]]) -> None:
         """Takes in jobs that a worker returned, not started, the last ones first; maybe none."""
@@ -383,12 +389,12 @@ class Dispatching:
         except Exception as error:
             self._on_fault(error)
 
-    def _fill_pool(self, port: Port, pool: str, now: float) -> None:
+    def _fill_pool(self, port: WorkerChannel, pool: str, now: float) -> None:
         may_run = self._desk.may_run
         given = self._scheduler.fill(pool, now, lambda user: may_run(pool, user, now))
         for seat, claims in given:
             self._counters.started += len(claims)
-            port.give(seat.name, [_job(claim) for claim in claims])
+            port.give(seat.name, [_job_of_assignment(claim) for claim in claims])
         for seat, count in self._scheduler.to_take_back(pool):
             port.take_back(seat.name, count)
         if not self._scheduler.is_waiting(pool):
@@ -444,7 +450,7 @@ class Dispatching:
         """All of them."""
         return [] if self._port is None else self._port.workers()
 
-    def demand(self) -> dict[str, Demand]:
+    def demand(self) -> dict[str, ProcessorDemand]:
         """By pool, the tasks that processors are wanted for."""
         return self._scheduler.demand()
 
@@ -460,9 +466,9 @@ class Dispatching:
         return f"its tasks need {least} processors of one worker, and the widest has {widest}"
 
 
-def _job(claim: Claim) -> bytes:
+def _job_of_assignment(claim: TaskAssignment) -> bytes:
     instance, task = claim.instance, claim.task
-    return job_of(
+    return make_wire_job(
         instance.tasks.bodies[task],
         claim.number,
         claim.serial,
@@ -473,7 +479,9 @@ def _job(claim: Claim) -> bytes:
     )
 
 
-def _nothing(claim: Claim, now: float, reason: str, status: Status = Status.CANCELLED) -> Outcome:
+def _outcome_without_worker(
+    claim: TaskAssignment, now: float, reason: str, status: Status = Status.CANCELLED
+) -> Outcome:
     """An outcome where there is none of a worker's."""
     return Outcome(
         task=claim.number,
@@ -485,7 +493,7 @@ def _nothing(claim: Claim, now: float, reason: str, status: Status = Status.CANC
     )
 
 
-def _sane(outcome: Outcome, now: float) -> Outcome:
+def _sanitised(outcome: Outcome, now: float) -> Outcome:
     """An outcome whose numbers can be what they say they are."""
     if (
         0.0 <= outcome.start <= outcome.end < _LONG
@@ -507,7 +515,7 @@ def _sane(outcome: Outcome, now: float) -> Outcome:
     )
 
 
-def _placed(outcome: Outcome, given: float, now: float) -> Outcome:
+def _clamped_times(outcome: Outcome, given: float, now: float) -> Outcome:
     """
     An outcome whose times lie between those at which its task was given and it came, by our clock.
 

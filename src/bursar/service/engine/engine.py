@@ -23,41 +23,41 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from bursar.dispatch.home import log_name
+from bursar.dispatch.workspace import log_name
 from bursar.model.admission import Refusal
-from bursar.model.demand import Demand
+from bursar.model.demand import ProcessorDemand
 from bursar.remote import messages as api
-from bursar.remote.printed import STREAMS
-from bursar.service.engine.background import Background
-from bursar.service.engine.books import Books
-from bursar.service.engine.cancelling import Cancelling
+from bursar.remote.task_output import STREAMS
+from bursar.service.engine.background_tasks import BackgroundTasks
+from bursar.service.engine.cancelling import TaskCanceller
 from bursar.service.engine.content import check_content, digest_of_instance
-from bursar.service.engine.counters import Counters
-from bursar.service.engine.delivery import Delivery
-from bursar.service.engine.dispatching import Dispatching, Port
-from bursar.service.engine.homes import Homes
-from bursar.service.engine.instance import Instance, Submission
-from bursar.service.engine.lifecycle import Lifecycle, outside
-from bursar.service.engine.limits import EngineLimits
-from bursar.service.engine.locations import Locations
-from bursar.service.engine.recording import Ending, Recorder
+from bursar.service.engine.counters import TaskCounters
+from bursar.service.engine.delivery import ResultDelivery
+from bursar.service.engine.dispatching import TaskDispatcher, WorkerChannel
+from bursar.service.engine.engine_limits import EngineLimits
+from bursar.service.engine.instance import Instance, InstanceSubmission
+from bursar.service.engine.instance_compaction import InstanceCompaction, parse_tasks_added_head
+from bursar.service.engine.instance_homes import InstanceHomes
+from bursar.service.engine.instance_index import InstanceIndex
+from bursar.service.engine.lifecycle import InstanceLifecycle, run_in_thread
+from bursar.service.engine.locations import RecordLocations
+from bursar.service.engine.recording import ResultRecorder, TaskEnd
 from bursar.service.engine.records import ADDED
-from bursar.service.engine.restoring import Restoring
-from bursar.service.engine.results import Batch, Recent
-from bursar.service.engine.scheduling import Scheduler
-from bursar.service.engine.submitting import Submitting
+from bursar.service.engine.restoring import InstanceRestorer
+from bursar.service.engine.results import RecentResults, RecordedResults
+from bursar.service.engine.scheduling import PoolScheduler
+from bursar.service.engine.submitting import SubmissionRecorder
 from bursar.service.engine.tasks import ABSENT, CLAIMED, HELD, NAMES, READY
-from bursar.service.engine.upkeep import Upkeep, parse_head
-from bursar.service.engine.waiters import Waiters
-from bursar.service.parties import (
+from bursar.service.engine.waiters import InstanceWaiters
+from bursar.service.interfaces import (
     ENGINE_KINDS,
     Clock,
-    Desk,
     Entropy,
-    Journal,
     Position,
     ResultBatch,
     ServiceError,
+    ServiceJournal,
+    UsageBilling,
 )
 
 GRACE = 30.0
@@ -74,7 +74,7 @@ _PARTING = 5.0  # seconds for the last results to become durable
 
 class ServiceEngine:
     """
-    Implements :class:`bursar.service.parties.Engine`.
+    Implements :class:`bursar.service.interfaces.ExecutionEngine`.
 
     Order of its life: constructed before the journal is opened, :meth:`open` after the journal
     was, then :meth:`attach`; :meth:`drain`, :meth:`close` before the journal is closed.
@@ -82,7 +82,7 @@ class ServiceEngine:
     Parameters
     ----------
     journal, desk, clock, entropy
-        See :mod:`bursar.service.parties`.
+        See :mod:`bursar.service.interfaces`.
     homes
         Of the instances, or the folder where they are to lie.
     limits
@@ -99,12 +99,12 @@ class ServiceEngine:
 
     def __init__(
         self,
-        journal: Journal,
-        desk: Desk,
+        journal: ServiceJournal,
+        desk: UsageBilling,
         *,
         clock: Clock,
         entropy: Entropy,
-        homes: Homes | Path,
+        homes: InstanceHomes | Path,
         limits: EngineLimits | None = None,
         own_limits: Mapping[str, EngineLimits] = MappingProxyType({}),
         processors: int | None = None,
@@ -114,16 +114,16 @@ class ServiceEngine:
         self._journal = journal
         self._desk = desk
         self._clock = clock
-        self._homes = Homes(homes) if isinstance(homes, Path) else homes
+        self._homes = InstanceHomes(homes) if isinstance(homes, Path) else homes
         self._say = on_event or (lambda line: None)
         self._grace = grace
         limits = limits or EngineLimits()
-        self.counters = Counters()
-        self._locations = Locations(journal)
-        self._books = Books(limits, own_limits)
-        self._recent = Recent(limits.results_in_memory)
-        self._scheduler = Scheduler(int.from_bytes(entropy(5), "big"), limits.limit)
-        self._recorder = Recorder(
+        self.counters = TaskCounters()
+        self._locations = RecordLocations(journal)
+        self._books = InstanceIndex(limits, own_limits)
+        self._recent = RecentResults(limits.results_in_memory)
+        self._scheduler = PoolScheduler(int.from_bytes(entropy(5), "big"), limits.limit)
+        self._recorder = ResultRecorder(
             journal=journal,
             locations=self._locations,
             desk=desk,
@@ -132,7 +132,7 @@ class ServiceEngine:
             on_recorded=self._on_recorded,
             on_fault=self.on_fault,
         )
-        self.dispatching = Dispatching(
+        self.dispatching = TaskDispatcher(
             scheduler=self._scheduler,
             books=self._books,
             recorder=self._recorder,
@@ -142,18 +142,18 @@ class ServiceEngine:
             counters=self.counters,
             on_fault=self.on_fault,
         )
-        self._waiters = Waiters()
+        self._waiters = InstanceWaiters()
         self.dispatching.on_freed = self._waiters.wake
-        self._background = Background(self.on_fault)
-        self._upkeep = Upkeep(self._locations)
-        self._delivery = Delivery(
+        self._background = BackgroundTasks(self.on_fault)
+        self._upkeep = InstanceCompaction(self._locations)
+        self._delivery = ResultDelivery(
             books=self._books,
             journal=journal,
             locations=self._locations,
             waiters=self._waiters,
             counters=self.counters,
         )
-        self._lifecycle = Lifecycle(
+        self._lifecycle = InstanceLifecycle(
             books=self._books,
             locations=self._locations,
             desk=desk,
@@ -168,7 +168,7 @@ class ServiceEngine:
             clock=clock,
             entropy=entropy,
         )
-        self._submitting = Submitting(
+        self._submitting = SubmissionRecorder(
             books=self._books,
             journal=journal,
             locations=self._locations,
@@ -180,7 +180,7 @@ class ServiceEngine:
             directories=limits.directories,
             processors=processors,
         )
-        self._cancelling = Cancelling(
+        self._cancelling = TaskCanceller(
             journal=journal,
             locations=self._locations,
             dispatching=self.dispatching,
@@ -190,7 +190,7 @@ class ServiceEngine:
             background=self._background,
             clock=clock,
         )
-        self._restoring: Restoring | None = Restoring(self._locations)
+        self._restoring: InstanceRestorer | None = InstanceRestorer(self._locations)
         self._draining = False
         self._fault = ""
         self._broken = asyncio.Event()
@@ -215,7 +215,7 @@ class ServiceEngine:
                 self._upkeep.shrink(instance, submission)
         await self._lifecycle.restore_homes(restoring)
 
-    def attach(self, port: Port) -> None:
+    def attach(self, port: WorkerChannel) -> None:
         """Workers can be reached from now on."""
         self.dispatching.attach(port)
 
@@ -291,7 +291,7 @@ class ServiceEngine:
         if self._restoring is not None:
             return payload
         if kind == ADDED:
-            number, first = parse_head(payload)
+            number, first = parse_tasks_added_head(payload)
             instance = self._books.by_number[number]
             return self._upkeep.what_is_left(instance, instance.submission_of(first))
         return payload
@@ -315,7 +315,7 @@ class ServiceEngine:
         ------
         ServiceError
             422, when the key came with other content before; what
-            :meth:`bursar.service.engine.lifecycle.Lifecycle.make` raises.
+            :meth:`bursar.service.engine.lifecycle.InstanceLifecycle.make` raises.
         """
         instance = self._books.asked.get((user, key)) if key else None
         if instance is None:
@@ -380,7 +380,7 @@ class ServiceEngine:
         ServiceError
             422, when the key came with other content before, or a task makes no sense; 404, when
             the instance is not the user's; what
-            :meth:`bursar.service.engine.submitting.Submitting.submit` raises.
+            :meth:`bursar.service.engine.submitting.SubmissionRecorder.submit` raises.
         """
         digest = await self._submitting.digest(tasks) if key else b""
         instance = self._books.mine(user, handle)
@@ -429,14 +429,18 @@ class ServiceEngine:
     # Results.
 
     def _on_recorded(
-        self, instance: Instance, batch: Batch, endings: Sequence[Ending], logs: dict[int, int]
+        self,
+        instance: Instance,
+        batch: RecordedResults,
+        endings: Sequence[TaskEnd],
+        logs: dict[int, int],
     ) -> None:
         """Results are durable."""
         tasks, usage = instance.tasks, self._books.usage(instance.user)
         instance.results.add(batch)
         instance.results.logs.update(logs)
-        touched: dict[int, Submission] = {}
-        submission: Submission | None = None
+        touched: dict[int, InstanceSubmission] = {}
+        submission: InstanceSubmission | None = None
         freed = 0
         for ending in endings:
             task = ending.task
@@ -472,7 +476,9 @@ class ServiceEngine:
             self._books.usage(user).result_bytes -= size
             logs = [log_name(str(task), serial, name) for task, serial in ended for name in STREAMS]
             if logs:
-                self._background.spawn(outside(self._homes.remove_logs, instance.folder, logs))
+                self._background.spawn(
+                    run_in_thread(self._homes.remove_logs, instance.folder, logs)
+                )
         await self._journal.durable()
 
     # Watching.
@@ -490,7 +496,7 @@ class ServiceEngine:
             else:
                 await self._waiters.wait(instance)
 
-    def demand(self) -> Mapping[str, Demand]:
+    def demand(self) -> Mapping[str, ProcessorDemand]:
         """By pool: the tasks that processors are wanted for."""
         found = {} if self._draining else self.dispatching.demand()
         # Of what is not given out now, later: what waits in a scheduler's queue for it may stay.
@@ -498,7 +504,7 @@ class ServiceEngine:
             counts = instance.tasks.counts
             later = counts[HELD] + (counts[READY] if self._draining else 0)
             if later:
-                known = found.get(instance.pool, Demand())
+                known = found.get(instance.pool, ProcessorDemand())
                 found[instance.pool] = replace(known, later=known.later + later)
         return found
 

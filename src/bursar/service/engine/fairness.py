@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Turns(Generic[Key]):
+class FairQueue(Generic[Key]):
     """
     Fair shares of something that takes time, by start-time fair queuing [1]_.
 

@@ -4,8 +4,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from bursar.remote import messages as api
-from bursar.service.engine.locations import Location
-from bursar.service.engine.records import Created
+from bursar.service.engine.locations import RecordLocation
+from bursar.service.engine.records import InstanceCreated
 from bursar.service.engine.results import ResultLog
 from bursar.service.engine.tasks import (
     ABSENT,
@@ -18,7 +18,7 @@ from bursar.service.engine.tasks import (
     READY,
     SUCCEEDED,
     TIMED_OUT,
-    Tasks,
+    TaskColumns,
 )
 
 _CALM = 0.1
@@ -26,7 +26,7 @@ _CALM = 0.1
 
 
 @dataclass(slots=True)
-class Submission:
+class InstanceSubmission:
     """
     Tasks that were submitted together, without them.
 
@@ -41,14 +41,14 @@ class Submission:
     written, left
         Tasks that are in the record, and of these without a recorded result.
     digest
-        See :class:`bursar.service.engine.records.Added`.
+        See :class:`bursar.service.engine.records.TasksAdded`.
     """
 
     first: int
     count: int
     key: str
     at: float
-    location: Location | None
+    location: RecordLocation | None
     written: int
     left: int
     digest: bytes = b""
@@ -68,7 +68,7 @@ class Instance:
     folder
         Name of its home.
     key, digest
-        See :class:`bursar.service.engine.records.Created`.
+        See :class:`bursar.service.engine.records.InstanceCreated`.
     location
         Of its record.
     pool
@@ -102,16 +102,16 @@ class Instance:
     keep: float
     folder: str
     key: str
-    location: Location
+    location: RecordLocation
     digest: bytes = b""
     pool: str = ""
-    tasks: Tasks = field(default_factory=Tasks)
+    tasks: TaskColumns = field(default_factory=TaskColumns)
     results: ResultLog = field(default_factory=ResultLog)
-    submissions: list[Submission] = field(default_factory=list)
-    keys: dict[str, Submission] = field(default_factory=dict)
-    forgets: list[Location] = field(default_factory=list)
-    cancels: list[Location] = field(default_factory=list)
-    lost: dict[int, Location] = field(default_factory=dict)
+    submissions: list[InstanceSubmission] = field(default_factory=list)
+    keys: dict[str, InstanceSubmission] = field(default_factory=dict)
+    forgets: list[RecordLocation] = field(default_factory=list)
+    cancels: list[RecordLocation] = field(default_factory=list)
+    lost: dict[int, RecordLocation] = field(default_factory=dict)
     doomed: set[int] = field(default_factory=set)
     winding: int = 0
     promised: int = 0
@@ -123,7 +123,7 @@ class Instance:
     owed: float = 0.0
 
     @classmethod
-    def of(cls, created: Created, location: Location) -> "Instance":
+    def of(cls, created: InstanceCreated, location: RecordLocation) -> "Instance":
         """That of a record, empty."""
         return cls(
             number=created.number,
@@ -156,7 +156,7 @@ class Instance:
         """Whether every task has its result."""
         return not self.tasks.unfinished
 
-    def submission_of(self, task: int) -> Submission:
+    def submission_of(self, task: int) -> InstanceSubmission:
         """With which a task came."""
         return self.submissions[self.index_of(task)]
 

@@ -9,32 +9,32 @@ import msgspec
 
 from bursar.model.admission import Refusal
 from bursar.remote import messages as api
-from bursar.service.engine.background import Background
-from bursar.service.engine.books import Books
+from bursar.service.engine.background_tasks import BackgroundTasks
 from bursar.service.engine.content import digest_of_instance
-from bursar.service.engine.dispatching import Dispatching
-from bursar.service.engine.homes import Homes
+from bursar.service.engine.dispatching import TaskDispatcher
+from bursar.service.engine.engine_limits import EngineLimits
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.limits import EngineLimits
-from bursar.service.engine.locations import Location, Locations
-from bursar.service.engine.recording import Recorder
+from bursar.service.engine.instance_compaction import InstanceCompaction
+from bursar.service.engine.instance_homes import InstanceHomes
+from bursar.service.engine.instance_index import InstanceIndex
+from bursar.service.engine.locations import RecordLocation, RecordLocations
+from bursar.service.engine.recording import ResultRecorder
 from bursar.service.engine.records import (
     CREATED,
     DESTROYED,
     MACHINE,
     NUMBERS,
     SPENT,
-    Created,
-    Destroyed,
-    Numbers,
-    Spent,
+    InstanceCreated,
+    InstanceDestroyed,
+    KeySpent,
+    NumbersUsed,
 )
-from bursar.service.engine.restoring import Restoring
-from bursar.service.engine.scheduling import Scheduler
+from bursar.service.engine.restoring import InstanceRestorer
+from bursar.service.engine.scheduling import PoolScheduler
 from bursar.service.engine.tasks import CLAIMED
-from bursar.service.engine.upkeep import Upkeep
-from bursar.service.engine.waiters import Waiters
-from bursar.service.parties import Clock, Desk, Entropy, ServiceError
+from bursar.service.engine.waiters import InstanceWaiters
+from bursar.service.interfaces import Clock, Entropy, ServiceError, UsageBilling
 
 _BLOCK = 1024  # numbers of instances that are set aside together
 _STOPPING = 30.0  # seconds for which a home waits for the tasks in it to end
@@ -42,23 +42,23 @@ _STOPPING = 30.0  # seconds for which a home waits for the tasks in it to end
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Lifecycle:
+class InstanceLifecycle:
     """Makes instances, and has them go: at their owner's word, or when their time is over."""
 
     def __init__(
         self,
         *,
-        books: Books,
-        locations: Locations,
-        desk: Desk,
-        homes: Homes,
+        books: InstanceIndex,
+        locations: RecordLocations,
+        desk: UsageBilling,
+        homes: InstanceHomes,
         limits: EngineLimits,
-        dispatching: Dispatching,
-        scheduler: Scheduler,
-        recorder: Recorder,
-        upkeep: Upkeep,
-        waiters: Waiters,
-        background: Background,
+        dispatching: TaskDispatcher,
+        scheduler: PoolScheduler,
+        recorder: ResultRecorder,
+        upkeep: InstanceCompaction,
+        waiters: InstanceWaiters,
+        background: BackgroundTasks,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
@@ -75,13 +75,13 @@ class Lifecycle:
         self._background = background
         self._clock = clock
         self._entropy = entropy
-        self._numbers: Location | None = None
+        self._numbers: RecordLocation | None = None
         self._numbers_below = 1
         self._making: dict[int, asyncio.Task[None]] = {}
 
     # After a restart.
 
-    def restore(self, restoring: Restoring) -> None:
+    def restore(self, restoring: InstanceRestorer) -> None:
         """The instances of an earlier life are there again, and what is left of others."""
         self._numbers, self._numbers_below = restoring.numbers, restoring.below
         self._books.next_number = restoring.below
@@ -91,11 +91,11 @@ class Lifecycle:
             self._books.add(instance)
             self._give_home(instance)
 
-    async def restore_homes(self, restoring: Restoring) -> None:
+    async def restore_homes(self, restoring: InstanceRestorer) -> None:
         """Every instance has its home again; those of instances that are gone go."""
         users = {instance.folder: instance.user for instance in self._books}
         dying = [name for name, _ in restoring.homes]
-        await outside(self._homes.restore, users, dying)
+        await run_in_thread(self._homes.restore, users, dying)
         for name, location in restoring.homes:
             self._background.spawn(self._remove_home(name, location))
 
@@ -126,7 +126,7 @@ class Lifecycle:
             raise ServiceError("no-agreement", 409, pool.reason, where="agreement")
         self._books.check_instances(user)
         self._reserve_number()
-        created = Created(
+        created = InstanceCreated(
             number=self._books.next_number,
             handle=self._entropy(16).hex(),
             user=user,
@@ -169,7 +169,7 @@ class Lifecycle:
             return
         below = self._books.next_number + _BLOCK
         location = self._locations.append(
-            NUMBERS, _encode(Numbers(MACHINE, below)), essential=False
+            NUMBERS, _encode(NumbersUsed(MACHINE, below)), essential=False
         )
         if self._numbers is not None:
             self._locations.kill(self._numbers)
@@ -184,7 +184,7 @@ class Lifecycle:
 
     async def _make_home(self, instance: Instance) -> None:
         try:
-            await outside(self._homes.make, instance.folder, instance.user)
+            await run_in_thread(self._homes.make, instance.folder, instance.user)
         except OSError as error:
             if not instance.destroyed:
                 self._books.forget_key(instance)  # it may be asked for again
@@ -209,7 +209,7 @@ class Lifecycle:
         instance.destroyed = True
         self._scheduler.drop(instance)
         dying = self._locations.append(
-            DESTROYED, _encode(Destroyed(instance.folder)), essential=True
+            DESTROYED, _encode(InstanceDestroyed(instance.folder)), essential=True
         )
         self._upkeep.destroy(instance)
         making = self._making.get(instance.number)
@@ -241,13 +241,13 @@ class Lifecycle:
         mine = instance.user, instance.key
         if instance.key and self._books.asked.get(mine) is instance:
             now = self._clock()
-            location = self._locations.append(SPENT, _encode(Spent(*mine, now)), essential=True)
+            location = self._locations.append(SPENT, _encode(KeySpent(*mine, now)), essential=True)
             self._books.spent[mine] = now, location
 
     async def _remove_home(
         self,
         name: str,
-        dying: Location,
+        dying: RecordLocation,
         instance: Instance | None = None,
         making: "asyncio.Task[None] | None" = None,
     ) -> None:
@@ -262,10 +262,10 @@ class Lifecycle:
                 async with asyncio.timeout(_STOPPING):
                     while instance.tasks.counts[CLAIMED]:
                         await self._waiters.wait(instance)
-        await outside(self._homes.remove, name)
+        await run_in_thread(self._homes.remove, name)
         self._locations.kill(dying)
 
 
-async def outside(call: Callable[..., None], *arguments: object) -> None:
+async def run_in_thread(call: Callable[..., None], *arguments: object) -> None:
     """Does in a thread what may take its time."""
     await asyncio.get_running_loop().run_in_executor(None, call, *arguments)

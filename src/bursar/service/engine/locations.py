@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bursar.service.parties import Journal
+from bursar.service.interfaces import ServiceJournal
 
 
 @dataclass(slots=True, eq=False)
-class Location:
+class RecordLocation:
     """Where a record lies; it may move."""
 
     position: int
 
 
-class Locations:
+class RecordLocations:
     """
     All records of a participant, by position.
 
@@ -23,11 +23,11 @@ class Locations:
         In which they lie.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: ServiceJournal) -> None:
         self._journal = journal
-        self._locations: dict[int, Location] = {}
+        self._locations: dict[int, RecordLocation] = {}
 
-    def append(self, kind: int, payload: bytes, *, essential: bool) -> Location:
+    def append(self, kind: int, payload: bytes, *, essential: bool) -> RecordLocation:
         """
         Adds a record.
 
@@ -38,12 +38,12 @@ class Locations:
         """
         return self.found(self._journal.append(kind, payload, essential=essential))
 
-    def found(self, position: int) -> Location:
+    def found(self, position: int) -> RecordLocation:
         """A record is there."""
-        location = self._locations[position] = Location(position)
+        location = self._locations[position] = RecordLocation(position)
         return location
 
-    def kill(self, location: Location) -> None:
+    def kill(self, location: RecordLocation) -> None:
         """A record is not needed any more."""
         if self._locations.pop(location.position, None) is not None:
             self._journal.kill(location.position)

@@ -19,10 +19,15 @@ import msgspec
 
 from bursar.model.outcome import Outcome
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.locations import Locations
-from bursar.service.engine.records import ENDED, Ended
-from bursar.service.engine.results import Batch, Recent, has_log, make_line
-from bursar.service.parties import Clock, Desk, Journal, ServiceError
+from bursar.service.engine.locations import RecordLocations
+from bursar.service.engine.records import ENDED, ResultsRecorded
+from bursar.service.engine.results import (
+    RecentResults,
+    RecordedResults,
+    encode_result_line,
+    has_log,
+)
+from bursar.service.interfaces import Clock, ServiceError, ServiceJournal, UsageBilling
 
 MOST = 4096
 """Results recorded together, about."""
@@ -40,7 +45,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(slots=True)
-class Ending:
+class TaskEnd:
     """
     The end of a task.
 
@@ -65,13 +70,13 @@ class Ending:
     outcome: Outcome
 
 
-Written = tuple[Instance, Batch, list[Ending], dict[int, int]]
+WrittenResults = tuple[Instance, RecordedResults, list[TaskEnd], dict[int, int]]
 
-Told = Callable[[], None]
+OnDurable = Callable[[], None]
 """Called when what was recorded is durable."""
 
 
-class Recorder:
+class ResultRecorder:
     """
     Writes results and charges what they cost, together.
 
@@ -87,12 +92,12 @@ class Recorder:
     def __init__(
         self,
         *,
-        journal: Journal,
-        locations: Locations,
-        desk: Desk,
+        journal: ServiceJournal,
+        locations: RecordLocations,
+        desk: UsageBilling,
         clock: Clock,
-        recent: Recent,
-        on_recorded: Callable[[Instance, Batch, Sequence[Ending], dict[int, int]], None],
+        recent: RecentResults,
+        on_recorded: Callable[[Instance, RecordedResults, Sequence[TaskEnd], dict[int, int]], None],
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._journal = journal
@@ -102,13 +107,13 @@ class Recorder:
         self._recent = recent
         self._on_recorded = on_recorded
         self._on_fault = on_fault
-        self._queue: deque[tuple[Sequence[Ending], Told | None]] = deque()
+        self._queue: deque[tuple[Sequence[TaskEnd], OnDurable | None]] = deque()
         self._running: asyncio.Task[None] | None = None
         self._queued = 0
         self._urgent = asyncio.Event()
         self._next = 0.0  # on the loop's clock: when those that can wait are written
 
-    def record(self, endings: Sequence[Ending], told: Told | None = None) -> None:
+    def record(self, endings: Sequence[TaskEnd], told: OnDurable | None = None) -> None:
         """Tasks have ended; ``told`` is called once that, and all before it, is durable."""
         self._queue.append((endings, told))
         self._queued += len(endings)
@@ -131,8 +136,8 @@ class Recorder:
     async def _run(self) -> None:
         while self._queue:
             await self._wait_for_others()
-            endings: list[Ending] = []
-            told: list[Told] = []
+            endings: list[TaskEnd] = []
+            told: list[OnDurable] = []
             while self._queue and len(endings) < MOST:
                 some, tell = self._queue.popleft()
                 endings.extend(some)
@@ -158,15 +163,15 @@ class Recorder:
         self._urgent.clear()
         self._next = asyncio.get_running_loop().time() + MOMENT
 
-    async def _write(self, endings: Sequence[Ending]) -> bool:
-        by_instance: dict[int, list[Ending]] = {}
-        only_charged: dict[int, list[Ending]] = {}
+    async def _write(self, endings: Sequence[TaskEnd]) -> bool:
+        by_instance: dict[int, list[TaskEnd]] = {}
+        only_charged: dict[int, list[TaskEnd]] = {}
         for ending in endings:
             which = only_charged if ending.instance.destroyed else by_instance
             which.setdefault(ending.instance.number, []).append(ending)
         for some in only_charged.values():
             self._charge(some)
-        written: list[Written] = []
+        written: list[WrittenResults] = []
         now = self._clock()
         for some in by_instance.values():
             for piece in _pieces(some):
@@ -185,23 +190,23 @@ class Recorder:
     def _append(
         self,
         instance: Instance,
-        endings: list[Ending],
+        endings: list[TaskEnd],
         now: float,
-        before: Sequence[Written],
-    ) -> Written:
+        before: Sequence[WrittenResults],
+    ) -> WrittenResults:
         last = instance.results.last
         if before and before[-1][0] is instance:
             last = before[-1][1].last
         labels = instance.tasks.labels
         lines = [
-            make_line(
+            encode_result_line(
                 last + 1 + i, e.task, e.state, e.attempt, labels.get(e.task, ""), e.host, e.outcome
             )
             for i, e in enumerate(endings)
         ]
         tasks = array("I", [e.task for e in endings])
         logs = {e.task: e.outcome.attempt for e in endings if has_log(e.outcome)}
-        record = Ended(
+        record = ResultsRecorded(
             instance.number,
             last + 1,
             now,
@@ -213,10 +218,10 @@ class Recorder:
         location = self._locations.append(ENDED, _encode(record), essential=True)
         self._charge(endings)
         size = sum(map(len, lines))
-        batch = Batch(last + 1, len(lines), now, tasks, location, size, lines)
+        batch = RecordedResults(last + 1, len(lines), now, tasks, location, size, lines)
         return instance, batch, endings, logs
 
-    def _charge(self, endings: Sequence[Ending]) -> None:
+    def _charge(self, endings: Sequence[TaskEnd]) -> None:
         """What tasks of one instance used, also of one that was destroyed meanwhile."""
         cost, instance = sum(e.cost for e in endings), endings[0].instance
         if cost:
@@ -235,9 +240,9 @@ class Recorder:
                 return True
 
 
-def _pieces(endings: list[Ending]) -> list[list[Ending]]:
+def _pieces(endings: list[TaskEnd]) -> list[list[TaskEnd]]:
     """Cut so that no record is much larger than it should be."""
-    pieces: list[list[Ending]] = [[]]
+    pieces: list[list[TaskEnd]] = [[]]
     size = 0
     for ending in endings:
         outcome = ending.outcome

@@ -23,7 +23,7 @@ MACHINE = f"{sys.byteorder}-{struct.calcsize('I')}"
 """What columns of numbers depend on."""
 
 
-class Created(msgspec.Struct, frozen=True, array_like=True):
+class InstanceCreated(msgspec.Struct, frozen=True, array_like=True):
     """
     An instance.
 
@@ -54,7 +54,7 @@ class Created(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
 
 
-class Added(msgspec.Struct, frozen=True, array_like=True):
+class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
     """
     Tasks that were submitted together, or what is left of them.
 
@@ -75,7 +75,7 @@ class Added(msgspec.Struct, frozen=True, array_like=True):
     labels
         Of those that have one, by task.
     digest
-        SHA-256 digest of all that was submitted with the key; empty as in :class:`Created`.
+        SHA-256 digest of all that was submitted with the key; empty as in :class:`InstanceCreated`.
     """
 
     number: int
@@ -93,7 +93,7 @@ class Added(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True):
+class ResultsRecorded(msgspec.Struct, frozen=True, array_like=True):
     """
     Results that were recorded together.
 
@@ -122,8 +122,8 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
     logs: dict[int, int] = {}
 
 
-class EndedIndex(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept in memory of :class:`Ended`; its lines are only measured."""
+class ResultsRecordedIndex(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept in memory of :class:`ResultsRecorded`; its lines are only measured."""
 
     number: int
     first: int
@@ -134,7 +134,7 @@ class EndedIndex(msgspec.Struct, frozen=True, array_like=True):
     logs: dict[int, int] = {}
 
 
-class Forgot(msgspec.Struct, frozen=True, array_like=True):
+class ResultsForgotten(msgspec.Struct, frozen=True, array_like=True):
     """
     Results up to a cursor are with the client.
 
@@ -156,14 +156,14 @@ class Forgot(msgspec.Struct, frozen=True, array_like=True):
     runs: bytes
 
 
-class Unwanted(msgspec.Struct, frozen=True, array_like=True):
+class TasksCancelled(msgspec.Struct, frozen=True, array_like=True):
     """Tasks that were cancelled: first and count of each run."""
 
     number: int
     runs: bytes
 
 
-class Lost(msgspec.Struct, frozen=True, array_like=True):
+class TaskLost(msgspec.Struct, frozen=True, array_like=True):
     """How often a task was lost with its worker."""
 
     number: int
@@ -171,13 +171,13 @@ class Lost(msgspec.Struct, frozen=True, array_like=True):
     times: int
 
 
-class Destroyed(msgspec.Struct, frozen=True, array_like=True):
+class InstanceDestroyed(msgspec.Struct, frozen=True, array_like=True):
     """Nothing is left of an instance but its home, which is to go."""
 
     folder: str
 
 
-class Spent(msgspec.Struct, frozen=True, array_like=True):
+class KeySpent(msgspec.Struct, frozen=True, array_like=True):
     """A user's key asked for an instance that was destroyed, and is not to make another one."""
 
     user: str
@@ -185,7 +185,7 @@ class Spent(msgspec.Struct, frozen=True, array_like=True):
     at: float
 
 
-class Numbers(msgspec.Struct, frozen=True, array_like=True):
+class NumbersUsed(msgspec.Struct, frozen=True, array_like=True):
     """
     What is never used again, though nothing else may be left of it.
 
@@ -201,14 +201,14 @@ class Numbers(msgspec.Struct, frozen=True, array_like=True):
     below: int
 
 
-def column(kind: str, data: bytes) -> "array[int]":
+def pack_column(kind: str, data: bytes) -> "array[int]":
     """A column of whole numbers."""
     values: array[int] = array(kind)
     values.frombytes(data)
     return values
 
 
-def runs_of(tasks: Iterable[int], states: bytearray | None = None) -> bytes:
+def encode_stated_runs(tasks: Iterable[int], states: bytearray | None = None) -> bytes:
     """
     Runs of tasks.
 
@@ -234,7 +234,7 @@ def runs_of(tasks: Iterable[int], states: bytearray | None = None) -> bytes:
     return runs.tobytes()
 
 
-def final_runs(states: bytearray, least: int) -> bytes:
+def encode_final_runs(states: bytearray, least: int) -> bytes:
     """Runs, with states, of all tasks whose state is this one or a later one."""
     runs: array[int] = array("I")
     for run in _RUNS.finditer(states):
@@ -244,15 +244,15 @@ def final_runs(states: bytearray, least: int) -> bytes:
     return runs.tobytes()
 
 
-def in_runs(data: bytes) -> Iterator[range]:
-    """The runs of :func:`runs_of` without states."""
-    runs = column("I", data)
+def decode_runs(data: bytes) -> Iterator[range]:
+    """The runs of :func:`encode_stated_runs` without states."""
+    runs = pack_column("I", data)
     for i in range(0, len(runs), 2):
         yield range(runs[i], runs[i] + runs[i + 1])
 
 
-def in_stated_runs(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """First, count and state of the runs of :func:`runs_of` with states."""
-    runs = column("I", data)
+def decode_stated_runs(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """First, count and state of the runs of :func:`encode_stated_runs` with states."""
+    runs = pack_column("I", data)
     for i in range(0, len(runs), 3):
         yield runs[i], runs[i + 1], runs[i + 2]

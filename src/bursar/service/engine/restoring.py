@@ -7,51 +7,51 @@ import msgspec
 
 from bursar.model.errors import InputError
 from bursar.service.engine import records
-from bursar.service.engine.instance import Instance, Submission
-from bursar.service.engine.locations import Location, Locations
+from bursar.service.engine.instance import Instance, InstanceSubmission
+from bursar.service.engine.locations import RecordLocation, RecordLocations
 from bursar.service.engine.records import (
-    Added,
-    Created,
-    Destroyed,
-    EndedIndex,
-    Forgot,
-    Lost,
-    Numbers,
-    Spent,
-    Unwanted,
+    InstanceCreated,
+    InstanceDestroyed,
+    KeySpent,
+    NumbersUsed,
+    ResultsForgotten,
+    ResultsRecordedIndex,
+    TaskLost,
+    TasksAdded,
+    TasksCancelled,
 )
-from bursar.service.engine.results import batch_of
+from bursar.service.engine.results import index_recorded_results
 from bursar.service.engine.tasks import ABSENT, SUCCEEDED
 
-_created = msgspec.msgpack.Decoder(Created)
-_added = msgspec.msgpack.Decoder(Added)
-_ended = msgspec.msgpack.Decoder(EndedIndex)
-_forgot = msgspec.msgpack.Decoder(Forgot)
-_unwanted = msgspec.msgpack.Decoder(Unwanted)
-_lost = msgspec.msgpack.Decoder(Lost)
-_destroyed = msgspec.msgpack.Decoder(Destroyed)
-_spent = msgspec.msgpack.Decoder(Spent)
-_numbers = msgspec.msgpack.Decoder(Numbers)
+_created = msgspec.msgpack.Decoder(InstanceCreated)
+_added = msgspec.msgpack.Decoder(TasksAdded)
+_ended = msgspec.msgpack.Decoder(ResultsRecordedIndex)
+_forgot = msgspec.msgpack.Decoder(ResultsForgotten)
+_unwanted = msgspec.msgpack.Decoder(TasksCancelled)
+_lost = msgspec.msgpack.Decoder(TaskLost)
+_destroyed = msgspec.msgpack.Decoder(InstanceDestroyed)
+_spent = msgspec.msgpack.Decoder(KeySpent)
+_numbers = msgspec.msgpack.Decoder(NumbersUsed)
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _InstanceRecords:
     """What the records say of one instance."""
 
-    created: tuple[Created, Location] | None = None
-    added: list[tuple[Added, Location]] = field(default_factory=list)
-    ended: list[tuple[EndedIndex, Location]] = field(default_factory=list)
-    forgot: list[tuple[Forgot, Location, int]] = field(default_factory=list)
-    unwanted: list[tuple[Unwanted, Location]] = field(default_factory=list)
-    lost: list[tuple[Lost, Location]] = field(default_factory=list)
+    created: tuple[InstanceCreated, RecordLocation] | None = None
+    added: list[tuple[TasksAdded, RecordLocation]] = field(default_factory=list)
+    ended: list[tuple[ResultsRecordedIndex, RecordLocation]] = field(default_factory=list)
+    forgot: list[tuple[ResultsForgotten, RecordLocation, int]] = field(default_factory=list)
+    unwanted: list[tuple[TasksCancelled, RecordLocation]] = field(default_factory=list)
+    lost: list[tuple[TaskLost, RecordLocation]] = field(default_factory=list)
 
-    def locations(self) -> list[Location]:
+    def locations(self) -> list[RecordLocation]:
         """Where all of them lie."""
         groups = (self.added, self.ended, self.forgot, self.unwanted, self.lost)
         return [item[1] for group in groups for item in group]
 
 
-class Restoring:
+class InstanceRestorer:
     """
     Takes in records and makes instances of them.
 
@@ -67,13 +67,13 @@ class Restoring:
         Keys of instances that are gone.
     """
 
-    def __init__(self, locations: Locations) -> None:
+    def __init__(self, locations: RecordLocations) -> None:
         self._locations = locations
-        self._gathered: dict[int, _Gathered] = {}
+        self._gathered: dict[int, _InstanceRecords] = {}
         self.below = 1
-        self.numbers: Location | None = None
-        self.homes: list[tuple[str, Location]] = []
-        self.spent: list[tuple[Spent, Location]] = []
+        self.numbers: RecordLocation | None = None
+        self.homes: list[tuple[str, RecordLocation]] = []
+        self.spent: list[tuple[KeySpent, RecordLocation]] = []
 
     def take(self, kind: int, position: int, payload: bytes) -> None:
         """
@@ -134,13 +134,13 @@ class Restoring:
         self._gathered.clear()
         return found
 
-    def _of(self, number: int) -> _Gathered:
-        return self._gathered.setdefault(number, _Gathered())
+    def _of(self, number: int) -> _InstanceRecords:
+        return self._gathered.setdefault(number, _InstanceRecords())
 
-    def _fill(self, instance: Instance, gathered: _Gathered) -> None:
+    def _fill(self, instance: Instance, gathered: _InstanceRecords) -> None:
         tasks, results = instance.tasks, instance.results
         for forgot, location, size in gathered.forgot:
-            for first, count, state in records.in_stated_runs(forgot.runs):
+            for first, count, state in records.decode_stated_runs(forgot.runs):
                 tasks.fix(first, count, state)
             results.forgotten = max(results.forgotten, forgot.through)
             results.at = max(results.at, forgot.at)
@@ -148,7 +148,7 @@ class Restoring:
             instance.forgot[1] += size
         results.last = results.forgotten
         for ended, location in sorted(gathered.ended, key=lambda item: item[0].first):
-            batch = batch_of(ended, location)
+            batch = index_recorded_results(ended, location)
             for task, state in zip(batch.tasks, ended.states, strict=True):
                 tasks.fix(task, 1, state)
             if batch.last <= results.forgotten:
@@ -159,7 +159,7 @@ class Restoring:
         for added, location in sorted(gathered.added, key=lambda item: item[0].first):
             left = len(tasks.place(added))
             tasks.grow(added.first + added.count)
-            submission = Submission(
+            submission = InstanceSubmission(
                 added.first,
                 added.count,
                 added.key,
@@ -175,7 +175,7 @@ class Restoring:
         instance.promised = instance.restored = len(tasks)
         for unwanted, location in gathered.unwanted:
             instance.cancels.append(location)
-            for run in records.in_runs(unwanted.runs):
+            for run in records.decode_runs(unwanted.runs):
                 instance.doomed.update(
                     task for task in run if ABSENT < tasks.states[task] < SUCCEEDED
                 )

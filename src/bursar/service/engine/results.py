@@ -11,13 +11,13 @@ import msgspec
 
 from bursar.model.outcome import Outcome, Status
 from bursar.remote.messages import Result
-from bursar.remote.printed import as_text
-from bursar.service.engine.locations import Location
-from bursar.service.engine.records import Ended, EndedIndex
+from bursar.remote.task_output import as_text
+from bursar.service.engine.locations import RecordLocation
+from bursar.service.engine.records import ResultsRecorded, ResultsRecordedIndex
 from bursar.service.engine.tasks import CANCELLED, FAILED, NAMES, SUCCEEDED, TIMED_OUT
 
 _line = msgspec.json.Encoder().encode
-_ended = msgspec.msgpack.Decoder(Ended)
+_ended = msgspec.msgpack.Decoder(ResultsRecorded)
 
 STATE_OF = {
     Status.SUCCEEDED: SUCCEEDED,
@@ -29,7 +29,7 @@ STATE_OF = {
 """How a task ended whose last attempt ended so."""
 
 
-def make_line(
+def encode_result_line(
     cursor: int, task: int, state: int, attempt: int, label: str, host: str, outcome: Outcome
 ) -> bytes:
     """
@@ -77,7 +77,7 @@ def has_log(outcome: Outcome) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class RecordedResults:
     """
     Results that lie in one record.
 
@@ -101,7 +101,7 @@ class Batch:
     count: int
     at: float
     tasks: "array[int]"
-    location: Location
+    location: RecordLocation
     size: int
     lines: Sequence[bytes] | None = None
 
@@ -135,16 +135,16 @@ class ResultLog:
     at: float = 0.0
     size: int = 0
     logs: dict[int, int] = field(default_factory=dict)
-    batches: deque[Batch] = field(default_factory=deque)
+    batches: deque[RecordedResults] = field(default_factory=deque)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RecordedResults) -> None:
         """The next results."""
         self.batches.append(batch)
         self.last = batch.last
         self.at = max(self.at, batch.at)
         self.size += batch.size
 
-    def find(self, after: int) -> Batch | None:
+    def find(self, after: int) -> RecordedResults | None:
         """The batch with the result that follows a cursor."""
         after = max(after, self.forgotten)
         if after >= self.last:
@@ -155,7 +155,7 @@ class ResultLog:
         index = bisect_right(self.batches, after + 1, key=lambda batch: batch.first) - 1
         return self.batches[index]
 
-    def forget(self, through: int) -> tuple[list[Batch], list[int]]:
+    def forget(self, through: int) -> tuple[list[RecordedResults], list[int]]:
         """
         The client has results up to a cursor.
 
@@ -166,7 +166,7 @@ class ResultLog:
         tasks : list of int
             Of the results that are forgotten now, and were not before.
         """
-        gone: list[Batch] = []
+        gone: list[RecordedResults] = []
         tasks: list[int] = []
         for batch in self.batches:
             if batch.first > through:
@@ -182,7 +182,7 @@ class ResultLog:
         return gone, tasks
 
 
-class Recent:
+class RecentResults:
     """
     The lines that are kept in memory: the latest, up to a number of bytes.
 
@@ -195,9 +195,9 @@ class Recent:
     def __init__(self, most: int) -> None:
         self._most = most
         self._size = 0
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[RecordedResults] = deque()
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RecordedResults) -> None:
         """Lines that were just recorded; the oldest go."""
         self._batches.append(batch)
         self._size += batch.size
@@ -207,14 +207,16 @@ class Recent:
             oldest.lines = None
 
 
-def lines_in(payload: bytes) -> list[bytes]:
+def decode_result_lines(payload: bytes) -> list[bytes]:
     """The lines of a record of results."""
     return _ended.decode(payload).lines
 
 
-def batch_of(index: EndedIndex, location: Location) -> Batch:
+def index_recorded_results(
+    index: ResultsRecordedIndex, location: RecordLocation
+) -> RecordedResults:
     """A batch that is in the journal."""
     tasks: array[int] = array("I")
     tasks.frombytes(index.tasks)
     size = sum(len(line) for line in index.lines)  # with some bytes of framing each
-    return Batch(index.first, len(index.lines), index.at, tasks, location, size)
+    return RecordedResults(index.first, len(index.lines), index.at, tasks, location, size)

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 
 from bursar.dispatch.prefetch import Prefetch
 from bursar.model.admission import Refusal
-from bursar.model.demand import Demand
-from bursar.service.engine.fairness import Turns
+from bursar.model.demand import ProcessorDemand
+from bursar.service.engine.fairness import FairQueue
 from bursar.service.engine.instance import Instance
-from bursar.service.engine.tasks import BITS, CLAIMED, READY, Tasks
+from bursar.service.engine.tasks import BITS, CLAIMED, READY, TaskColumns
 
 DEPTH = 128
 """Tasks of an instance and width that are looked at behind one that does not fit."""
@@ -40,12 +40,12 @@ LEAST = 1e-3
 BATCH = 2048
 """Tasks that a worker gets at a time, at most."""
 
-Admit = Callable[[str], float | Refusal]
+AdmitUser = Callable[[str], float | Refusal]
 """Of a user: seconds for which a task may run now, or why none may."""
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class RegisteredWorker:
     """
     A worker.
 
@@ -76,7 +76,7 @@ class Seat:
     host: str = ""
     open: bool = True
     used: int = 0
-    claims: "dict[int, Claim]" = field(default_factory=dict)
+    claims: "dict[int, TaskAssignment]" = field(default_factory=dict)
     prefetch: Prefetch = field(default_factory=Prefetch)
     idle_since: float = 0.0
 
@@ -86,7 +86,7 @@ class Seat:
         return self.processors - self.used
 
 
-class Claim:
+class TaskAssignment:
     """
     A task in the hands of a worker.
 
@@ -124,7 +124,7 @@ class Claim:
         instance: Instance,
         task: int,
         serial: int,
-        seat: Seat,
+        seat: RegisteredWorker,
         processors: int,
         given: float,
         ends: float,
@@ -145,14 +145,14 @@ class Claim:
 
 
 @dataclass(slots=True)
-class _Reservation:
+class _WorkerReservation:
     instance: Instance
     task: int
-    seat: Seat
+    seat: RegisteredWorker
 
 
 @dataclass(slots=True)
-class Pool:
+class WorkerPool:
     """
     Workers, and the instances that have ready tasks for them.
 
@@ -162,12 +162,12 @@ class Pool:
         Why nothing of a user runs now, by user.
     """
 
-    seats: dict[str, Seat] = field(default_factory=dict)
+    seats: dict[str, RegisteredWorker] = field(default_factory=dict)
     members: dict[int, Instance] = field(default_factory=dict)
-    users: Turns[str] = field(default_factory=Turns)
-    instances: dict[str, Turns[int]] = field(default_factory=dict)
+    users: FairQueue[str] = field(default_factory=FairQueue)
+    instances: dict[str, FairQueue[int]] = field(default_factory=dict)
     wide: set[int] = field(default_factory=set)
-    reserved: _Reservation | None = None
+    reserved: _WorkerReservation | None = None
     refused: dict[str, Refusal] = field(default_factory=dict)
 
     @property
@@ -176,10 +176,10 @@ class Pool:
         return sum(instance.tasks.ready for instance in self.members.values())
 
 
-Given = list[tuple[Seat, list[Claim]]]
+Assignments = list[tuple[RegisteredWorker, list[TaskAssignment]]]
 
 
-class Scheduler:
+class PoolScheduler:
     """
     Seats, pools and claims.
 
@@ -194,19 +194,19 @@ class Scheduler:
     def __init__(self, serial: int, limit: float | None = None) -> None:
         self._serial = serial
         self._limit = math.inf if limit is None else limit
-        self.pools: dict[str, Pool] = {}
-        self.seats: dict[str, Seat] = {}
-        self.claims: dict[int, Claim] = {}
+        self.pools: dict[str, WorkerPool] = {}
+        self.seats: dict[str, RegisteredWorker] = {}
+        self.claims: dict[int, TaskAssignment] = {}
         self._owing: dict[int, Instance] = {}
 
     # Workers.
 
-    def join(self, seat: Seat) -> None:
+    def join(self, seat: RegisteredWorker) -> None:
         """A worker is there; it has nothing."""
         self.seats[seat.name] = seat
         self._pool(seat.pool).seats[seat.name] = seat
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: RegisteredWorker) -> None:
         """A worker, which has nothing any more, is gone."""
         assert not seat.claims
         if self.seats.get(seat.name) is seat:
@@ -214,7 +214,9 @@ class Scheduler:
             del self.pools[seat.pool].seats[seat.name]
             self._forget_if_empty(seat.pool)
 
-    def adopt(self, seat: Seat, instance: Instance, task: int, serial: int, ready: bool) -> Claim:
+    def adopt(
+        self, seat: RegisteredWorker, instance: Instance, task: int, serial: int, ready: bool
+    ) -> TaskAssignment:
         """A worker has had a task before: of an earlier life, or connection."""
         tasks = instance.tasks
         if ready:
@@ -223,24 +225,26 @@ class Scheduler:
         else:
             tasks.move(task, CLAIMED)
         width = tasks.processors[task]
-        claim = Claim(instance, task, serial, seat, width, instance.created, math.inf, 0.0, 0.0)
+        claim = TaskAssignment(
+            instance, task, serial, seat, width, instance.created, math.inf, 0.0, 0.0
+        )
         self._hold(claim)
         return claim
 
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: TaskAssignment) -> None:
         """A worker has a task no more."""
         number = claim.number
         del self.claims[number]
         del claim.seat.claims[number]
         claim.seat.used -= claim.processors
 
-    def settle(self, claim: Claim, seconds: float) -> None:
+    def settle(self, claim: TaskAssignment, seconds: float) -> None:
         """What a claim cost its owner in turns is known now."""
         instance = claim.instance
         instance.owed += claim.processors * seconds - claim.cost
         self._owing[instance.number] = instance
 
-    def limit_of(self, tasks: Tasks, task: int) -> float:
+    def limit_of(self, tasks: TaskColumns, task: int) -> float:
         """Seconds after which a task is killed, wherever it runs; infinite: never."""
         limit = tasks.limits[task]
         return limit if limit == limit else self._limit
@@ -254,7 +258,7 @@ class Scheduler:
         pool.members[number] = instance
         turns = pool.instances.get(user)
         if turns is None:
-            turns = pool.instances[user] = Turns()
+            turns = pool.instances[user] = FairQueue()
         turns.wait(number)
         if user not in pool.refused:
             pool.users.wait(user)
@@ -278,7 +282,7 @@ class Scheduler:
 
     # Giving out.
 
-    def fill(self, name: str, now: float, admit: Admit) -> Given:
+    def fill(self, name: str, now: float, admit: AdmitUser) -> Assignments:
         """
         Gives the ready tasks of a pool to its workers, as there is room.
 
@@ -295,7 +299,7 @@ class Scheduler:
         if not pool.seats or not allowed:
             return []
         pool.wide = {n for n in pool.wide if _is_wide(pool.members[n].tasks)}
-        given: dict[str, list[Claim]] = {}
+        given: dict[str, list[TaskAssignment]] = {}
         if pool.wide:
             self._fill_rigid(pool, now, allowed, given)
         else:
@@ -303,7 +307,7 @@ class Scheduler:
             self._fill_serial(pool, now, allowed, given)
         return [(pool.seats[seat], claims) for seat, claims in given.items()]
 
-    def _ask(self, pool: Pool, admit: Admit) -> dict[str, float]:
+    def _ask(self, pool: WorkerPool, admit: AdmitUser) -> dict[str, float]:
         allowed: dict[str, float] = {}
         pool.refused.clear()
         for user, turns in pool.instances.items():
@@ -319,11 +323,15 @@ class Scheduler:
         return allowed
 
     def _fill_serial(
-        self, pool: Pool, now: float, allowed: dict[str, float], given: dict[str, list[Claim]]
+        self,
+        pool: WorkerPool,
+        now: float,
+        allowed: dict[str, float],
+        given: dict[str, list[TaskAssignment]],
     ) -> None:
         ready = pool.ready
         fair = ready // (2 * len(pool.seats))
-        rooms: list[tuple[float, int, Seat]] = []
+        rooms: list[tuple[float, int, RegisteredWorker]] = []
         for i, seat in enumerate(pool.seats.values()):
             if not seat.open:
                 continue
@@ -343,10 +351,15 @@ class Scheduler:
             given[seat.name] = claims
 
     def _take(
-        self, pool: Pool, seat: Seat, room: int, now: float, allowed: dict[str, float]
-    ) -> list[Claim]:
+        self,
+        pool: WorkerPool,
+        seat: RegisteredWorker,
+        room: int,
+        now: float,
+        allowed: dict[str, float],
+    ) -> list[TaskAssignment]:
         """The next tasks, all of one processor, for a worker."""
-        claims: list[Claim] = []
+        claims: list[TaskAssignment] = []
         while room > 0:
             user = pool.users.first()
             if user is None:
@@ -370,8 +383,14 @@ class Scheduler:
         return claims
 
     def _claim(
-        self, instance: Instance, task: int, width: int, seat: Seat, now: float, seconds: float
-    ) -> Claim:
+        self,
+        instance: Instance,
+        task: int,
+        width: int,
+        seat: RegisteredWorker,
+        now: float,
+        seconds: float,
+    ) -> TaskAssignment:
         tasks = instance.tasks
         runtime = tasks.runtimes[task]
         limit = self.limit_of(tasks, task)
@@ -386,7 +405,7 @@ class Scheduler:
         if limit == math.inf:
             limit = 0.0
         self._serial += 1
-        claim = Claim(
+        claim = TaskAssignment(
             instance,
             task,
             self._serial,
@@ -401,7 +420,7 @@ class Scheduler:
         self._hold(claim)
         return claim
 
-    def _hold(self, claim: Claim) -> None:
+    def _hold(self, claim: TaskAssignment) -> None:
         seat, number = claim.seat, claim.number
         self.claims[number] = claim
         seat.claims[number] = claim
@@ -410,7 +429,11 @@ class Scheduler:
     # Where some tasks hold several processors.
 
     def _fill_rigid(
-        self, pool: Pool, now: float, allowed: dict[str, float], given: dict[str, list[Claim]]
+        self,
+        pool: WorkerPool,
+        now: float,
+        allowed: dict[str, float],
+        given: dict[str, list[TaskAssignment]],
     ) -> None:
         seats = [seat for seat in pool.seats.values() if seat.open]
         if not seats:
@@ -433,7 +456,7 @@ class Scheduler:
             pool.users.charge(user, claim.cost)
             self._rest_if_idle(instance)
 
-    def _check_reservation(self, pool: Pool, allowed: Collection[str]) -> None:
+    def _check_reservation(self, pool: WorkerPool, allowed: Collection[str]) -> None:
         reserved = pool.reserved
         if reserved is not None and not (
             pool.members.get(reserved.instance.number) is reserved.instance
@@ -444,7 +467,9 @@ class Scheduler:
         ):
             pool.reserved = None
 
-    def _find(self, pool: Pool, seats: list[Seat], now: float) -> tuple[Instance, int, Seat] | None:
+    def _find(
+        self, pool: WorkerPool, seats: list[RegisteredWorker], now: float
+    ) -> tuple[Instance, int, RegisteredWorker] | None:
         """The first in turn that can start now, and where."""
         widest = max(seat.processors for seat in seats)
         if pool.reserved is not None:  # it has waited longest for its turn
@@ -465,8 +490,14 @@ class Scheduler:
         return None
 
     def _place(
-        self, pool: Pool, seats: list[Seat], instance: Instance, task: int, width: int, now: float
-    ) -> tuple[int, Seat] | None:
+        self,
+        pool: WorkerPool,
+        seats: list[RegisteredWorker],
+        instance: Instance,
+        task: int,
+        width: int,
+        now: float,
+    ) -> tuple[int, RegisteredWorker] | None:
         reserved = pool.reserved
         seat = _best_fit(seats, width, None if reserved is None else reserved.seat)
         if seat is not None:
@@ -474,7 +505,7 @@ class Scheduler:
         if reserved is None:
             able = [seat for seat in seats if seat.processors >= width]
             soonest = min(able, key=lambda seat: (_shadow(seat, width, now)[0], -seat.free))
-            pool.reserved = _Reservation(instance, task, soonest)
+            pool.reserved = _WorkerReservation(instance, task, soonest)
             return None
         if reserved.seat.free < width:
             return None
@@ -491,9 +522,9 @@ class Scheduler:
 
     # What is asked.
 
-    def demand(self) -> dict[str, Demand]:
+    def demand(self) -> dict[str, ProcessorDemand]:
         """By pool, the tasks that processors are wanted for; not those that may not run now."""
-        found: dict[str, Demand] = {}
+        found: dict[str, ProcessorDemand] = {}
         for name, pool in self.pools.items():
             tasks = processors = widest = later = 0
             work = longest = 0.0
@@ -509,7 +540,7 @@ class Scheduler:
                     work += width * (lane.work + lane.unknown * guess)
                     longest = max(longest, lane.longest, guess if lane.unknown else 0.0)
             running = sum(min(seat.used, seat.processors) for seat in pool.seats.values())
-            found[name] = Demand(
+            found[name] = ProcessorDemand(
                 tasks=tasks,
                 processors=processors,
                 widest=widest,
@@ -530,7 +561,7 @@ class Scheduler:
         pool = self.pools.get(name)
         return pool is not None and len(pool.users) > 0
 
-    def to_take_back(self, name: str) -> list[tuple[Seat, int]]:
+    def to_take_back(self, name: str) -> list[tuple[RegisteredWorker, int]]:
         """
         Choose workers of a pool that are to return tasks which could begin elsewhere at once.
 
@@ -560,7 +591,7 @@ class Scheduler:
             and seat.prefetch.may_ask
             and not self._would_wait(pool, seat)
         ]
-        chosen: list[tuple[Seat, int]] = []
+        chosen: list[tuple[RegisteredWorker, int]] = []
         for waiting, _, seat in sorted(donors, reverse=True):
             if wanted <= 0:
                 break
@@ -570,17 +601,17 @@ class Scheduler:
             wanted -= count
         return chosen
 
-    def _would_wait(self, pool: Pool, seat: Seat) -> bool:
+    def _would_wait(self, pool: WorkerPool, seat: RegisteredWorker) -> bool:
         """Whether the last task of a worker would not be given out again: its user may not run."""
         last = next(reversed(seat.claims.values()))
         return last.instance.user in pool.refused
 
     # Inside.
 
-    def _pool(self, name: str) -> Pool:
+    def _pool(self, name: str) -> WorkerPool:
         pool = self.pools.get(name)
         if pool is None:
-            pool = self.pools[name] = Pool()
+            pool = self.pools[name] = WorkerPool()
         return pool
 
     def _forget_if_empty(self, name: str) -> None:
@@ -593,7 +624,7 @@ class Scheduler:
         if pool is not None and not instance.tasks.ready:
             self._unlist(pool, instance)
 
-    def _unlist(self, pool: Pool, instance: Instance) -> None:
+    def _unlist(self, pool: WorkerPool, instance: Instance) -> None:
         if pool.members.pop(instance.number, None) is None:
             return
         pool.wide.discard(instance.number)
@@ -613,20 +644,22 @@ class Scheduler:
         self._owing.clear()
 
 
-def _is_wide(tasks: Tasks) -> bool:
+def _is_wide(tasks: TaskColumns) -> bool:
     return any(width > 1 for width in tasks.lanes)
 
 
-def _best_fit(seats: Iterable[Seat], width: int, but: Seat | None) -> Seat | None:
+def _best_fit(
+    seats: Iterable[RegisteredWorker], width: int, but: RegisteredWorker | None
+) -> RegisteredWorker | None:
     """The worker with the least room that is enough."""
-    best: Seat | None = None
+    best: RegisteredWorker | None = None
     for seat in seats:
         if seat is not but and seat.free >= width and (best is None or seat.free < best.free):
             best = seat
     return best
 
 
-def _shadow(seat: Seat, width: int, now: float) -> tuple[float, int]:
+def _shadow(seat: RegisteredWorker, width: int, now: float) -> tuple[float, int]:
     """
     When a task could start on a worker, and how many processors are spare then.
 

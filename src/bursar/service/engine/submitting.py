@@ -7,26 +7,26 @@ from hashlib import sha256
 import msgspec
 
 from bursar.remote import messages as api
-from bursar.service.engine.background import Background
+from bursar.service.engine.background_tasks import BackgroundTasks
 from bursar.service.engine.bodies import make_body
-from bursar.service.engine.books import Books
 from bursar.service.engine.content import hash_tasks
-from bursar.service.engine.counters import Counters
-from bursar.service.engine.dispatching import Dispatching
-from bursar.service.engine.instance import Instance, Submission
-from bursar.service.engine.locations import Locations
+from bursar.service.engine.counters import TaskCounters
+from bursar.service.engine.dispatching import TaskDispatcher
+from bursar.service.engine.instance import Instance, InstanceSubmission
+from bursar.service.engine.instance_index import InstanceIndex
+from bursar.service.engine.locations import RecordLocations
 from bursar.service.engine.recording import AGAIN
 from bursar.service.engine.records import ADDED
 from bursar.service.engine.tasks import HELD, columns_of
-from bursar.service.engine.waiters import Waiters
-from bursar.service.parties import Clock, Journal, ServiceError
+from bursar.service.engine.waiters import InstanceWaiters
+from bursar.service.interfaces import Clock, ServiceError, ServiceJournal
 
 _CHUNK = 2048  # tasks that are taken between two turns of the loop
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Submitting:
+class SubmissionRecorder:
     """
     Takes tasks.
 
@@ -41,13 +41,13 @@ class Submitting:
     def __init__(
         self,
         *,
-        books: Books,
-        journal: Journal,
-        locations: Locations,
-        dispatching: Dispatching,
-        waiters: Waiters,
-        background: Background,
-        counters: Counters,
+        books: InstanceIndex,
+        journal: ServiceJournal,
+        locations: RecordLocations,
+        dispatching: TaskDispatcher,
+        waiters: InstanceWaiters,
+        background: BackgroundTasks,
+        counters: TaskCounters,
         clock: Clock,
         directories: Sequence[str],
         processors: int | None,
@@ -111,7 +111,7 @@ class Submitting:
         bodies: list[bytes],
         key: str,
         digest: bytes,
-    ) -> Submission:
+    ) -> InstanceSubmission:
         """
         Adds tasks to an instance; they are durable on return.
 
@@ -138,13 +138,13 @@ class Submitting:
         bodies: list[bytes],
         key: str,
         digest: bytes,
-    ) -> tuple[Submission, Sequence[int]]:
+    ) -> tuple[InstanceSubmission, Sequence[int]]:
         first, now = instance.promised, self._clock()
         added = columns_of(instance.number, first, key, now, specs, bodies, digest)
         location = self._locations.append(ADDED, _encode(added), essential=False)
         instance.promised += len(specs)
         count = len(specs)
-        submission = Submission(first, count, key, now, location, count, count, digest)
+        submission = InstanceSubmission(first, count, key, now, location, count, count, digest)
         instance.submissions.append(submission)
         if key:
             instance.keys[key] = submission

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 
 from bursar.remote.messages import TaskSpec, TaskState
-from bursar.service.engine.records import Added, column
+from bursar.service.engine.records import TasksAdded, pack_column
 
 BITS = 32
 """Of a task's number within its instance; above them is the instance's."""
@@ -18,7 +18,7 @@ NO_TIME = math.nan
 """In a column of seconds: nothing was said."""
 
 
-class State(IntEnum):
+class ServiceTaskState(IntEnum):
     """Where a task stands."""
 
     ABSENT = 0
@@ -52,7 +52,7 @@ NAMES: tuple[TaskState, ...] = (
 """Of the states, for clients."""
 
 
-class Lane:
+class ReadyQueue:
     """
     Ready tasks of one width, in the order of their numbers; those that came back come first.
 
@@ -69,14 +69,14 @@ class Lane:
         self.longest = 0.0
 
 
-class Tasks:
+class TaskColumns:
     """
     Columns, by task.
 
     Attributes
     ----------
     states
-        :class:`State`.
+        :class:`ServiceTaskState`.
     processors, limits, tries, runtimes
         As submitted; seconds that were not given are NaN.
     losses
@@ -102,9 +102,9 @@ class Tasks:
         self.losses = bytearray()
         self.bodies: list[bytes] = []
         self.labels: dict[int, str] = {}
-        self.counts = [0] * len(State)
+        self.counts = [0] * len(ServiceTaskState)
         self.size = 0
-        self.lanes: dict[int, Lane] = {}
+        self.lanes: dict[int, ReadyQueue] = {}
 
     def __len__(self) -> int:
         return len(self.states)
@@ -138,7 +138,7 @@ class Tasks:
             self.bodies.extend([b""] * more)
             self.counts[ABSENT] += more
 
-    def place(self, added: Added) -> Sequence[int]:
+    def place(self, added: TasksAdded) -> Sequence[int]:
         """
         Fills in what is absent of a submission, as held.
 
@@ -150,7 +150,7 @@ class Tasks:
         end = added.first + added.count
         self.grow(end)
         states, bodies = self.states, self.bodies
-        processors = column("I", added.processors)
+        processors = pack_column("I", added.processors)
         limits, runtimes = array("d"), array("f")
         limits.frombytes(added.limits)
         runtimes.frombytes(added.runtimes)
@@ -200,11 +200,11 @@ class Tasks:
 
     def what_is_left(
         self, number: int, first: int, count: int, key: str, at: float, digest: bytes
-    ) -> Added:
+    ) -> TasksAdded:
         """A submission as it is to be kept: without the tasks whose results are recorded."""
         states = self.states
         left = [t for t in range(first, first + count) if ABSENT < states[t] < SUCCEEDED]
-        return Added(
+        return TasksAdded(
             number,
             first,
             count,
@@ -235,7 +235,7 @@ class Tasks:
         width = self.processors[task]
         lane = self.lanes.get(width)
         if lane is None:
-            lane = self.lanes[width] = Lane()
+            lane = self.lanes[width] = ReadyQueue()
         if first:
             lane.waiting.appendleft(task)
         else:
@@ -295,11 +295,11 @@ def columns_of(
     specs: Sequence[TaskSpec],
     bodies: list[bytes],
     digest: bytes = b"",
-) -> Added:
+) -> TasksAdded:
     """Tasks as they were submitted, in columns."""
     limits = array("d", [NO_TIME if s.limit is None else s.limit for s in specs])
     runtimes = array("f", [NO_TIME if s.hints.runtime is None else s.hints.runtime for s in specs])
-    return Added(
+    return TasksAdded(
         number,
         first,
         len(specs),
@@ -316,8 +316,8 @@ def columns_of(
     )
 
 
-def _offsets(added: Added) -> Sequence[int]:
+def _offsets(added: TasksAdded) -> Sequence[int]:
     """Of the tasks that are in a submission's columns."""
     if added.which or not added.bodies:
-        return column("I", added.which)
+        return pack_column("I", added.which)
     return range(added.count)

@@ -5,7 +5,7 @@ import asyncio
 from bursar.service.engine.instance import Instance
 
 
-class Waiters:
+class InstanceWaiters:
     """One event for each instance that somebody waits for."""
 
     def __init__(self) -> None:

@@ -8,34 +8,41 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from bursar.service.http.call import Call
+from bursar.service.http.authorized_request import AuthorizedRequest
+from bursar.service.http.concurrency import DynamicThreshold
+from bursar.service.http.dependencies import ApiDependencies
 from bursar.service.http.file_store import FileStore
-from bursar.service.http.gate import NOBODY, Gate, WhileKnown
-from bursar.service.http.limits import HttpLimits
+from bursar.service.http.http_limits import HttpLimits
 from bursar.service.http.openapi import document
-from bursar.service.http.origins import check_caller
-from bursar.service.http.parts import Parts
-from bursar.service.http.problems import incident_reply, reply_of
-from bursar.service.http.reply import Headers, Reply, Stream
-from bursar.service.http.request import Gone, Receive, Request, Scope, Send, nothing_here
-from bursar.service.http.room import Shares
+from bursar.service.http.origins import check_origin
+from bursar.service.http.problems import incident_response, problem_response
+from bursar.service.http.request import (
+    ClientDisconnected,
+    HttpRequest,
+    Receive,
+    Scope,
+    Send,
+    no_such_address,
+)
+from bursar.service.http.request_admission import ANONYMOUS, AuthorizedStream, RequestAdmission
+from bursar.service.http.responses import Headers, HttpResponse, StreamingResponse
 from bursar.service.http.router import Router
-from bursar.service.http.routes import Body, Route
-from bursar.service.http.sending import PIECE, Waiting, send_reply, send_stream
-from bursar.service.parties import Principal, ServiceError
+from bursar.service.http.routes import ApiRoute, RequestBody
+from bursar.service.http.sending import PIECE, PendingWaits, send_response, send_streaming_response
+from bursar.service.interfaces import Principal, ServiceError
 from bursar.version import VERSION
 
 
 @dataclass(slots=True)
-class _Known:
+class _RequestContext:
     """What has been found out about a request."""
 
     route: str = ""
-    principal: Principal = NOBODY
+    principal: Principal = ANONYMOUS
     headers: Headers = ()  # of the problem it leads to
 
 
-class Api:
+class ServiceApi:
     """
     The API.
 
@@ -45,23 +52,23 @@ class Api:
         What lies behind it.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ApiDependencies) -> None:
         self._parts = parts
-        self._gate = Gate(parts)
+        self._gate = RequestAdmission(parts)
         self._router = Router()
         self._file_store = FileStore()
         self._document = document(VERSION)
-        self._waiting = Waiting()
-        self._buffers = Shares(parts.limits.buffered_bytes)
-        self._answers = Shares(parts.limits.answered_bytes)
+        self._waiting = PendingWaits()
+        self._buffers = DynamicThreshold(parts.limits.buffered_bytes)
+        self._answers = DynamicThreshold(parts.limits.answered_bytes)
         self._salt = parts.entropy(16)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, as ASGI has it."""
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await _handle_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._serve(Request(scope, receive), send)
+            await self._serve(HttpRequest(scope, receive), send)
 
     def relimit(self, limits: HttpLimits, own_limits: Mapping[str, HttpLimits]) -> None:
         """
@@ -82,20 +89,20 @@ class Api:
         self._waiting.end()
         self._file_store.close()
 
-    async def _serve(self, request: Request, send: Send) -> None:
+    async def _serve(self, request: HttpRequest, send: Send) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        known = _Known()
+        known = _RequestContext()
         with ExitStack() as held:
-            reply: Reply | Stream
+            reply: HttpResponse | StreamingResponse
             try:
                 reply = await self._reply(request, known, held)
-            except Gone:
+            except ClientDisconnected:
                 return
             except ServiceError as error:
-                reply = reply_of(error, known.headers)
+                reply = problem_response(error, known.headers)
             except Exception as error:
-                reply = incident_reply(self._incident(known.route, error))
+                reply = incident_response(self._incident(known.route, error))
             try:
                 await self._send(reply, request, known.route, send)
             finally:
@@ -107,8 +114,10 @@ class Api:
                     who=self._alias(known.principal.user),
                 )
 
-    async def _reply(self, request: Request, known: _Known, held: ExitStack) -> Reply | Stream:
-        check_caller(request.scheme, request.headers, self._parts.names)
+    async def _reply(
+        self, request: HttpRequest, known: _RequestContext, held: ExitStack
+    ) -> HttpResponse | StreamingResponse:
+        check_origin(request.scheme, request.headers, self._parts.names)
         request.check_headers()
         route, values = self._route(request, known)
         known.route = route.name
@@ -120,7 +129,7 @@ class Api:
             _check_kind(request.kind, route.pieces)
         if route.body is not None:
             given["body"] = await self._read(request, route.body, known.principal.user)
-        call = Call(
+        call = AuthorizedRequest(
             parts=self._parts,
             file_store=self._file_store,
             principal=known.principal,
@@ -133,9 +142,9 @@ class Api:
             document=self._document,
         )
         reply = await route.handler(call, **given)
-        if isinstance(reply, Reply):
+        if isinstance(reply, HttpResponse):
             self._hold(reply, known.principal.user, held)
-        if isinstance(reply, Stream) and reply.size is None:
+        if isinstance(reply, StreamingResponse) and reply.size is None:
             try:
                 self._gate.let_stream(known.principal, held)
             except ServiceError:
@@ -143,14 +152,16 @@ class Api:
                 raise
             if route.access != "public":
                 known_still = partial(self._gate.still_knows, request, known.principal)
-                reply = reply._replace(pieces=WhileKnown(reply.pieces, known_still))
+                reply = reply._replace(pieces=AuthorizedStream(reply.pieces, known_still))
         return reply
 
-    def _route(self, request: Request, known: _Known) -> tuple[Route, dict[str, Any]]:
+    def _route(
+        self, request: HttpRequest, known: _RequestContext
+    ) -> tuple[ApiRoute, dict[str, Any]]:
         try:
             routes, values = self._router.find(request.parts())
             if not routes:
-                raise nothing_here()
+                raise no_such_address()
             route = routes.get("GET" if request.method == "HEAD" else request.method)
             if route is None:
                 known.headers = (("allow", ", ".join(sorted(routes))),)
@@ -160,7 +171,7 @@ class Api:
             raise
         return route, values
 
-    async def _read(self, request: Request, body: Body, user: str) -> Any:
+    async def _read(self, request: HttpRequest, body: RequestBody, user: str) -> Any:
         """The value in a request's body."""
         limits = self._parts.limits
         _check_kind(request.kind, tuple(body.readers))
@@ -177,7 +188,7 @@ class Api:
         finally:
             self._buffers.give_back(user, size)
 
-    def _hold(self, reply: Reply, user: str, held: ExitStack) -> None:
+    def _hold(self, reply: HttpResponse, user: str, held: ExitStack) -> None:
         """What is large takes its share of the memory until it is sent."""
         size = len(reply.body)
         if size <= PIECE:
@@ -187,10 +198,12 @@ class Api:
             raise ServiceError("too-many", 429, detail, retry_after=1.0)
         held.callback(self._answers.give_back, user, size)
 
-    async def _send(self, reply: Reply | Stream, request: Request, route: str, send: Send) -> None:
+    async def _send(
+        self, reply: HttpResponse | StreamingResponse, request: HttpRequest, route: str, send: Send
+    ) -> None:
         bare = request.method == "HEAD"
-        if isinstance(reply, Reply):
-            await send_reply(reply, send, bare=bare)
+        if isinstance(reply, HttpResponse):
+            await send_response(reply, send, bare=bare)
             return
 
         goes_on = reply.size is None
@@ -201,7 +214,7 @@ class Api:
             return self._waiting.until(gone) if goes_on else asyncio.ensure_future(gone)
 
         try:
-            await send_stream(reply, send, bare=bare, over=over, seconds=seconds)
+            await send_streaming_response(reply, send, bare=bare, over=over, seconds=seconds)
         except ServiceError:
             # What it told of is gone, and so is the way to say so: whoever asks again is told.
             await send({"type": "http.response.body", "body": b""})
@@ -227,7 +240,7 @@ def _check_kind(kind: str, expected: tuple[str, ...]) -> None:
         raise ServiceError("bad-type", 415, detail, where="Content-Type")
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _handle_lifespan(receive: Receive, send: Send) -> None:
     """What holds the service starts and ends it; a server that asks is told that all is well."""
     while (message := await receive())["type"] != "lifespan.shutdown":
         await send({"type": f"{message['type']}.complete"})

@@ -16,13 +16,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, NoReturn, cast
 
-from bursar.dispatch.folders import remove_tree
 from bursar.dispatch.staging import shown
+from bursar.dispatch.work_directories import remove_tree
 from bursar.remote.messages import FileInfo
-from bursar.service.http.folders import answering, folder, give, in_the_way
-from bursar.service.http.instance_files import READ, upload
+from bursar.service.http.confined_folders import (
+    folder,
+    inherit_owner,
+    name_conflict,
+    translated_file_errors,
+)
+from bursar.service.http.instance_files import READ, create_upload
 from bursar.service.http.names import UNFINISHED, parse_name
-from bursar.service.parties import ServiceError
+from bursar.service.interfaces import ServiceError
 
 TAR = "application/x-tar"
 ZIP = "application/zip"
@@ -39,7 +44,7 @@ _SMALL = 64 << 20  # bytes; archives that come to no more may be packed as well 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ArchiveLimits:
     """
     How much an archive may come to.
 
@@ -62,7 +67,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _ArchiveMember:
     name: str
     size: int  # as the archive says; not believed
     executable: bool
@@ -79,7 +84,7 @@ def unpack(
     size: int,
     kind: str,
     root: str,
-    bounds: Bounds,
+    bounds: ArchiveLimits,
     take: Callable[[int], None],
 ) -> list[FileInfo]:
     """
@@ -109,12 +114,12 @@ def unpack(
         When it is damaged, too much, or holds what is no plain file or folder or leads
         elsewhere; 507 when the disk is full.
     """
-    with answering(), folder(root, ()) as top:
+    with translated_file_errors(), folder(root, ()) as top:
         staging = f"{UNFINISHED}{os.urandom(8).hex()}"
         os.mkdir(staging, 0o700, dir_fd=top)
         try:
             with folder(top, (staging,)) as stage:
-                give(stage, top)
+                inherit_owner(stage, top)
                 found = _unpack(archive, size, kind, stage, bounds, take)
                 _move(stage, top, found)
         finally:
@@ -127,7 +132,7 @@ def _unpack(
     size: int,
     kind: str,
     stage: int,
-    bounds: Bounds,
+    bounds: ArchiveLimits,
     take: Callable[[int], None],
 ) -> list[FileInfo]:
     most = min(bounds.total, largest(size, bounds.ratio))
@@ -143,7 +148,9 @@ def _unpack(
             if member.size > most - total:
                 raise _too_much(f"comes to more than {most:,} bytes")
             parts = _parts_of(member.name)
-            with upload(stage, parts, executable=member.executable, spare=bounds.spare) as file:
+            with create_upload(
+                stage, parts, executable=member.executable, spare=bounds.spare
+            ) as file:
                 while piece := member.content.read(_PIECE):
                     total += len(piece)
                     if total > most:
@@ -182,21 +189,21 @@ def _move(stage: int, top: int, found: list[FileInfo]) -> None:
             file = os.open(parts[-1], READ, dir_fd=source)
             try:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
-                    raise in_the_way(f'"{info.name}" was taken away while it was unpacked')
+                    raise name_conflict(f'"{info.name}" was taken away while it was unpacked')
                 os.fsync(file)  # one by one, but most of the first sync is theirs all
             finally:
                 os.close(file)
             try:
                 os.rename(parts[-1], parts[-1], src_dir_fd=source, dst_dir_fd=target)
             except IsADirectoryError:
-                raise in_the_way(f'"{info.name}" is there, and a folder') from None
+                raise name_conflict(f'"{info.name}" is there, and a folder') from None
         folders[parts[:-1]] = True
     for parts in folders:
         with folder(top, parts) as target:
             os.fsync(target)
 
 
-def _members(archive: IO[bytes], kind: str, most: int) -> Iterator[_Member | None]:
+def _members(archive: IO[bytes], kind: str, most: int) -> Iterator[_ArchiveMember | None]:
     """What is in an archive of at most so many bytes, unpacked; None for a folder."""
     if kind == ZIP:
         yield from _zipped(archive)
@@ -214,8 +221,8 @@ def _parts_of(name: str) -> tuple[str, ...]:
     return parse_name(name, "archive")
 
 
-def _zipped(archive: IO[bytes]) -> Iterator[_Member | None]:
-    with zipfile.ZipFile(cast(IO[bytes], _Wary(archive, _LARGEST_INDEX))) as opened:
+def _zipped(archive: IO[bytes]) -> Iterator[_ArchiveMember | None]:
+    with zipfile.ZipFile(cast(IO[bytes], _BoundedReader(archive, _LARGEST_INDEX))) as opened:
         for entry in opened.infolist():
             mode = entry.external_attr >> 16
             if "\0" in entry.orig_filename:
@@ -231,11 +238,11 @@ def _zipped(archive: IO[bytes]) -> Iterator[_Member | None]:
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 _refuse(f'"{shown(entry.filename)}" is packed in a way that is not known here')
             with opened.open(entry) as content:
-                yield _Member(entry.filename, entry.file_size, bool(mode & 0o100), content)
+                yield _ArchiveMember(entry.filename, entry.file_size, bool(mode & 0o100), content)
 
 
-def _tarred(archive: IO[bytes], most: int) -> Iterator[_Member | None]:
-    wary = cast(IO[bytes], _Wary(archive, _LARGEST_HEADER, onwards_to=most))
+def _tarred(archive: IO[bytes], most: int) -> Iterator[_ArchiveMember | None]:
+    wary = cast(IO[bytes], _BoundedReader(archive, _LARGEST_HEADER, onwards_to=most))
     with tarfile.open(fileobj=wary, mode="r:") as opened:
         while (entry := opened.next()) is not None:
             opened.members.clear()  # type: ignore[attr-defined] # it would keep them all
@@ -254,10 +261,10 @@ def _tarred(archive: IO[bytes], most: int) -> Iterator[_Member | None]:
             if content is None:
                 _refuse(f'"{shown(entry.name)}" is neither a plain file nor a folder')
             with content:
-                yield _Member(name, entry.size, bool(entry.mode & 0o100), content)
+                yield _ArchiveMember(name, entry.size, bool(entry.mode & 0o100), content)
 
 
-class _Wary:
+class _BoundedReader:
     """
     A file that is not read in pieces larger than any honest archive needs.
 

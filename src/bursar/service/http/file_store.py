@@ -13,13 +13,13 @@ from tempfile import TemporaryFile
 from typing import IO, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from bursar.dispatch.home import FILES, LOGS, WORK
+from bursar.dispatch.workspace import FILES, LOGS, WORK
 from bursar.remote.messages import FileInfo
 from bursar.service.http import archives, instance_files
-from bursar.service.http.folders import answering
-from bursar.service.http.holdings import Bound, Holdings
-from bursar.service.http.limits import HttpLimits
-from bursar.service.parties import ServiceError
+from bursar.service.http.confined_folders import translated_file_errors
+from bursar.service.http.disk_quotas import ByteQuota, DiskQuotas
+from bursar.service.http.http_limits import HttpLimits
+from bursar.service.interfaces import ServiceError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +37,7 @@ _RESTS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class FileOwner:
     """
     Whose files they are.
 
@@ -55,13 +55,13 @@ class Owner:
     limits: HttpLimits
     homes: Callable[[], Sequence[Path]]
 
-    def bound(self) -> Bound:
+    def bound(self) -> ByteQuota:
         """Of all the user's files."""
-        return Bound(f"user {self.user}", self.limits.user_bytes, "all files of a user")
+        return ByteQuota(f"user {self.user}", self.limits.user_bytes, "all files of a user")
 
-    def bounds(self, folder: str) -> tuple[Bound, Bound]:
+    def bounds(self, folder: str) -> tuple[ByteQuota, ByteQuota]:
         """Of an instance's files, by their folder, and of all."""
-        instance = Bound(folder, self.limits.instance_bytes, "an instance's files")
+        instance = ByteQuota(folder, self.limits.instance_bytes, "an instance's files")
         return instance, self.bound()
 
 
@@ -74,7 +74,7 @@ class FileStore:
         self._counting_users = asyncio.Semaphore(1)
         self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._rests: dict[str, float] = {}  # until when nobody counts it, on the loop's clock
-        self._holdings = Holdings()
+        self._holdings = DiskQuotas()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
@@ -99,7 +99,7 @@ class FileStore:
         pieces: AsyncIterator[bytes],
         *,
         executable: bool,
-        owner: Owner,
+        owner: FileOwner,
     ) -> FileInfo:
         """
         A file, in place of one of that name, durable on return.
@@ -112,7 +112,7 @@ class FileStore:
         folder = str(root)
         bounds = owner.bounds(folder)
         with ExitStack() as stack:
-            opening = instance_files.upload(
+            opening = instance_files.create_upload(
                 folder, parts, executable=executable, spare=owner.limits.spare_bytes
             )
             file = await self.run(stack.enter_context, opening)
@@ -124,7 +124,7 @@ class FileStore:
         return FileInfo(name="/".join(parts), size=info.size, sha256=info.sha256)
 
     async def unpack(
-        self, root: Path, pieces: AsyncIterator[bytes], kind: str, owner: Owner
+        self, root: Path, pieces: AsyncIterator[bytes], kind: str, owner: FileOwner
     ) -> list[FileInfo]:
         """
         The files of an archive, durable on return; none when anything is wrong with it.
@@ -137,14 +137,16 @@ class FileStore:
         folder, limits, all_files = str(root), owner.limits, owner.bound()
         size = 0
         # Beside the instances: what lies in one of them may be a link that a task has put there.
-        with answering(), TemporaryFile(dir=root.parent.parent) as archive:
+        with translated_file_errors(), TemporaryFile(dir=root.parent.parent) as archive:
             try:
                 async for piece in pieces:
                     await self._make_room(owner, (all_files,), len(piece))
                     self._holdings.take_aside(all_files, len(piece))
                     size += len(piece)
                     place = archive.fileno()
-                    await self.run(instance_files.check_room, place, limits.spare_bytes, len(piece))
+                    await self.run(
+                        instance_files.check_free_space, place, limits.spare_bytes, len(piece)
+                    )
                     await self.run(archive.write, piece)
                 await self.run(archive.seek, 0)
                 async with self._unpacking:  # which may take minutes: nobody else waits for it
@@ -153,13 +155,13 @@ class FileStore:
                 self._holdings.give_back(all_files, size)
 
     async def _unpack(
-        self, archive: IO[bytes], size: int, kind: str, folder: str, owner: Owner
+        self, archive: IO[bytes], size: int, kind: str, folder: str, owner: FileOwner
     ) -> list[FileInfo]:
         limits, bounds = owner.limits, owner.bounds(folder)
         largest = min(limits.unpacked_bytes, archives.largest(size, limits.ratio))
         with suppress(ServiceError):  # what comes out may be smaller than that
             await self._make_room(owner, bounds, largest)
-        allowed = archives.Bounds(
+        allowed = archives.ArchiveLimits(
             total=min(limits.unpacked_bytes, self._holdings.room(bounds)),
             members=limits.members,
             ratio=limits.ratio,
@@ -201,7 +203,7 @@ class FileStore:
         """Nothing is begun any more."""
         self._threads.shutdown(wait=False)
 
-    async def _make_room(self, owner: Owner, bounds: Sequence[Bound], size: int) -> None:
+    async def _make_room(self, owner: FileOwner, bounds: Sequence[ByteQuota], size: int) -> None:
         """
         Counts what has to be, for so many bytes more.
 
@@ -220,7 +222,7 @@ class FileStore:
                     await self._count(owner, bound)
             counted.add(bound.who)
 
-    async def _count(self, owner: Owner, bound: Bound) -> None:
+    async def _count(self, owner: FileOwner, bound: ByteQuota) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         rest = self._rests.pop(bound.who, begun) - begun
@@ -232,7 +234,7 @@ class FileStore:
             async with self._counting_users:
                 found = await self.run(_bytes_of_all, [str(home) for home in owner.homes()])
         else:
-            found = await self.run(instance_files.bytes_of, bound.who)
+            found = await self.run(instance_files.total_size, bound.who)
         self._holdings.counted(bound.who, found, mark)
         now = loop.time()
         if now - begun > _LONG:
@@ -243,7 +245,9 @@ class FileStore:
 def _bytes_of_all(homes: Sequence[str]) -> int:
     """Of all that instances keep, what tasks work on and have printed included."""
     return sum(
-        instance_files.bytes_of(f"{home}/{name}") for home in homes for name in (FILES, WORK, LOGS)
+        instance_files.total_size(f"{home}/{name}")
+        for home in homes
+        for name in (FILES, WORK, LOGS)
     )
 
 

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any
 
-from bursar.dispatch.enclosed import FOLDER, PLAIN
+from bursar.dispatch.confined_files import FOLDER, PLAIN
 from bursar.remote.messages import FileInfo
-from bursar.service.http.folders import (
-    answering,
+from bursar.service.http.confined_folders import (
     disk_low,
+    file_not_found,
     folder,
-    give,
-    in_the_way,
-    is_plain,
-    missing,
+    inherit_owner,
+    is_own_file,
+    name_conflict,
+    translated_file_errors,
 )
 from bursar.service.http.names import DEEPEST, UNFINISHED, parse_name
-from bursar.service.parties import ServiceError
+from bursar.service.interfaces import ServiceError
 
 MOST_LISTED = 200_000
 """Entries that a listing looks at."""
@@ -34,7 +34,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
-class Upload:
+class FileUpload:
     """
     A file that is being written under a name that nobody looks at.
 
@@ -66,8 +66,8 @@ class Upload:
             507, when the disk is full.
         """
         view = memoryview(data)
-        with answering():
-            check_room(self.directory, self.spare, len(data))
+        with translated_file_errors():
+            check_free_space(self.directory, self.spare, len(data))
             while view:
                 view = view[os.write(self.file, view) :]
         self.size += len(data)
@@ -75,7 +75,7 @@ class Upload:
 
     def finish(self, *, durable: bool = True) -> FileInfo:
         """It gets its name, and what had that name goes."""
-        with answering():
+        with translated_file_errors():
             if durable:
                 os.fsync(self.file)
             try:
@@ -86,16 +86,16 @@ class Upload:
                     dst_dir_fd=self.directory,
                 )
             except IsADirectoryError:
-                raise in_the_way(f'"{self.name}" is there, and a folder') from None
+                raise name_conflict(f'"{self.name}" is there, and a folder') from None
             if durable:
                 os.fsync(self.directory)
         return FileInfo(name=self.name, size=self.size, sha256=self._digest.hexdigest())
 
 
 @contextmanager
-def upload(
+def create_upload(
     root: str | int, parts: tuple[str, ...], *, executable: bool, spare: int
-) -> Iterator[Upload]:
+) -> Iterator[FileUpload]:
     """
     A file to write; nothing of it is left unless it is finished.
 
@@ -109,12 +109,12 @@ def upload(
     ServiceError
         409, when something else is in the way; 507, when the disk is full.
     """
-    with answering(), folder(root, parts[:-1], make=True) as here:
+    with translated_file_errors(), folder(root, parts[:-1], make=True) as here:
         unfinished = f"{UNFINISHED}{os.urandom(8).hex()}"
         file = os.open(unfinished, _NEW, 0o700 if executable else 0o600, dir_fd=here)
         try:
-            give(file, here)
-            yield Upload(here, file, unfinished, parts[-1], spare)
+            inherit_owner(file, here)
+            yield FileUpload(here, file, unfinished, parts[-1], spare)
         finally:
             os.close(file)
             with suppress(FileNotFoundError):  # it has its own name
@@ -130,17 +130,17 @@ def open_file(root: str, parts: tuple[str, ...]) -> tuple[int, os.stat_result]:
     ServiceError
         404, when there is none, or something else.
     """
-    with answering(), folder(root, ()) as top, folder(top, parts[:-1]) as here:
+    with translated_file_errors(), folder(root, ()) as top, folder(top, parts[:-1]) as here:
         try:
             file = os.open(parts[-1], READ, dir_fd=here)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-            raise missing("file of this name") from None
+            raise file_not_found("file of this name") from None
         found = os.fstat(file)
-        if not is_plain(found, os.fstat(top).st_uid):
+        if not is_own_file(found, os.fstat(top).st_uid):
             os.close(file)
-            raise missing("file of this name")
+            raise file_not_found("file of this name")
         return file, found
 
 
@@ -153,7 +153,7 @@ def delete_file(root: str, parts: tuple[str, ...]) -> int:
     ServiceError
         404, when there is none; 409, when it is a folder that is not empty.
     """
-    with answering(), folder(root, parts[:-1]) as here:
+    with translated_file_errors(), folder(root, parts[:-1]) as here:
         try:
             found = os.stat(parts[-1], dir_fd=here, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode):
@@ -161,7 +161,7 @@ def delete_file(root: str, parts: tuple[str, ...]) -> int:
             else:
                 os.unlink(parts[-1], dir_fd=here)
         except FileNotFoundError:
-            raise missing("file of this name") from None
+            raise file_not_found("file of this name") from None
         os.fsync(here)
         return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
@@ -172,14 +172,14 @@ def list_files(root: str, after: str, limit: int) -> list[FileInfo]:
 
     Links, and what has a name that could not be asked for, are left out.
     """
-    with answering(), folder(root, ()) as top:
-        found = (entry for entry in _files(top) if entry[0] > after and _can_be_asked(entry[0]))
+    with translated_file_errors(), folder(root, ()) as top:
+        found = (entry for entry in _files(top) if entry[0] > after and _is_addressable(entry[0]))
         return [FileInfo(name=name, size=size) for name, size in nsmallest(limit, found)]
 
 
-def bytes_of(root: str) -> int:
+def total_size(root: str) -> int:
     """Bytes of all files, unfinished ones too; 0 when the folder is not there any more."""
-    with answering():
+    with translated_file_errors():
         try:
             top = os.open(root, FOLDER)
         except FileNotFoundError:
@@ -209,7 +209,7 @@ def _files(top: int) -> Iterator[tuple[str, int]]:
                     continue
                 if stat.S_ISDIR(found.st_mode):
                     folders.append(entry.name)
-                elif is_plain(found, owner):
+                elif is_own_file(found, owner):
                     yield path + entry.name, found.st_size
         for name in folders if depth < DEEPEST else ():
             try:
@@ -224,7 +224,7 @@ def _files(top: int) -> Iterator[tuple[str, int]]:
     yield from below(top, "", 1)
 
 
-def _can_be_asked(name: str) -> bool:
+def _is_addressable(name: str) -> bool:
     try:
         parse_name(name)
     except ServiceError:
@@ -232,7 +232,7 @@ def _can_be_asked(name: str) -> bool:
     return True
 
 
-def check_room(file: int, spare: int, size: int) -> None:
+def check_free_space(file: int, spare: int, size: int) -> None:
     """
     Refuses to write what would leave too little of the disk for tasks and results.
 

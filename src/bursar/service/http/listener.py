@@ -10,12 +10,12 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from bursar.model.errors import InputError
-from bursar.service.http.accepting import Entrance
-from bursar.service.http.connection import Connection
-from bursar.service.http.limits import HttpLimits
+from bursar.service.http.connection_acceptor import ConnectionAcceptor
+from bursar.service.http.http_connection import HttpConnection
+from bursar.service.http.http_limits import HttpLimits
 
 
-class Listening:
+class HttpListener:
     """
     What is being listened on.
 
@@ -27,7 +27,7 @@ class Listening:
         Of uvicorn.
     """
 
-    def __init__(self, entrance: Entrance, state: ServerState) -> None:
+    def __init__(self, entrance: ConnectionAcceptor, state: ServerState) -> None:
         self._entrance = entrance
         self._state = state
 
@@ -54,14 +54,14 @@ class Listening:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def serve(
+async def serve_http(
     app: Any,
     *,
     host: str = "127.0.0.1",
     port: int = 0,
     tls: ssl.SSLContext | None = None,
     limits: HttpLimits | None = None,
-) -> Listening:
+) -> HttpListener:
     """
     Listens for requests to an application.
 
@@ -82,7 +82,7 @@ async def serve(
     limits = limits or HttpLimits()
 
     async def until_cancelled(scope: Any, receive: Any, send: Any) -> None:
-        # Only :meth:`Listening.close` cancels; to uvicorn it would be a fault of the application.
+        # Only :meth:`HttpListener.close` cancels; to uvicorn it would be a fault of the application.
         with suppress(asyncio.CancelledError):
             await app(scope, receive, send)
 
@@ -101,7 +101,9 @@ async def serve(
     )
     config.load()
     state = ServerState()
-    entrance = Entrance(lambda place: Connection(config, state, limits, place), tls, limits)
+    entrance = ConnectionAcceptor(
+        lambda place: HttpConnection(config, state, limits, place), tls, limits
+    )
     where = f"{host}:{port}"
     try:
         await entrance.bind(host, port)
@@ -115,4 +117,4 @@ async def serve(
             where=where,
         )
     entrance.start()
-    return Listening(entrance, state)
+    return HttpListener(entrance, state)

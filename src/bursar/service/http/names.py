@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from bursar.service.parties import ServiceError
+from bursar.service.interfaces import ServiceError
 
 LONGEST = 4096
 """Bytes of a name, folders included."""

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from bursar.remote import messages as api
-from bursar.service.http.call import LONGEST_KEY
+from bursar.service.http.authorized_request import LONGEST_KEY
 from bursar.service.http.problems import PROBLEM
-from bursar.service.http.reply import JSON, NDJSON
-from bursar.service.http.routes import PATH_VALUES, ROUTES, Route
+from bursar.service.http.responses import JSON, NDJSON
+from bursar.service.http.routes import PATH_VALUES, ROUTES, ApiRoute
 
 _REF = "#/components/schemas/{name}"
 
@@ -59,7 +59,7 @@ def document(version: str) -> bytes:
     )
 
 
-def _types(routes: Iterable[Route]) -> list[Any]:
+def _types(routes: Iterable[ApiRoute]) -> list[Any]:
     types: list[Any] = [api.Problem, api.Result, api.TaskSpec]  # lines are of these
     for route in routes:
         if route.answer is not None:
@@ -69,7 +69,7 @@ def _types(routes: Iterable[Route]) -> list[Any]:
     return types
 
 
-def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _operation(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
@@ -101,7 +101,7 @@ def _lines() -> dict[str, Any]:
     return {"type": "string", "description": "JSON, one document a line"}
 
 
-def _parameters(route: Route) -> list[dict[str, Any]]:
+def _parameters(route: ApiRoute) -> list[dict[str, Any]]:
     parameters: list[dict[str, Any]] = [
         {
             "name": name,
@@ -132,7 +132,7 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
     return parameters
 
 
-def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for kind in route.kinds:
         if kind == JSON:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from bursar.service.parties import ServiceError
+from bursar.service.interfaces import ServiceError
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -18,7 +18,7 @@ ANY = "*"
 """Among the names: whatever it is called by."""
 
 
-def check_caller(scheme: str, headers: Mapping[str, str], names: frozenset[str]) -> None:
+def check_origin(scheme: str, headers: Mapping[str, str], names: frozenset[str]) -> None:
     """
     Refuses what a page of somebody else makes a browser send.
 
@@ -37,7 +37,7 @@ def check_caller(scheme: str, headers: Mapping[str, str], names: frozenset[str])
         421 for a host that is not us; 403 for a page that is not ours.
     """
     host = headers.get("host", "")
-    name = host_name(host)
+    name = normalised_host(host)
     if ANY not in names and name not in LOOPBACK and name not in names:
         raise ServiceError("wrong-host", 421, "this service has no such name", where="Host")
     origin = headers.get("origin")
@@ -48,7 +48,7 @@ def check_caller(scheme: str, headers: Mapping[str, str], names: frozenset[str])
 
 
 @lru_cache(256)
-def host_name(host: str) -> str:
+def normalised_host(host: str) -> str:
     """The name in a ``Host`` header, in lower case, without port and brackets; empty: it is odd."""
     try:
         parsed = urlsplit(f"//{host}")

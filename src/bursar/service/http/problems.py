@@ -6,8 +6,8 @@ from http import HTTPStatus
 import msgspec
 
 from bursar.remote.messages import Problem
-from bursar.service.http.reply import Reply
-from bursar.service.parties import ServiceError
+from bursar.service.http.responses import HttpResponse
+from bursar.service.interfaces import ServiceError
 
 PROBLEM = "application/problem+json"
 
@@ -17,7 +17,9 @@ _LONGEST = 500  # characters of what is said of one case
 _ENCODER = msgspec.json.Encoder()
 
 
-def reply_of(error: ServiceError, headers: tuple[tuple[str, str], ...] = ()) -> Reply:
+def problem_response(
+    error: ServiceError, headers: tuple[tuple[str, str], ...] = ()
+) -> HttpResponse:
     """The answer that says it."""
     problem = Problem(
         type=f"/problems/{error.kind}",
@@ -31,16 +33,16 @@ def reply_of(error: ServiceError, headers: tuple[tuple[str, str], ...] = ()) -> 
         headers += (("retry-after", str(max(1, round(error.retry_after + 0.5)))),)
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers += (("www-authenticate", "Bearer"),)
-    return Reply(_ENCODER.encode(problem), error.status, PROBLEM, headers)
+    return HttpResponse(_ENCODER.encode(problem), error.status, PROBLEM, headers)
 
 
-def incident_reply(incident: str) -> Reply:
+def incident_response(incident: str) -> HttpResponse:
     """The answer when the fault is ours: nothing but a name under which the log has it."""
     detail = f"the service failed; its log knows this as incident {incident}"
-    return reply_of(ServiceError("internal", 500, detail))
+    return problem_response(ServiceError("internal", 500, detail))
 
 
-def bad_value(error: Exception, *, within: str = "") -> ServiceError:
+def decoding_problem(error: Exception, *, within: str = "") -> ServiceError:
     """
     What a decoder found wrong, with the field it found it in.
 

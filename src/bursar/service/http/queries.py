@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bursar.remote.messages import Count, Struct
-from bursar.service.http.limits import MOST_WAIT
+from bursar.remote.messages import Count, RequestStruct
+from bursar.service.http.http_limits import MOST_WAIT
 
 MOST_RESULTS = 10_000
 """Of one page."""
@@ -13,18 +13,18 @@ MOST_RESULTS = 10_000
 MOST_FILES = 10_000
 """Of one page."""
 
-Moment = Annotated[float, Meta(ge=0, le=1e12)]
+EpochSeconds = Annotated[float, Meta(ge=0, le=1e12)]
 """Seconds since the epoch."""
 
 
-class TasksQuery(Struct, frozen=True):
+class TasksQuery(RequestStruct, frozen=True):
     """Which tasks: at most ``limit``, from number ``after`` on."""
 
     after: Count = 0
     limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS)] = 1000
 
 
-class ResultsQuery(Struct, frozen=True):
+class ResultsQuery(RequestStruct, frozen=True):
     """
     Which results.
 
@@ -47,31 +47,31 @@ class ResultsQuery(Struct, frozen=True):
     follow: bool = False
 
 
-class ThroughQuery(Struct, frozen=True):
+class ThroughQuery(RequestStruct, frozen=True):
     """Results up to this cursor."""
 
     through: Count
 
 
-class FilesQuery(Struct, frozen=True):
+class FilesQuery(RequestStruct, frozen=True):
     """Which files: at most ``limit``, by name, after one of them."""
 
     after: Annotated[str, Meta(max_length=4096)] = ""
     limit: Annotated[int, Meta(ge=1, le=MOST_FILES)] = MOST_FILES
 
 
-class PutQuery(Struct, frozen=True):
+class PutQuery(RequestStruct, frozen=True):
     """Whether tasks may run the file as a program."""
 
     executable: bool = False
 
 
-class PeriodQuery(Struct, frozen=True):
+class PeriodQuery(RequestStruct, frozen=True):
     """A time, from ``since`` to before ``until``, seconds since the epoch; None: until now."""
 
-    since: Moment = 0.0
-    until: Moment | None = None
+    since: EpochSeconds = 0.0
+    until: EpochSeconds | None = None
 
 
-class Empty(Struct, frozen=True):
+class Empty(RequestStruct, frozen=True):
     """Nothing, behind the question mark or in the body: the address says it all."""

@@ -7,9 +7,9 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes
 import msgspec
 
 from bursar.remote.messages import PREFIX
-from bursar.service.http.problems import bad_value
+from bursar.service.http.problems import decoding_problem
 from bursar.service.http.queries import Empty
-from bursar.service.parties import ServiceError
+from bursar.service.interfaces import ServiceError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -33,11 +33,11 @@ _ONCE = frozenset(
 )
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client is: nobody hears an answer."""
 
 
-class Request:
+class HttpRequest:
     """
     A request.
 
@@ -108,7 +108,7 @@ class Request:
         raw: bytes = self._scope.get("raw_path") or quote(self._scope["path"]).encode()
         parts = raw.partition(b"?")[0].split(b"/")
         if parts[:2] != [b"", PREFIX[1:].encode()] or not 2 < len(parts) <= _MOST_PARTS:
-            raise nothing_here()
+            raise no_such_address()
         try:
             return [unquote_to_bytes(part).decode() for part in parts[2:]]
         except UnicodeDecodeError:
@@ -137,7 +137,7 @@ class Request:
                 raise ServiceError("bad-value", 400, "expected a number", where="query")
             return msgspec.convert(found, kind or Empty, strict=False)
         except msgspec.ValidationError as error:
-            problem = bad_value(error, within="query")
+            problem = decoding_problem(error, within="query")
             raise ServiceError("bad-value", 400, problem.detail, where=problem.where) from None
         except ValueError:
             raise ServiceError("bad-value", 400, "cannot be read", where="query") from None
@@ -164,7 +164,7 @@ class Request:
                 raise ServiceError("too-large", 413, f"expected at most {most:,} bytes")
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise Gone
+                raise ClientDisconnected
             self._is_whole = not message.get("more_body", False)
             piece = message.get("body", b"")
             most -= len(piece)
@@ -180,6 +180,6 @@ class Request:
             pass
 
 
-def nothing_here() -> ServiceError:
+def no_such_address() -> ServiceError:
     """There is no such address."""
     return ServiceError("not-found", 404, "there is nothing at this address")

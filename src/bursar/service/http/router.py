@@ -6,17 +6,17 @@ from typing import Any
 
 import msgspec
 
-from bursar.service.http.routes import PATH_VALUES, ROUTES, Route
+from bursar.service.http.routes import PATH_VALUES, ROUTES, ApiRoute
 
 
 @dataclass(slots=True)
-class _Node:
+class _RouteNode:
     """What may follow a part of a path."""
 
-    parts: dict[str, "_Node"] = field(default_factory=dict)
-    value: tuple[str, "_Node"] | None = None
+    parts: dict[str, "_RouteNode"] = field(default_factory=dict)
+    value: tuple[str, "_RouteNode"] | None = None
     rest: str = ""
-    routes: dict[str, Route] = field(default_factory=dict)  # by method
+    routes: dict[str, ApiRoute] = field(default_factory=dict)  # by method
 
 
 class Router:
@@ -29,15 +29,15 @@ class Router:
         All there are.
     """
 
-    def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
-        self._top = _Node()
+    def __init__(self, routes: tuple[ApiRoute, ...] = ROUTES) -> None:
+        self._top = _RouteNode()
         for route in routes:
             node = self._top
             for part in route.path.split("/")[1:]:
                 node = _grown(node, part)
             node.routes[route.method] = route
 
-    def find(self, parts: list[str]) -> tuple[Mapping[str, Route], dict[str, Any]]:
+    def find(self, parts: list[str]) -> tuple[Mapping[str, ApiRoute], dict[str, Any]]:
         """
         Routes of a path by method, and the values in it.
 
@@ -71,10 +71,10 @@ class Router:
         return node.routes, values
 
 
-def _grown(node: _Node, part: str) -> _Node:
+def _grown(node: _RouteNode, part: str) -> _RouteNode:
     if not part.startswith("{"):
-        return node.parts.setdefault(part, _Node())
+        return node.parts.setdefault(part, _RouteNode())
     name = part.strip("{}").removesuffix("*")
     if node.value is None:
-        node.value = (name, _Node(rest=name if part.endswith("*}") else ""))
+        node.value = (name, _RouteNode(rest=name if part.endswith("*}") else ""))
     return node.value[1]

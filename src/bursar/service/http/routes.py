@@ -12,13 +12,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from bursar.market.messages import AnyMessage
+from bursar.market.trade_messages import AnyMessage
 from bursar.market.usage import SignedRecord
 from bursar.model.pricing import Pricing
 from bursar.remote import messages as api
 from bursar.service.http import archives
-from bursar.service.http.handlers import admin, files, instances, results, site, trade
-from bursar.service.http.problems import bad_value
+from bursar.service.http.handlers import (
+    admin,
+    file_handlers,
+    instances,
+    result_handlers,
+    site_handlers,
+    trade,
+)
+from bursar.service.http.problems import decoding_problem
 from bursar.service.http.queries import (
     Empty,
     FilesQuery,
@@ -28,16 +35,23 @@ from bursar.service.http.queries import (
     TasksQuery,
     ThroughQuery,
 )
-from bursar.service.http.reply import BYTES, EVENTS, JSON, NDJSON, Reply, Stream
+from bursar.service.http.responses import (
+    BYTES,
+    EVENTS,
+    JSON,
+    NDJSON,
+    HttpResponse,
+    StreamingResponse,
+)
 
-Access = Literal["public", "read", "submit", "sell", "admin", "scrape"]
+RouteAccess = Literal["public", "read", "submit", "sell", "admin", "scrape"]
 """
 Who may: anybody, without saying who they are (``public``); who has the scope of this name; and
 for the metrics (``scrape``) administrators, and those with ``read`` whom the configuration names.
 """
 
-Handler = Callable[..., Awaitable[Reply | Stream]]
-"""Takes a :class:`~bursar.service.http.call.Call`, and ``query`` and ``body`` if the route does."""
+Handler = Callable[..., Awaitable[HttpResponse | StreamingResponse]]
+"""Takes a :class:`~bursar.service.http.authorized_request.AuthorizedRequest`, and ``query`` and ``body`` if the route does."""
 
 PATH_VALUES: dict[str, Any] = {
     "id": Annotated[str, Meta(min_length=1, max_length=200)],
@@ -52,7 +66,7 @@ PATH_VALUES: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     """
     A request's body that is read whole.
 
@@ -72,7 +86,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class ApiRoute:
     """
     One thing that can be asked.
 
@@ -107,11 +121,11 @@ class Route:
     method: str
     path: str
     name: str
-    access: Access
+    access: RouteAccess
     handler: Handler
     summary: str
     query: type[msgspec.Struct] | None = None
-    body: Body | None = None
+    body: RequestBody | None = None
     pieces: tuple[str, ...] = ()
     answer: Any = None
     status: int = 200
@@ -123,14 +137,14 @@ def _read(decode: Callable[[bytes], Any], data: bytes) -> Any:
     try:
         return decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise bad_value(error) from None
+        raise decoding_problem(error) from None
 
 
-def _json(kind: Any, limit: str = "json_bytes") -> Body:
-    return Body(kind, {JSON: partial(_read, msgspec.json.Decoder(kind).decode)}, limit)
+def _json(kind: Any, limit: str = "json_bytes") -> RequestBody:
+    return RequestBody(kind, {JSON: partial(_read, msgspec.json.Decoder(kind).decode)}, limit)
 
 
-_SUBMISSION = Body(
+_SUBMISSION = RequestBody(
     api.Submission,
     {JSON: instances.read_submission, NDJSON: instances.read_task_lines},
     "submission_bytes",
@@ -139,54 +153,54 @@ _SUBMISSION = Body(
 _INSTANCE = "/instances/{id}"
 _KEY = "Idempotency-Key"
 
-ROUTES: tuple[Route, ...] = (
-    Route(
+ROUTES: tuple[ApiRoute, ...] = (
+    ApiRoute(
         method="GET",
         path="/health",
         name="health",
         access="public",
-        handler=site.health,
+        handler=site_handlers.health,
         summary="Whether the service lives",
         answer=api.Health,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/ready",
         name="ready",
         access="public",
-        handler=site.ready,
+        handler=site_handlers.ready,
         summary="Whether it takes work; 503 when it does not",
         answer=api.Health,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/openapi.json",
         name="openapi",
         access="public",
-        handler=site.document,
+        handler=site_handlers.document,
         summary="This document",
         answer=dict[str, Any],
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/metrics",
         name="metrics",
         access="scrape",
-        handler=site.metrics,
+        handler=site_handlers.metrics,
         summary="Measures, in the text format of Prometheus",
         kinds=("text/plain",),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/site",
         name="site",
         access="read",
-        handler=site.show,
+        handler=site_handlers.show,
         summary="Facts and free slots",
         answer=api.SiteInfo,
     ),
     # Instances.
-    Route(
+    ApiRoute(
         method="POST",
         path="/instances",
         name="create-instance",
@@ -198,7 +212,7 @@ ROUTES: tuple[Route, ...] = (
         status=201,
         headers=(_KEY,),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/instances",
         name="instances",
@@ -207,7 +221,7 @@ ROUTES: tuple[Route, ...] = (
         summary="The caller's instances",
         answer=api.InstanceList,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=_INSTANCE,
         name="instance",
@@ -216,7 +230,7 @@ ROUTES: tuple[Route, ...] = (
         summary="An instance",
         answer=api.InstanceInfo,
     ),
-    Route(
+    ApiRoute(
         method="DELETE",
         path=_INSTANCE,
         name="destroy-instance",
@@ -226,7 +240,7 @@ ROUTES: tuple[Route, ...] = (
         status=204,
         kinds=(),
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path=f"{_INSTANCE}/tasks",
         name="submit",
@@ -238,7 +252,7 @@ ROUTES: tuple[Route, ...] = (
         status=202,
         headers=(_KEY,),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{_INSTANCE}/tasks",
         name="tasks",
@@ -248,7 +262,7 @@ ROUTES: tuple[Route, ...] = (
         query=TasksQuery,
         answer=api.TaskPage,
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path=f"{_INSTANCE}/cancel",
         name="cancel",
@@ -259,112 +273,112 @@ ROUTES: tuple[Route, ...] = (
         answer=api.Cancelled,
     ),
     # Results.
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{_INSTANCE}/results",
         name="results",
         access="read",
-        handler=results.show,
+        handler=result_handlers.show,
         summary="Results after a cursor, as a page, lines, or a stream of lines",
         query=ResultsQuery,
         answer=api.ResultPage,
         kinds=(JSON, NDJSON),
     ),
-    Route(
+    ApiRoute(
         method="DELETE",
         path=f"{_INSTANCE}/results",
         name="forget",
         access="submit",
-        handler=results.forget,
+        handler=result_handlers.forget,
         summary="The client has the results up to a cursor: they go",
         query=ThroughQuery,
         status=204,
         kinds=(),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{_INSTANCE}/events",
         name="events",
         access="read",
-        handler=results.events,
+        handler=result_handlers.events,
         summary="The instance whenever it has changed, as server-sent events",
         kinds=(EVENTS,),
         headers=("Last-Event-ID",),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{_INSTANCE}/tasks/{{task}}/{{stream}}",
         name="output",
         access="read",
-        handler=results.output,
+        handler=result_handlers.output,
         summary="What a task printed, when that was too long for its result",
         kinds=(BYTES,),
         headers=("Range", "If-Range"),
     ),
     # Files.
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{_INSTANCE}/files",
         name="files",
         access="read",
-        handler=files.show_all,
+        handler=file_handlers.show_all,
         summary="Files of an instance, by name",
         query=FilesQuery,
         answer=api.FileList,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{_INSTANCE}/files/{{name*}}",
         name="get-file",
         access="read",
-        handler=files.get,
+        handler=file_handlers.get,
         summary="A file's content",
         kinds=(BYTES,),
         headers=("Range", "If-Range"),
     ),
-    Route(
+    ApiRoute(
         method="PUT",
         path=f"{_INSTANCE}/files/{{name*}}",
         name="put-file",
         access="submit",
-        handler=files.put,
+        handler=file_handlers.put,
         summary="A file, in place of one of that name",
         query=PutQuery,
         pieces=("*/*",),
         answer=api.FileInfo,
     ),
-    Route(
+    ApiRoute(
         method="DELETE",
         path=f"{_INSTANCE}/files/{{name*}}",
         name="delete-file",
         access="submit",
-        handler=files.delete,
+        handler=file_handlers.delete,
         summary="A file or an empty folder goes",
         status=204,
         kinds=(),
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path=f"{_INSTANCE}/archive",
         name="put-archive",
         access="submit",
-        handler=files.put_archive,
+        handler=file_handlers.put_archive,
         summary="The files in a tar or zip archive, all or none",
         pieces=archives.KINDS,
         answer=api.FileList,
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path=f"{_INSTANCE}/copies",
         name="copy-files",
         access="submit",
-        handler=files.copy,
+        handler=file_handlers.copy,
         summary="Files of another instance of the caller's, as far as they are there",
         body=_json(api.CopyRequest),
         answer=api.FileList,
     ),
     # Money.
-    Route(
+    ApiRoute(
         method="POST",
         path="/trade/messages",
         name="trade",
@@ -374,7 +388,7 @@ ROUTES: tuple[Route, ...] = (
         body=_json(AnyMessage),
         answer=list[AnyMessage],
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/trade/agreements",
         name="agreements",
@@ -383,7 +397,7 @@ ROUTES: tuple[Route, ...] = (
         summary="The caller's agreements",
         answer=api.AgreementList,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/trade/agreements/{agreement}",
         name="agreement",
@@ -392,7 +406,7 @@ ROUTES: tuple[Route, ...] = (
         summary="An agreement",
         answer=api.AgreementInfo,
     ),
-    Route(
+    ApiRoute(
         method="DELETE",
         path="/trade/agreements/{agreement}",
         name="cancel-agreement",
@@ -401,7 +415,7 @@ ROUTES: tuple[Route, ...] = (
         summary="An agreement ends before its time",
         answer=api.AgreementInfo,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/trade/invoice",
         name="invoice",
@@ -411,7 +425,7 @@ ROUTES: tuple[Route, ...] = (
         query=PeriodQuery,
         answer=api.InvoiceInfo,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/trade/usage",
         name="usage",
@@ -420,7 +434,7 @@ ROUTES: tuple[Route, ...] = (
         summary="What the caller was delivered, signed",
         answer=list[SignedRecord],
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/account",
         name="account",
@@ -429,7 +443,7 @@ ROUTES: tuple[Route, ...] = (
         summary="The caller's account",
         answer=api.AccountInfo,
     ),
-    Route(
+    ApiRoute(
         method="PUT",
         path="/trade/prices",
         name="reprice",
@@ -440,7 +454,7 @@ ROUTES: tuple[Route, ...] = (
         status=204,
         kinds=(),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/trade/sales",
         name="sales",
@@ -450,7 +464,7 @@ ROUTES: tuple[Route, ...] = (
         answer=dict[str, api.AgreementList],
     ),
     # Administration.
-    Route(
+    ApiRoute(
         method="GET",
         path="/admin/tokens",
         name="tokens",
@@ -459,7 +473,7 @@ ROUTES: tuple[Route, ...] = (
         summary="All tokens that are good, without their secrets",
         answer=api.TokenList,
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path="/admin/tokens",
         name="create-token",
@@ -470,7 +484,7 @@ ROUTES: tuple[Route, ...] = (
         answer=api.TokenInfo,
         status=201,
     ),
-    Route(
+    ApiRoute(
         method="DELETE",
         path="/admin/tokens/{token}",
         name="revoke-token",
@@ -480,7 +494,7 @@ ROUTES: tuple[Route, ...] = (
         status=204,
         kinds=(),
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path="/admin/accounts/{user}/deposit",
         name="deposit",
@@ -490,7 +504,7 @@ ROUTES: tuple[Route, ...] = (
         body=_json(api.Deposit),
         answer=api.AccountInfo,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path="/admin/overview",
         name="overview",
@@ -499,7 +513,7 @@ ROUTES: tuple[Route, ...] = (
         summary="All there is",
         answer=api.Overview,
     ),
-    Route(
+    ApiRoute(
         method="POST",
         path="/admin/drain",
         name="drain",

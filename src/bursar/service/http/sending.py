@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bursar.service.http.reply import Reply, Stream
 from bursar.service.http.request import Send
+from bursar.service.http.responses import HttpResponse, StreamingResponse
 
 _ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
@@ -13,7 +13,7 @@ PIECE = 1 << 18
 """Bytes that are sent at a time."""
 
 
-class Waiting:
+class PendingWaits:
     """Requests that wait for something to happen, until they are told not to."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Waiting:
             future.cancel()
 
 
-async def send_reply(reply: Reply, send: Send, *, bare: bool) -> None:
+async def send_response(reply: HttpResponse, send: Send, *, bare: bool) -> None:
     """
     Sends a reply.
 
@@ -53,8 +53,8 @@ async def send_reply(reply: Reply, send: Send, *, bare: bool) -> None:
     await send({"type": "http.response.body", "body": bytes(rest)})
 
 
-async def send_stream(
-    stream: Stream,
+async def send_streaming_response(
+    stream: StreamingResponse,
     send: Send,
     *,
     bare: bool,
@@ -80,7 +80,7 @@ async def send_stream(
         await send(_head(stream, stream.size))
         if not bare and stream.size != 0:
             ending = over()
-            pump = asyncio.ensure_future(_pump(stream, send))
+            pump = asyncio.ensure_future(_send_pieces(stream, send))
             try:
                 await asyncio.wait(
                     (pump, ending), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
@@ -98,7 +98,7 @@ async def send_stream(
         await stream.pieces.aclose()
 
 
-async def _pump(stream: Stream, send: Send) -> None:
+async def _send_pieces(stream: StreamingResponse, send: Send) -> None:
     """
     Send the pieces; those of a stream of known size end the answer with the last byte.
 
@@ -114,7 +114,7 @@ async def _pump(stream: Stream, send: Send) -> None:
             return
 
 
-def _head(reply: Reply | Stream, size: int | None) -> dict[str, Any]:
+def _head(reply: HttpResponse | StreamingResponse, size: int | None) -> dict[str, Any]:
     headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
     headers += _ALWAYS
     if reply.kind:

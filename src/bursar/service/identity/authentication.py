@@ -4,10 +4,10 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from bursar.sealing.certificates import Untrusted
-from bursar.service.identity.tokens import Bearer, TokenBook
+from bursar.sealing.certificates import UntrustedCertificate
+from bursar.service.identity.tokens import Bearer, JournalTokenStore
 from bursar.service.identity.trust import TrustFiles
-from bursar.service.parties import SCOPES, Principal, ServiceError
+from bursar.service.interfaces import SCOPES, Principal, ServiceError
 
 Security = Literal["none", "tls", "mutual"]
 
@@ -38,7 +38,7 @@ class Authenticator:
     def __init__(
         self,
         security: Security,
-        tokens: TokenBook,
+        tokens: JournalTokenStore,
         *,
         clients: TrustFiles | None = None,
         scopes_of: Callable[[str], frozenset[str]] = lambda user: frozenset(),
@@ -103,7 +103,7 @@ class Authenticator:
             raise _unauthenticated("expected a client certificate")
         try:
             user = self._clients.user_of(certificate)
-        except Untrusted as error:
+        except UntrustedCertificate as error:
             raise _unauthenticated(str(error)) from None
         scopes = self._scopes_of(user)
         if bearer is not None:

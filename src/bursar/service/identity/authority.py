@@ -27,16 +27,21 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from bursar.model.errors import BursarError, InputError
 from bursar.sealing.certificates import (
+    CertificateSubject,
     Kind,
-    Party,
-    Trust,
+    TrustStore,
     is_current,
     read_certificates,
     read_lists,
     read_pem,
 )
 from bursar.sealing.keys import Identity, read_identities
-from bursar.service.identity.files import write_file
+from bursar.service.identity.certificate_records import (
+    CertificateRecord,
+    common_name,
+    describe_certificate,
+    serial_of,
+)
 from bursar.service.identity.issuing import (
     AUTHORITY_DAYS,
     CERTIFICATE_DAYS,
@@ -44,9 +49,9 @@ from bursar.service.identity.issuing import (
     identity_pem,
     issue,
     make_authority,
-    make_list,
+    make_revocation_list,
 )
-from bursar.service.identity.records import Record, common_name, record_of, serial_of
+from bursar.service.identity.secret_files import write_file
 
 TRUSTED = "ca.pem"
 """Name of the file that everybody else needs."""
@@ -56,7 +61,7 @@ _NUMBERED = re.compile(r"authority-([0-9]+)\.pem")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class IssuedCertificate:
     """
     What was made for somebody.
 
@@ -72,7 +77,7 @@ class Written:
 
     identity: Path
     certificate: Path
-    record: Record
+    record: CertificateRecord
 
 
 class AuthorityFolder:
@@ -156,7 +161,7 @@ class AuthorityFolder:
         days: float = CERTIFICATE_DAYS,
         out: Path | None = None,
         force: bool = False,
-    ) -> Written:
+    ) -> IssuedCertificate:
         """
         Makes somebody's key and certificate.
 
@@ -188,7 +193,7 @@ class AuthorityFolder:
         *,
         days: float = CERTIFICATE_DAYS,
         out: Path | None = None,
-    ) -> Written:
+    ) -> IssuedCertificate:
         """
         Makes another key and certificate for somebody who has one, in place of the old files.
 
@@ -203,7 +208,9 @@ class AuthorityFolder:
             When something cannot be written.
         """
         with self._locked():
-            before = [each for each in self.records() if each.party == Party(kind, name)]
+            before = [
+                each for each in self.records() if each.party == CertificateSubject(kind, name)
+            ]
             if not before:
                 raise InputError(f'no certificate was issued to a {kind} "{name}"')
             folder = out or self.folder
@@ -218,7 +225,7 @@ class AuthorityFolder:
                 kept=self._still_good(folder / f"{kind}-{name}.pem") if is_sealing else (),
             )
 
-    def revoke(self, wanted: Callable[[Record], bool]) -> list[Record]:
+    def revoke(self, wanted: Callable[[CertificateRecord], bool]) -> list[CertificateRecord]:
         """
         Takes back certificates that are good; those that it was, the list of them is written.
 
@@ -229,7 +236,7 @@ class AuthorityFolder:
         """
         with self._locked():
             trust, now = self._trust(), self._clock()
-            found = [(each, record_of(each, trust, now)) for each in self._issued()]
+            found = [(each, describe_certificate(each, trust, now)) for each in self._issued()]
             taken = [(each, r) for each, r in found if r.state == "good" and wanted(r)]
             lists = self._lists()
             for certificate, _ in taken:
@@ -238,10 +245,10 @@ class AuthorityFolder:
                 self._write_trusted(self._believed(), lists)
         return [record for _, record in taken]
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[CertificateRecord]:
         """All certificates that were issued, the first to end first."""
         trust, now = self._trust(), self._clock()
-        found = [record_of(each, trust, now) for each in self._issued()]
+        found = [describe_certificate(each, trust, now) for each in self._issued()]
         return sorted(found, key=lambda record: (record.end, record.serial))
 
     # Inside.
@@ -279,9 +286,9 @@ class AuthorityFolder:
         write_file(self.folder / f"authority-{number}.pem", identity_pem(made))
         return common_name(made.certificate)
 
-    def _trust(self) -> Trust:
+    def _trust(self) -> TrustStore:
         try:
-            return Trust.from_pem(read_pem(self.trusted))
+            return TrustStore.from_pem(read_pem(self.trusted))
         except InputError as error:
             raise error.within(str(self.trusted)) from None
 
@@ -305,7 +312,7 @@ class AuthorityFolder:
         for each in believed:
             serials = lists.get(each.certificate.subject, ())
             number = int(now * 1_000)  # greater each time
-            made = make_list(each, serials, number, now)
+            made = make_revocation_list(each, serials, number, now)
             parts.append(made.public_bytes(Encoding.PEM))
         write_file(self.trusted, b"".join(parts), mode=0o644, replace=True)
         for path in sorted(self.folder.glob("worker-*.pem")):
@@ -325,7 +332,7 @@ class AuthorityFolder:
         folder: Path,
         force: bool,
         kept: Sequence[Identity] = (),
-    ) -> Written:
+    ) -> IssuedCertificate:
         authority = self._authority(self._numbers()[-1])
         made = issue(authority, kind, name, now=self._clock(), days=days, hosts=hosts)
         secret, shown = folder / f"{kind}-{name}.pem", folder / f"{kind}-{name}.crt"
@@ -341,10 +348,10 @@ class AuthorityFolder:
         whole = self._worker_pem(identities) if kind == "worker" else _joined(identities)
         write_file(secret, whole, replace=force)
         write_file(shown, pem, mode=0o644, replace=force)
-        return Written(
+        return IssuedCertificate(
             identity=secret,
             certificate=shown,
-            record=record_of(made.certificate, self._trust(), self._clock()),
+            record=describe_certificate(made.certificate, self._trust(), self._clock()),
         )
 
     def _worker_pem(self, identities: Sequence[Identity]) -> bytes:

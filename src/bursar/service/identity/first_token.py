@@ -3,12 +3,14 @@
 from pathlib import Path
 
 from bursar.remote import messages as api
-from bursar.service.identity.files import write_file
-from bursar.service.identity.tokens import MOST_SECONDS, TokenBook
-from bursar.service.parties import SCOPES, Journal
+from bursar.service.identity.secret_files import write_file
+from bursar.service.identity.tokens import MOST_SECONDS, JournalTokenStore
+from bursar.service.interfaces import SCOPES, ServiceJournal
 
 
-async def provide_first_token(tokens: TokenBook, journal: Journal, path: Path, user: str) -> bool:
+async def provide_first_token(
+    tokens: JournalTokenStore, journal: ServiceJournal, path: Path, user: str
+) -> bool:
     """
     Writes a token of all scopes into a file, unless an administrator has one that is good.
 

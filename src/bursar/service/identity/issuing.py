@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bursar.model.errors import InputError
-from bursar.sealing.certificates import NAME, Kind, Party, is_current
+from bursar.sealing.certificates import NAME, CertificateSubject, Kind, is_current
 from bursar.sealing.keys import Identity
 
 AUTHORITY_DAYS = 3650.0
@@ -101,7 +101,7 @@ def issue(
         )
     key = ec.generate_private_key(ec.SECP256R1())
     names: list[x509.GeneralName] = [_host(host) for host in hosts]
-    names.append(x509.UniformResourceIdentifier(Party(kind, name).uri))
+    names.append(x509.UniformResourceIdentifier(CertificateSubject(kind, name).uri))
     issuer = authority.certificate
     begin, end = _period(now, days)
     if not is_current(issuer, now):
@@ -129,7 +129,7 @@ def issue(
     return Identity(certificate, key)
 
 
-def make_list(
+def make_revocation_list(
     authority: Identity, serials: Iterable[int], number: int, now: float
 ) -> x509.CertificateRevocationList:
     """

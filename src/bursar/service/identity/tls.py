@@ -8,7 +8,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from bursar.model.errors import InputError
-from bursar.sealing.certificates import Trust, read_certificates, read_pem
+from bursar.sealing.certificates import TrustStore, read_certificates, read_pem
 
 SOON = 30.0
 """Days before its end from which on a certificate is warned of."""
@@ -94,7 +94,7 @@ class ServerTls:
             ) from None
         if self._authorities is not None:
             try:
-                trust = Trust.from_pem(read_pem(self._authorities))
+                trust = TrustStore.from_pem(read_pem(self._authorities))
             except InputError as error:
                 raise error.within(str(self._authorities)) from None
             for authority in trust.authorities:

@@ -18,14 +18,14 @@ import msgspec
 
 from bursar.remote import messages as api
 from bursar.sealing.certificates import NAME
-from bursar.service.parties import (
+from bursar.service.interfaces import (
     SCOPES,
     TOKEN_KINDS,
     Clock,
     Entropy,
-    Journal,
     Position,
     ServiceError,
+    ServiceJournal,
 )
 
 DEFAULT_SECONDS = 30 * 86_400.0
@@ -45,7 +45,7 @@ _NOTHING = bytes(32)
 """Stands for the hash of a token that there is not; no secret has it."""
 
 
-class _Token(msgspec.Struct, frozen=True, array_like=True):
+class _TokenRecord(msgspec.Struct, frozen=True, array_like=True):
     """As it lies in the journal."""
 
     id: str
@@ -73,7 +73,7 @@ class Bearer:
     scopes: frozenset[str]
 
 
-class TokenBook:
+class JournalTokenStore:
     """
     All tokens, kept in the journal.
 
@@ -86,11 +86,11 @@ class TokenBook:
         Not opened yet.
     """
 
-    def __init__(self, journal: Journal, *, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, journal: ServiceJournal, *, clock: Clock, entropy: Entropy) -> None:
         self._journal = journal
         self._clock = clock
         self._entropy = entropy
-        self._tokens: dict[str, _Token] = {}
+        self._tokens: dict[str, _TokenRecord] = {}
         self._places: dict[Position, str] = {}
         journal.register(TOKEN_KINDS, self)
 
@@ -120,13 +120,17 @@ class TokenBook:
         seconds = DEFAULT_SECONDS if new.seconds is None else new.seconds
         if seconds > MOST_SECONDS:
             days = MOST_SECONDS / 86_400
-            raise _bad(f"expected at most {days:g} days, {MOST_SECONDS:.0f} seconds", "seconds")
+            raise _invalid_token_request(
+                f"expected at most {days:g} days, {MOST_SECONDS:.0f} seconds", "seconds"
+            )
         if not NAME.fullmatch(new.user):
-            raise _bad("expected at most 64 letters, digits and . _ @ - after the first", "user")
+            raise _invalid_token_request(
+                "expected at most 64 letters, digits and . _ @ - after the first", "user"
+            )
         if sum(token.user == new.user for token in self._tokens.values()) >= MOST_TOKENS:
             raise ServiceError("over-quota", 409, f"the user has {MOST_TOKENS} tokens already")
         secret = self._entropy(32).hex()
-        token = _Token(
+        token = _TokenRecord(
             id=self._entropy(8).hex(),
             hash=_hash(secret),
             user=new.user,
@@ -137,12 +141,14 @@ class TokenBook:
         place = self._journal.append(_KIND, msgspec.msgpack.encode(token), essential=False)
         self._tokens[token.id] = token
         self._places[place] = token.id
-        return _told(token, f"bursar_{token.id}_{secret}")
+        return _token_info(token, f"bursar_{token.id}_{secret}")
 
     def tokens(self) -> list[api.TokenInfo]:
         """All that are good, without their secrets, the first to expire first."""
         self._sweep()
-        return sorted(map(_told, self._tokens.values()), key=lambda told: (told.expires, told.id))
+        return sorted(
+            map(_token_info, self._tokens.values()), key=lambda told: (told.expires, told.id)
+        )
 
     def revoke(self, token: str) -> None:
         """
@@ -164,7 +170,7 @@ class TokenBook:
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
         """A token of an earlier life."""
         del kind
-        token = msgspec.msgpack.decode(payload, type=_Token)
+        token = msgspec.msgpack.decode(payload, type=_TokenRecord)
         self._tokens[token.id] = token
         self._places[position] = token.id
 
@@ -200,7 +206,7 @@ def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _told(token: _Token, secret: str = "") -> api.TokenInfo:
+def _token_info(token: _TokenRecord, secret: str = "") -> api.TokenInfo:
     return api.TokenInfo(
         id=token.id,
         user=token.user,
@@ -211,5 +217,5 @@ def _told(token: _Token, secret: str = "") -> api.TokenInfo:
     )
 
 
-def _bad(detail: str, where: str) -> ServiceError:
+def _invalid_token_request(detail: str, where: str) -> ServiceError:
     return ServiceError("bad-value", 422, detail, where=where)

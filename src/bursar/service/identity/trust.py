@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 from bursar.model.errors import InputError
-from bursar.sealing.certificates import Trust, read_certificates, read_lists, read_pem
+from bursar.sealing.certificates import TrustStore, read_certificates, read_lists, read_pem
+from bursar.service.interfaces import Clock
 from bursar.service.logs import LOGGER
-from bursar.service.parties import Clock
 
 _log = logging.getLogger(f"{LOGGER}.identity")
 
@@ -85,7 +85,7 @@ class TrustFiles:
             stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
         return stamps
 
-    def _read(self) -> Trust:
+    def _read(self) -> TrustStore:
         certificates, lists = [], []
         for number, path in enumerate(self._paths):
             pem = read_pem(path)
@@ -96,6 +96,6 @@ class TrustFiles:
             except InputError as error:
                 raise error.within(str(path)) from None
         try:
-            return Trust(certificates, lists)
+            return TrustStore(certificates, lists)
         except InputError as error:
             raise error.within(", ".join(map(str, self._paths))) from None

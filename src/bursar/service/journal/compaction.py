@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from bursar.service.disk import Disk, DiskBroken, DiskFull
-from bursar.service.journal.records import DEAD, decode_dead, name_of, parse_record, position_of
+from bursar.service.interfaces import Position, ServiceError
+from bursar.service.journal.record_format import (
+    DEAD,
+    decode_dead,
+    parse_record,
+    position_of,
+    segment_name,
+)
 from bursar.service.journal.segment import Segment
-from bursar.service.parties import Position, ServiceError
 
 _CHUNK = 256 * 1024
 """Bytes read, moved and made durable at a time."""
@@ -17,7 +23,7 @@ _RECORDS = 500
 """Records moved in one turn of the loop."""
 
 
-class Records(Protocol):
+class CompactableJournal(Protocol):
     """What compaction asks of the journal."""
 
     @property
@@ -48,7 +54,7 @@ class Records(Protocol):
         """Nothing can be written any more."""
 
 
-class Compaction:
+class SegmentCompaction:
     """
     Keeps what is on disk within about twice what lives.
 
@@ -67,7 +73,7 @@ class Compaction:
         Bytes that may be moved out of a segment while the disk is full.
     """
 
-    def __init__(self, records: Records, disk: Disk, *, above: int, spare: int) -> None:
+    def __init__(self, records: CompactableJournal, disk: Disk, *, above: int, spare: int) -> None:
         self._records = records
         self._disk = disk
         self._above = above
@@ -138,7 +144,7 @@ class Compaction:
         # Its last records may have died meanwhile, of something that is not yet on disk.
         await self._records.durable()
         # Before it is forgotten: while the file may come back, so must who of it is dead.
-        await self._disk.remove(name_of(segment.number))
+        await self._disk.remove(segment_name(segment.number))
         self._records.drop(segment)
         await segment.wait_unread()
         if segment.file is not None:
@@ -167,7 +173,7 @@ class Compaction:
         position = position_of(segment.number, offset)
         found = parse_record(data, position) if data else None
         if found is None:
-            name = name_of(segment.number)
+            name = segment_name(segment.number)
             raise DiskBroken(f"{name}: the record at offset {offset} is damaged")
         kind, payload = found
         if kind != DEAD:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bursar.model.errors import InputError
-from bursar.service.journal.records import (
+from bursar.service.journal.record_format import (
     BATCH_HEAD,
     DEAD,
     RECORD_HEAD,
@@ -20,7 +20,7 @@ from bursar.service.journal.records import (
 
 
 @dataclass(slots=True, eq=False)
-class Scan:
+class SegmentScan:
     """
     What was found in a segment.
 
@@ -40,7 +40,7 @@ class Scan:
     end: int = 0
 
 
-def scan(data: bytes, number: int, *, is_last: bool) -> Scan:
+def scan_segment(data: bytes, number: int, *, is_last: bool) -> SegmentScan:
     """
     Reads all of a segment.
 
@@ -54,7 +54,7 @@ def scan(data: bytes, number: int, *, is_last: bool) -> Scan:
     InputError
         When something is wrong that had been durable.
     """
-    found = Scan()
+    found = SegmentScan()
     if not check_segment_head(data, number):
         # The head and that of the first batch are written by one call, and torn together.
         _check_torn(data, number, 0, SEGMENT_HEAD + 1, is_last=is_last)

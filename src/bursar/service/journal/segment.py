@@ -5,8 +5,8 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from bursar.service.disk import File
-from bursar.service.journal.records import (
+from bursar.service.disk import DiskFile
+from bursar.service.journal.record_format import (
     BATCH_HEAD,
     DEAD,
     RECORD_HEAD,
@@ -37,7 +37,7 @@ class Segment:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.file: File | None = None
+        self.file: DiskFile | None = None
         self.end = 0
         self.live = 0
         self.lists: list[int] = []
@@ -101,7 +101,7 @@ class Segment:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class SegmentBatch:
     """
     Records that become durable together.
 

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from bursar.model.errors import BursarError, InputError
 from bursar.service.disk import Disk, DiskBroken, DiskFull
-from bursar.service.journal.compaction import Compaction
-from bursar.service.journal.records import (
+from bursar.service.interfaces import JournalParticipant, Position, ServiceError
+from bursar.service.journal.compaction import SegmentCompaction
+from bursar.service.journal.record_format import (
     BATCH,
     DEAD,
     LARGEST,
-    name_of,
-    number_of,
     parse_record,
-    place_of,
     position_of,
+    segment_and_offset,
+    segment_name,
+    segment_number,
 )
-from bursar.service.journal.recovery import scan
-from bursar.service.journal.segment import Batch, Segment
-from bursar.service.parties import Participant, Position, ServiceError
+from bursar.service.journal.recovery import scan_segment
+from bursar.service.journal.segment import Segment, SegmentBatch
 
 MEBIBYTE = 2**20
 
@@ -38,7 +38,7 @@ _STEP = 2_000
 
 class SegmentedJournal:
     """
-    Implements :class:`bursar.service.parties.Journal`.
+    Implements :class:`bursar.service.interfaces.ServiceJournal`.
 
     Parameters
     ----------
@@ -67,10 +67,10 @@ class SegmentedJournal:
         self._segment_size = segment_size
         self._reserve = reserve
         self._least_free = least_free
-        self._participants: dict[int, Participant] = {}
+        self._participants: dict[int, JournalParticipant] = {}
         self._segments: dict[int, Segment] = {}
-        self._open: Batch  # made by open()
-        self._closed: deque[Batch] = deque()
+        self._open: SegmentBatch  # made by open()
+        self._closed: deque[SegmentBatch] = deque()
         self._count = 0
         self._written = 0
         self._commit: asyncio.Task[ServiceError | None] | None = None
@@ -83,11 +83,11 @@ class SegmentedJournal:
         self._looking: asyncio.Task[None] | None = None
         self._next_look = 0.0
         above = 2 * segment_size if tidy_above is None else tidy_above
-        self._compaction = Compaction(self, disk, above=above, spare=reserve // 4)
+        self._compaction = SegmentCompaction(self, disk, above=above, spare=reserve // 4)
 
     # What it is asked.
 
-    def register(self, kinds: Sequence[int], participant: Participant) -> None:
+    def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
         """Before it is opened: whose records of these kinds are."""
         for kind in kinds:
             if not BATCH < kind < DEAD or kind in self._participants:
@@ -161,7 +161,7 @@ class SegmentedJournal:
         BursarError
             When it is damaged.
         """
-        number, offset = place_of(position)
+        number, offset = segment_and_offset(position)
         segment = self._segments.get(number)
         index = None if segment is None else segment.find(offset)
         if segment is None or index is None or not segment.is_alive(index):
@@ -175,12 +175,12 @@ class SegmentedJournal:
             data = await segment.read(offset, size)
         found = parse_record(data, position) if len(data) == size else None
         if found is None:
-            raise BursarError(f"{name_of(number)}: the record at offset {offset} is damaged")
+            raise BursarError(f"{segment_name(number)}: the record at offset {offset} is damaged")
         return found[1]
 
     def kill(self, position: Position) -> None:
         """A record is not needed any more; killing it again changes nothing."""
-        number, offset = place_of(position)
+        number, offset = segment_and_offset(position)
         segment = self._segments.get(number)
         if segment is None or not segment.kill(offset):
             return
@@ -248,19 +248,19 @@ class SegmentedJournal:
     def move_list(self, position: Position, payload: bytes, target: Segment) -> None:
         """Has a list of dead records written anew; it lives as long as the target."""
         fresh = self.append(DEAD, payload, essential=True)
-        number, offset = place_of(fresh)
+        number, offset = segment_and_offset(fresh)
         if number == target.number:
             target.kill(offset)
         else:
             target.lists.append(fresh)
-        number, offset = place_of(position)
+        number, offset = segment_and_offset(position)
         self._segments[number].kill(offset)
 
     def drop(self, segment: Segment) -> None:
         """A segment's file is gone: what was said of its dead is dead, too."""
         del self._segments[segment.number]
         for position in segment.lists:
-            number, offset = place_of(position)
+            number, offset = segment_and_offset(position)
             if number in self._segments:
                 self._segments[number].kill(offset)
 
@@ -273,16 +273,16 @@ class SegmentedJournal:
 
     async def _scan_all(self) -> list[str]:
         numbers = sorted(
-            n for name in await self._disk.names() if (n := number_of(name)) is not None
+            n for name in await self._disk.names() if (n := segment_number(name)) is not None
         )
         said = []
         lists: list[tuple[int, Sequence[int], Position]] = []
         for number in numbers:
-            name, is_last = name_of(number), number == numbers[-1]
+            name, is_last = segment_name(number), number == numbers[-1]
             file = await self._disk.open(name)
             data = await file.read(0, file.size)
             try:
-                found = scan(data, number, is_last=is_last)
+                found = scan_segment(data, number, is_last=is_last)
             except InputError as error:
                 raise error.within(name) from None
             if found.end < len(data):
@@ -311,7 +311,7 @@ class SegmentedJournal:
         return said
 
     def _apply_list(self, target: int, offsets: Sequence[int], position: Position) -> None:
-        number, offset = place_of(position)
+        number, offset = segment_and_offset(position)
         segment = self._segments.get(target)
         if segment is not None:
             for dead in offsets:
@@ -338,7 +338,7 @@ class SegmentedJournal:
     def _restore(self, segment: Segment, offset: int, data: bytes) -> None:
         position = position_of(segment.number, offset)
         found = parse_record(data, position)
-        where = f"{name_of(segment.number)}: offset {offset}"
+        where = f"{segment_name(segment.number)}: offset {offset}"
         if found is None:
             raise InputError("the record is damaged", where=where)
         kind, payload = found
@@ -351,13 +351,13 @@ class SegmentedJournal:
 
     # Writing.
 
-    def _next_batch(self) -> Batch:
+    def _next_batch(self) -> SegmentBatch:
         """An empty batch, in a new segment when the last one is full."""
         last = max(self._segments, default=0)
         if last and self._segments[last].end < self._segment_size:
-            return Batch(self._segments[last], self._segments[last].end)
+            return SegmentBatch(self._segments[last], self._segments[last].end)
         segment = self._segments[last + 1] = Segment(last + 1)
-        return Batch(segment, 0)
+        return SegmentBatch(segment, 0)
 
     def _close_batch(self, *, even_empty: bool = False) -> None:
         """What was appended so far is to be written; what comes is in the next batch."""
@@ -395,7 +395,7 @@ class SegmentedJournal:
         self._compaction.on_written()
         return None
 
-    async def _write(self, batch: Batch) -> None:
+    async def _write(self, batch: SegmentBatch) -> None:
         try:
             await self._put(batch)
         except DiskFull:
@@ -406,10 +406,10 @@ class SegmentedJournal:
             await self._disk.reserve(0)
             await self._put(batch)
 
-    async def _put(self, batch: Batch) -> None:
+    async def _put(self, batch: SegmentBatch) -> None:
         file = batch.segment.file
         if file is None:
-            file = await self._disk.open(name_of(batch.segment.number), create=True)
+            file = await self._disk.open(segment_name(batch.segment.number), create=True)
             batch.segment.file = file
         if file.size != batch.start:  # of a try that found no room
             await file.truncate(batch.start)

@@ -15,23 +15,23 @@ from pathlib import Path
 import numpy as np
 
 from bursar.formats.optorsim.background import read_background
-from bursar.formats.optorsim.grid import GridNode, OptorSimGrid, read_grid
-from bursar.formats.optorsim.jobs import JobKind, OptorSimJobs, read_jobs
+from bursar.formats.optorsim.grid_configuration import GridNode, OptorSimGrid, read_grid
+from bursar.formats.optorsim.jobs import OptorSimJobKind, OptorSimJobs, read_jobs
 from bursar.formats.optorsim.lines import number_in
-from bursar.formats.optorsim.parameters import Parameters, read_parameters
+from bursar.formats.optorsim.parameters import OptorSimParameters, read_parameters
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
 from bursar.model.replica import Replica
 from bursar.model.site import SiteFacts
-from bursar.model.weights import Weights
-from bursar.simulation.datagrid.grid import Grid, Policy, Services
-from bursar.simulation.datagrid.load import Kind, Load
+from bursar.model.weights import RankWeights
+from bursar.simulation.datagrid.grid_workload import GridJobClass, GridWorkload
+from bursar.simulation.datagrid.scenario import BrokerPolicy, DataGrid, GridServices
 
-SCHEDULERS: Mapping[str, Policy] = {
-    "1": Policy(choice="random"),
-    "2": Policy(choice="best", weights=Weights(alpha=1.0, beta=0.0)),
-    "3": Policy(choice="best", weights=Weights(alpha=0.0, beta=0.0)),
-    "4": Policy(choice="best", weights=Weights(alpha=0.5, beta=0.0)),
+SCHEDULERS: Mapping[str, BrokerPolicy] = {
+    "1": BrokerPolicy(choice="random"),
+    "2": BrokerPolicy(choice="best", weights=RankWeights(alpha=1.0, beta=0.0)),
+    "3": BrokerPolicy(choice="best", weights=RankWeights(alpha=0.0, beta=0.0)),
+    "4": BrokerPolicy(choice="best", weights=RankWeights(alpha=0.5, beta=0.0)),
 }
 """Random; shortest queue; least access cost; least access cost with the queue."""
 
@@ -40,23 +40,23 @@ _EVEN, _UNIFORM = "1", "2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class OptorSimScenario:
     """
     What a file of parameters describes, ready to be simulated.
 
     Parameters
     ----------
     grid, load, services, policy
-        See :func:`bursar.simulation.datagrid.world.simulate`.
+        See :func:`bursar.simulation.datagrid.grid_simulation.simulate`.
     """
 
-    grid: Grid
-    load: Load
-    services: Services
-    policy: Policy
+    grid: DataGrid
+    load: GridWorkload
+    services: GridServices
+    policy: BrokerPolicy
 
 
-def from_optorsim(path: Path, *, seed: int = 0, jobs: int | None = None) -> Setting:
+def from_optorsim(path: Path, *, seed: int = 0, jobs: int | None = None) -> OptorSimScenario:
     """
     The simulation that an OptorSim file of parameters describes.
 
@@ -87,18 +87,21 @@ def from_optorsim(path: Path, *, seed: int = 0, jobs: int | None = None) -> Sett
             f'unknown scheduler "{scheduler}", expected one of {", ".join(SCHEDULERS)}',
             where=str(path),
         )
-    return Setting(
+    return OptorSimScenario(
         grid=grid,
         load=load,
-        services=Services(keeps=values.get("optimiser", _NO_REPLICATION) != _NO_REPLICATION),
+        services=GridServices(keeps=values.get("optimiser", _NO_REPLICATION) != _NO_REPLICATION),
         policy=SCHEDULERS[scheduler],
     )
 
 
 def _grid(
-    parameters: Parameters, nodes: OptorSimGrid, jobs: OptorSimJobs, rng: np.random.Generator
-) -> Grid:
-    holders = _holders(parameters, nodes.nodes, jobs, rng)
+    parameters: OptorSimParameters,
+    nodes: OptorSimGrid,
+    jobs: OptorSimJobs,
+    rng: np.random.Generator,
+) -> DataGrid:
+    holders = _file_holders(parameters, nodes.nodes, jobs, rng)
     held = dict.fromkeys(range(len(nodes.nodes)), 0)
     for name, node in holders.items():
         held[node] += jobs.sizes[name]
@@ -111,7 +114,7 @@ def _grid(
             storage=f"/{node.name}",
             storage_limit=max(0, sum(node.storage) - held[number]),
             attributes={
-                _runs(i): True
+                _accepts_attribute(i): True
                 for i, kind in enumerate(jobs.kinds)
                 if kind.name in jobs.accepts.get(number, ())
             },
@@ -126,7 +129,7 @@ def _grid(
             folder=parameters.measurements,
             default=parameters.default_background,
         ).profiles(hour=parameters.hour)
-    return Grid(
+    return DataGrid(
         sites=sites,
         stores=tuple(node.name for node in nodes.nodes if node.storage and not node.workers),
         replicas=tuple(
@@ -142,8 +145,8 @@ def _grid(
     )
 
 
-def _holders(
-    parameters: Parameters,
+def _file_holders(
+    parameters: OptorSimParameters,
     nodes: tuple[GridNode, ...],
     jobs: OptorSimJobs,
     rng: np.random.Generator,
@@ -159,12 +162,14 @@ def _holders(
     return {name: masters[i % len(masters)] for i, name in enumerate(jobs.sizes)}
 
 
-def _runs(kind: int) -> str:
+def _accepts_attribute(kind: int) -> str:
     """Attribute of a site that says that it runs a kind of job."""
     return f"RunsKind{kind}"
 
 
-def _load(parameters: Parameters, jobs: OptorSimJobs, rng: np.random.Generator, count: int) -> Load:
+def _load(
+    parameters: OptorSimParameters, jobs: OptorSimJobs, rng: np.random.Generator, count: int
+) -> GridWorkload:
     if count < 1:
         raise InputError(f"at least one job is needed, got {count}")
     users = parameters.values.get("users", _EVEN)
@@ -176,22 +181,22 @@ def _load(parameters: Parameters, jobs: OptorSimJobs, rng: np.random.Generator, 
         raise InputError(f"users of kind {users} are not simulated, expected 1 or 2")
     chances = np.array([kind.probability for kind in jobs.kinds])
     drawn = rng.choice(len(jobs.kinds), size=count, p=chances / chances.sum())
-    kinds: dict[tuple[int, tuple[str, ...]], tuple[int, Kind]] = {}
+    kinds: dict[tuple[int, tuple[str, ...]], tuple[int, GridJobClass]] = {}
     numbers, work = [], []
     for number in drawn.tolist():
         described = jobs.kinds[number]
         data = _files_of(described, parameters, jobs, rng)
         size = sum(jobs.sizes[name] for name in data)
-        kind = Kind(
+        kind = GridJobClass(
             name=described.name,
             runtime=described.work(size),
             data=data,
-            matching=Matching(requirements=f"other.{_runs(number)} =?= true"),
+            matching=Matching(requirements=f"other.{_accepts_attribute(number)} =?= true"),
         )
         place, _ = kinds.setdefault((number, data), (len(kinds), kind))
         numbers.append(place)
         work.append(kind.runtime)
-    return Load(
+    return GridWorkload(
         kinds=tuple(kind for _, kind in kinds.values()),
         at=np.cumsum(gaps) * parameters.job_delay,
         kind=np.array(numbers, dtype=np.int64),
@@ -200,7 +205,10 @@ def _load(parameters: Parameters, jobs: OptorSimJobs, rng: np.random.Generator, 
 
 
 def _files_of(
-    kind: JobKind, parameters: Parameters, jobs: OptorSimJobs, rng: np.random.Generator
+    kind: OptorSimJobKind,
+    parameters: OptorSimParameters,
+    jobs: OptorSimJobs,
+    rng: np.random.Generator,
 ) -> tuple[str, ...]:
     """All files of a kind, or as many of them as a job reads: the first ones, or some drawn."""
     count = math.ceil(kind.fraction * len(kind.files))
@@ -214,7 +222,7 @@ def _files_of(
     return tuple(kind.files[i] for i in sorted(chosen.tolist()))
 
 
-def _shape(parameters: Parameters) -> float:
+def _shape(parameters: OptorSimParameters) -> float:
     try:
         return number_in(parameters.values.get("shape", "0.85"), "a shape")
     except InputError as error:

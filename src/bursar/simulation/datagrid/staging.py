@@ -2,27 +2,27 @@
 
 from collections.abc import Callable, Mapping
 
-from bursar.simulation.datagrid.grid import Faults
-from bursar.simulation.datagrid.jobs import Job
+from bursar.simulation.datagrid.grid_job import GridJob
+from bursar.simulation.datagrid.scenario import GridFaults
 from bursar.simulation.datagrid.storage import ReplicaCatalogue, StorageElement
-from bursar.simulation.datagrid.transport import Carriage, Transport
+from bursar.simulation.datagrid.transport import GridTransfer, GridTransport
 
 
-class _Delivery:
+class _FileTransfer:
     """One file on its way to one site, for one job or for all that wait for it there."""
 
     __slots__ = ("carriage", "jobs", "name", "site", "source", "tried")
 
-    def __init__(self, name: str, site: str, job: Job) -> None:
+    def __init__(self, name: str, site: str, job: GridJob) -> None:
         self.name = name
         self.site = site
         self.jobs = [job]
         self.source = ""
         self.tried: set[str] = set()
-        self.carriage: Carriage | None = None
+        self.carriage: GridTransfer | None = None
 
 
-class Staging:
+class GridStaging:
     """
     Moves files so that jobs can start.
 
@@ -49,12 +49,12 @@ class Staging:
         names: tuple[str, ...],
         storages: Mapping[str, StorageElement],
         catalogue: ReplicaCatalogue,
-        transport: Transport,
-        faults: Faults,
+        transport: GridTransport,
+        faults: GridFaults,
         *,
         keeps: bool,
-        staged: Callable[[Job], None],
-        failed: Callable[[Job, str], None],
+        staged: Callable[[GridJob], None],
+        failed: Callable[[GridJob, str], None],
     ) -> None:
         self._names = names
         self._storages = storages
@@ -64,13 +64,13 @@ class Staging:
         self._keeps = keeps
         self._staged = staged
         self._failed = failed
-        self._deliveries: dict[tuple[str, str, int], _Delivery] = {}
+        self._deliveries: dict[tuple[str, str, int], _FileTransfer] = {}
         self._sending: dict[str, int] = {}  # transfers that each site sends
         self._gone: set[str] = set()
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, GridJob] = {}
         """That wait for files, by number."""
 
-    def bring(self, job: Job) -> None:
+    def bring(self, job: GridJob) -> None:
         """A job's files come to its site."""
         site = self._names[job.site]
         storage = self._storages[site]
@@ -92,12 +92,12 @@ class Staging:
             if delivery is not None:
                 delivery.jobs.append(job)
                 continue
-            delivery = self._deliveries[key] = _Delivery(name, site, job)
+            delivery = self._deliveries[key] = _FileTransfer(name, site, job)
             self._send(delivery)
             if job.number not in self.jobs:  # no copy of it can be had
                 return
 
-    def release(self, job: Job) -> None:
+    def release(self, job: GridJob) -> None:
         """A job needs its files no more."""
         if job.site >= 0:
             storage = self._storages[self._names[job.site]]
@@ -121,14 +121,14 @@ class Staging:
         """A site is back."""
         self._gone.discard(site)
 
-    def _key(self, name: str, site: str, job: Job) -> tuple[str, str, int]:
+    def _key(self, name: str, site: str, job: GridJob) -> tuple[str, str, int]:
         return name, site, -1 if self._keeps else job.number
 
-    def _is_under_way(self, delivery: _Delivery) -> bool:
+    def _is_under_way(self, delivery: _FileTransfer) -> bool:
         key = self._key(delivery.name, delivery.site, delivery.jobs[0]) if delivery.jobs else None
         return key is not None and self._deliveries.get(key) is delivery
 
-    def _send(self, delivery: _Delivery) -> None:
+    def _send(self, delivery: _FileTransfer) -> None:
         """
         Sends it from the best copy that was not tried.
 
@@ -160,7 +160,7 @@ class Staging:
             best, delivery.site, sent, lambda: self._arrived(delivery)
         )
 
-    def _arrived(self, delivery: _Delivery) -> None:
+    def _arrived(self, delivery: _FileTransfer) -> None:
         self._ended(delivery)
         name, site = delivery.name, delivery.site
         size = self._catalogue.size(name)
@@ -187,7 +187,7 @@ class Staging:
             if not job.missing and self.jobs.pop(job.number, None) is not None:
                 self._staged(job)
 
-    def _give_up(self, job: Job, reason: str) -> None:
+    def _give_up(self, job: GridJob, reason: str) -> None:
         if self.jobs.pop(job.number, None) is None:
             return
         site = self._names[job.site]
@@ -203,11 +203,11 @@ class Staging:
         job.missing = set()
         self._failed(job, reason)
 
-    def _stop(self, delivery: _Delivery) -> None:
+    def _stop(self, delivery: _FileTransfer) -> None:
         if delivery.carriage is not None:
             self._transport.stop(delivery.carriage)
             self._ended(delivery)
 
-    def _ended(self, delivery: _Delivery) -> None:
+    def _ended(self, delivery: _FileTransfer) -> None:
         delivery.carriage = None
         self._sending[delivery.source] -= 1

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from bursar.model.replica import Replica
-from bursar.simulation.datagrid.grid import Grid
+from bursar.simulation.datagrid.scenario import DataGrid
 
 
 class ReplicaCatalogue:
@@ -111,7 +111,7 @@ class StorageElement:
         return going
 
 
-def storages_of(grid: Grid) -> dict[str, StorageElement]:
+def storages_of(grid: DataGrid) -> dict[str, StorageElement]:
     """The storage elements of a grid, by site."""
     limits = {site.name: site.storage_limit for site in grid.sites} | dict.fromkeys(grid.stores)
     own: dict[str, list[str]] = {name: [] for name in limits}

@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Callable
 
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.datagrid.grid import Services
-from bursar.simulation.datagrid.jobs import Job, State
+from bursar.simulation.datagrid.grid_job import GridJob, GridJobState
+from bursar.simulation.datagrid.scenario import GridServices
+from bursar.simulation.virtual_loop import VirtualLoop
 
 
 class SubmissionService:
@@ -26,19 +26,19 @@ class SubmissionService:
 
     def __init__(
         self,
-        services: Services,
+        services: GridServices,
         loop: VirtualLoop,
         *,
-        bring: Callable[[Job], None],
-        hand_over: Callable[[Job], None],
+        bring: Callable[[GridJob], None],
+        hand_over: Callable[[GridJob], None],
     ) -> None:
         self._services = services
         self._loop = loop
         self._bring = bring
         self._hand_over = hand_over
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[GridJob] = deque()
         self._staging = 0
-        self._ready: deque[Job] = deque()
+        self._ready: deque[GridJob] = deque()
         self._handing = 0
         self._turning = False
 
@@ -52,16 +52,16 @@ class SubmissionService:
         """Jobs with all files that are not at their sites yet."""
         return len(self._ready) + self._handing
 
-    def accept(self, job: Job) -> None:
+    def accept(self, job: GridJob) -> None:
         """A job of a site that the broker chose."""
-        job.state = State.STAGING
+        job.state = GridJobState.STAGING
         self._waiting.append(job)
         self._turn()
 
-    def staged(self, job: Job) -> None:
+    def staged(self, job: GridJob) -> None:
         """A job's files are there."""
         self._staging -= 1
-        job.state = State.SUBMITTING
+        job.state = GridJobState.SUBMITTING
         self._ready.append(job)
         self._turn()
 
@@ -99,7 +99,7 @@ class SubmissionService:
             self._handed(job)
         return True
 
-    def _handed(self, job: Job) -> None:
+    def _handed(self, job: GridJob) -> None:
         self._handing -= 1
         self._hand_over(job)
         self._turn()

@@ -4,17 +4,17 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from bursar.model.network_link import NetworkLink
 from bursar.model.topology import Topology
-from bursar.model.wire import Wire
-from bursar.simulation.clock import VirtualLoop
-from bursar.simulation.datagrid.grid import Grid
-from bursar.simulation.flows import Flow, FlowNetwork
+from bursar.simulation.datagrid.scenario import DataGrid
+from bursar.simulation.flow_network import Flow, FlowNetwork
+from bursar.simulation.virtual_loop import VirtualLoop
 
-Carriage = Flow | asyncio.TimerHandle
+GridTransfer = Flow | asyncio.TimerHandle
 """Something under way."""
 
 
-class Transport:
+class GridTransport:
     """
     Carries files between sites.
 
@@ -27,7 +27,7 @@ class Transport:
         Whose time it takes.
     """
 
-    def __init__(self, grid: Grid, loop: VirtualLoop) -> None:
+    def __init__(self, grid: DataGrid, loop: VirtualLoop) -> None:
         self._loop = loop
         self._grid = grid
         self._linked = (
@@ -35,7 +35,7 @@ class Transport:
             if grid.topology is None
             else None
         )
-        self._topology = _by_links(grid) if grid.topology is None else grid.topology
+        self._topology = _topology_of_links(grid) if grid.topology is None else grid.topology
         self._network = FlowNetwork(self._topology, loop)
         self._known: dict[tuple[str, str], tuple[float, float]] = {}
 
@@ -53,7 +53,7 @@ class Transport:
         route = self._topology.find(*self._ends(source, target))
         return (math.inf, math.inf) if route is None else (route.latency, route.bandwidth)
 
-    def send(self, source: str, target: str, size: float, done: Callable[[], None]) -> Carriage:
+    def send(self, source: str, target: str, size: float, done: Callable[[], None]) -> GridTransfer:
         """
         Sends so many bytes.
 
@@ -66,7 +66,7 @@ class Transport:
             return self._loop.call_later(0.0, done)
         return self._network.send(*self._ends(source, target), size, lambda _: done())
 
-    def stop(self, carriage: Carriage) -> None:
+    def stop(self, carriage: GridTransfer) -> None:
         """Stops what is under way; its bytes so far were in vain."""
         if isinstance(carriage, Flow):
             self._network.cancel(carriage)
@@ -84,7 +84,7 @@ class Transport:
         return _end(source, target, source), _end(source, target, target)
 
 
-def _by_links(grid: Grid) -> Topology:
+def _topology_of_links(grid: DataGrid) -> Topology:
     """A wire for each link, with ends of its own: what one link carries takes no other."""
     pairs = [(site, other) for site in grid.sites for other in site.links]
     return Topology(
@@ -92,7 +92,7 @@ def _by_links(grid: Grid) -> Topology:
             _end(site.name, other, end) for site, other in pairs for end in (site.name, other)
         ),
         wires=tuple(
-            Wire(
+            NetworkLink(
                 source=_end(site.name, other, site.name),
                 target=_end(site.name, other, other),
                 bandwidth=site.links[other].bandwidth,

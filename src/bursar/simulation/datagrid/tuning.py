@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bursar.model.weights import Weights
-from bursar.simulation.datagrid.confidence import Interval, interval
+from bursar.model.weights import RankWeights
+from bursar.simulation.datagrid.confidence_interval import ConfidenceInterval, interval
 
-Measure = Callable[[Weights, int], float]
+MeasureLifetime = Callable[[RankWeights, int], float]
 """Mean lifetime under some weights in one replication, seconds."""
 
 STEPS = (0.25, 0.125, 0.0625)
@@ -37,7 +37,7 @@ CHECKS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TunedWeights:
     """
     Weights that were found.
 
@@ -54,15 +54,15 @@ class Tuned:
         Weights with their mean lifetime and number of replications in the search.
     """
 
-    best: Weights
-    default: Weights
-    best_lifetime: Interval
-    default_lifetime: Interval
-    gain: Interval
-    tried: tuple[tuple[Weights, float, int], ...] = field(repr=False)
+    best: RankWeights
+    default: RankWeights
+    best_lifetime: ConfidenceInterval
+    default_lifetime: ConfidenceInterval
+    gain: ConfidenceInterval
+    tried: tuple[tuple[RankWeights, float, int], ...] = field(repr=False)
 
 
-class Search:
+class WeightSearch:
     """
     Looks for the weights with the shortest lifetimes.
 
@@ -75,21 +75,21 @@ class Search:
     """
 
     def __init__(
-        self, measure: Measure, tell: Callable[[int, int], None] = lambda done, total: None
+        self, measure: MeasureLifetime, tell: Callable[[int, int], None] = lambda done, total: None
     ) -> None:
         self._measure = measure
         self._tell = tell
-        self._found: dict[Weights, list[float]] = {}
+        self._found: dict[RankWeights, list[float]] = {}
         self._done = 0
-        self._total = most_simulations()
+        self._total = max_simulations()
 
-    def run(self, default: Weights) -> Tuned:
+    def run(self, default: RankWeights) -> TunedWeights:
         """
         The best, against the default.
 
         It is the default itself where nothing was better.
         """
-        candidates = lattice(STEPS[0])
+        candidates = weight_lattice(STEPS[0])
         if default not in candidates:
             candidates.append(default)
         replications = FIRST
@@ -101,11 +101,11 @@ class Search:
             replications *= 2
         best = candidates[0]
         for step in STEPS[1:]:
-            near = self._ranked(around(best, step), replications // SHORT)[:FEW]
+            near = self._ranked(neighbouring_weights(best, step), replications // SHORT)[:FEW]
             best = self._ranked([best, *near], replications)[0]
         return self._compared(best, default, first=replications)
 
-    def _ranked(self, candidates: Sequence[Weights], replications: int) -> list[Weights]:
+    def _ranked(self, candidates: Sequence[RankWeights], replications: int) -> list[RankWeights]:
         """Best first."""
         for weights in candidates:
             found = self._found.setdefault(weights, [])
@@ -113,12 +113,12 @@ class Search:
                 found.append(self._once(weights, replication))
         return sorted(candidates, key=lambda w: float(np.mean(self._found[w][:replications])))
 
-    def _compared(self, best: Weights, default: Weights, first: int) -> Tuned:
+    def _compared(self, best: RankWeights, default: RankWeights, first: int) -> TunedWeights:
         checks = range(first, first + CHECKS)
         ours = np.array([self._once(best, i) for i in checks])
         theirs = ours if best == default else np.array([self._once(default, i) for i in checks])
         self._tell(self._total, self._total)
-        return Tuned(
+        return TunedWeights(
             best=best,
             default=default,
             best_lifetime=interval(ours),
@@ -127,35 +127,35 @@ class Search:
             tried=tuple((w, float(np.mean(v)), len(v)) for w, v in self._found.items()),
         )
 
-    def _once(self, weights: Weights, replication: int) -> float:
+    def _once(self, weights: RankWeights, replication: int) -> float:
         value = self._measure(weights, replication)
         self._done += 1
         self._tell(min(self._done, self._total), self._total)
         return value
 
 
-def lattice(step: float) -> list[Weights]:
+def weight_lattice(step: float) -> list[RankWeights]:
     """Alpha and beta from 0 to 1; with alpha 1 beta counts for nothing, and is 0."""
     marks = [i * step for i in range(round(1 / step) + 1)]
-    return [Weights(alpha=a, beta=b) for a in marks[:-1] for b in marks] + [
-        Weights(alpha=1.0, beta=0.0)
+    return [RankWeights(alpha=a, beta=b) for a in marks[:-1] for b in marks] + [
+        RankWeights(alpha=1.0, beta=0.0)
     ]
 
 
-def around(weights: Weights, step: float) -> list[Weights]:
+def neighbouring_weights(weights: RankWeights, step: float) -> list[RankWeights]:
     """Neighbours a step away in either weight or both."""
-    found: dict[Weights, None] = {}
+    found: dict[RankWeights, None] = {}
     for a in (-step, 0.0, step):
         for b in (-step, 0.0, step):
             alpha, beta = weights.alpha + a, weights.beta + b
             if (a or b) and 0 <= alpha <= 1 and 0 <= beta <= 1:
-                found[Weights(alpha=alpha, beta=beta)] = None
+                found[RankWeights(alpha=alpha, beta=beta)] = None
     return list(found)
 
 
-def most_simulations() -> int:
+def max_simulations() -> int:
     """How many a search takes at most."""
-    left, replications, total = len(lattice(STEPS[0])) + 1, FIRST, 0
+    left, replications, total = len(weight_lattice(STEPS[0])) + 1, FIRST, 0
     made = 0
     while True:
         total += left * (replications - made)

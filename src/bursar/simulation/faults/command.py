@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from bursar.simulation.faults.world import Verdict, simulate
+from bursar.simulation.faults.fault_simulation import SeedVerdict, simulate
 
 _BAR = 30  # characters
 _AHEAD = 8
@@ -95,7 +95,7 @@ def _search(seeds: range, jobs: int) -> int:
     return 1 if failed else 0
 
 
-def _all(seeds: Iterable[int], jobs: int) -> Iterator[Verdict]:
+def _all(seeds: Iterable[int], jobs: int) -> Iterator[SeedVerdict]:
     if jobs == 1:
         yield from map(simulate, seeds)
         return
@@ -103,7 +103,7 @@ def _all(seeds: Iterable[int], jobs: int) -> Iterator[Verdict]:
         yield from pool.map(simulate, seeds, chunksize=_AHEAD)
 
 
-def _one_line(verdict: Verdict) -> str:
+def _one_line(verdict: SeedVerdict) -> str:
     what = verdict.wrong or "nothing is wrong"
     return f"seed {verdict.seed} at {verdict.seconds:.3f} s: {what} (digest {verdict.digest})"
 

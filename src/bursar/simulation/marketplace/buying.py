@@ -4,11 +4,11 @@ import math
 from functools import partial
 
 from bursar.market.agreement import Agreement
-from bursar.market.messages import Confirm, Message, Quote, Reject
 from bursar.market.negotiation.bargaining import Concession
+from bursar.market.trade_messages import Confirm, Quote, Reject, TradeMessage
 from bursar.model.money import Micros
-from bursar.simulation.marketplace.customer import Customer
-from bursar.simulation.marketplace.place import FLOOR, Place
+from bursar.simulation.marketplace.customer import MarketCustomer
+from bursar.simulation.marketplace.market_simulation import COST_SHARE, MarketSimulation
 
 OPENING = 0.5
 """First offer when bargaining, as a share of what the owner lists at."""
@@ -19,25 +19,25 @@ CLOSES = 5.0
 """Seconds for which tenders are taken."""
 
 
-def posted(place: Place, start: float, now: float) -> None:
+def posted(place: MarketSimulation, start: float, now: float) -> None:
     """Each job goes where its quote is cheapest, if that is within its limit."""
     for moment, customer, job in place.visits(start):
         place.at(moment, partial(_take_quote, place, customer, job, start))
 
 
-def bargaining(place: Place, start: float, now: float) -> None:
+def bargaining(place: MarketSimulation, start: float, now: float) -> None:
     """For each job owners are bargained with in turn, from the cheapest on."""
     for moment, customer, job in place.visits(start):
         place.at(moment, partial(_bargain, place, customer, job, start))
 
 
-def tender(place: Place, start: float, now: float) -> None:
+def tender(place: MarketSimulation, start: float, now: float) -> None:
     """Each job is put out to tender."""
     for moment, customer, job in place.visits(start):
         place.at(moment, partial(_call, place, customer, job, start))
 
 
-def confirmed(messages: list[Message], deal: str, customer: str) -> list[Agreement]:
+def confirmed_agreements(messages: list[TradeMessage], deal: str, customer: str) -> list[Agreement]:
     """What owners confirmed to a customer in a deal."""
     return [
         m.agreement
@@ -46,12 +46,14 @@ def confirmed(messages: list[Message], deal: str, customer: str) -> list[Agreeme
     ]
 
 
-def _take_quote(place: Place, customer: Customer, job: int, start: float, now: float) -> None:
+def _take_quote(
+    place: MarketSimulation, customer: MarketCustomer, job: int, start: float, now: float
+) -> None:
     limit = _limit(place, customer, job, now)
     if not limit:
         return
     order = _order(customer, job, start)
-    heard: list[Message] = []
+    heard: list[TradeMessage] = []
     for name, begin, jobs in _options(place, customer, start):
         lot = f"{start:.0f} {begin:.0f} {jobs}"
         owners = _open(place, customer, lot, limit, now)
@@ -75,7 +77,9 @@ def _take_quote(place: Place, customer: Customer, job: int, start: float, now: f
         _conclude(place, customer, order, best.deal, wanted, said, now)
 
 
-def _options(place: Place, customer: Customer, start: float) -> list[tuple[str, float, int]]:
+def _options(
+    place: MarketSimulation, customer: MarketCustomer, start: float
+) -> list[tuple[str, float, int]]:
     """Name, begin and jobs of what is asked for: the next period, a later one, several."""
     setting = place.setting
     later = start + setting.ahead * setting.seconds
@@ -88,18 +92,20 @@ def _options(place: Place, customer: Customer, start: float) -> list[tuple[str, 
     return found
 
 
-def _per_job(place: Place, quote: Quote) -> float:
+def _per_job(place: MarketSimulation, quote: Quote) -> float:
     return quote.terms.amount * place.setting.seconds / quote.terms.seconds
 
 
-def _bargain(place: Place, customer: Customer, job: int, start: float, now: float) -> None:
+def _bargain(
+    place: MarketSimulation, customer: MarketCustomer, job: int, start: float, now: float
+) -> None:
     limit = _limit(place, customer, job, now)
     order = _order(customer, job, start)
     if not limit or not place.hold(customer, order, limit, now):
         return
     lot = f"{start:.0f}"
     for owner in _open(place, customer, lot, limit, now):
-        listed = place.costs[owner] / FLOOR
+        listed = place.costs[owner] / COST_SHARE
         concession = Concession(
             first=min(limit, int(OPENING * listed)), reserve=limit, rounds=ROUNDS
         )
@@ -111,7 +117,9 @@ def _bargain(place: Place, customer: Customer, job: int, start: float, now: floa
     place.drop(order, now)
 
 
-def _call(place: Place, customer: Customer, job: int, start: float, now: float) -> None:
+def _call(
+    place: MarketSimulation, customer: MarketCustomer, job: int, start: float, now: float
+) -> None:
     limit = _limit(place, customer, job, now)
     order = _order(customer, job, start)
     if not limit or not place.hold(customer, order, limit, now):
@@ -126,34 +134,38 @@ def _call(place: Place, customer: Customer, job: int, start: float, now: float) 
         place.at(closes, partial(_award, place, customer, job, order))
 
 
-def _award(place: Place, customer: Customer, job: int, order: str, now: float) -> None:
+def _award(
+    place: MarketSimulation, customer: MarketCustomer, job: int, order: str, now: float
+) -> None:
     said = place.carry(customer.manager.tick(now), now)
     if not _conclude(place, customer, order, order, [job], said, now):
         place.drop(order, now)
 
 
 def _conclude(
-    place: Place,
-    customer: Customer,
+    place: MarketSimulation,
+    customer: MarketCustomer,
     order: str,
     deal: str,
     jobs: list[int],
-    said: list[Message],
+    said: list[TradeMessage],
     now: float,
 ) -> bool:
     """Whether what was said made a deal of the order."""
-    agreements = confirmed(said, deal, customer.name)
+    agreements = confirmed_agreements(said, deal, customer.name)
     for agreement in agreements:
         place.agree(customer, order, jobs, agreement, now)
     return bool(agreements)
 
 
-def _limit(place: Place, customer: Customer, job: int, now: float) -> Micros:
+def _limit(place: MarketSimulation, customer: MarketCustomer, job: int, now: float) -> Micros:
     """What a job may cost now; 0 when it was bought for meanwhile."""
     return place.limits(customer, now).get(job, 0)
 
 
-def _open(place: Place, customer: Customer, lot: str, limit: Micros, now: float) -> list[str]:
+def _open(
+    place: MarketSimulation, customer: MarketCustomer, lot: str, limit: Micros, now: float
+) -> list[str]:
     """Owners that are worth asking."""
     return [
         owner
@@ -162,7 +174,9 @@ def _open(place: Place, customer: Customer, lot: str, limit: Micros, now: float)
     ]
 
 
-def _note(place: Place, customer: Customer, lot: str, said: list[Message]) -> None:
+def _note(
+    place: MarketSimulation, customer: MarketCustomer, lot: str, said: list[TradeMessage]
+) -> None:
     """Remembers what is asked for a lot, and who refused to open: what is sold stays sold."""
     for message in said:
         if isinstance(message, Quote):
@@ -171,5 +185,5 @@ def _note(place: Place, customer: Customer, lot: str, said: list[Message]) -> No
             customer.heard[lot, message.sender] = math.inf
 
 
-def _order(customer: Customer, job: int, start: float) -> str:
+def _order(customer: MarketCustomer, job: int, start: float) -> str:
     return f"{customer.name} {job} {start:.0f}"

@@ -22,7 +22,7 @@ EASY, HASTE = 0.75, 0.5
 
 
 @dataclass(slots=True, eq=False)
-class Customer:
+class MarketCustomer:
     """
     One broker with its campaign.
 

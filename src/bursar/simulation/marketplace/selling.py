@@ -4,19 +4,19 @@ from collections.abc import Callable
 from functools import partial
 
 from bursar.market.agreement import Terms
-from bursar.market.messages import Ask, Bid, Message
 from bursar.market.negotiation.auction import Auctioneer
 from bursar.market.negotiation.double import DoubleAuctioneer
 from bursar.market.negotiation.dutch import DutchAuctioneer
 from bursar.market.negotiation.english import EnglishAuctioneer
-from bursar.market.negotiation.sealed import SealedAuctioneer
+from bursar.market.negotiation.sealed_bid import SealedAuctioneer
 from bursar.market.negotiation.share import ShareAuctioneer
+from bursar.market.trade_messages import Ask, Bid, TradeMessage
 from bursar.model.admission import Refusal
 from bursar.model.money import Micros, to_micros
-from bursar.simulation.marketplace.buying import confirmed
-from bursar.simulation.marketplace.customer import Customer
-from bursar.simulation.marketplace.desk import OrderSide
-from bursar.simulation.marketplace.place import LEAD, Place
+from bursar.simulation.marketplace.buying import confirmed_agreements
+from bursar.simulation.marketplace.customer import MarketCustomer
+from bursar.simulation.marketplace.double_auction import DoubleAuctionTrader
+from bursar.simulation.marketplace.market_simulation import TRADING_LEAD, MarketSimulation
 
 STEP = 0.5
 """Of English and Dutch auctions, currency units per processor-second."""
@@ -24,34 +24,34 @@ STEP = 0.5
 HIGH = 40.0
 """At which the Dutch clock opens, currency units per processor-second."""
 
-CLOSES = LEAD / 2
+CLOSES = TRADING_LEAD / 2
 """Seconds for which bids are taken."""
 
-Make = Callable[[Place, str, str, list[str], float, float], Auctioneer]
+MakeAuctioneer = Callable[[MarketSimulation, str, str, list[str], float, float], Auctioneer]
 """From owner, deal, bidders, begin of the lot and now to the auction."""
 
 
-def english(place: Place, start: float, now: float) -> None:
+def english(place: MarketSimulation, start: float, now: float) -> None:
     """Open and rising."""
     _auctions(place, start, now, _english, truthful=True)
 
 
-def dutch(place: Place, start: float, now: float) -> None:
+def dutch(place: MarketSimulation, start: float, now: float) -> None:
     """The clock falls; customers wait as long as they would shade a bid."""
     _auctions(place, start, now, _dutch, truthful=False)
 
 
-def first_price(place: Place, start: float, now: float) -> None:
+def first_price(place: MarketSimulation, start: float, now: float) -> None:
     """Sealed; customers shade their bids."""
     _auctions(place, start, now, partial(_sealed, second_price=False), truthful=False)
 
 
-def vickrey(place: Place, start: float, now: float) -> None:
+def vickrey(place: MarketSimulation, start: float, now: float) -> None:
     """Sealed; customers bid what a job is worth to them."""
     _auctions(place, start, now, partial(_sealed, second_price=True), truthful=True)
 
 
-def double(place: Place, start: float, now: float) -> None:
+def double(place: MarketSimulation, start: float, now: float) -> None:
     """
     One auction of all processors: each customer gives one order, at the mean of its jobs'
     limits, and each owner asks what a job costs it.
@@ -76,7 +76,7 @@ def double(place: Place, start: float, now: float) -> None:
     place.at(auction.closes, partial(_clear, place, auction, start, ordered))
 
 
-def share(place: Place, start: float, now: float) -> None:
+def share(place: MarketSimulation, start: float, now: float) -> None:
     """
     All processors shared out by what customers bid: what its next job is worth at the mean,
     for as many as it needs each period to be done in time.
@@ -104,7 +104,9 @@ def share(place: Place, start: float, now: float) -> None:
 # Auctions of one processor.
 
 
-def _auctions(place: Place, start: float, now: float, make: Make, *, truthful: bool) -> None:
+def _auctions(
+    place: MarketSimulation, start: float, now: float, make: MakeAuctioneer, *, truthful: bool
+) -> None:
     """
     One auction at each owner, all at the same time.
 
@@ -136,7 +138,7 @@ def _auctions(place: Place, start: float, now: float, make: Make, *, truthful: b
 
 
 def _english(
-    place: Place, owner: str, deal: str, bidders: list[str], start: float, now: float
+    place: MarketSimulation, owner: str, deal: str, bidders: list[str], start: float, now: float
 ) -> Auctioneer:
     return EnglishAuctioneer(
         owner,
@@ -151,7 +153,7 @@ def _english(
 
 
 def _dutch(
-    place: Place, owner: str, deal: str, bidders: list[str], start: float, now: float
+    place: MarketSimulation, owner: str, deal: str, bidders: list[str], start: float, now: float
 ) -> Auctioneer:
     reserve = place.costs[owner]
     first = max(reserve, to_micros(HIGH * place.setting.seconds))
@@ -164,13 +166,13 @@ def _dutch(
         first=first,
         reserve=reserve,
         step=step,
-        every=LEAD / 2 / (first // step + 2),
+        every=TRADING_LEAD / 2 / (first // step + 2),
         opened=now,
     )
 
 
 def _sealed(
-    place: Place,
+    place: MarketSimulation,
     owner: str,
     deal: str,
     bidders: list[str],
@@ -191,7 +193,7 @@ def _sealed(
 
 
 def _open(
-    place: Place, owner: str, auction: Auctioneer, jobs: dict[str, list[int]], now: float
+    place: MarketSimulation, owner: str, auction: Auctioneer, jobs: dict[str, list[int]], now: float
 ) -> None:
     opened = place.owners[owner].auction(auction, now)
     if isinstance(opened, Refusal):
@@ -200,18 +202,18 @@ def _open(
 
 
 def _look(
-    place: Place, owner: str, auction: Auctioneer, jobs: dict[str, list[int]], now: float
+    place: MarketSimulation, owner: str, auction: Auctioneer, jobs: dict[str, list[int]], now: float
 ) -> None:
     said = place.carry(place.owners[owner].tick(now), now)
     _follow(place, owner, auction, jobs, said, now)
 
 
 def _follow(
-    place: Place,
+    place: MarketSimulation,
     owner: str,
     auction: Auctioneer,
     jobs: dict[str, list[int]],
-    said: list[Message],
+    said: list[TradeMessage],
     now: float,
 ) -> None:
     """Makes deals of what an auction has come to, or looks again when it is due."""
@@ -220,7 +222,7 @@ def _follow(
         return
     for name, wanted in jobs.items():
         order = f"{auction.deal} {name}"
-        for agreement in confirmed(said, auction.deal, name):
+        for agreement in confirmed_agreements(said, auction.deal, name):
             run = wanted[: agreement.processors]
             place.agree(place.customers[name], order, run, agreement, now)
         place.drop(order, now)
@@ -230,15 +232,24 @@ def _follow(
 
 
 def _order(
-    place: Place, party: str, deal: str, kind: type[Bid] | type[Ask], count: int, amount: Micros
+    place: MarketSimulation,
+    party: str,
+    deal: str,
+    kind: type[Bid] | type[Ask],
+    count: int,
+    amount: Micros,
 ) -> None:
-    place.desks[party].sides[deal] = OrderSide(
+    place.desks[party].sides[deal] = DoubleAuctionTrader(
         party, deal, "floor", kind=kind, processors=count, amount=amount, currency="SU"
     )
 
 
 def _clear(
-    place: Place, auction: DoubleAuctioneer, start: float, jobs: dict[str, list[int]], now: float
+    place: MarketSimulation,
+    auction: DoubleAuctioneer,
+    start: float,
+    jobs: dict[str, list[int]],
+    now: float,
 ) -> None:
     """Clears, and has each owner sell what it traded."""
     place.carry(auction.tick(now), now)
@@ -254,7 +265,7 @@ def _clear(
         place.drop(f"{auction.deal} {name}", now)
 
 
-def _shuffled(place: Place) -> list[Customer]:
+def _shuffled(place: MarketSimulation) -> list[MarketCustomer]:
     """The customers in random order: of equal bids the first received wins."""
     customers = list(place.customers.values())
     return [customers[i] for i in place.rng.permutation(len(customers))]

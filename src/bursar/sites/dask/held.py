@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.launch import Endpoint
-from bursar.provisioning.view import Loss
-from bursar.sites.bridge import Bridge
-from bursar.sites.dask.carrier import DaskCarrier, DaskWorker
+from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.sites.dask.job_executor import DaskJobExecutor, DaskWorker
+from bursar.sites.proxy_worker import ProxyWorker
 
 
 class HeldThreads:
@@ -51,10 +51,12 @@ class HeldThreads:
         self._among = among
         self._say = say
         self._on_broken = on_broken
-        self._shares: list[_Share] = []
+        self._shares: list[_ThreadShare] = []
         self._joined = 0
         self._empty_since: float | None = None
-        self._lost: asyncio.Future[tuple[Loss, str]] = asyncio.get_running_loop().create_future()
+        self._lost: asyncio.Future[tuple[AllocationLoss, str]] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._stopping: set[asyncio.Task[None]] = set()
         self._counted = asyncio.get_running_loop().time()
         self._had = 0.0  # processor-seconds
@@ -115,7 +117,7 @@ class HeldThreads:
         if self._empty_since is not None and now - self._empty_since >= patience:
             self._lose()
 
-    async def lost(self) -> tuple[Loss, str]:
+    async def lost(self) -> tuple[AllocationLoss, str]:
         """Returns when its Dask workers are gone, and others have not come in their place."""
         return await asyncio.shield(self._lost)
 
@@ -130,8 +132,8 @@ class HeldThreads:
             if self in self._among:
                 self._among.remove(self)
 
-    def _share(self, worker: DaskWorker, threads: int) -> "_Share":
-        carrier = DaskCarrier(
+    def _share(self, worker: DaskWorker, threads: int) -> "_ThreadShare":
+        carrier = DaskJobExecutor(
             self._client,
             worker,
             self._run,
@@ -140,7 +142,7 @@ class HeldThreads:
             hand_back=lambda jobs: bridge.hand_back(jobs),
             on_broken=lambda why: self._broke(share, why),
         )
-        bridge = Bridge(
+        bridge = ProxyWorker(
             self._endpoint,
             carrier,
             name=f"{self._pilot.site}-{self._pilot.name}-{self._joined}",
@@ -150,20 +152,20 @@ class HeldThreads:
             on_end=lambda: self._let_go(share),
         )
         self._joined += 1
-        share = _Share(worker.address, threads, bridge, carrier)
+        share = _ThreadShare(worker.address, threads, bridge, carrier)
         return share
 
-    def _broke(self, share: "_Share", why: str) -> None:
+    def _broke(self, share: "_ThreadShare", why: str) -> None:
         if self._drop(share):
             self._say(f"{self._pilot.site}: the Dask worker at {share.address} {why}")
             self._on_broken(share.address)
 
-    def _let_go(self, share: "_Share") -> None:
+    def _let_go(self, share: "_ThreadShare") -> None:
         """The dispatcher wants nothing more of it, or is gone."""
         if self._drop(share):
             self.wanted -= share.threads
 
-    def _drop(self, share: "_Share") -> bool:
+    def _drop(self, share: "_ThreadShare") -> bool:
         """Whether it was there."""
         if share not in self._shares:
             return False
@@ -187,10 +189,10 @@ class HeldThreads:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Share:
+class _ThreadShare:
     """Threads of one Dask worker."""
 
     address: str
     threads: int
-    bridge: Bridge
-    carrier: DaskCarrier
+    bridge: ProxyWorker
+    carrier: DaskJobExecutor

@@ -5,22 +5,22 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.launch import Endpoint
 from bursar.model.errors import SiteError
 from bursar.model.outcome import Outcome
 from bursar.model.remote import Trust
-from bursar.provisioning.view import Loss
+from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.remote.problems import RemoteProblem
 from bursar.remote.session import AsyncSession
-from bursar.sites.bridge import Bridge
-from bursar.sites.remote.carrier import RemoteCarrier
-from bursar.sites.remote.files import Siblings
+from bursar.sites.proxy_worker import ProxyWorker
+from bursar.sites.remote.remote_executor import RemoteJobExecutor
+from bursar.sites.remote.remote_files import InstanceFileIndex
 
 LOOK = 2.0
 """Seconds between two looks at whether its processors are still ours."""
 
-Look = Callable[["HeldInstance"], Awaitable[tuple[Loss, str] | None]]
+InstanceCheck = Callable[["HeldInstance"], Awaitable[tuple[AllocationLoss, str] | None]]
 """How, and in the service's words, its processors went; None: they are still ours."""
 
 
@@ -60,8 +60,8 @@ class HeldInstance:
         self,
         pilot: Pilot,
         session: AsyncSession,
-        siblings: Siblings,
-        look: Look,
+        siblings: InstanceFileIndex,
+        look: InstanceCheck,
         release: Callable[["HeldInstance"], Awaitable[None]],
         trust: Trust,
     ) -> None:
@@ -73,15 +73,17 @@ class HeldInstance:
         self.spent = 0
         self._look = look
         self._release = release
-        self._carrier = RemoteCarrier(
+        self._carrier = RemoteJobExecutor(
             session,
             siblings,
             report=self._report,
             on_lost=lambda why: self._lose("lost", why),
             trust=trust,
         )
-        self._bridge: Bridge | None = None
-        self._lost: asyncio.Future[tuple[Loss, str]] = asyncio.get_running_loop().create_future()
+        self._bridge: ProxyWorker | None = None
+        self._lost: asyncio.Future[tuple[AllocationLoss, str]] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self, endpoint: Endpoint) -> None:
@@ -93,7 +95,7 @@ class HeldInstance:
         SiteError
             When it cannot be reached.
         """
-        self._bridge = Bridge(
+        self._bridge = ProxyWorker(
             endpoint,
             self._carrier,
             name=f"{self.pilot.site}-{self.pilot.name}",
@@ -110,8 +112,8 @@ class HeldInstance:
         """One, while the instance is ours."""
         return int(not self._lost.done())
 
-    async def lost(self) -> tuple[Loss, str]:
-        """Returns when its processors are gone; see :class:`bursar.sites.protocol.Held`."""
+    async def lost(self) -> tuple[AllocationLoss, str]:
+        """Returns when its processors are gone; see :class:`bursar.sites.protocol.HeldProcessors`."""
         return await asyncio.shield(self._lost)
 
     async def release(self) -> None:
@@ -134,7 +136,7 @@ class HeldInstance:
         else:
             self._lose(*gone)
 
-    def _lose(self, loss: Loss, why: str) -> None:
+    def _lose(self, loss: AllocationLoss, why: str) -> None:
         if self._lost.done():
             return
         self._lost.set_result((loss, why.removeprefix(f"{self.pilot.site}: ")))

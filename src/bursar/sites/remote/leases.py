@@ -9,25 +9,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bursar.broker.pilots import Pilot
+from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.launch import Endpoint
 from bursar.market.lease import Lease
 from bursar.model.errors import BursarError, SiteError
-from bursar.model.remote import Remote
+from bursar.model.remote import RemoteEndpoint
 from bursar.model.site import SiteFacts
-from bursar.provisioning.view import Loss
+from bursar.provisioning.pool_snapshot import AllocationLoss
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.messages import AgreementInfo, InstanceInfo, SiteInfo
 from bursar.remote.problems import RemoteProblem
 from bursar.remote.session import AsyncSession
-from bursar.sites.protocol import Begin, Metering
-from bursar.sites.remote.buying import Buyer, TooDear, check_shared_price, end_deal
-from bursar.sites.remote.contact import PARTING, Contact
-from bursar.sites.remote.deal_record import Bought, DealRecord
-from bursar.sites.remote.files import Siblings
-from bursar.sites.remote.held import HeldInstance, Look
-from bursar.sites.remote.settling import Settling
-from bursar.sites.remote.standing import Standing, sells
+from bursar.sites.protocol import MeteredTime, PilotBeginListener
+from bursar.sites.remote.agreement_purchase import (
+    PriceExceeded,
+    ServicePurchaser,
+    check_shared_price,
+    end_deal,
+)
+from bursar.sites.remote.held import HeldInstance, InstanceCheck
+from bursar.sites.remote.invoice_reconciliation import InvoiceReconciler
+from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
+from bursar.sites.remote.remote_files import InstanceFileIndex
+from bursar.sites.remote.remote_status import RemoteSiteStatus, sells
+from bursar.sites.remote.site_client import PARTING, RemoteSiteClient
 
 T = TypeVar("T")
 
@@ -52,7 +57,7 @@ _ASK_AGAIN = 2.0
 """Seconds until a service is asked again what an agreement came to."""
 
 
-class Leases:
+class RemoteLeases:
     """
     What a run holds of a service.
 
@@ -78,13 +83,13 @@ class Leases:
         self,
         *,
         facts: SiteFacts,
-        remote: Remote,
-        contact: Contact,
-        standing: Standing,
+        remote: RemoteEndpoint,
+        contact: RemoteSiteClient,
+        standing: RemoteSiteStatus,
         refresh: Callable[[], Coroutine[Any, Any, SiteInfo]],
         label: str,
-        record: DealRecord,
-        settling: Settling,
+        record: PurchaseJournal,
+        settling: InvoiceReconciler,
     ) -> None:
         self._said = facts
         self._remote = remote
@@ -94,12 +99,12 @@ class Leases:
         self._label = label
         self._record = record
         self._settling = settling
-        self._buyer: Buyer | None = None
-        self._reserved: dict[str, Bought] = {}
+        self._buyer: ServicePurchaser | None = None
+        self._reserved: dict[str, PurchaseRecord] = {}
         self._coming: set[str] = set()  # names of pilots that are being bought
         self._held: dict[str, HeldInstance] = {}
         self._paid: dict[str, float | None] = {}  # seconds of pilots that went back, by name
-        self._siblings = Siblings()
+        self._siblings = InstanceFileIndex()
         self._retired: HeldInstance | None = None
         self._cleared = False
         self._closing = False
@@ -155,7 +160,9 @@ class Leases:
 
     # Acquired.
 
-    async def acquire(self, pilot: Pilot, endpoint: Endpoint, begin: Begin) -> HeldInstance:
+    async def acquire(
+        self, pilot: Pilot, endpoint: Endpoint, begin: PilotBeginListener
+    ) -> HeldInstance:
         """Buys processors, or takes shared ones; see :class:`bursar.sites.protocol.Site`."""
         name = self._said.name
         held: HeldInstance | None = None
@@ -208,11 +215,11 @@ class Leases:
         *,
         earliest: float = 0.0,
         latest: float | None = None,
-    ) -> Bought:
+    ) -> PurchaseRecord:
         name = self._said.name
         if self._buyer is None:
             customer = (await self._contact.ask(self._contact.client.account())).user
-            self._buyer = Buyer(
+            self._buyer = ServicePurchaser(
                 self._contact.client,
                 owner=info.name,
                 customer=customer,
@@ -227,14 +234,14 @@ class Leases:
         try:
             buying = self._buyer.buy(pilot, seconds, earliest=earliest, latest=latest)
             return await self._contact.ask(buying)
-        except TooDear as error:
+        except PriceExceeded as error:
             self._standing.take_price(error.terms.unit_price, error.terms.fixed_price)
             raise SiteError(f"{name}: {error}", transient=True) from None
         except SiteError as error:
             told = f"{name}: {self._contact.plain(error)}"
             raise SiteError(told, transient=error.transient) from None
 
-    async def _instance(self, pilot: Pilot, bought: Bought | None) -> str:
+    async def _instance(self, pilot: Pilot, bought: PurchaseRecord | None) -> str:
         made: InstanceInfo = await self._contact.ask(
             self._contact.client.create_instance(
                 label=self._label + pilot.name,
@@ -244,7 +251,7 @@ class Leases:
         )
         return made.id
 
-    async def _ready(self, bought: Bought) -> tuple[float, float]:
+    async def _ready(self, bought: PurchaseRecord) -> tuple[float, float]:
         """
         Waits for its processors.
 
@@ -289,10 +296,10 @@ class Leases:
         )
         return client.attach(handle, seal=sealer)
 
-    def _looks_at(self, handle: str, bought: Bought | None) -> Look:
+    def _looks_at(self, handle: str, bought: PurchaseRecord | None) -> InstanceCheck:
         client = self._contact.client
 
-        async def look(held: HeldInstance) -> tuple[Loss, str] | None:
+        async def look(held: HeldInstance) -> tuple[AllocationLoss, str] | None:
             if bought is None:
                 held.spent = (await client.instance(handle)).spent
                 return None
@@ -314,7 +321,7 @@ class Leases:
         # A cancelled caller must not leave it half done.
         await asyncio.shield(self._go_on(self._end_held(held, bought)))
 
-    async def _end_held(self, held: HeldInstance, bought: Bought | None) -> None:
+    async def _end_held(self, held: HeldInstance, bought: PurchaseRecord | None) -> None:
         brisk = self._contact.brisk
         is_settled = False
         try:
@@ -336,7 +343,7 @@ class Leases:
             del self._held[held.pilot.name]
             self.changed.set()
 
-    async def meter(self, lease: Lease) -> Metering | None:
+    async def meter(self, lease: Lease) -> MeteredTime | None:
         """
         How long a lease was held, by what the service charges; see Settles.
 
@@ -345,7 +352,7 @@ class Leases:
         """
         if lease.id in self._paid:
             seconds = self._paid.pop(lease.id)
-            return None if seconds is None else Metering(seconds=seconds)
+            return None if seconds is None else MeteredTime(seconds=seconds)
         while True:
             try:
                 await self.clear_up()
@@ -355,7 +362,7 @@ class Leases:
                 info = await self._contact.ask(self._contact.client.agreement(bought.agreement))
                 if info.state not in ("signed", "running"):
                     had = lease.processor_seconds_for(info.charged) / lease.processors
-                    return Metering(seconds=max(0.0, had)) if had < math.inf else None
+                    return MeteredTime(seconds=max(0.0, had)) if had < math.inf else None
             except SiteError as error:
                 if isinstance(error.__cause__, RemoteProblem) and error.__cause__.status == 404:
                     return None
@@ -405,9 +412,11 @@ class Leases:
             self._cleared = False
         self.changed.set()
 
-    async def _end_deal(self, bought: Bought, client: AsyncServiceClient) -> AgreementInfo | None:
+    async def _end_deal(
+        self, bought: PurchaseRecord, client: AsyncServiceClient
+    ) -> AgreementInfo | None:
         info = await self._contact.ask(end_deal(client, bought, self._record.agreements))
-        self._record.write(Bought(bought.pilot, bought.terms, bought.agreement, over=True))
+        self._record.write(PurchaseRecord(bought.pilot, bought.terms, bought.agreement, over=True))
         return info
 
     async def _destroy(self, handle: str, client: AsyncServiceClient) -> None:

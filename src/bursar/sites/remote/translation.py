@@ -6,13 +6,13 @@ import time
 
 from msgspec.structs import replace
 
-from bursar.dispatch.wire import Job
+from bursar.dispatch.wire import WireJob
 from bursar.model.outcome import Outcome, Status
 from bursar.model.remote import Trust
 from bursar.model.step import Call, Copy, Step
 from bursar.remote.messages import Result, TaskSpec
-from bursar.remote.printed import printed
 from bursar.remote.programs import encode_steps
+from bursar.remote.task_output import printed
 
 MADE = ".bursar-made"
 """Folder of an instance in which lies what tasks copy to the root, apart for each attempt."""
@@ -24,17 +24,17 @@ _STATUS = {
 }
 
 
-def label_of(job: Job) -> str:
+def label_of(job: WireJob) -> str:
     """By which a job's result is known."""
     return f"{job.task}.{job.attempt}"
 
 
-def made_folder(job: Job) -> str:
+def made_folder(job: WireJob) -> str:
     """Folder of the instance, relative, in which lies what a job copies to the root."""
     return f"{MADE}/{label_of(job)}"
 
 
-def copied(job: Job) -> list[tuple[str, str]]:
+def copied(job: WireJob) -> list[tuple[str, str]]:
     """What a job copies to the root: the name that it has there, and that of where it is from."""
     pairs = [
         (os.path.normpath(step.target), os.path.basename(os.path.normpath(step.source)))
@@ -44,7 +44,7 @@ def copied(job: Job) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pairs))
 
 
-def spec_of(job: Job, trust: Trust = "data") -> TaskSpec:
+def spec_of(job: WireJob, trust: Trust = "data") -> TaskSpec:
     """
     Return a job as it is submitted.
 
@@ -67,7 +67,7 @@ def spec_of(job: Job, trust: Trust = "data") -> TaskSpec:
     )
 
 
-def _translated(step: Step, job: Job, trust: Trust) -> Step:
+def _translated(step: Step, job: WireJob, trust: Trust) -> Step:
     if isinstance(step, Call):
         return replace(step, as_data=trust == "data")
     if isinstance(step, Copy) and step.target_at_root:
@@ -75,7 +75,7 @@ def _translated(step: Step, job: Job, trust: Trust) -> Step:
     return step
 
 
-def outcome_of(job: Job, result: Result, since: float) -> Outcome:
+def outcome_of(job: WireJob, result: Result, since: float) -> Outcome:
     """
     What became of a job.
 
@@ -114,7 +114,7 @@ def _is_lost(result: Result) -> bool:
     return " was lost" in result.reason  # a service that says it in words only
 
 
-def without_result(job: Job, status: Status, reason: str) -> Outcome:
+def without_result(job: WireJob, status: Status, reason: str) -> Outcome:
     """Of a job that has not run, or of which nothing is known."""
     now = time.time()
     return Outcome(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bursar.provisioning.lrm.shell import Answer, Shell
+from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
 
 
 def text_of(name: str) -> str:
@@ -11,7 +11,7 @@ def text_of(name: str) -> str:
     return (Path(__file__).parent / name).read_text()
 
 
-class Recorded(Shell):
+class Recorded(CommandRunner):
     """
     Answers commands by the longest beginning that it knows.
 
@@ -21,7 +21,7 @@ class Recorded(Shell):
         Commands with what they were told on their input, in their order.
     """
 
-    def __init__(self, answers: Mapping[str, Answer]) -> None:
+    def __init__(self, answers: Mapping[str, CommandResult]) -> None:
         super().__init__()
         self._answers = answers
         self.asked: list[tuple[tuple[str, ...], str]] = []
@@ -33,7 +33,7 @@ class Recorded(Shell):
         stdin: str | bytes = "",
         environment: Mapping[str, str] | None = None,
         timeout: float | None = None,
-    ) -> Answer:
+    ) -> CommandResult:
         self.commands += 1
         self.asked.append((tuple(command), stdin if isinstance(stdin, str) else stdin.decode()))
         line = " ".join(command)

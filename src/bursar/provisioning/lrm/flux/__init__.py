@@ -1,5 +1,5 @@
 """Flux: not run live, held to recorded outputs."""
 
-from bursar.provisioning.lrm.flux.adapter import Flux
+from bursar.provisioning.lrm.flux.flux_adapter import Flux
 
 __all__ = ["Flux"]

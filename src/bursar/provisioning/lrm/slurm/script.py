@@ -4,9 +4,9 @@ import math
 import re
 
 from bursar.model.errors import InputError
-from bursar.model.provisioning import Batch
+from bursar.model.provisioning import BatchScheduler
 from bursar.provisioning.lrm import jobscript
-from bursar.provisioning.lrm.manager import Request
+from bursar.provisioning.lrm.resource_manager import JobRequest
 
 MOST_ELEMENTS = 1000
 """Of one array: the highest number of an element is below MaxArraySize, 1001 unless it is set."""
@@ -14,7 +14,7 @@ MOST_ELEMENTS = 1000
 _WORD = re.compile(r"[^\s'\"\\]+")
 
 
-def check(request: Request) -> None:
+def check(request: JobRequest) -> None:
     """
     Raises
     ------
@@ -38,7 +38,9 @@ def minutes(seconds: float) -> int:
     return max(1, math.ceil(seconds / 60 - 1e-9))
 
 
-def script(request: Request, batch: Batch, *, now: float, first: int = 0, copies: int = 1) -> str:
+def script(
+    request: JobRequest, batch: BatchScheduler, *, now: float, first: int = 0, copies: int = 1
+) -> str:
     """
     A job script.
 

@@ -3,47 +3,47 @@
 from msgspec.structs import replace
 
 from bursar.remote import messages as api
-from bursar.service.http.call import Call
+from bursar.service.http.authorized_request import AuthorizedRequest
 from bursar.service.http.queries import Empty
-from bursar.service.http.reply import NOTHING, Reply, said
+from bursar.service.http.responses import NO_CONTENT, HttpResponse, json_response
 
 
-async def tokens(call: Call) -> Reply:
+async def tokens(call: AuthorizedRequest) -> HttpResponse:
     """All tokens that are good."""
-    return said(api.TokenList(tokens=call.parts.tokens.tokens()))
+    return json_response(api.TokenList(tokens=call.parts.tokens.tokens()))
 
 
-async def create_token(call: Call, body: api.NewToken) -> Reply:
+async def create_token(call: AuthorizedRequest, body: api.NewToken) -> HttpResponse:
     """A new one: the only answer that holds its secret."""
     made = call.parts.tokens.create(body)
     await call.parts.journal.durable()
-    return said(made, 201)
+    return json_response(made, 201)
 
 
-async def revoke_token(call: Call) -> Reply:
+async def revoke_token(call: AuthorizedRequest) -> HttpResponse:
     """It is good no longer."""
     call.parts.tokens.revoke(call.path["token"])
     await call.parts.journal.durable()
-    return NOTHING
+    return NO_CONTENT
 
 
-async def deposit(call: Call, body: api.Deposit) -> Reply:
+async def deposit(call: AuthorizedRequest, body: api.Deposit) -> HttpResponse:
     """Money for an account."""
     account = call.parts.till.deposit(call.path["user"], body)
     await call.parts.journal.durable()
-    return said(account)
+    return json_response(account)
 
 
-async def overview(call: Call) -> Reply:
+async def overview(call: AuthorizedRequest) -> HttpResponse:
     """All there is."""
     seen = call.parts.engine.overview()
     currency = call.parts.manager.site(call.user).currency
     degraded = call.parts.manager.degraded()
     spent = call.parts.till.spent()
-    return said(replace(seen, spent=spent, currency=currency, degraded=degraded))
+    return json_response(replace(seen, spent=spent, currency=currency, degraded=degraded))
 
 
-async def drain(call: Call, body: Empty) -> Reply:
+async def drain(call: AuthorizedRequest, body: Empty) -> HttpResponse:
     """The service begins to take nothing more."""
     call.parts.manager.drain()
-    return said(call.parts.manager.health(), 202)
+    return json_response(call.parts.manager.health(), 202)

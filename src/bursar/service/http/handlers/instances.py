@@ -3,11 +3,11 @@
 import msgspec
 
 from bursar.remote import messages as api
-from bursar.service.http.call import Call
-from bursar.service.http.problems import bad_value
+from bursar.service.http.authorized_request import AuthorizedRequest
+from bursar.service.http.problems import decoding_problem
 from bursar.service.http.queries import TasksQuery
-from bursar.service.http.reply import NOTHING, Reply, said
-from bursar.service.parties import ServiceError
+from bursar.service.http.responses import NO_CONTENT, HttpResponse, json_response
+from bursar.service.interfaces import ServiceError
 
 _OBJECTS = 8 * api.MOST_TASKS
 """Braces that open in a submission, with some for texts that hold them."""
@@ -16,42 +16,44 @@ _SUBMISSION = msgspec.json.Decoder(api.Submission)
 _TASK = msgspec.json.Decoder(api.TaskSpec)
 
 
-async def create(call: Call, body: api.NewInstance) -> Reply:
+async def create(call: AuthorizedRequest, body: api.NewInstance) -> HttpResponse:
     """A new instance."""
     made = await call.parts.engine.create(call.user, body, call.key)
-    return said(made, 201, (("location", f"{api.PREFIX}/instances/{made.id}"),))
+    return json_response(made, 201, (("location", f"{api.PREFIX}/instances/{made.id}"),))
 
 
-async def show_all(call: Call) -> Reply:
+async def show_all(call: AuthorizedRequest) -> HttpResponse:
     """The caller's instances."""
-    return said(api.InstanceList(instances=call.parts.engine.instances(call.user)))
+    return json_response(api.InstanceList(instances=call.parts.engine.instances(call.user)))
 
 
-async def show(call: Call) -> Reply:
+async def show(call: AuthorizedRequest) -> HttpResponse:
     """An instance."""
-    return said(call.parts.engine.instance(call.user, call.handle))
+    return json_response(call.parts.engine.instance(call.user, call.handle))
 
 
-async def destroy(call: Call) -> Reply:
+async def destroy(call: AuthorizedRequest) -> HttpResponse:
     """It goes, with all it has."""
     await call.parts.engine.destroy(call.user, call.handle)
-    return NOTHING
+    return NO_CONTENT
 
 
-async def submit(call: Call, body: list[api.TaskSpec]) -> Reply:
+async def submit(call: AuthorizedRequest, body: list[api.TaskSpec]) -> HttpResponse:
     """Adds tasks."""
     added = await call.parts.engine.submit(call.user, call.handle, body, call.key)
-    return said(added, 202)
+    return json_response(added, 202)
 
 
-async def show_tasks(call: Call, query: TasksQuery) -> Reply:
+async def show_tasks(call: AuthorizedRequest, query: TasksQuery) -> HttpResponse:
     """Where tasks stand."""
-    return said(call.parts.engine.tasks(call.user, call.handle, query.after, query.limit))
+    return json_response(call.parts.engine.tasks(call.user, call.handle, query.after, query.limit))
 
 
-async def cancel(call: Call, body: api.CancelRequest) -> Reply:
+async def cancel(call: AuthorizedRequest, body: api.CancelRequest) -> HttpResponse:
     """Tasks are not wanted any more."""
-    return said(await call.parts.engine.cancel(call.user, call.handle, body.tasks, body.grace))
+    return json_response(
+        await call.parts.engine.cancel(call.user, call.handle, body.tasks, body.grace)
+    )
 
 
 def read_submission(data: bytes) -> list[api.TaskSpec]:
@@ -67,7 +69,7 @@ def read_submission(data: bytes) -> list[api.TaskSpec]:
     try:
         return _SUBMISSION.decode(data).tasks
     except _BAD as error:
-        raise bad_value(error) from None
+        raise decoding_problem(error) from None
 
 
 def read_task_lines(data: bytes) -> list[api.TaskSpec]:
@@ -83,7 +85,7 @@ def read_task_lines(data: bytes) -> list[api.TaskSpec]:
     try:
         tasks = _TASK.decode_lines(data)
     except _BAD as error:
-        raise bad_value(error, within="tasks") from None
+        raise decoding_problem(error, within="tasks") from None
     if not 1 <= len(tasks) <= api.MOST_TASKS:
         detail = f"expected 1 to {api.MOST_TASKS:,} tasks, got {len(tasks):,}"
         raise ServiceError("bad-value", 422, detail, where="tasks")

@@ -1,59 +1,59 @@
 """Deals, accounts and prices."""
 
-from bursar.market.messages import AnyMessage
+from bursar.market.trade_messages import AnyMessage
 from bursar.model.pricing import Pricing
-from bursar.service.http.call import Call
+from bursar.service.http.authorized_request import AuthorizedRequest
 from bursar.service.http.queries import PeriodQuery
-from bursar.service.http.reply import NOTHING, Reply, said
+from bursar.service.http.responses import NO_CONTENT, HttpResponse, json_response
 
 
-async def deliver(call: Call, body: AnyMessage) -> Reply:
+async def deliver(call: AuthorizedRequest, body: AnyMessage) -> HttpResponse:
     """A message of a deal; what is answered binds, so it is durable before it is said."""
     answers = call.parts.till.deliver(call.user, body)
     await call.parts.journal.durable()
-    return said(answers)
+    return json_response(answers)
 
 
-async def agreements(call: Call) -> Reply:
+async def agreements(call: AuthorizedRequest) -> HttpResponse:
     """The caller's agreements."""
-    return said(call.parts.till.agreements(call.user))
+    return json_response(call.parts.till.agreements(call.user))
 
 
-async def agreement(call: Call) -> Reply:
+async def agreement(call: AuthorizedRequest) -> HttpResponse:
     """One of them."""
-    return said(call.parts.till.agreement(call.user, call.path["agreement"]))
+    return json_response(call.parts.till.agreement(call.user, call.path["agreement"]))
 
 
-async def cancel(call: Call) -> Reply:
+async def cancel(call: AuthorizedRequest) -> HttpResponse:
     """It ends before its time."""
     ended = call.parts.till.cancel(call.user, call.path["agreement"])
     await call.parts.journal.durable()
-    return said(ended)
+    return json_response(ended)
 
 
-async def invoice(call: Call, query: PeriodQuery) -> Reply:
+async def invoice(call: AuthorizedRequest, query: PeriodQuery) -> HttpResponse:
     """What the caller was charged."""
     until = call.parts.clock() if query.until is None else query.until
-    return said(call.parts.till.invoice(call.user, query.since, until))
+    return json_response(call.parts.till.invoice(call.user, query.since, until))
 
 
-async def usage(call: Call) -> Reply:
+async def usage(call: AuthorizedRequest) -> HttpResponse:
     """What the caller was delivered, signed."""
-    return said(call.parts.till.usage(call.user))
+    return json_response(call.parts.till.usage(call.user))
 
 
-async def account(call: Call) -> Reply:
+async def account(call: AuthorizedRequest) -> HttpResponse:
     """The caller's account."""
-    return said(call.parts.till.account(call.user))
+    return json_response(call.parts.till.account(call.user))
 
 
-async def reprice(call: Call, body: Pricing) -> Reply:
+async def reprice(call: AuthorizedRequest, body: Pricing) -> HttpResponse:
     """What is asked from now on."""
     call.parts.till.reprice(body)
     await call.parts.journal.durable()
-    return NOTHING
+    return NO_CONTENT
 
 
-async def sales(call: Call) -> Reply:
+async def sales(call: AuthorizedRequest) -> HttpResponse:
     """All agreements by customer, for the owner."""
-    return said(call.parts.till.sales())
+    return json_response(call.parts.till.sales())

@@ -1,0 +1,29 @@
+"""Where the logical files of a campaign are, by a replica catalogue."""
+
+from collections.abc import Mapping, Sequence
+
+from bursar.model.brokering import Brokering
+from bursar.model.campaign import Campaign
+from bursar.model.replica import Replica
+
+
+def locate_replicas(
+    brokering: Brokering | None, campaign: Campaign
+) -> Mapping[str, Sequence[Replica]]:
+    """
+    The copies of all logical files that a campaign's tasks read, by name.
+
+    Raises
+    ------
+    InputError
+        When the catalogue cannot be read.
+    """
+    if brokering is None or brokering.catalogue is None:
+        return {}
+    names = {name for task in campaign.workflow.tasks for name in task.data}
+    if not names:
+        return {}
+    from bursar.replicas.catalogue import Catalogue
+
+    with Catalogue(brokering.catalogue, make=False) as catalogue:
+        return catalogue.locate_all(names)

@@ -1,0 +1,57 @@
+"""What a caller may say for "the sites"."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bursar.model.errors import InputError
+from bursar.model.site import SiteFacts
+
+Sites = str | Path | SiteFacts | Sequence[SiteFacts] | None
+"""A sites file, one site, several, or None for this machine."""
+
+
+def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
+    """
+    The sites meant.
+
+    Raises
+    ------
+    InputError
+        When the file is wrong, or there is no site.
+    """
+    if sites is None:
+        from bursar.sites.local import this_machine
+
+        return (this_machine(),)
+    if isinstance(sites, str | Path):
+        from bursar.formats.sites_toml import read_sites
+
+        return read_sites(Path(sites))
+    if isinstance(sites, SiteFacts):
+        return (sites,)
+    if not sites:
+        raise InputError("no site is given; leave sites out for this machine")
+    return tuple(sites)
+
+
+def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
+    """
+    The sites with what they offer now: a simulated one, what its schedule leaves free; one with
+    a batch scheduler, what its queue does; another Bursar, what it sells.
+
+    Raises
+    ------
+    InputError
+        When the log of a simulated site is wrong.
+    SiteError
+        When nobody who was asked answers, and there is no other site.
+    """
+    if any((site.batch or site.remote) is not None and site.slots is None for site in sites):
+        from bursar.api.queues import with_free_slots
+
+        sites = with_free_slots(sites)
+    if all(site.kind != "simulated" or site.slots is not None for site in sites):
+        return sites
+    from bursar.simulation.simulated_grid import SimulatedGrid
+
+    return SimulatedGrid(sites).sites

@@ -1,0 +1,447 @@
+"""Jobs that are matched to sites one by one, and start there once their files are (the broker
+and the job submission service of Cavalieri et al. 2003)."""
+
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from bursar.broker.decisions import DECISION, PlacementDecision, SiteDecision
+from bursar.broker.dynamic_scheduler import Ended, News, ResumeState
+from bursar.broker.freezable_clock import FreezableClock
+from bursar.broker.matchmaking.broker import ResourceBroker, SiteMatch
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob, broker_job
+from bursar.broker.pilot_plan import Pilot
+from bursar.broker.site_queue import MOST_FAILURES, SiteQueue
+from bursar.cluster.element import ComputingElement
+from bursar.model.admission import Refusal
+from bursar.model.campaign import Retry
+from bursar.model.errors import InputError
+from bursar.model.goal import Goal
+from bursar.model.outcome import Outcome, Status
+from bursar.model.site import SiteFacts
+from bursar.model.workflow import Workflow
+
+_TOLD = 8
+"""Sites that a decision tells of: the best ones."""
+
+
+class FileStaging(Protocol):
+    """Moves the files of jobs between the sites' storages."""
+
+    def bring(self, task: int, site: str, done: Callable[[str], None]) -> None:
+        """
+        What a task reads comes to a site.
+
+        Parameters
+        ----------
+        done
+            Told once all is there, or why it cannot be; empty when it is.
+        """
+
+    def keep(self, task: int, site: str, done: Callable[[str], None]) -> None:
+        """What a task that succeeded at a site is to register is kept there, and registered."""
+
+    def release(self, task: int) -> None:
+        """A task needs its files no more."""
+
+
+class BrokeredScheduler:
+    """
+    Sends each job to the site that the resource broker matches it with.
+
+    A job is matched once those before it have ended; its files then come to the site, and it
+    joins the queue there. The processors of a site that is ours alone are held while its queue
+    has jobs; at a shared one each job gets its own, when that site's scheduler lets it.
+
+    Parameters
+    ----------
+    workflow
+        Of the campaign.
+    sites
+        That can be used.
+    broker
+        Chooses.
+    elements
+        Queues of the sites, by name: what they tell the information index.
+    choice
+        By which rule; for the journal.
+    moment
+        The clock of broker and elements; held while jobs are matched.
+    haulage
+        None: no task reads files of the sites' storages, or registers any.
+    retry
+        How long a job that failed waits; None: not at all.
+    on_broken
+        Told of a site that gets no more jobs, before these are matched anew.
+    on_unreached
+        Told which files could not be brought to which site, before their job is matched anew.
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        sites: Sequence[SiteFacts],
+        broker: ResourceBroker,
+        elements: Mapping[str, ComputingElement],
+        *,
+        choice: str,
+        moment: FreezableClock,
+        haulage: FileStaging | None = None,
+        retry: Retry | None = None,
+        on_broken: Callable[[str], None] = lambda site: None,
+        on_unreached: Callable[[tuple[str, ...], str], None] | None = None,
+    ) -> None:
+        self._workflow = workflow
+        self._tasks = workflow.tasks
+        self._children = workflow.children
+        self._missing = [len(parents) for parents in workflow.parents]
+        self._broker = broker
+        self._queues = {
+            site.name: SiteQueue(
+                site, elements[site.name], clock=moment, new_name=self._name_a_pilot
+            )
+            for site in sites
+        }
+        self._choice = choice
+        self._moment = moment
+        self._on_broken = on_broken
+        self._on_unreached = on_unreached
+        self._haulage = haulage
+        self._retry = retry or Retry(backoff=0.0)
+        self._ended: set[int] = set()
+        self._failures: dict[int, int] = {}
+        self._cuts: dict[int, int] = {}  # how often the time of a job was over before it ended
+        self._later: list[tuple[float, int]] = []  # when jobs that failed are tried again
+        self._matches: dict[int, SiteMatch] = {}
+        self._unmatched: dict[int, str] = {}  # jobs that no site would have, and why
+        self._hopeless: dict[int, str] = {}  # jobs whose files cannot be had, and why
+        self._round = 0  # how often the index has heard of all sites
+        self._since: dict[int, int] = {}  # in which of these a job was refused first
+        self._is_news = False  # whether the index may know something else
+        self._on_the_way: set[int] = set()  # jobs whose files are being brought
+        self._kept: set[int] = set()  # jobs whose outputs are being registered
+        self._told: list[tuple[Callable[[str], list[int]], str]] = []
+        self._pilots = 0
+        self._is_short = False
+        self._unpaid: list[int] = []  # jobs for which there was no money
+        self._news: list[News] = []
+
+    # What the run asks.
+
+    def begin(self, past: ResumeState) -> list[Pilot]:
+        """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
+        self._clock, self._alert = past.clock, past.alert
+        self._pilots = past.pilots
+        self._ended.update(past.ended)
+        ran = {outcome.task: site for outcome, site in past.attempts}
+        ready = [task for task, missing in enumerate(self._missing) if not missing]
+        for task in sorted(past.succeeded):
+            ready += self._succeeded(task, ran.get(task, ""))
+        with self._moment.held():
+            self._match(ready)
+            return self._fill()
+
+    def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
+        """Pilots for what can start after attempts that ended at one moment."""
+        ready: list[int] = []
+        for outcome, final in outcomes:
+            site = self._take_in(outcome)
+            if not final:
+                self._again(outcome, ready)
+                continue
+            self._ended.add(outcome.task)
+            if outcome.status is Status.SUCCEEDED:
+                ready += self._succeeded(outcome.task, site)
+        return self._fill_again(ready)
+
+    def holds(self, lease: str) -> bool:
+        """Whether a job is on it, by what has been told so far."""
+        return any(queue.holds(lease) for queue in self._queues.values())
+
+    def lost(self, pilot: Pilot, reason: str) -> list[Pilot] | None:
+        """Its jobs are matched anew; a site that fails again and again gets no more."""
+        queue = self._queues[pilot.site]
+        if not queue.holds(pilot.name):
+            return []
+        with self._moment.held():
+            again = queue.forget(pilot.name)
+            queue.failures += 1
+            if queue.is_broken:
+                self._say(f"{pilot.site} is left out: {reason}")
+                self._on_broken(pilot.site)
+                again += queue.forget_all()
+            for task in again:
+                self._withdraw(task)
+            self._match(again)
+            return self._fill()
+
+    def short(self, pilot: Pilot) -> None:
+        """There was no money for a pilot: its new jobs are matched again when another has ended."""
+        for task in self._queues[pilot.site].take_back(pilot.name, pilot.tasks):
+            self._unpaid.append(task)
+            self._withdraw(task)
+        self._is_short = True
+
+    def amend(self, goal: Goal) -> list[Pilot]:
+        """There may be more money; the broker does not look at the goal."""
+        return self._fill_again([])
+
+    def look(self) -> list[Pilot]:
+        """Files have come, a wait is over, or the index knows something else."""
+        told, self._told = self._told, []
+        with self._moment.held():
+            ready = [task for follow, problem in told for task in follow(problem)]
+            now = self._clock()
+            while self._later and self._later[0][0] <= now:
+                ready.append(heapq.heappop(self._later)[1])
+            if self._is_news:
+                self._is_news = False
+                ready += self._unmatched
+                self._unmatched.clear()
+            self._match(sorted(ready))
+            return self._fill()
+
+    @property
+    def wake(self) -> float:
+        """When to look, seconds since the begin; infinite for never."""
+        if self._told or self._is_news:
+            return -math.inf
+        return self._later[0][0] if self._later else math.inf
+
+    def index_asked(self) -> None:
+        """The information index has heard of all sites: what none would have is tried again."""
+        if self._unmatched:
+            self._round += 1
+            self._is_news = True
+            self._alert()
+
+    def routed(self, pilot: Pilot) -> Pilot:
+        """It has its site already."""
+        return pilot
+
+    def news(self) -> list[News]:
+        """Decisions, and what is to be told, since last asked."""
+        news, self._news = self._news, []
+        return news
+
+    @property
+    def verdict(self) -> str:
+        """Says so where jobs are left and nothing is under way that could help them."""
+        under_way = self._on_the_way or self._kept or self._later or self._told or self._is_news
+        if under_way or not self._left or any(q.running for q in self._queues.values()):
+            return ""
+        if self._is_short:
+            return f"there is no money for the {_jobs(self._left)} left"
+        left = self._hopeless | self._unmatched
+        if not left or any(self._since[task] == self._round for task in self._unmatched):
+            return ""  # the index may know more in its next round
+        task, reason = next(iter(left.items()))
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        return f"no site for {self._tasks[task].id}{more}: {reason}"
+
+    def is_broken(self, site: str) -> bool:
+        """Whether a site failed so often that it gets no more jobs."""
+        return self._queues[site].is_broken
+
+    @property
+    def _left(self) -> int:
+        """Jobs that are not at their end."""
+        return len(self._tasks) - len(self._ended)
+
+    # Matching.
+
+    def _match(self, tasks: Sequence[int]) -> None:
+        """Each task's site is chosen, and its files are sent for; one at its end needs none."""
+        for task in tasks:
+            if task in self._ended:
+                continue
+            job = broker_job(task, self._tasks[task])
+            match = self._choose(job)
+            if isinstance(match, Refusal):
+                self._unmatched[task] = match.reason
+                self._since.setdefault(task, _ALWAYS if match.final else self._round)
+                continue
+            self._since.pop(task, None)
+            self._matches[task] = match
+            self._broker.sent(job, match.site)
+            if self._tasks[task].data and self._haulage is not None:
+                self._on_the_way.add(task)
+                self._haulage.bring(
+                    task, match.site, partial(self._tell, partial(self._brought, task))
+                )
+            else:
+                self._join(task)
+
+    def _choose(self, job: BrokerJob) -> SiteMatch | Refusal:
+        try:
+            match = self._broker.choose(job)
+        except InputError as error:  # a catalogue that was damaged meanwhile, say
+            return Refusal(str(error).splitlines()[0], final=False)
+        if not isinstance(match, Refusal) and self._queues[match.site].is_broken:
+            return Refusal(f"{match.site} failed {MOST_FAILURES} times in a row", final=False)
+        return match
+
+    def _tell(self, follow: Callable[[str], list[int]], problem: str) -> None:
+        """Something from outside: what follows is done when the run asks next."""
+        self._told.append((follow, problem))
+        self._alert()
+
+    def _brought(self, task: int, problem: str) -> list[int]:
+        """A task's files are at its site, or cannot be: then it is matched again, a few times."""
+        self._on_the_way.discard(task)
+        site = self._matches[task].site
+        if not problem and not self._queues[site].is_broken:
+            self._join(task)
+            return []
+        self._withdraw(task)
+        if not problem:
+            return [task]  # the site has come to be left out meanwhile
+        if self._on_unreached is not None:
+            self._on_unreached(self._tasks[task].data, site)
+        self._failures[task] = failures = self._failures.get(task, 0) + 1
+        self._say(f"{self._tasks[task].id} at {site}: {problem}")
+        if failures >= self._retry.attempts:
+            self._hopeless[task] = problem
+        else:
+            wait = self._retry.wait_before(failures + 1)
+            heapq.heappush(self._later, (self._clock() + wait, task))
+        return []
+
+    def _join(self, task: int) -> None:
+        """A task joins the queue of its site."""
+        stretch = 2.0 ** self._cuts.get(task, 0)
+        self._queues[self._matches[task].site].join(task, self._tasks[task], stretch)
+        self._broker.arrived(task)
+
+    def _withdraw(self, task: int, *, well: bool = False) -> None:
+        """A task is with its site no more; well: it has done its work."""
+        match = self._matches.pop(task, None)
+        if match is not None:
+            self._queues[match.site].leave(task)
+            self._broker.ended(task, well=well)
+        if self._haulage is not None:
+            self._haulage.release(task)
+
+    # What ends.
+
+    def _take_in(self, outcome: Outcome) -> str:
+        """An attempt has ended; where."""
+        task = outcome.task
+        match = self._matches.get(task)
+        if match is None:
+            return ""
+        queue = self._queues[match.site]
+        if outcome.status in (Status.LOST, Status.CANCELLED):
+            queue.retire(task)
+        else:
+            queue.failures = 0
+        self._withdraw(task, well=outcome.status is Status.SUCCEEDED)
+        return match.site
+
+    def _again(self, outcome: Outcome, ready: list[int]) -> None:
+        """A job is tried again, after its wait."""
+        wait = 0.0
+        if outcome.status is Status.CANCELLED:  # its time was over: it needs more
+            self._cuts[outcome.task] = self._cuts.get(outcome.task, 0) + 1
+        else:
+            self._failures[outcome.task] = failures = self._failures.get(outcome.task, 0) + 1
+            wait = self._retry.wait_before(failures + 1)
+        if wait > 0:
+            heapq.heappush(self._later, (self._clock() + wait, outcome.task))
+        else:
+            ready.append(outcome.task)
+
+    def _succeeded(self, task: int, site: str) -> list[int]:
+        """Tasks that can start now that one has succeeded."""
+        if self._tasks[task].registers and self._haulage is not None:
+            self._kept.add(task)
+            self._haulage.keep(task, site, partial(self._tell, partial(self._was_kept, task)))
+            return []
+        return self._release(task)
+
+    def _was_kept(self, task: int, problem: str) -> list[int]:
+        self._kept.discard(task)
+        if problem:
+            self._say(f"{self._tasks[task].id}: {problem}")
+            readers = {t for t in self._children[task] if self._reads_of(t, task)} - self._ended
+            self._hopeless.update(dict.fromkeys(sorted(readers), problem))
+            return [t for t in self._release(task) if t not in readers]
+        return self._release(task)
+
+    def _reads_of(self, child: int, parent: int) -> bool:
+        registered = set(self._tasks[parent].registers.values())
+        return not registered.isdisjoint(self._tasks[child].data)
+
+    def _release(self, task: int) -> list[int]:
+        ready = []
+        for child in self._children[task]:
+            self._missing[child] -= 1
+            if not self._missing[child]:
+                ready.append(child)
+        return ready
+
+    # Sending.
+
+    def _fill(self) -> list[Pilot]:
+        """Jobs that wait get processors that are free; others go back."""
+        if self._is_short:
+            return []
+        now = self._clock()
+        pilots = [pilot for queue in self._queues.values() for pilot in queue.start(now)]
+        for pilot in pilots:
+            for task in pilot.tasks:
+                self._broker.began(task)
+                self._note(task, pilot, now)
+        return pilots
+
+    def _fill_again(self, ready: list[int]) -> list[Pilot]:
+        """There may be money again."""
+        unpaid, self._unpaid = self._unpaid, []
+        self._is_short = False
+        with self._moment.held():
+            self._match(sorted([*ready, *unpaid]))
+            return self._fill()
+
+    def _name_a_pilot(self) -> str:
+        self._pilots += 1
+        return f"lease-{self._pilots}"
+
+    # What the journal keeps of it.
+
+    def _note(self, task: int, pilot: Pilot, now: float) -> None:
+        match = self._matches[task]
+        weighed = [
+            SiteDecision(
+                name,
+                queue.facts.unit_price or 0.0,
+                queue.busy,
+                queue.facts.processors,
+                int(name == match.site),
+                match.reason_of(name),
+            )
+            for name in dict.fromkeys([match.site, *match.best(_TOLD)])
+            for queue in (self._queues[name],)
+        ]
+        decision = PlacementDecision(
+            at=now,
+            strategy=f"broker, {self._choice}",
+            left=self._left,
+            sites=weighed,
+            sent=[(task, match.site, pilot.name)],
+        )
+        self._news.append((DECISION, msgspec.json.encode(decision).decode()))
+
+    def _say(self, text: str) -> None:
+        self._news.append(("message", text))
+
+
+def _jobs(count: int) -> str:
+    return "1 job that is" if count == 1 else f"{count} jobs that are"
+
+
+_ALWAYS = -1
+"""Before every round: a job was refused that no site will ever have."""

@@ -1,0 +1,237 @@
+"""The information index: sites publish, others read, and every reading says how old it is."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from bursar.broker.directory.entries import StatusEntries
+from bursar.broker.directory.status_readings import StatusReadings
+from bursar.broker.directory.status_validation import validate_status
+from bursar.model.admission import Refusal
+from bursar.model.errors import InputError, SiteError
+from bursar.model.status import SiteStatus
+
+EXPIRY = 300.0
+"""Seconds after which a site that says nothing is not there any more, where nothing else is said;
+as of the information supermarket of gLite."""
+
+Source = Callable[[], SiteStatus | None]
+"""Asks a site; None, or a SiteError: it does not answer."""
+
+
+class InformationIndex:
+    """
+    What sites said of themselves last, on one level of a hierarchy of such indexes.
+
+    It is filled in three ways. Sites publish in it (:meth:`publish`); somebody asks them and
+    says what was heard (:meth:`heard`); or it asks sources and the indexes below it itself,
+    in rounds (:meth:`refresh`). Between two rounds what it knows stays as it is: the interval
+    is the *time to live* of its values (Cavalieri et al. 2003, section 2.1: "published values
+    remain unchanged till the expiration of their TTL"). What an index takes from below keeps
+    the moment at which the site said it, so that the ages add up: "the higher is the
+    destination the older is the information". A site that answers at once is seen on a level
+    with an age of at least the delays up to there, and at most these and the intervals.
+
+    A site that is silent, or says what cannot be true, keeps its entry until that is older
+    than ``expiry``; then it is not there any more, on any level. ``on_fault`` is told once
+    until the site answers again.
+
+    It decides by the times it is given, and never waits: see
+    :class:`bursar.broker.directory.status_feeds.StatusPoller` and ``next_due``.
+
+    Parameters
+    ----------
+    clock
+        The present time, seconds.
+    expiry
+        Seconds after which what a site said counts no more.
+    sources
+        Sites that it asks, by name.
+    below
+        Indexes that it asks.
+    every
+        Seconds between two rounds of asking; infinite for one round only.
+    delay
+        Seconds from when something is said below to when it can be read here.
+    first
+        When the first round is, seconds on the clock.
+    processors
+        That each site has, by its name: others may not publish, and none may claim more.
+        None: whoever comes is believed.
+    on_fault
+        Told of a site that does not answer, or not sensibly: its name, and what is wrong.
+
+    Raises
+    ------
+    InputError
+        When a value is out of range, or what answers all the time would expire.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        expiry: float = EXPIRY,
+        sources: Mapping[str, Source] | None = None,
+        below: Sequence["InformationIndex"] = (),
+        every: float = math.inf,
+        delay: float = 0.0,
+        first: float = 0.0,
+        processors: Mapping[str, int] | None = None,
+        on_fault: Callable[[str, str], None] | None = None,
+    ) -> None:
+        if not expiry > 0:
+            raise InputError(f"must be positive, got {expiry:g}", where="expiry")
+        if not every > 0:
+            raise InputError(f"must be positive, got {every:g}", where="every")
+        if not 0 <= delay < math.inf:
+            raise InputError(f"must be finite and not negative, got {delay:g}", where="delay")
+        self._clock = clock
+        self._entries = StatusEntries(expiry)
+        self._sources = sources or {}
+        self._below = below
+        self._every = every
+        self._delay = delay
+        self._first = first
+        self._processors = processors
+        self._on_fault = on_fault
+        self._faults: dict[str, str] = {}
+        self._coming: deque[tuple[float, list[SiteStatus]]] = deque()
+        self._due = first if self._sources or below else math.inf
+        self._next = self._soonest()
+        if expiry < self.oldest < math.inf:
+            raise InputError(
+                f"what is read here is up to {self.oldest:g} s old, got {expiry:g} s",
+                where="expiry",
+                hint="refresh more often, or let values count for longer",
+            )
+
+    # What it hears.
+
+    def publish(self, status: object) -> Refusal | None:
+        """
+        A site says something of itself; None: it is believed.
+
+        What it said at a later moment stays.
+        """
+        site = getattr(status, "site", None)
+        if not isinstance(site, str) or not site:
+            return Refusal("names no site", final=False)
+        return self.heard(site, status)
+
+    def heard(self, site: str, said: object) -> Refusal | None:
+        """What a site answered, whatever it is; None: it is believed."""
+        status = self._checked(site, said, self._clock())
+        if isinstance(status, Refusal):
+            return status
+        self._entries.put(status)
+        return None
+
+    def failed(self, site: str, reason: str) -> None:
+        """A site did not answer, or not sensibly."""
+        if site not in self._faults and self._on_fault is not None:
+            self._on_fault(site, reason)
+        self._faults[site] = reason
+
+    @property
+    def faults(self) -> Mapping[str, str]:
+        """Sites that did not answer when asked last, and why."""
+        return self._faults
+
+    # What is read.
+
+    @property
+    def oldest(self) -> float:
+        """Seconds: how old a reading is at most of a site that answers at once."""
+        if not self._sources and not self._below:
+            return 0.0
+        return self._every + self._delay + max((index.oldest for index in self._below), default=0.0)
+
+    @property
+    def version(self) -> int:
+        """Changes whenever anything in it does."""
+        self._settle(self._clock())
+        return self._entries.version
+
+    def read(self) -> StatusReadings:
+        """What it knows now, by site."""
+        now = self._clock()
+        self._settle(now)
+        return StatusReadings(self._entries.knowledge, now)
+
+    # Rounds.
+
+    @property
+    def next_due(self) -> float:
+        """When it, or one below, asks next, seconds; infinite when none does."""
+        return self._next
+
+    def refresh(self, now: float) -> None:
+        """
+        Asks who is due to be asked, those below first.
+
+        A round that was missed is not made up for: what sites say is what is true now.
+        """
+        if now < self._next:
+            return
+        for index in self._below:
+            index.refresh(now)
+        if now >= self._due:
+            self._ask(now)
+            self._due = self._round_after(now)
+        self._next = self._soonest()
+
+    def _ask(self, now: float) -> None:
+        heard = [
+            status
+            for site, source in self._sources.items()
+            if (status := self._answer(site, source, now)) is not None
+        ]
+        for index in self._below:
+            index._settle(now)
+            heard.extend(index._entries.knowledge.statuses.values())
+        self._coming.append((now + self._delay, heard))
+        self._settle(now)  # nobody may look for a long time
+
+    def _answer(self, site: str, source: Source, now: float) -> SiteStatus | None:
+        try:
+            said = source()
+        except SiteError as error:
+            self.failed(site, str(error))
+            return None
+        if said is None:
+            self.failed(site, "does not answer")
+            return None
+        status = self._checked(site, said, now)
+        return None if isinstance(status, Refusal) else status
+
+    def _checked(self, site: str, said: object, now: float) -> SiteStatus | Refusal:
+        """What was said, if it is believed; otherwise it is a fault of the site."""
+        has = None
+        if self._processors is not None:
+            has = self._processors.get(site)
+            if has is None:
+                return Refusal("there is no such site", final=True)
+        status = validate_status(said, site=site, now=now, processors=has)
+        if isinstance(status, Refusal):
+            self.failed(site, status.reason)
+        else:
+            self._faults.pop(site, None)
+        return status
+
+    def _settle(self, now: float) -> None:
+        """What has arrived by now is known, and what is too old is not."""
+        while self._coming and self._coming[0][0] <= now:
+            self._entries.merge(self._coming.popleft()[1])
+        self._entries.drop_expired(now)
+
+    def _round_after(self, now: float) -> float:
+        """The first round that is later; rounds do not drift."""
+        if math.isinf(self._every):
+            return math.inf
+        number = math.floor((now - self._first) / self._every) + 1
+        due = self._first + number * self._every
+        return due if due > now else self._first + (number + 1) * self._every
+
+    def _soonest(self) -> float:
+        return min([self._due, *(index.next_due for index in self._below)])

@@ -1,0 +1,125 @@
+"""What a site says of itself is believed only where it makes sense."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from bursar.model.admission import Refusal
+from bursar.model.status import SiteStatus
+
+LARGEST = 2**53
+"""Of counts and bytes; numbers up to here are exact as floating-point ones, too."""
+
+LONGEST = 1000
+"""Characters of a text."""
+
+MOST = 256
+"""Attributes of a site."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def validate_status(
+    said: object, *, site: str, now: float, processors: int | None = None
+) -> SiteStatus | Refusal:
+    """
+    What a site said, if it can be true.
+
+    Parameters
+    ----------
+    said
+        Anything.
+    site
+        Whom it was asked of.
+    now
+        Seconds on the reader's clock.
+    processors
+        That the site has; None where that is not known.
+
+    Returns
+    -------
+    SiteStatus or Refusal
+        As said; or what is wrong with it: another type, a number that is none, negative or
+        out of range, another site's name, a moment to come.
+    """
+    if not isinstance(said, SiteStatus):
+        what = "nothing" if said is None else f"a {type(said).__name__}"
+        return Refusal(f"said {what}, where a status is expected", final=False)
+    problem = (
+        _of_identity(said, site, now)
+        or _of_numbers(said, processors)
+        or (said.attributes and _of_attributes(said.attributes))
+    )
+    return Refusal(problem, final=False) if problem else said
+
+
+def _of_identity(said: SiteStatus, site: str, now: float) -> str:
+    if said.site != site:
+        return f"speaks for {_shown(said.site)}"
+    if not _is_finite(said.at):
+        return f"names no moment, but {_shown(said.at)}"
+    if said.at > now:
+        return f"speaks of a time {said.at - now:g} s ahead"
+    if not isinstance(said.state, str) or len(said.state) > LONGEST:
+        return f"state: expected a text, got {_shown(said.state)}"
+    return ""
+
+
+def _of_numbers(said: SiteStatus, processors: int | None) -> str:
+    for name, count in (
+        ("free_processors", said.free_processors),
+        ("running", said.running),
+        ("waiting", said.waiting),
+    ):
+        if not _is_count(count):
+            return f"{name}: expected a count, got {_shown(count)}"
+    if processors is not None and said.free_processors > processors:
+        return f"free_processors: it has {processors}, got {said.free_processors}"
+    wait = said.traversal_time
+    if wait is not None and not (_is_finite(wait) and wait >= 0):
+        return f"traversal_time: expected seconds, got {_shown(wait)}"
+    if said.free_memory is not None and not _is_count(said.free_memory):
+        return f"free_memory: expected bytes, got {_shown(said.free_memory)}"
+    return ""
+
+
+def _of_attributes(attributes: object) -> str:
+    if not isinstance(attributes, Mapping):
+        return f"attributes: expected names and values, got {_shown(attributes)}"
+    if len(attributes) > MOST:
+        return f"attributes: expected at most {MOST}, got {len(attributes)}"
+    seen = set()
+    for name, value in attributes.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > LONGEST:
+            return f"attributes: {_shown(name)} is not a name"
+        if name.lower() in seen:
+            return f"attributes: {_shown(name)} is there twice, whatever its case"
+        seen.add(name.lower())
+        if not _is_fact(value):
+            return f"attributes.{name[:40]}: expected a finite value, got {_shown(value)}"
+    return ""
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST
+
+
+def _is_finite(value: object) -> bool:
+    # A whole number may be too large to be compared as a floating-point one.
+    if type(value) is int:
+        return abs(value) <= LARGEST
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _is_fact(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= LONGEST
+    return isinstance(value, bool) or _is_finite(value)
+
+
+def _shown(value: object) -> str:
+    """What was found, short enough for one line."""
+    if type(value) is int and abs(value) > LARGEST:
+        return "a number too large"
+    text = ascii(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+    return text if len(text) <= 40 else f"{text[:40]}…"

@@ -1,0 +1,129 @@
+"""Best effort: each task goes to a queue when those before it have ended (HPDC'07 section 5)."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from bursar.broker.dynamic_scheduler import Ended, News, ResumeState
+from bursar.broker.pilot_plan import Pilot
+from bursar.model.errors import BudgetStop
+from bursar.model.goal import Goal
+from bursar.model.outcome import Status
+from bursar.model.site import SiteFacts
+from bursar.model.workflow import Workflow
+
+Choose = Callable[[int], tuple[SiteFacts, float]]
+"""Where a task goes if it is sent now, and seconds to ask for there."""
+
+
+class JustInTimeScheduler:
+    """
+    Asks for one pilot for each task, as soon as the task could start.
+
+    Parameters
+    ----------
+    workflow
+        Of the campaign.
+    choose
+        Asked where a task goes when it is sent.
+    """
+
+    def __init__(self, workflow: Workflow, choose: Choose) -> None:
+        self._workflow = workflow
+        self._choose = choose
+        self._children = workflow.children
+        self._missing = [len(parents) for parents in workflow.parents]
+        self._sent = 0
+        self._cuts: dict[int, int] = {}  # how often the time of a task was over before it ended
+
+    def begin(self, past: ResumeState) -> list[Pilot]:
+        """See :class:`bursar.broker.dynamic_scheduler.DynamicScheduler`."""
+        self._sent = past.pilots
+        gone = past.succeeded
+        for task in gone:
+            self._release(task)
+        return [
+            self._pilot(task)
+            for task, missing in enumerate(self._missing)
+            if not missing and task not in gone
+        ]
+
+    def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
+        """Pilots for what can start after attempts, by the tasks' numbers."""
+        ready: list[int] = []
+        for outcome, final in outcomes:
+            if not final:
+                if outcome.status is Status.CANCELLED:  # its time was over
+                    self._cuts[outcome.task] = self._cuts.get(outcome.task, 0) + 1
+                ready.append(outcome.task)
+            elif outcome.status is Status.SUCCEEDED:
+                ready.extend(self._release(outcome.task))
+        return [self._pilot(task) for task in sorted(ready)]
+
+    def holds(self, lease: str) -> bool:
+        """Each pilot is for one attempt."""
+        return False
+
+    def lost(self, pilot: Pilot, reason: str) -> None:
+        """Best effort has no other place for a task."""
+
+    def short(self, pilot: Pilot) -> None:
+        """It does not look at the money: the run ends."""
+        raise BudgetStop(f"{pilot.site}: there is no money for {pilot.name}")
+
+    def amend(self, goal: Goal) -> list[Pilot]:
+        """It has no goal."""
+        return []
+
+    def look(self) -> list[Pilot]:
+        """Nothing depends on the time alone."""
+        return []
+
+    @property
+    def wake(self) -> float:
+        """Never."""
+        return math.inf
+
+    def news(self) -> list[News]:
+        """None."""
+        return []
+
+    @property
+    def verdict(self) -> str:
+        """Best effort goes on to the end."""
+        return ""
+
+    def _release(self, task: int) -> list[int]:
+        ready = []
+        for child in self._children[task]:
+            self._missing[child] -= 1
+            if not self._missing[child]:
+                ready.append(child)
+        return ready
+
+    def routed(self, pilot: Pilot) -> Pilot:
+        """The pilot with its site: to be asked when it is sent, since each changes the queues."""
+        (task,) = pilot.tasks
+        site, seconds = self._choose(task)
+        return replace(
+            pilot,
+            site=site.name,
+            duration=seconds * 2.0 ** self._cuts.get(task, 0),
+            unit_price=site.unit_price,
+            fixed_price=site.fixed_price,
+        )
+
+    def _pilot(self, task: int) -> Pilot:
+        self._sent += 1
+        width = self._workflow.tasks[task].processors
+        return Pilot(
+            name=f"lease-{self._sent}",
+            site="",
+            processors=width,
+            own=width,
+            start=None,
+            duration=math.inf,
+            unit_price=None,
+            fixed_price=None,
+            tasks=(task,),
+        )

@@ -1,0 +1,78 @@
+"""What the files of jobs take at sites, by where copies are and how sites are linked."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bursar.broker.matchmaking.ranking import FloatArray
+from bursar.model.link import Link
+from bursar.model.replica import Replica
+from bursar.model.site import SiteFacts
+
+OUTSIDE = Link(latency=1.0, bandwidth=10e6)
+"""How copies are taken to come that no site holds; nothing is known of their way."""
+
+
+class LinkedFileTimes:
+    """
+    The two terms of equation 3 (Cavalieri et al. 2003), by the links of a sites file.
+
+    Files come one after the other, each from the copy that is there first; from a copy at a
+    site by the link from there, and at once where there is none, for then the two share their
+    files (as :meth:`bursar.model.site.SiteFacts.delay_to` has it). A size that is not known
+    counts nothing.
+
+    Parameters
+    ----------
+    sites
+        With their links, and the rate at which their storages are read.
+    copies
+        Where a logical file is, by its name.
+    outside
+        How a copy comes that is at none of the sites.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[SiteFacts],
+        copies: Callable[[str], Sequence[Replica]],
+        outside: Link = OUTSIDE,
+    ) -> None:
+        self._sites = {site.name: site for site in sites}
+        self._copies = copies
+        self._outside = outside
+
+    def transfer_times(self, data: tuple[str, ...], sites: Sequence[str]) -> FloatArray:
+        """
+        For each site, seconds until what it lacks has been brought there.
+
+        Infinite where a file has no copy.
+        """
+        total = np.zeros(len(sites))
+        for name in data:
+            soonest = np.full(len(sites), math.inf)
+            for replica in self._copies(name):
+                size = replica.size or 0
+                for place, site in enumerate(sites):
+                    link = self._link(replica.site, site)
+                    seconds = 0.0 if link is None else link.latency + size / link.bandwidth
+                    soonest[place] = min(soonest[place], seconds)
+            total += soonest
+        return total
+
+    def access_times(self, data: tuple[str, ...], sites: Sequence[str]) -> FloatArray:
+        """For each site, seconds that reading the files takes, once they are there."""
+        size = sum(
+            next((copy.size for copy in self._copies(name) if copy.size is not None), 0)
+            for name in data
+        )
+        rates = (self._sites[site].storage_rate for site in sites)
+        return np.array([0.0 if rate is None else size / rate for rate in rates])
+
+    def _link(self, source: str, target: str) -> Link | None:
+        """The way from one site to another; None where they share their files."""
+        holder = self._sites.get(source)
+        if holder is None:
+            return self._outside
+        return None if source == target else holder.links.get(target)

@@ -1,0 +1,138 @@
+"""Why sites do not match a job."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bursar.broker.matchmaking.ads import CHANGING_KEYS, MEGABYTE
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob
+from bursar.broker.matchmaking.job_classes import JobClass
+from bursar.broker.matchmaking.matchmaker import MatchedSites, Matchmaker
+from bursar.broker.matchmaking.site_registry import Mask
+from bursar.classad import Expression, clauses, references
+from bursar.model.admission import Refusal
+
+_MOST_NAMED = 3
+"""Sites that a refusal names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MismatchReason:
+    """
+    Something that is against sites.
+
+    Parameters
+    ----------
+    sites
+        Which it is against.
+    one, many
+        What one site does wrong, and what several do.
+    lasts
+        Whether it stays so, however the sites may change.
+    clause
+        Of the job's requirements, that the sites fail.
+    """
+
+    sites: Mask
+    one: str
+    many: str
+    lasts: bool
+    clause: Expression | None = None
+
+
+def mismatch_reasons(maker: Matchmaker, job: BrokerJob, kind: JobClass) -> Iterator[MismatchReason]:
+    """
+    All that is against sites by their facts and what the index knows.
+
+    Parameters
+    ----------
+    maker
+        Knows the sites.
+    job, kind
+        Whose requirements they are held against.
+    """
+    roster, known = maker.roster, maker.known
+    narrow = roster.processors < job.processors
+    what = f"fewer than {job.processors} processors"
+    yield MismatchReason(sites=narrow, one=f"has {what}", many=f"have {what}", lasts=True)
+    what = f"less memory than {(job.memory or 0) / MEGABYTE:.6g} MiB"
+    small = roster.memory < (job.memory or 0)
+    yield MismatchReason(sites=small, one=f"has {what}", many=f"have {what}", lasts=True)
+    for clause in clauses(kind.requirements) if kind.requirements is not None else ():
+        read = references(clause, kind.my)
+        yield MismatchReason(
+            sites=~known.table(read).holds(clause, kind.my),
+            one=f"fails {clause}",
+            many=f"fail {clause}",
+            lasts=read.isdisjoint(CHANGING_KEYS) and not known.stamp(read),
+            clause=clause,
+        )
+    if roster.requirements:
+        yield MismatchReason(
+            sites=~maker.taken(kind),
+            one="does not take it by its own requirements",
+            many="do not take it by their own requirements",
+            lasts=not roster.asks_by_status,
+        )
+    is_known = np.isfinite(known.said.at)
+    yield MismatchReason(
+        sites=~is_known, one="is not in the index", many="are not in the index", lasts=False
+    )
+    closed = is_known & ~known.is_open
+    yield MismatchReason(
+        sites=closed, one="is not in production", many="are not in production", lasts=False
+    )
+
+
+def refusal(maker: Matchmaker, job: BrokerJob, matched: MatchedSites) -> Refusal:
+    """
+    The answer to a job that no site matches, in one line.
+
+    It is final where what does not change at the sites is against it.
+    """
+    roster = maker.roster
+    if not len(roster):
+        return Refusal("there is no site", final=True)
+    if matched.mute:
+        mute = sorted(matched.mute.items())
+        said = "; ".join(f'"{roster.names[i]}" {why}' for i, why in mute[:_MOST_NAMED])
+        more = f"; {len(mute) - _MOST_NAMED} more" if len(mute) > _MOST_NAMED else ""
+        return Refusal(f"no site that matches takes jobs: {said}{more}", final=False)
+    found = [fault for fault in mismatch_reasons(maker, job, matched.kind) if fault.sites.any()]
+    left = np.flatnonzero(~_any(found, len(roster)))
+    if len(left):
+        return Refusal(_unreached(maker, job, left.tolist()), final=False)
+    lasting = _any([fault for fault in found if fault.lasts], len(roster))
+    return Refusal(_sentence(found, len(roster)), final=bool(lasting.all()))
+
+
+def _any(found: list[MismatchReason], sites: int) -> Mask:
+    against = np.zeros(sites, dtype=np.bool_)
+    for fault in found:
+        against |= fault.sites
+    return against
+
+
+def _unreached(maker: Matchmaker, job: BrokerJob, sites: list[int]) -> str:
+    name = maker.unreached(job, sites)
+    where = f"the {len(sites)} sites that match" if len(sites) > 1 else "the site that matches"
+    if name is None:
+        return f"no site that matches can be reached from copies of all its {len(job.data)} files"
+    return f'no copy of "{name}" can be brought to {where}'
+
+
+def _sentence(found: list[MismatchReason], sites: int) -> str:
+    """The clause that all sites fail; or all that is against sites, and how many each is."""
+    counts = [int(np.count_nonzero(fault.sites)) for fault in found]
+    for fault, count in zip(found, counts, strict=True):
+        if count == sites and fault.clause is not None:
+            return f"no site satisfies {fault.clause} ({_counted(fault, count, short=True)})"
+    parts = [_counted(fault, count) for fault, count in zip(found, counts, strict=True)]
+    return f"no site matches: {', '.join(parts)}"
+
+
+def _counted(fault: MismatchReason, count: int, *, short: bool = False) -> str:
+    if short:
+        return f"{count} {'fails' if count == 1 else 'fail'} it"
+    return f"{count} {fault.one if count == 1 else fault.many}"

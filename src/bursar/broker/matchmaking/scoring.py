@@ -1,0 +1,265 @@
+"""The sites that match a job, weighed."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bursar.broker.matchmaking.ads import OF_QUEUE, changing_attributes
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob
+from bursar.broker.matchmaking.inflight import InFlightJobs
+from bursar.broker.matchmaking.matchmaker import MatchedSites, Matchmaker, Numbers
+from bursar.broker.matchmaking.ranking import FloatArray, file_rank, rank
+from bursar.classad import Ad, compiled
+from bursar.model.weights import RankWeights
+
+COMPLETION = "completion"
+"""The rule by which expected completions are compared."""
+
+STOCHASTIC = "stochastic"
+"""The rule that draws a site by the size of its rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTerms:
+    """
+    What the rank of a site is made of. What is undefined is None.
+
+    Parameters
+    ----------
+    rank
+        By equation 1; greater is better.
+    expression
+        Value of the rank expression.
+    access, transfer
+        Seconds that the job's files take there, to read and to bring.
+    alpha, beta
+        Weights of the expression and of access.
+    wait
+        Seconds until it would begin if its files were there, our own jobs counted.
+    ours
+        Processors of our own jobs that the site does not count yet.
+    execution
+        Seconds that it would run.
+    completion
+        Seconds until it would end.
+    toll
+        Seconds that jobs to come would lose by it.
+    """
+
+    rank: float | None
+    expression: float | None
+    access: float
+    transfer: float
+    alpha: float
+    beta: float
+    wait: float
+    ours: float
+    execution: float
+    completion: float
+    toll: float
+
+
+@dataclass(slots=True)
+class RankColumns:
+    """
+    The same of all sites that match, in columns.
+
+    Parameters
+    ----------
+    sites
+        Their numbers.
+    ranks, expressions, access, transfer, waits, ours, executions, completions, tolls
+        Of each; nan where that is undefined.
+    scores
+        What the choice is made by; greater is better.
+    weights
+        Of the ranks.
+    """
+
+    sites: Numbers
+    ranks: FloatArray
+    expressions: FloatArray
+    access: FloatArray
+    transfer: FloatArray
+    waits: FloatArray
+    ours: FloatArray
+    executions: FloatArray
+    completions: FloatArray
+    tolls: FloatArray
+    scores: FloatArray
+    weights: RankWeights
+
+    def terms(self, place: int) -> RankTerms:
+        """Of one of the sites."""
+        return RankTerms(
+            rank=_known(self.ranks[place]),
+            expression=_known(self.expressions[place]),
+            access=float(self.access[place]),
+            transfer=float(self.transfer[place]),
+            alpha=self.weights.alpha,
+            beta=self.weights.beta,
+            wait=float(self.waits[place]),
+            ours=float(self.ours[place]),
+            execution=float(self.executions[place]),
+            completion=float(self.completions[place]),
+            toll=float(self.tolls[place]),
+        )
+
+
+class SiteScorer:
+    """
+    Weighs the sites that match a job.
+
+    Parameters
+    ----------
+    maker
+        Knows the sites.
+    flying
+        Our own jobs.
+    as_published
+        Whether :data:`STOCHASTIC` takes ranks as published, and leaves our own jobs out.
+    """
+
+    def __init__(
+        self, maker: Matchmaker, flying: InFlightJobs, *, as_published: bool = False
+    ) -> None:
+        self._maker = maker
+        self._flying = flying
+        self._as_published = as_published
+
+    def weigh(
+        self, job: BrokerJob, matched: MatchedSites, weights: RankWeights, rule: str, now: float
+    ) -> RankColumns:
+        """
+        All that speaks for and against each site.
+
+        A job ends at a site after its files have come and been read, after its wait, and after
+        it has run::
+
+            completion = max(transfer, wait) + access + execution
+
+        since the queue goes on while files are on their way. To this comes a toll for what is
+        left of the queue when the job joins it: what jobs to come lose by it, see
+        :mod:`bursar.broker.matchmaking.contention`. The rule ``completion`` takes the least sum.
+        A job that has a rank expression of its own is taken at its word: then
+        that rule compares ranks, with the expression held against sites that count our own
+        jobs, and these sums decide among equals.
+
+        The rule ``stochastic`` draws by ranks that count our own jobs, too, so that a burst
+        spreads before any site has published what it got. The other rules take ranks as they
+        are published.
+
+        Parameters
+        ----------
+        job
+            To be sent.
+        matched
+            The sites.
+        weights
+            Of its rank.
+        rule
+            Of the choice.
+        now
+            Seconds.
+        """
+        sites = matched.sites
+        nothing = np.zeros(len(sites))
+        access = nothing if matched.access is None else matched.access
+        transfer = nothing if matched.transfer is None else matched.transfer
+        said = matched.board.said
+        if matched.fresh:
+            # They were asked just now: what has arrived by this moment they know.
+            said = said._replace(at=np.nextafter(said.at, np.inf))
+        arrival = None
+        if matched.transfer is not None:
+            arrival = np.full(len(self._maker.roster), now)
+            arrival[sites] += transfer
+        waits, ours = self._flying.waits(
+            now, said, processors=job.processors, runtime=job.runtime, arrival=arrival
+        )
+        executions = self._flying.execution(job.runtime)[sites]
+        completions = np.maximum(transfer, waits[sites]) + access + executions
+        tolls = np.maximum(waits[sites] - transfer, 0.0) * self._flying.toll(now)
+        expressions = self._maker.expressed(matched)
+        by_rank = rule == COMPLETION and matched.kind.rank is not None
+        if by_rank or (rule == STOCHASTIC and not self._as_published):
+            alone, _ = self._flying.waits(
+                now, said, processors=1, runtime=job.runtime, arrival=arrival
+            )
+            expressions = self._corrected(matched, expressions, ours, alone)
+        ranks = rank(expressions, file_rank(access, transfer, weights.beta), weights.alpha)
+        if rule != COMPLETION:
+            scores = ranks
+        elif matched.kind.rank is None:
+            scores = -(completions + tolls)
+        else:
+            scores = _best_and_soonest(ranks, completions + tolls)
+        return RankColumns(
+            sites, ranks, expressions, access, transfer, waits[sites], ours[sites],
+            executions, completions, tolls, scores, weights,
+        )  # fmt: skip
+
+    def _corrected(
+        self, matched: MatchedSites, expressions: FloatArray, ours: FloatArray, alone: FloatArray
+    ) -> FloatArray:
+        """
+        Return the rank expressions of sites that count our own jobs.
+
+        Parameters
+        ----------
+        matched
+            The sites that match.
+        expressions
+            Values by what these published, one each.
+        ours
+            Processors of our jobs that the published state does not count, of all sites.
+        alone
+            Seconds that a job of one processor would wait behind these, at all sites.
+        """
+        kind = matched.kind
+        if kind.rank is not None and OF_QUEUE.isdisjoint(kind.rank_read):
+            return expressions
+        if kind.rank is None:
+            longer = np.minimum(expressions, 0.0 - alone[matched.sites])  # nan stays undefined
+            return np.where(ours[matched.sites] > 0, longer, expressions)
+        found = expressions.copy()
+        rank_of = compiled(kind.rank, kind.my)
+        for place, i in enumerate(matched.sites.tolist()):
+            status = matched.board.statuses[i]
+            if not ours[i] or status is None:
+                continue
+            found[place] = _number(rank_of(self._counting(matched, i, ours[i], alone[i])))
+        return found
+
+    def _counting(self, matched: MatchedSites, site: int, ours: float, wait: float) -> Ad:
+        """A site that counts our own jobs on their way to it."""
+        status = matched.board.statuses[site]
+        assert status is not None
+        taken = min(int(ours), status.free_processors)
+        changed = replace(
+            status,
+            free_processors=status.free_processors - taken,
+            running=status.running + taken,
+            waiting=status.waiting + int(ours) - taken,
+            traversal_time=max(float(wait), status.traversal_time or 0.0),
+        )
+        ad = matched.board.ad(site)
+        for name, value in changing_attributes(changed).items():
+            if name in OF_QUEUE:
+                ad = ad.with_attribute(name, value)
+        return ad
+
+
+def _best_and_soonest(ranks: FloatArray, seconds: FloatArray) -> FloatArray:
+    """Scores by which only those of the best rank can be chosen, the soonest of them first."""
+    best = np.fmax.reduce(ranks) if len(ranks) else np.nan
+    among = np.isnan(ranks) if np.isnan(best) else ranks == best
+    return np.where(among, -seconds, np.nan)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, bool | int | float) else np.nan
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

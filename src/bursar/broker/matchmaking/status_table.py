@@ -1,0 +1,168 @@
+"""What is known of the sites at the moment, as columns."""
+
+import math
+from collections.abc import Iterable, Mapping, Set
+
+import numpy as np
+
+from bursar.broker.directory.status_readings import StatusReadings
+from bursar.broker.matchmaking.ads import (
+    REQUIREMENTS,
+    Attributes,
+    changing_attributes,
+    is_wait,
+)
+from bursar.broker.matchmaking.site_registry import SiteRegistry
+from bursar.broker.matchmaking.wait_estimates import PublishedStatus
+from bursar.classad import UNDEFINED, Ad, Expression, Table
+from bursar.classad.analysis import EVERYTHING
+from bursar.model.status import SiteStatus, StatusReading
+
+OPEN = "production"
+"""State, in lower case, of a site that takes jobs."""
+
+_ABSENT: Attributes = {}
+
+
+class SiteStatusTable:
+    """
+    The last status of each site.
+
+    The columns that every job needs are kept up to date. Ads, and the table that expressions
+    go over, follow when an expression first asks for what changes: most jobs ask for nothing.
+
+    Parameters
+    ----------
+    roster
+        The sites.
+
+    Attributes
+    ----------
+    statuses
+        By number; None where nothing is known.
+    said
+        The same in columns.
+    is_open
+        Which sites are known and take jobs.
+    openings
+        Changes whenever ``is_open`` does.
+    tick
+        Changes whenever anything does.
+    """
+
+    def __init__(self, roster: SiteRegistry) -> None:
+        sites = len(roster)
+        self._roster = roster
+        self.statuses: list[SiteStatus | None] = [None] * sites
+        self.said = PublishedStatus(
+            np.full(sites, -math.inf), np.full(sites, math.nan), np.zeros(sites), np.zeros(sites)
+        )
+        self.is_open = np.zeros(sites, dtype=np.bool_)
+        self.openings = 0
+        self.tick = 0
+        self._table: Table | None = None
+        self._changing: list[Attributes] = [_ABSENT] * sites
+        self._outdated: set[int] = set()
+        self._shown: set[str] = set()  # what the table keeps up with
+        self._changed: dict[str, int] = {}  # when an attribute changed last, in ticks
+
+    def learn(self, readings: Mapping[str, StatusReading]) -> None:
+        """What an index knows takes the place of what is here; sites it does not know are gone."""
+        # Ages are not looked at here, and our own index reckons them only where they are.
+        told: Mapping[str, SiteStatus] = (
+            readings.statuses
+            if isinstance(readings, StatusReadings)
+            else {name: reading.status for name, reading in readings.items()}
+        )
+        for i, (name, old) in enumerate(zip(self._roster.names, self.statuses, strict=True)):
+            status = told.get(name)
+            if status is not old:
+                self.put(i, status)
+
+    def put(self, i: int, status: SiteStatus | None) -> None:
+        """What one site says; None: nothing is known of it any more."""
+        if status is self.statuses[i]:
+            return
+        self.statuses[i] = status
+        self.tick += 1
+        self._outdated.add(i)
+        said = self.said
+        if status is None:
+            said.at[i], said.wait[i], said.free[i] = -math.inf, math.nan, 0.0
+            is_open = False
+        else:
+            wait = status.traversal_time
+            said.at[i] = status.at
+            said.wait[i] = wait if wait is not None and is_wait(wait) else math.nan
+            said.free[i] = status.free_processors
+            said.waiting[i] = status.waiting
+            is_open = status.state.lower() == OPEN
+        if is_open != self.is_open[i]:
+            self.is_open[i] = is_open
+            self.openings += 1
+
+    def stamp(self, names: Iterable[str]) -> int:
+        """
+        When one of these attributes changed last at a site; 0: never.
+
+        Parameters
+        ----------
+        names
+            In lower case.
+        """
+        self._catch_up()
+        if EVERYTHING in names:
+            return self.tick
+        changed = self._changed
+        return max((changed.get(name, 0) for name in names), default=0)
+
+    def table(self, names: Set[str]) -> Table:
+        """
+        All sites as ads.
+
+        Parameters
+        ----------
+        names
+            Attributes in lower case that will be looked at; others may be out of date.
+        """
+        self._catch_up()
+        if EVERYTHING in names or REQUIREMENTS in names:
+            names = self._changed.keys()
+        if self._table is None:
+            self._table = Table([self.ad(i) for i in range(len(self.statuses))])
+            self._shown.update(names)
+        for name in self._changed.keys() & names - self._shown:
+            self._shown.add(name)
+            for i in range(len(self.statuses)):
+                self._show(i, name)
+        return self._table
+
+    def ad(self, i: int) -> Ad:
+        """A site as an ad."""
+        self._catch_up()
+        ad: dict[str, object] = self._roster.constant[i] | self._changing[i]
+        expression: Expression | None = self._roster.requirements.get(i)
+        if expression is not None:
+            ad[REQUIREMENTS] = expression
+        return Ad(ad)
+
+    def _catch_up(self) -> None:
+        for i in self._outdated:
+            status, old = self.statuses[i], self._changing[i]
+            new = self._changing[i] = _ABSENT if status is None else changing_attributes(status)
+            for name in old.keys() | new.keys():
+                value, before = new.get(name, UNDEFINED), old.get(name, UNDEFINED)
+                if value == before and type(value) is type(before):
+                    continue
+                self._changed[name] = self.tick
+                if name in self._shown:
+                    self._show(i, name)
+        self._outdated.clear()
+
+    def _show(self, i: int, name: str) -> None:
+        """Puts an attribute of a site into the table."""
+        assert self._table is not None
+        value = self._changing[i].get(name, UNDEFINED)
+        if value is UNDEFINED:
+            value = self._roster.constant[i].get(name, UNDEFINED)
+        self._table.set(name, i, value)

@@ -1,0 +1,159 @@
+"""How long a job would wait at each site, by what sites said and what was sent there since."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.compiling import compiled
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class UncountedJobs(NamedTuple):
+    """
+    Jobs of ours that have not ended and that a reading of their site may not count.
+
+    Attributes
+    ----------
+    site
+        Number of the site of each.
+    processors
+        That it holds.
+    runtime
+        Seconds at speed 1; nan where that is not known.
+    due
+        When its files should be there, seconds.
+    arrived, began
+        When it came to the site, and when it began there; infinite before.
+    """
+
+    site: IntArray
+    processors: FloatArray
+    runtime: FloatArray
+    due: FloatArray
+    arrived: FloatArray
+    began: FloatArray
+
+
+class PublishedStatus(NamedTuple):
+    """
+    What sites said last.
+
+    Attributes
+    ----------
+    at
+        When, seconds.
+    wait
+        Estimated traversal time, seconds; nan where it is not known.
+    free
+        Processors that no job held.
+    waiting
+        Jobs.
+    """
+
+    at: FloatArray
+    wait: FloatArray
+    free: FloatArray
+    waiting: FloatArray
+
+
+@compiled
+def expected_waits(
+    now: float,
+    own: UncountedJobs,
+    said: PublishedStatus,
+    width: FloatArray,
+    speed: FloatArray,
+    usual: float,
+    processors: float,
+    runtime: float,
+    arrival: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """
+    Seconds from now until a job would begin at each site if its files were there by then.
+
+    A reading knows the jobs that came before its moment. Those of ours that came since, or
+    will come before this job does, are put behind what it knows.
+
+    Where the site was busy, the published wait has grown shorter since, and what we sent
+    makes it longer by its work over the processors::
+
+        wait = max(0, published - age) + (work + (processors - 1) runtime) / n
+
+    the last term for a job that needs several processors at once, of which the published
+    wait is for the first. A site that publishes none, though no processor is free, is taken
+    to have a queue of jobs of the usual length.
+
+    Where f processors were free, our jobs have taken these first, so a job waits only for
+    k = (processors of ours and its own) - f of them, of the mean length of what is ahead.
+    Until the first job of ours ends, only the n - f processors of others become free, at even
+    intervals; from then on all do::
+
+        k <= 0:                      0
+        k mean <= first (n - f):     k mean / (n - f)
+        otherwise:                   first + (k mean - first (n - f)) / n
+
+    Parameters
+    ----------
+    now
+        Seconds.
+    own
+        Jobs to count.
+    said
+        By sites.
+    width, speed
+        Processors of each site, and their speed.
+    usual
+        Seconds at speed 1 of a job of which that is not known.
+    processors, runtime
+        Of the job: that it holds, and seconds at speed 1.
+    arrival
+        When its files would be at each site, seconds.
+
+    Returns
+    -------
+    waits
+        Seconds.
+    ours
+        Processors that the counted jobs hold or wait for, by site.
+    """
+    sites = len(width)
+    ours = np.zeros(sites)
+    work = np.zeros(sites)
+    first = np.full(sites, np.inf)
+    for j in range(len(own.site)):
+        s = own.site[j]
+        # Arrival at the very moment of the reading: it may have been made before.
+        if own.arrived[j] < said.at[s] or min(own.due[j], own.arrived[j]) > arrival[s]:
+            continue
+        length = (usual if np.isnan(own.runtime[j]) else own.runtime[j]) / speed[s]
+        begin = own.began[j]
+        if np.isinf(begin):
+            begin = now if own.arrived[j] <= now else max(now, own.due[j])
+        left = max(0.0, length - max(0.0, now - begin))
+        ours[s] += own.processors[j]
+        work[s] += own.processors[j] * left
+        first[s] = min(first[s], max(begin, now) + left - now)
+    waits = np.empty(sites)
+    for s in range(sites):
+        length = runtime / speed[s]
+        if said.free[s] > 0 and not said.wait[s] > 0:
+            lacking = ours[s] + processors - said.free[s]
+            if lacking <= 0:
+                waits[s] = 0.0
+                continue
+            ahead = lacking * (work[s] + processors * length) / (ours[s] + processors)
+            others = max(0.0, width[s] - said.free[s])
+            if ahead <= first[s] * others:
+                waits[s] = ahead / others if others > 0 else 0.0
+            else:
+                waits[s] = first[s] + (ahead - first[s] * others) / width[s]
+        else:
+            published = said.wait[s]
+            if np.isnan(published):
+                published = (said.waiting[s] + 1) * usual / speed[s] / width[s]
+            left = max(0.0, published - max(0.0, now - said.at[s]))
+            waits[s] = left + (work[s] + (processors - 1) * length) / width[s]
+    return waits, ours

@@ -1,0 +1,320 @@
+"""
+The small optimisation under our own strategy: jobs into the time that processors have left.
+
+Jobs come in classes of like size. A *bay* is a site, or a site for as long as one of its
+prices holds. Filling the cheapest bays first, the largest jobs first, up to a moment, costs
+least among jobs of one size and is first-fit decreasing among several; the earliest moment at
+which everything fits within a budget is found by bisection.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+CLASSES = 12
+"""Of sizes, at the most."""
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePool:
+    """
+    Processors that take jobs, at one price.
+
+    Parameters
+    ----------
+    seconds
+        That a job of size 1 takes there. Positive.
+    cost
+        Of a job of size 1, currency units.
+    fixed
+        Of each job besides.
+    free_at
+        When each processor is free, seconds from now; one at the least.
+    until
+        When the price ends, seconds from now; infinite: never.
+    """
+
+    seconds: float
+    cost: float
+    fixed: float = 0.0
+    free_at: tuple[float, ...]
+    until: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class PackingResult:
+    """
+    Jobs in bays.
+
+    Parameters
+    ----------
+    given
+        Of each class to each bay, shape ``(n_classes, n_bays)``.
+    left
+        Of each class that found no place, shape ``(n_classes,)``.
+    cost
+        Of those that did, currency units.
+    """
+
+    given: Counts
+    left: Counts
+    cost: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all found a place."""
+        return not self.left.any()
+
+
+@dataclass(frozen=True)
+class JobSizeClasses:
+    """
+    Jobs by size, the largest first.
+
+    Parameters
+    ----------
+    size
+        Of each class, shape ``(n_classes,)``; its mean.
+    count
+        Jobs of each, shape ``(n_classes,)``.
+    within
+        By how much a job is larger than its class's mean, at the most.
+    """
+
+    size: Floats
+    count: Counts
+    within: float = 0.0
+
+    @classmethod
+    def of(cls, sizes: Sequence[float] | Floats) -> "JobSizeClasses":
+        """Classes of equal sizes; where these are many, of equal numbers of jobs."""
+        ordered = np.sort(np.asarray(sizes, dtype=np.float64))[::-1]
+        if not len(ordered):
+            return cls(np.zeros(0), np.zeros(0, dtype=np.int64))
+        starts = np.flatnonzero(np.diff(ordered, prepend=np.inf))
+        if len(starts) > CLASSES:
+            starts = np.unique(np.linspace(0, len(ordered), CLASSES, endpoint=False).astype(int))
+        count = np.diff(starts, append=len(ordered))
+        mean = np.add.reduceat(ordered, starts) / count
+        within = float((ordered[starts] - mean).max())
+        return cls(mean, count, within if within > _CLOSE * float(mean.max()) else 0.0)
+
+    @cached_property
+    def jobs(self) -> int:
+        """How many."""
+        return int(self.count.sum())
+
+    @cached_property
+    def work(self) -> float:
+        """Sum of all sizes."""
+        return float(self.size @ self.count)
+
+
+class JobPacking:
+    """
+    Answers how jobs fit into bays.
+
+    Parameters
+    ----------
+    bays
+        Where.
+    sizes
+        What.
+    """
+
+    def __init__(self, bays: Sequence[ResourcePool], sizes: JobSizeClasses) -> None:
+        self._sizes = sizes
+        mean = sizes.work / max(1, sizes.jobs)
+        self._order = sorted(
+            range(len(bays)), key=lambda b: (bays[b].cost * mean + bays[b].fixed, b)
+        )
+        ordered = [bays[b] for b in self._order]
+        widths = [len(bay.free_at) for bay in ordered]
+        self._starts = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)[:-1]
+        self._of = np.repeat(np.arange(len(ordered)), widths)
+        self._free = np.array([free for bay in ordered for free in bay.free_at], dtype=np.float64)
+        self._seconds = np.array([bay.seconds for bay in ordered], dtype=np.float64)
+        self._cost = np.array([bay.cost for bay in ordered], dtype=np.float64)
+        self._fixed = np.array([bay.fixed for bay in ordered], dtype=np.float64)
+        self._until = np.array([bay.until for bay in ordered], dtype=np.float64)[self._of]
+        self._each = self._seconds[self._of]
+        # Of each class that has jobs: how many, and seconds and cost of one on each processor.
+        self._classes = [
+            (int(n), size * self._each, (size * self._cost + self._fixed)[self._of])
+            for size, n in zip(sizes.size, sizes.count, strict=True)
+            if n
+        ]
+
+    def by(self, moment: float) -> PackingResult:
+        """
+        All that fits until a moment, cheapest first.
+
+        Parameters
+        ----------
+        moment
+            Seconds from now.
+        """
+        count = self._sizes.count
+        given = np.zeros((len(count), len(self._order)), dtype=np.int64)
+        left = count.copy()
+        if len(self._order) and len(count):
+            room = self._room(moment)
+            for k in np.flatnonzero(count):
+                given[k], room = self._place(float(self._sizes.size[k]), int(count[k]), room)
+            left = count - given.sum(axis=1)
+        return self._told(given, left)
+
+    def within(self, moment: float, budget: float) -> PackingResult:
+        """As many jobs as fit until a moment and into a budget, the smallest first."""
+        everything = self.by(moment)
+        if everything.is_whole and everything.cost <= budget * (1 + _CLOSE):
+            return everything
+        count = self._sizes.count
+        given = np.zeros((len(count), len(self._order)), dtype=np.int64)
+        if not len(self._order):
+            return self._told(given, count.copy())
+        room = self._room(moment)
+        for k in range(len(count) - 1, -1, -1):
+            size = float(self._sizes.size[k])
+            placed, after = self._place(size, int(count[k]), room)
+            price = self._cost * size + self._fixed
+            paid = np.cumsum(placed * price)
+            before = paid - placed * price
+            with np.errstate(divide="ignore", invalid="ignore"):
+                affordable = np.where(
+                    price > 0, np.floor((budget - before) / price * (1 + _CLOSE) + _CLOSE), placed
+                )
+            some = np.clip(affordable, 0, placed).astype(np.int64)
+            given[k] = some
+            budget -= float(some @ price)
+            if (some < placed).any():
+                break
+            room = after
+        return self._told(given, count - given.sum(axis=1))
+
+    def earliest(self, budget: float, limit: float = math.inf) -> float | None:
+        """
+        The earliest moment by which all jobs are done within a budget.
+
+        Parameters
+        ----------
+        budget
+            Currency units.
+        limit
+            Seconds from now that it may take at the most.
+
+        Returns
+        -------
+        float or None
+            Seconds from now, to a thousandth of a job; None where there is none.
+        """
+        if not self._sizes.jobs:
+            return 0.0
+        if not len(self._free):
+            return None
+        high = min(limit, self._longest)
+        if not self._suffices(high, budget):
+            return None
+        low = min(high, self._least)
+        if self._suffices(low, budget):
+            return low
+        return self._bisected(low, high, lambda moment: self._suffices(moment, budget))
+
+    def ends(self, filled: PackingResult) -> float:
+        """
+        When the last of jobs in bays ends, seconds from now, the largest first in each bay.
+
+        To a thousandth of a job.
+        """
+        given = filled.given[:, self._order]
+        used = given.sum(axis=0)[self._of] > 0
+        if not used.any():
+            return 0.0
+        low, high = float(self._free[used].min()), self._longest
+        if not self._holds(given, high):
+            return high  # in another order they do
+        return self._bisected(low, high, lambda moment: self._holds(given, moment))
+
+    @cached_property
+    def _least(self) -> float:
+        """No schedule ends before: the work shared evenly, as soon as anybody is free."""
+        rate = float((1.0 / self._each).sum())
+        return float(self._free.min()) + self._sizes.work / rate
+
+    @cached_property
+    def _longest(self) -> float:
+        """More time changes nothing: each processor could do all, or its price has ended."""
+        serial = self._free + self._sizes.work * self._each
+        return float(np.minimum(serial, self._until).max()) * (1 + _CLOSE) + _CLOSE
+
+    def _bisected(self, low: float, high: float, is_enough: Callable[[float], bool]) -> float:
+        """The least moment that is enough, where the low one is not and the high one is."""
+        smallest = float(self._sizes.size[self._sizes.count > 0].min())
+        precision = max(1e-3 * smallest * float(self._seconds.min()), 1e-9 * high)
+        while high - low > precision:
+            middle = (low + high) / 2
+            if is_enough(middle):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _room(self, moment: float) -> Floats:
+        """Seconds that each processor has until a moment."""
+        if math.isinf(moment):
+            moment = self._longest
+        return np.maximum(np.minimum(self._until, moment) - self._free, 0.0)
+
+    def _suffices(self, moment: float, budget: float) -> bool:
+        """Whether all jobs are done by a moment, within a budget."""
+        room, cost = self._room(moment), 0.0
+        for jobs, seconds, price in self._classes:
+            fits = np.floor(room / seconds + _CLOSE)
+            before = fits.cumsum()
+            if before[-1] < jobs:
+                return False
+            used = np.minimum(np.maximum(jobs - before + fits, 0.0), fits)
+            cost += float(used @ price)
+            room = np.maximum(room - used * seconds, 0.0)
+        return cost <= budget * (1 + _CLOSE) + _CLOSE
+
+    def _holds(self, given: Counts, moment: float) -> bool:
+        """Whether each bay has done by a moment what it was given, the largest first."""
+        room = self._room(moment)
+        for wanted, size in zip(given, self._sizes.size, strict=True):
+            seconds = size * self._each
+            fits = np.floor(room / seconds + _CLOSE)
+            total = np.add.reduceat(fits, self._starts)
+            if (total < wanted).any():
+                return False
+            earlier = fits.cumsum() - fits - (total.cumsum() - total)[self._of]
+            used = np.minimum(np.maximum(wanted[self._of] - earlier, 0.0), fits)
+            room = np.maximum(room - used * seconds, 0.0)
+        return True
+
+    def _place(self, size: float, jobs: int, room: Floats) -> tuple[Counts, Floats]:
+        """Jobs of one size; how many each bay takes, and the room that stays."""
+        seconds = size * self._each
+        fits = np.floor(room / seconds + _CLOSE)
+        # Processor by processor, those of the cheapest bay first.
+        used = np.minimum(np.maximum(jobs - (fits.cumsum() - fits), 0.0), fits)
+        taken = np.add.reduceat(used, self._starts).astype(np.int64)
+        return taken, np.maximum(room - used * seconds, 0.0)
+
+    def _told(self, given: Counts, left: Counts) -> PackingResult:
+        work = self._sizes.size @ given if len(given) else np.zeros(len(self._order))
+        cost = float(work @ self._cost + given.sum(axis=0) @ self._fixed)
+        back = np.zeros_like(given)
+        back[:, self._order] = given
+        return PackingResult(back, left, cost)
+
+
+_CLOSE = 1e-9
+"""Relative; what rounding may lose."""

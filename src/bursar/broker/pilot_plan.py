@@ -1,0 +1,244 @@
+"""From a plan to pilots: which processors are asked for when, and which tasks they run."""
+
+import math
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from bursar.model.plan import Placement, Plan, Purchase
+from bursar.model.task import Task
+
+ROUNDING = 1e-6
+"""Seconds within which one task's end is the next one's start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pilot:
+    """
+    Processors of one site that are held together for a time, and what they run.
+
+    Parameters
+    ----------
+    name
+        Unique in a run; of its lease, too.
+    site
+        Name of the site.
+    processors
+        How many.
+    own
+        How many of these it pays for; pilots of slots that are paid whole do for the others.
+    start
+        Seconds on the plan's clock; None: when the site's queue lets it.
+    duration
+        Seconds that it may last; infinite: until it is given back.
+    unit_price
+        Currency units per processor-second of its own; None when unknown.
+    fixed_price
+        Currency units charged once; None when unknown.
+    whole
+        Paid to its end, used or not.
+    works
+        Whether workers are started on it; otherwise it only pays for those of others.
+    extensible
+        Whether it lasts on past its duration while a task runs, as far as the money goes.
+    booked
+        Whether it was agreed on ahead, for its start: its processors are kept from then on.
+    tasks
+        Whom it runs, in order; by their numbers.
+    least_processors, least_duration
+        What it may have less of if that is sooner; None: nothing.
+    bundle, copies
+        Of pilots that are asked for by one submission, and how many these are; empty: it is
+        alone.
+    """
+
+    name: str
+    site: str
+    processors: int
+    own: int
+    start: float | None
+    duration: float
+    unit_price: float | None
+    fixed_price: float | None
+    whole: bool = False
+    works: bool = True
+    extensible: bool = False
+    booked: bool = False
+    tasks: tuple[int, ...] = ()
+    least_processors: int | None = None
+    least_duration: float | None = None
+    bundle: str = ""
+    copies: int = 1
+
+    @property
+    def end(self) -> float:
+        """When it ends at the latest, on the plan's clock."""
+        return math.inf if self.start is None else self.start + self.duration
+
+
+def plan_pilots(plan: Plan, tasks: Sequence[Task], before: int = 0) -> list[Pilot]:
+    """
+    What a plan asks its sites for, by start.
+
+    A leased slot, or one paid whole, is one pilot, and its tasks run there as they come.
+    Of a divisible slot only what tasks use is paid (HPDC'07 section 2): each chain of
+    tasks of one width, without a gap between them, is a pilot. So are tasks that
+    span several slots; where these are paid whole, their pilots cost nothing more.
+
+    Parameters
+    ----------
+    tasks
+        That the placements number.
+    before
+        Pilots there were before: names go on from there.
+
+    Raises
+    ------
+    ValueError
+        When a placement holds processors that were not bought.
+    """
+    made: list[Pilot] = []
+    by_site: dict[str, list[Purchase]] = defaultdict(list)
+    for purchase in plan.purchases:
+        by_site[purchase.slot.site].append(purchase)
+    placed: dict[str, list[Placement]] = defaultdict(list)
+    for placement in plan.placements:
+        placed[placement.site].append(placement)
+    for site in dict.fromkeys([*by_site, *placed]):
+        made.extend(_site_pilots(by_site[site], placed[site], tasks))
+    made.sort(key=lambda pilot: pilot.start or 0.0)
+    return [replace(pilot, name=f"lease-{before + i}") for i, pilot in enumerate(made, 1)]
+
+
+def pilot_windows(pilots: Iterable[Pilot]) -> list[tuple[float, float, int]]:
+    """
+    Start, duration and processors of what pilots with an end hold, summed.
+
+    Rectangles that follow one another, between the moments at which the sum changes;
+    what is paid whole stands by itself.
+    """
+    made = []
+    steps: dict[float, int] = defaultdict(int)
+    for pilot in pilots:
+        if pilot.start is None or math.isinf(pilot.duration):
+            continue
+        if pilot.whole:
+            made.append((pilot.start, pilot.duration, pilot.own))
+        else:
+            steps[pilot.start] += pilot.own
+            steps[pilot.end] -= pilot.own
+    height, begin = 0, 0.0
+    for moment in sorted(steps):
+        if not steps[moment]:
+            continue
+        if height > 0:
+            made.append((begin, moment - begin, height))
+        height += steps[moment]
+        begin = moment
+    return made
+
+
+def _site_pilots(
+    purchases: Sequence[Purchase], placements: Sequence[Placement], tasks: Sequence[Task]
+) -> list[Pilot]:
+    """Those of one site, without their names."""
+    offsets = [0, *accumulate(purchase.slot.processors for purchase in purchases)]
+    draws = []
+    for placement in placements:
+        if placement.processors and placement.processors[-1] >= offsets[-1]:
+            raise ValueError(f"task {placement.task} holds processors that were not bought")
+        draws.append(Counter(bisect_right(offsets, n) - 1 for n in placement.processors))
+    spanned = {i for drawn in draws if len(drawn) > 1 for i in drawn}
+    own: dict[int, list[int]] = defaultdict(list)
+    chained: list[tuple[Placement, Counter[int]]] = []
+    for placement, drawn in zip(placements, draws, strict=True):
+        (slot, *others) = drawn or (-1,)
+        if others or slot in spanned or slot < 0 or not _is_block(purchases[slot]):
+            chained.append((placement, drawn))
+        else:
+            own[slot].append(placement.task)
+    made = [
+        _block(purchase, tuple(own[i]), works=i not in spanned)
+        for i, purchase in enumerate(purchases)
+        if _is_block(purchase)
+    ]
+    return made + _chains(purchases, chained, tasks)
+
+
+def _is_block(purchase: Purchase) -> bool:
+    """Whether all that it spans is paid, used or not."""
+    return purchase.slot.leased or not purchase.slot.divisible
+
+
+def _block(purchase: Purchase, tasks: tuple[int, ...], *, works: bool) -> Pilot:
+    slot = purchase.slot
+    return Pilot(
+        name="",
+        site=slot.site,
+        processors=slot.processors,
+        own=slot.processors,
+        start=slot.start,
+        duration=math.inf if slot.leased else slot.duration,
+        unit_price=slot.unit_price,
+        fixed_price=slot.fixed_price,
+        whole=not slot.leased,
+        works=works,
+        tasks=tasks,
+    )
+
+
+def _chains(
+    purchases: Sequence[Purchase],
+    placed: Sequence[tuple[Placement, Counter[int]]],
+    tasks: Sequence[Task],
+) -> list[Pilot]:
+    """Tasks that follow one another at once, on as many processors at the same price."""
+    made: list[Pilot] = []
+    open_at: dict[tuple[int, int, float | None], list[int]] = defaultdict(list)
+    charged: set[int] = set()
+    for placement, drawn in sorted(placed, key=lambda pair: (pair[0].start, pair[0].task)):
+        start = placement.start
+        width = drawn.total() or tasks[placement.task].processors
+        used = {i: n for i, n in drawn.items() if not _is_block(purchases[i])}
+        own = sum(used.values())
+        price = _sum((purchases[i].slot.unit_price, n / own) for i, n in used.items())
+        fixed = _sum((purchases[i].slot.fixed_price, 1) for i in used if i not in charged)
+        charged.update(used)
+        chains = open_at[width, own, price]
+        last = next((i for i in chains if abs(made[i].end - start) <= ROUNDING), None)
+        if last is not None and not fixed and placement.finish > start:
+            chain = made[last]
+            made[last] = replace(
+                chain,
+                duration=placement.finish - (chain.start or 0.0),
+                tasks=(*chain.tasks, placement.task),
+            )
+            continue
+        chains[:] = [i for i in chains if made[i].end > start - ROUNDING]
+        chains.append(len(made))
+        made.append(
+            Pilot(
+                name="",
+                site=placement.site,
+                processors=width,
+                own=own,
+                start=start,
+                duration=placement.finish - start,
+                unit_price=price,
+                fixed_price=fixed,
+                tasks=(placement.task,),
+            )
+        )
+    return made
+
+
+def _sum(parts: Iterable[tuple[float | None, float]]) -> float | None:
+    """Of prices times amounts; None when one is unknown."""
+    total = 0.0
+    for price, amount in parts:
+        if price is None:
+            return None
+        total += price * amount
+    return total

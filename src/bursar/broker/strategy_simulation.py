@@ -1,0 +1,265 @@
+"""
+Rehearses a strategy before it runs: what it comes to if jobs take what they are said to take.
+
+The economy that will bring the jobs to their sites is carried through on a clock of its own,
+with the budget guard that will hold the money. So an expectation, or a counter-offer that is
+checked by it, includes what the rules of the strategy and the holds of the guard cost.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from bursar.broker.dynamic_scheduler import Ended, ResumeState
+from bursar.broker.economy import EconomyScheduler
+from bursar.broker.pilot_plan import Pilot
+from bursar.market.guard import BudgetGuard, budget_amount
+from bursar.market.lease import Lease
+from bursar.model.admission import Refusal
+from bursar.model.goal import Goal
+from bursar.model.money import from_micros
+from bursar.model.outcome import Outcome, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategySimulationResult:
+    """
+    Result of a rehearsal.
+
+    Parameters
+    ----------
+    done, left
+        Jobs that end in it, of those that had not ended before.
+    finish
+        End of the last job, seconds since the run's begin.
+    cost
+        Currency units spent by then, over the whole run.
+    """
+
+    done: int
+    left: int
+    finish: float
+    cost: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every job that was left is done."""
+        return self.done == self.left
+
+    def meets(self, goal: Goal) -> bool:
+        """Whether every job is done by the deadline and within the budget."""
+        in_time = goal.deadline is None or self.finish <= goal.deadline * (1 + _CLOSE)
+        paid = goal.budget is None or self.cost <= goal.budget * (1 + _CLOSE)
+        return self.is_whole and in_time and paid
+
+
+@dataclass(slots=True)
+class _SimulatedPilot:
+    """A pilot in a rehearsal: its jobs in order, the first of which runs."""
+
+    pilot: Pilot
+    until: float
+    more: float
+    tasks: list[int] = field(default_factory=list)
+    since: float = 0.0
+    ends: float = math.inf
+    starting: float = 0.0  # seconds until its worker is there
+
+
+class StrategySimulation:
+    """
+    Carries an economy through to its end.
+
+    Parameters
+    ----------
+    economy
+        A new one, with the goal that is rehearsed.
+    goal
+        The same goal.
+    past
+        How the run stands; its clock and what is spent are taken at the begin.
+    start_up
+        Seconds from when a processor of a site is held until its worker takes a job.
+    unwatched
+        Seconds for which processors of a site are paid beyond their leases at the worst, see
+        :attr:`bursar.model.site.SiteFacts.unwatched`.
+    """
+
+    def __init__(
+        self,
+        economy: EconomyScheduler,
+        goal: Goal,
+        past: ResumeState,
+        start_up: Callable[[str], float] = lambda _: 0.0,
+        unwatched: Callable[[str], float] = lambda _: 0.0,
+    ) -> None:
+        self._economy = economy
+        self._start_up = start_up
+        self._unwatched = unwatched
+        self._now, self._paid_before = past.clock(), past.spent()
+        budget = None if goal.budget is None else max(0.0, goal.budget - self._paid_before)
+        self._guard = BudgetGuard(budget_amount(budget), limit_of=lambda _: None)
+        self._past = replace(past, clock=lambda: self._now, spent=self._spent)
+        self._leased: dict[str, _SimulatedPilot] = {}
+        self._due: list[tuple[float, str]] = []  # moments at which a pilot is to be looked at
+        self._attempts = 0
+        self._done = 0
+
+    def run(self, jobs: int) -> StrategySimulationResult | None:
+        """
+        Rehearses to the end.
+
+        Parameters
+        ----------
+        jobs
+            Of the whole run.
+
+        Returns
+        -------
+        Rehearsed or None
+            None while nothing is known of how long jobs take.
+        """
+        economy, left = self._economy, jobs - len(self._past.ended)
+        self._guard.begin(self._now)
+        asked = economy.begin(self._past)
+        if not economy.estimates.is_known:
+            return None
+        self._take(asked)
+        finish, looks = self._now, 0
+        while looks < _MOST * (left + 1):
+            looks += 1
+            moment = min(self._due[0][0] if self._due else math.inf, economy.wake)
+            if math.isinf(moment) or (economy.verdict and not self._leased):
+                break
+            self._now = max(self._now, moment)
+            done = self._done
+            ended = self._end_due()
+            if self._done > done:
+                finish = self._now
+            if ended:
+                self._take(economy.ended(ended))
+            if economy.wake <= self._now:
+                self._take(economy.look())
+            self._close_idle()
+        return StrategySimulationResult(
+            done=self._done, left=left, finish=finish, cost=self._spent()
+        )
+
+    def _spent(self) -> float:
+        return self._paid_before + from_micros(self._guard.spent(self._now))
+
+    def _take(self, pilots: Sequence[Pilot]) -> None:
+        """Opens or prolongs a lease for each pilot; where there is no money, its jobs wait."""
+        now = self._now
+        self._economy.news()
+        for pilot in pilots:
+            leased = self._leased.get(pilot.name)
+            if leased is not None:
+                refused = self._prolong(leased, now + pilot.duration)
+            else:
+                refused = self._guard.open(self._lease(pilot), now) is not None
+            if refused:
+                self._economy.short(pilot)
+                continue
+            if leased is None:
+                begin = _begin(pilot, now)
+                starting = begin - now + self._start_up(pilot.site)
+                leased = _SimulatedPilot(
+                    pilot, begin + pilot.duration, pilot.duration, starting=starting
+                )
+                self._leased[pilot.name] = leased
+            else:
+                leased.until, leased.more = now + pilot.duration, pilot.duration
+            leased.tasks += pilot.tasks
+            if math.isinf(leased.ends):
+                self._start(leased)
+            self._watch(leased)
+
+    def _start(self, leased: _SimulatedPilot) -> None:
+        """Begins the first job of a pilot."""
+        seconds = self._economy.seconds_of(leased.tasks[0], leased.pilot.site)
+        leased.since = self._now + leased.starting
+        leased.ends, leased.starting = leased.since + seconds, 0.0
+
+    def _watch(self, leased: _SimulatedPilot) -> None:
+        heapq.heappush(self._due, (min(leased.ends, leased.until), leased.pilot.name))
+
+    def _end_due(self) -> list[Ended]:
+        """Jobs that end now, and such as their processor's time is over for."""
+        ended: list[Ended] = []
+        while self._due and self._due[0][0] <= self._now:
+            leased = self._leased.get(heapq.heappop(self._due)[1])
+            if leased is None or not leased.tasks:
+                continue
+            if leased.ends <= self._now:
+                ended.append(self._outcome(leased, leased.tasks.pop(0), Status.SUCCEEDED))
+                self._done += 1
+                leased.ends = math.inf
+                if leased.tasks:
+                    self._start(leased)
+            elif leased.until <= self._now and not self._goes_on(leased):
+                ended += [self._outcome(leased, task, Status.LOST) for task in leased.tasks]
+                leased.tasks.clear()
+                leased.ends = math.inf
+            if leased.tasks:
+                self._watch(leased)
+        return ended
+
+    def _outcome(self, leased: _SimulatedPilot, task: int, status: Status) -> Ended:
+        self._attempts += 1
+        start = min(leased.since, self._now)
+        outcome = Outcome(
+            task=task, attempt=self._attempts, status=status, start=start, end=self._now
+        )
+        return outcome, status is Status.SUCCEEDED
+
+    def _goes_on(self, leased: _SimulatedPilot) -> bool:
+        """Whether a job that takes longer than its lease gets more time, as a run gives it."""
+        if not leased.pilot.extensible:
+            return False
+        leased.more *= 2
+        if not self._prolong(leased, self._now + leased.more / 2):
+            return True
+        seconds = self._guard.affordable(leased.pilot.name) * (1 - _CLOSE)
+        return seconds > _LEAST and not self._prolong(leased, self._now + seconds)
+
+    def _prolong(self, leased: _SimulatedPilot, until: float) -> bool:
+        """Moves the end of a lease; whether that was refused."""
+        changed = self._guard.end_at(leased.pilot.name, until, self._now)
+        if isinstance(changed, Refusal):
+            return True
+        leased.until = until
+        return False
+
+    def _lease(self, pilot: Pilot) -> Lease:
+        begin = _begin(pilot, self._now)
+        return Lease(
+            id=pilot.name,
+            site=pilot.site,
+            processors=pilot.processors,
+            unit_price=pilot.unit_price,
+            fixed_price=pilot.fixed_price,
+            start=begin,
+            until=begin + pilot.duration,
+            unwatched=self._unwatched(pilot.site),
+        )
+
+    def _close_idle(self) -> None:
+        idle = [name for name, leased in self._leased.items() if not leased.tasks]
+        for name in idle:
+            del self._leased[name]
+            self._guard.close(name, self._now)
+
+
+def _begin(pilot: Pilot, now: float) -> float:
+    """Moment from which a pilot holds its processor: now, or later where it is booked."""
+    return now if pilot.start is None else max(now, pilot.start)
+
+
+_CLOSE = 1e-9
+_LEAST = 0.05
+"""Seconds by which a lease is made longer at the least where the money is short."""
+
+_MOST = 50
+"""Moments for each job after which a rehearsal is given up."""

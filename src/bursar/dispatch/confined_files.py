@@ -1,0 +1,311 @@
+"""
+Files below a folder that somebody may have filled with traps.
+
+Tasks own an instance's folders: they may leave links there that lead to other people's files,
+pipes that nobody writes to, folders without a bottom. Here every step down is taken by a
+descriptor and follows no link, so that what a name means cannot change while it is looked up.
+
+Errors are one line for whoever gave the name; :class:`StagingError` all of them.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from bursar.dispatch.staging import StagingError, kind_of, shown
+
+DEEPEST = 100
+"""Folders in folders of an output."""
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How folders are opened."""
+
+PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+"""How files are opened: a pipe in the place of one would keep us for ever."""
+
+
+def parts_of(name: str) -> list[str]:
+    """
+    The steps of a relative name.
+
+    Raises
+    ------
+    StagingError
+        When it is no name of something below a folder.
+    """
+    parts = _steps_of(name)
+    if not parts:
+        raise StagingError(f'"{shown(name)}" is no name of a file')
+    return parts
+
+
+def open_folder(folder: str, parts: list[str], *, owner: tuple[int, int] | None = None) -> int:
+    """
+    A descriptor of a folder below another one, made where it is not there.
+
+    Parameters
+    ----------
+    folder
+        Trusted, however it is spelled.
+    owner
+        User and group that what is made is to belong to; None: to whoever makes it.
+
+    Raises
+    ------
+    StagingError
+        When a step is a link, or no folder, or cannot be taken.
+    """
+    return _descend(folder, parts, make=True, owner=owner)
+
+
+def descend(at: int, steps: Iterable[str], enter: Callable[[int, str], int]) -> int:
+    """
+    A descriptor of a folder below another one, reached step by step.
+
+    Parameters
+    ----------
+    at
+        Descriptor of the folder to begin at; it is closed, whatever happens.
+    enter
+        Opens a folder of a folder, as :data:`FOLDER` has it; may make it before.
+    """
+    for step in steps:
+        try:
+            below = enter(at, step)
+        finally:
+            os.close(at)
+        at = below
+    return at
+
+
+class ConfinedFiles:
+    """
+    The files of an instance, which its tasks take their inputs from and leave their outputs in.
+
+    Parameters
+    ----------
+    folder
+        Where they lie.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def find(self, name: str) -> str:
+        """Path to read ``name`` from; links that stay inside are followed."""
+        path = os.path.realpath(os.path.join(self.folder, *parts_of(name)))
+        if not _is_below(path, self.folder):
+            raise StagingError(f'"{shown(name)}" leads out of the instance\'s files')
+        if not os.path.lexists(path):
+            raise StagingError(f'"{shown(name)}" is not among the instance\'s files')
+        return path
+
+    def target(self, name: str) -> str:
+        """Path to write ``name`` to, its folder made."""
+        parts = parts_of(name)
+        os.close(open_folder(self.folder, parts[:-1]))
+        path = os.path.join(self.folder, *parts)
+        if os.path.islink(path):
+            raise StagingError(f'"{shown(name)}" is a link')
+        return path
+
+    def directory(self, name: str) -> str:
+        """Path of a folder that a task is to run in, made; ``"."``: that of all files."""
+        parts = _steps_of(name)
+        os.close(open_folder(self.folder, parts))
+        return os.path.join(self.folder, *parts)
+
+    def stage_in(self, folder: str, name: str) -> None:
+        """Puts an input into a working directory: a further name of it, or a link to a folder."""
+        source = self.find(name)
+        found = os.lstat(source)
+        parts = parts_of(name)
+        if os.path.realpath(os.path.join(folder, *parts)) == source:
+            return  # as part of a folder, or since the task runs where the files are
+        parent = open_folder(folder, parts[:-1])
+        try:
+            if stat.S_ISREG(found.st_mode):
+                _put(source, found, parts[-1], parent)
+            elif stat.S_ISDIR(found.st_mode):
+                _put_link(source, found, parts[-1], parent)
+            else:
+                raise _of_no_use(name, found)
+        except OSError as error:
+            raise _refused(name, error) from None
+        finally:
+            os.close(parent)
+
+    def make_room(self, folder: str, name: str) -> None:
+        """Makes the folder of something that is to be in a working directory."""
+        parts = parts_of(name)
+        # An input that is a folder is a link there, and may take outputs.
+        if len(parts) > 1 and not os.path.isdir(os.path.join(folder, *parts[:-1])):
+            os.close(open_folder(folder, parts[:-1]))
+
+    def publish(self, folder: str, name: str, *, stays: bool) -> None:
+        """
+        Puts an output among the instance's files, each file whole or not at all.
+
+        Parameters
+        ----------
+        stays
+            The working directory goes on to be used: what lies there must not be the same file.
+        """
+        parts = parts_of(name)
+        path = os.path.join(folder, *parts)
+        source = os.path.realpath(path)
+        if not os.path.lexists(source):
+            raise StagingError(f'output "{shown(name)}" was not made')
+        if not (_is_below(source, folder) or _is_below(source, self.folder)):
+            raise StagingError(f'output "{shown(name)}" leads out of the task\'s folder')
+        base = folder if _is_below(source, folder) else self.folder
+        steps = os.path.relpath(source, os.path.realpath(base)).split("/")
+        at, into = _descend(base, steps[:-1]), -1
+        try:
+            into = open_folder(self.folder, parts[:-1])
+            _publish(at, steps[-1], into, parts[-1], stays, DEEPEST)
+        except OSError as error:
+            raise _refused(name, error) from None
+        finally:
+            os.close(at)
+            if into >= 0:
+                os.close(into)
+
+
+def _steps_of(name: str) -> list[str]:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise StagingError(f'"{shown(name)}" is not below the folder it should be in')
+    return parts
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(os.path.realpath(folder) + os.sep)
+
+
+def _descend(
+    folder: str, parts: list[str], *, make: bool = False, owner: tuple[int, int] | None = None
+) -> int:
+    top = os.open(folder, FOLDER & ~os.O_NOFOLLOW)
+    try:
+        return descend(top, parts, partial(_step, make=make, owner=owner))
+    except OSError as error:
+        raise _refused("/".join(parts), error) from None
+
+
+def _step(at: int, part: str, *, make: bool, owner: tuple[int, int] | None) -> int:
+    if make:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(part, dir_fd=at)
+            if owner is not None:
+                os.chown(part, *owner, dir_fd=at, follow_symlinks=False)
+    return os.open(part, FOLDER, dir_fd=at)
+
+
+def _put(source: str, found: os.stat_result, name: str, parent: int) -> None:
+    """A further name of a plain file, in place of what has that name."""
+    try:
+        os.link(source, name, dst_dir_fd=parent, follow_symlinks=False)
+    except FileExistsError:
+        if not os.path.samestat(found, os.stat(name, dir_fd=parent, follow_symlinks=False)):
+            os.unlink(name, dir_fd=parent)
+            _put(source, found, name, parent)
+    except OSError:  # another device, or no hard links here
+        os.symlink(source, name, dir_fd=parent)
+
+
+def _put_link(source: str, found: os.stat_result, name: str, parent: int) -> None:
+    """A link to a folder, in place of a link that has that name."""
+    try:
+        os.symlink(source, name, dir_fd=parent)
+    except FileExistsError:
+        if not os.path.samestat(found, os.stat(name, dir_fd=parent, follow_symlinks=False)):
+            os.unlink(name, dir_fd=parent)
+            os.symlink(source, name, dir_fd=parent)
+
+
+def _publish(at: int, name: str, into: int, goal: str, stays: bool, depth: int) -> None:
+    """One file or folder, from folder to folder; within one, links stay what they are."""
+    found = os.stat(name, dir_fd=at, follow_symlinks=False)
+    if _is_at(found, goal, into):
+        return
+    if stat.S_ISDIR(found.st_mode):
+        _publish_folder(at, name, into, goal, stays, depth)
+    elif stat.S_ISREG(found.st_mode):
+        with _in_one_step(into, goal) as fresh:
+            _give_name(at, name, into, fresh, stays)
+    elif stat.S_ISLNK(found.st_mode):
+        with _in_one_step(into, goal) as fresh:
+            os.symlink(os.readlink(name, dir_fd=at), fresh, dir_fd=into)
+    else:
+        raise _of_no_use(name, found)
+
+
+def _publish_folder(at: int, name: str, into: int, goal: str, stays: bool, depth: int) -> None:
+    if not depth:
+        raise StagingError(f"there are more than {DEEPEST} folders in folders")
+    source, target = os.open(name, FOLDER, dir_fd=at), -1
+    try:
+        target = _step(into, goal, make=True, owner=None)
+        for entry in os.listdir(source):
+            _publish(source, entry, target, entry, stays, depth - 1)
+    finally:
+        os.close(source)
+        if target >= 0:
+            os.close(target)
+
+
+@contextlib.contextmanager
+def _in_one_step(into: int, goal: str) -> Iterator[str]:
+    """A name to make something under, which then takes the place of what has the other name."""
+    fresh = f".part-{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(fresh, dir_fd=into)
+    try:
+        yield fresh
+        os.rename(fresh, goal, src_dir_fd=into, dst_dir_fd=into)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(fresh, dir_fd=into)
+        raise
+
+
+def _give_name(at: int, name: str, into: int, fresh: str, stays: bool) -> None:
+    if not stays:
+        with contextlib.suppress(OSError):  # another device, or no hard links here
+            os.link(name, fresh, src_dir_fd=at, dst_dir_fd=into, follow_symlinks=False)
+            return
+    with open(os.open(name, os.O_RDONLY | PLAIN, dir_fd=at), "rb") as source:
+        mode = stat.S_IMODE(os.fstat(source.fileno()).st_mode) & 0o777
+        made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, mode, dir_fd=into)
+        with open(made, "wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _is_at(found: os.stat_result, name: str, parent: int) -> bool:
+    """Whether that very file or folder has the name already."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(found, os.stat(name, dir_fd=parent, follow_symlinks=False))
+    return False
+
+
+def _of_no_use(name: str, found: os.stat_result) -> StagingError:
+    kind = kind_of(found.st_mode)
+    return StagingError(f'"{shown(name)}" is {kind}, neither a plain file nor a folder')
+
+
+def _refused(name: str, error: OSError) -> StagingError:
+    reason = _REASONS.get(error.errno or 0, error.strerror)
+    return StagingError(f'"{shown(name)}" {reason}')
+
+
+_REASONS = {
+    errno.ENOENT: "does not exist",
+    errno.ELOOP: "is a link",
+    errno.ENOTDIR: "leads through a link, or through what is no folder",
+    errno.EISDIR: "is a folder",
+}

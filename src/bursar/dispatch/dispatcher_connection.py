@@ -1,0 +1,147 @@
+"""A worker's line to the dispatcher: in clear on this machine, over TLS from elsewhere."""
+
+import socket
+from collections.abc import Iterator
+
+from bursar.dispatch.keepalive import keep_alive
+from bursar.dispatch.peer_credentials import check_peer
+
+CONNECT = 10.0
+"""Seconds for a connection to be made, TLS and all."""
+
+_PIECE = 1 << 20  # bytes read at a time
+_RECORD = 1 << 16  # bytes given to TLS at a time: what did not go out is given again
+
+
+class DispatcherConnection:
+    """
+    A connection that never waits once it is made.
+
+    Parameters
+    ----------
+    host, port
+        Where the dispatcher listens.
+    patience
+        Seconds for the connection to be made.
+    owner
+        User whose process must be at the other end, on this machine; None: anybody's.
+
+    Raises
+    ------
+    OSError
+        When the dispatcher cannot be reached, or is not who it should be.
+    """
+
+    def __init__(
+        self, host: str, port: int, patience: float = CONNECT, owner: int | None = None
+    ) -> None:
+        self._socket = socket.create_connection((host, port), patience)
+        if owner is not None:
+            try:
+                check_peer(self._socket, owner, patience)
+            except BaseException:
+                self._socket.close()
+                raise
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setblocking(False)
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._socket.close()
+
+    def receive(self) -> Iterator[bytes]:
+        """
+        What has come.
+
+        Raises
+        ------
+        ConnectionError
+            When the other end is gone.
+        """
+        try:
+            data = self._socket.recv(_PIECE)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionResetError
+        yield data
+
+    def send(self, data: bytearray) -> int:
+        """
+        Bytes of what is to be sent that have gone, maybe none.
+
+        What has not is to be given again, with more behind it or not.
+
+        Raises
+        ------
+        ConnectionError
+            When the other end is gone.
+        """
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+
+
+class TlsDispatcherConnection(DispatcherConnection):
+    """
+    One over TLS.
+
+    Parameters
+    ----------
+    certificate
+        The other end's, PEM.
+    silence
+        Seconds after which an other end that says nothing is gone.
+    """
+
+    def __init__(self, host: str, port: int, certificate: str, silence: float) -> None:
+        import ssl  # workers on this machine, which are many, do without
+
+        from bursar.dispatch.tls import client_context
+
+        self._wants = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+        patience = min(CONNECT, silence)
+        super().__init__(host, port, patience)
+        plain = self._socket
+        try:
+            keep_alive(plain, silence)
+            plain.settimeout(patience)
+            secure = client_context(certificate).wrap_socket(plain)
+        except BaseException:
+            plain.close()
+            raise
+        secure.setblocking(False)
+        self._secure: ssl.SSLSocket = secure
+        self._socket = secure
+
+    def receive(self) -> Iterator[bytes]:
+        """What has come, to the last byte: the descriptor does not tell of what TLS has read."""
+        while True:
+            try:
+                data = self._secure.recv(_PIECE)
+            except self._wants:
+                return
+            except OSError as error:  # no route, no answer, no sense
+                raise ConnectionAbortedError(str(error)) from None
+            if not data:
+                raise ConnectionResetError
+            yield data
+
+    def send(self, data: bytearray) -> int:
+        """As much as goes."""
+        sent = 0
+        try:
+            while sent < len(data):
+                # What TLS could not send must come again, and begin as it did.
+                with memoryview(data)[sent : sent + _RECORD] as piece:
+                    sent += self._secure.send(piece)
+        except self._wants:
+            pass
+        except OSError as error:
+            raise ConnectionAbortedError(str(error)) from None
+        return sent

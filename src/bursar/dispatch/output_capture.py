@@ -1,0 +1,212 @@
+"""What a task prints: in memory while it is short, in a file once it is long."""
+
+import contextlib
+import os
+
+_PIECE = 1 << 16  # bytes: what a pipe holds
+_AT_ONCE = 16  # pieces taken of one stream before others have their turn
+
+
+class OutputCapture:
+    """
+    A pipe that processes write a stream to, and what has come out of it so far.
+
+    A pipe and not a file, since programs open ``/dev/stdout`` again, and what
+    nobody takes out holds a talkative task up instead of filling memory.
+
+    Parameters
+    ----------
+    limit
+        Bytes kept in memory; more goes to the file, from the first byte on.
+
+    Attributes
+    ----------
+    folder
+        Where the file is made once the stream is long.
+    """
+
+    __slots__ = ("_content", "_file", "_limit", "_name", "_problem", "folder", "reader", "writer")
+
+    def __init__(self, folder: str, limit: int) -> None:
+        self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.reader, False)
+        self.folder = folder
+        self._limit = limit
+        self._content = b""
+        self._file = -1
+        self._name = ""
+        self._problem: OSError | None = None
+
+    def drain(self, at_most: int = _AT_ONCE) -> None:
+        """Takes what is in the pipe, so many pieces at most; never waits."""
+        while at_most:
+            try:
+                piece = os.read(self.reader, _PIECE)
+            except BlockingIOError:
+                return
+            self._keep(piece)
+            if len(piece) < _PIECE:
+                return
+            at_most -= 1
+
+    def take(self, name: str) -> tuple[bytes, int]:
+        """
+        All of the stream, whose writers have ended; the capture is empty then.
+
+        Parameters
+        ----------
+        name
+            Of the file that a long stream stays in.
+
+        Returns
+        -------
+        content : bytes
+            All of it, or nothing when it is longer than the limit.
+        size : int
+            Bytes printed.
+
+        Raises
+        ------
+        OSError
+            When a long stream could not be written down.
+        """
+        self.drain(-1)
+        content, self._content = self._content, b""
+        if self._problem is not None:
+            problem, self._problem = self._problem, None
+            raise problem
+        if self._file < 0:
+            return content, len(content)
+        file, self._file = self._file, -1
+        try:
+            size = os.fstat(file).st_size
+            self._give_name(file, os.path.join(self.folder, name))
+        finally:
+            os.close(file)
+        return b"", size
+
+    def take_unnamed(self, at_most: int) -> tuple[bytes, int]:
+        """
+        As :meth:`take`, without a file: the beginning of the stream, however long it was.
+
+        Parameters
+        ----------
+        at_most
+            Bytes of it.
+        """
+        self.drain(-1)
+        content, self._content = self._content, b""
+        size = len(content)
+        file, self._file = self._file, -1
+        problem, self._problem = self._problem, None
+        if file >= 0:
+            with open(file, "rb"):
+                size = os.fstat(file).st_size
+                content = os.pread(file, at_most, 0)
+            if self._name:
+                os.unlink(self._name)
+                self._name = ""
+        if problem is not None:
+            raise problem
+        return content, size
+
+    def close(self) -> None:
+        """Lets go of the pipe; what is in it is lost."""
+        os.close(self.reader)
+        os.close(self.writer)
+        if self._file >= 0:
+            os.close(self._file)
+
+    def _keep(self, piece: bytes) -> None:
+        if self._problem is not None:
+            return
+        if self._file < 0 and len(self._content) + len(piece) <= self._limit:
+            self._content += piece
+            return
+        try:
+            if self._file < 0:
+                self._file = self._make_file()
+                piece, self._content = self._content + piece, b""
+            while piece:
+                piece = piece[os.write(self._file, piece) :]
+        except OSError as problem:
+            self._problem = problem
+
+    def _make_file(self) -> int:
+        """A file without a name, where the file system knows such."""
+        flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+        try:
+            return os.open(self.folder, flags, 0o600)
+        except OSError:
+            import tempfile  # seldom wanted, and it takes time to load
+
+            fd, self._name = tempfile.mkstemp(prefix=".capture-", dir=self.folder)
+            return fd
+
+    def _give_name(self, file: int, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        if self._name:
+            os.rename(self._name, path)
+            self._name = ""
+        else:
+            # A folder descriptor makes this linkat(2), which follows the link in /proc.
+            os.link(f"/proc/self/fd/{file}", path, src_dir_fd=file)
+
+
+class OutputCapturePool:
+    """
+    Captures that wait to be used again.
+
+    Parameters
+    ----------
+    limit
+        As of :class:`OutputCapture`.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._free: list[OutputCapture] = []
+
+    def open(self, folder: str) -> OutputCapture:
+        """An empty one; long streams go to that folder."""
+        if not self._free:
+            return OutputCapture(folder, self._limit)
+        capture = self._free.pop()
+        capture.folder = folder
+        return capture
+
+    def take(self, capture: OutputCapture, name: str, *, reuse: bool) -> tuple[bytes, int]:
+        """
+        Ends a capture; see :meth:`OutputCapture.take`.
+
+        Parameters
+        ----------
+        reuse
+            Nobody else has the pipe open any more.
+        """
+        try:
+            return capture.take(name)
+        finally:
+            self._give(capture, reuse)
+
+    def take_unnamed(
+        self, capture: OutputCapture, at_most: int, *, reuse: bool
+    ) -> tuple[bytes, int]:
+        """Ends a capture; see :meth:`OutputCapture.take_unnamed`."""
+        try:
+            return capture.take_unnamed(at_most)
+        finally:
+            self._give(capture, reuse)
+
+    def close(self) -> None:
+        """Closes those that wait to be used again."""
+        for capture in self._free:
+            capture.close()
+        self._free.clear()
+
+    def _give(self, capture: OutputCapture, reuse: bool) -> None:
+        if reuse:
+            self._free.append(capture)
+        else:
+            capture.close()

@@ -1,0 +1,255 @@
+"""
+Python calls: a process kept for them, and the worker's hold on it.
+
+A worker stays small and single-threaded, so a call never runs inside it. The
+callee is a Python process that is told one call after the other over a socket
+pair, each with the files its output goes to; killed, it is replaced.
+"""
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING
+
+from bursar.dispatch.raised import pickled, pickled_error
+from bursar.dispatch.spawning import ProcessUsage
+
+if TYPE_CHECKING:
+    from bursar.model.step import Call
+
+_HEADER = struct.Struct("<QQ?")
+"""Bytes of the call's surroundings, bytes of the payload, whether its value returns as data."""
+
+_ANSWER = struct.Struct("<?ddQQ")  # succeeded, user and system seconds, max rss, bytes of the value
+_CHANNEL = 3
+_PROGRAM = "from bursar.dispatch.python_calls import serve; serve()"
+
+
+class PythonCallWorker:
+    """
+    One such process, from the worker's side.
+
+    Parameters
+    ----------
+    environment
+        Its own.
+    home
+        Of the instance whose calls it carries out; empty: of the run's.
+    """
+
+    def __init__(self, environment: dict[str, str], home: str = "") -> None:
+        self.home = home
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            # The child's descriptor must not be close-on-exec, nor already its number.
+            moved = os.dup(theirs.fileno())
+            try:
+                self.pid = os.posix_spawn(
+                    sys.executable,
+                    (sys.executable, "-P", "-c", _PROGRAM),
+                    environment,
+                    file_actions=((os.POSIX_SPAWN_DUP2, moved, _CHANNEL),),
+                    setpgroup=0,
+                    setsigdef=(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM),
+                    setsigmask=(),
+                )
+            finally:
+                os.close(moved)
+        self._buffer = bytearray()
+        self._usage = ProcessUsage(0.0, 0.0, 0)
+
+    def begin(
+        self, call: "Call", folder: str, environment: dict[str, str], stdout: int, stderr: int
+    ) -> None:
+        """Tells it a call; the answer comes on :attr:`socket`."""
+        payload = call.payload
+        around = pickle.dumps((folder, environment))
+        header = _HEADER.pack(len(around), len(payload), call.as_data)
+        self.socket.setblocking(True)
+        socket.send_fds(self.socket, [header], [stdout, stderr])
+        self.socket.sendall(around)
+        self.socket.sendall(payload)
+        self.socket.setblocking(False)
+
+    def receive(self) -> tuple[bool, bytes] | None:
+        """
+        Takes in what is there of an answer.
+
+        Returns
+        -------
+        tuple or None
+            Whether the call succeeded, and its value or exception, pickled or as data; None
+            while the answer is not whole, or when the process is gone.
+        """
+        while True:
+            try:
+                data = self.socket.recv(1 << 20)
+            except BlockingIOError:
+                return None
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._buffer += data
+            if len(self._buffer) < _ANSWER.size:
+                continue
+            succeeded, user, system, rss, size = _ANSWER.unpack_from(self._buffer)
+            if len(self._buffer) < _ANSWER.size + size:
+                continue
+            value = bytes(self._buffer[_ANSWER.size : _ANSWER.size + size])
+            self._buffer.clear()
+            self._usage = ProcessUsage(user, system, rss)
+            return succeeded, value
+
+    def usage(self) -> ProcessUsage:
+        """What the last call used; of memory, what the process ever did."""
+        return self._usage
+
+    def close(self) -> None:
+        """Lets go of it; without a call it then ends by itself."""
+        self.socket.close()
+
+
+class PythonCallPool:
+    """
+    Those of a worker that wait for a call.
+
+    What a call leaves in memory, the next one may see: so a process carries out calls of one
+    instance only, or of one run, and is ended where another one needs its place.
+
+    Parameters
+    ----------
+    environment
+        Theirs.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._idle: list[PythonCallWorker] = []  # the longest unused one first
+        self._ending: set[int] = set()  # processes
+
+    def take(self, home: str = "") -> PythonCallWorker:
+        """One that waits, or a new one in the place of one of another home."""
+        for i in range(len(self._idle) - 1, -1, -1):
+            if self._idle[i].home == home:
+                return self._idle.pop(i)
+        if self._idle:
+            self._end(self._idle.pop(0))
+        return self.make(home)
+
+    def make(self, home: str = "") -> PythonCallWorker:
+        """A new one."""
+        return PythonCallWorker(self._environment, home)
+
+    def give(self, callee: PythonCallWorker) -> None:
+        """It waits again."""
+        self._idle.append(callee)
+
+    @property
+    def pids(self) -> set[int]:
+        """Processes of those that wait, or are about to end."""
+        return {callee.pid for callee in self._idle} | self._ending
+
+    def forget(self, pid: int) -> None:
+        """One that is not at work has died."""
+        self._ending.discard(pid)
+        self._idle = [callee for callee in self._idle if callee.pid != pid]
+
+    def close(self) -> None:
+        """Ends those that wait."""
+        for callee in self._idle:
+            callee.close()
+        self._idle.clear()
+
+    def _end(self, callee: PythonCallWorker) -> None:
+        """With threads that a call has left in it, and processes that it has started."""
+        callee.close()
+        self._ending.add(callee.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(callee.pid, signal.SIGKILL)
+
+
+def serve() -> None:
+    """The callee's side: carries out calls until the worker is gone."""
+    import resource
+
+    channel = socket.socket(fileno=_CHANNEL)
+    channel.set_inheritable(False)
+    base = dict(os.environ)
+    while True:
+        head, fds, _, _ = socket.recv_fds(channel, _HEADER.size, 2)
+        if not head:
+            return
+        head += _exactly(channel, _HEADER.size - len(head))
+        around_size, payload_size, as_data = _HEADER.unpack(head)
+        folder, environment = pickle.loads(_exactly(channel, around_size))
+        payload = _exactly(channel, payload_size)
+        for fd, number in zip(fds, (1, 2), strict=True):
+            os.dup2(fd, number)
+            os.close(fd)
+        os.chdir(folder)
+        if environment != base:
+            os.environ.clear()
+            os.environ.update(environment)
+            base = environment
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        succeeded, value = _carry_out(payload, as_data=as_data)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the call may have closed or replaced it
+                stream.flush()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        channel.sendall(
+            _ANSWER.pack(
+                succeeded,
+                after.ru_utime - before.ru_utime,
+                after.ru_stime - before.ru_stime,
+                after.ru_maxrss * 1024,
+                len(value),
+            )
+        )
+        channel.sendall(value)
+
+
+def encode_call(call: bytes) -> bytes:
+    """
+    A pickled ``(function, args, kwargs)`` as a :class:`bursar.model.step.Call` carries it.
+
+    The caller's module path travels along, so that what it can import can be
+    imported there, and nothing else in its place. The call has another working
+    directory: entries relative to the caller's are made absolute.
+    """
+    return pickle.dumps(([os.path.abspath(p) for p in sys.path if isinstance(p, str)], call))
+
+
+def _carry_out(payload: bytes, *, as_data: bool) -> tuple[bool, bytes]:
+    try:
+        path, call = pickle.loads(payload)
+        if sys.path[: len(path)] != path:
+            sys.path[:] = path + [p for p in sys.path if p not in path]
+        function, args, kwargs = pickle.loads(call)
+        value = function(*args, **kwargs)
+        if not as_data:
+            return True, pickled(value)
+    except BaseException as error:  # whatever it is, it is the caller's to see
+        if not as_data:
+            return False, pickled_error(error)
+        from bursar.dispatch.call_results import described_error
+
+        return False, described_error(error)
+    from bursar.dispatch.call_results import value_as_data  # what it takes, pickles do not need
+
+    return value_as_data(value)
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = channel.recv(min(size - len(data), 1 << 20))
+        if not piece:
+            raise SystemExit(0)
+        data += piece
+    return bytes(data)

@@ -1,0 +1,85 @@
+"""
+Tasks that only the worker can read, and outcomes that only their user can.
+
+What the dispatcher must know stays in clear: which task, how it ended, when, and what it used.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from bursar.dispatch.wire import WireJob
+from bursar.model.outcome import Outcome
+from bursar.sealing.contents import SealedResult, decode_task, encode_contents
+from bursar.sealing.envelope import SealError
+from bursar.sealing.opener import TaskOpener, TaskOpenerFile, make_opener
+
+OutcomeSealer = Callable[[bytes], bytes]
+
+
+class SealedTaskOpener:
+    """
+    The worker's end.
+
+    Parameters
+    ----------
+    key_file
+        Path of what it opens them with; see :class:`bursar.sealing.opener.TaskOpenerFile`. Empty: it
+        has none.
+    pem
+        What is in such a file, in its place; empty: see ``key_file``.
+
+    Raises
+    ------
+    InputError
+        When that holds no key.
+    """
+
+    def __init__(self, key_file: str, pem: str = "") -> None:
+        self._opener: TaskOpener | TaskOpenerFile | None = None
+        if pem:
+            self._opener = make_opener(pem.encode())
+        elif key_file:
+            self._opener = TaskOpenerFile(Path(key_file))
+
+    def open(self, job: WireJob) -> tuple[WireJob, OutcomeSealer]:
+        """
+        The job with its steps and environment, and what its outcome is sealed with.
+
+        Raises
+        ------
+        SealError
+            When it cannot be opened here.
+        """
+        if self._opener is None:
+            raise SealError("this worker has no key to open tasks with")
+        opened = self._opener.open(job.sealed)
+        task = decode_task(opened.payload)
+        open_job = msgspec.structs.replace(
+            job, steps=task.steps, environment=dict(task.environment), sealed=b""
+        )
+        return open_job, opened.seal
+
+
+def seal_outcome(outcome: Outcome, seal: OutcomeSealer) -> Outcome:
+    """The outcome with all that is its user's own in an envelope."""
+    content = SealedResult(
+        status=outcome.status,
+        exit_code=outcome.exit_code,
+        stdout=outcome.stdout,
+        stderr=outcome.stderr,
+        reason=outcome.reason,
+        value=outcome.value,
+    )
+    return msgspec.structs.replace(
+        outcome,
+        exit_code=None,
+        stdout=b"",
+        stderr=b"",
+        stdout_size=0,
+        stderr_size=0,
+        reason="",
+        value=b"",
+        sealed=seal(encode_contents(content)),
+    )

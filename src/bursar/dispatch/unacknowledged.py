@@ -1,0 +1,139 @@
+"""
+What a worker has: tasks that have not ended, and outcomes that are not durable yet.
+
+Over one connection the dispatcher counts outcomes in the order they come, and says how many of
+them are durable. A new connection begins a new count: whatever is not durable is said again, the
+oldest first, so that an outcome may come twice and is never lost.
+
+Pure: a real worker and a simulated one keep the same books.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from bursar.dispatch.wire import BATCH_SIZE
+from bursar.model.outcome import Outcome
+
+MOST_BYTES = 64 * 1024 * 1024
+MOST_OUTCOMES = 16_384
+"""Outcomes that are not durable; with so many, or so many bytes, a worker begins nothing more."""
+
+_FIXED = 512  # bytes of memory, about, that an outcome takes beside what was printed
+
+
+class UnacknowledgedWork:
+    """
+    A worker's books; empty at first.
+
+    Attributes
+    ----------
+    size
+        Bytes, about, of all outcomes that are not durable.
+    unsaid_size
+        Bytes, about, of those of them that were not said over this connection.
+    """
+
+    __slots__ = ("_held", "_said", "_unsaid", "size", "unsaid_size")
+
+    def __init__(self) -> None:
+        self._held: set[tuple[int, int]] = set()
+        self._said: deque[Outcome] = deque()  # over this connection; the oldest first
+        self._unsaid: deque[Outcome] = deque()
+        self.size = 0
+        self.unsaid_size = 0
+
+    @property
+    def unsaid(self) -> int:
+        """Outcomes that were not said over this connection."""
+        return len(self._unsaid)
+
+    @property
+    def unrecorded(self) -> int:
+        """Outcomes that are not durable."""
+        return len(self._said) + len(self._unsaid)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should begin before some outcomes are durable."""
+        return self.size > MOST_BYTES or self.unrecorded >= MOST_OUTCOMES
+
+    def took(self, task: int, attempt: int) -> bool:
+        """
+        A job has come.
+
+        Returns
+        -------
+        bool
+            False when the worker has that very attempt already: it is not to be run twice.
+        """
+        if (task, attempt) in self._held:
+            return False
+        self._held.add((task, attempt))
+        return True
+
+    def returned(self, task: int, attempt: int) -> None:
+        """A job was given back, not begun."""
+        self._held.discard((task, attempt))
+
+    def finished(self, outcome: Outcome) -> None:
+        """An attempt has ended."""
+        size = size_of(outcome)
+        self._unsaid.append(outcome)
+        self.size += size
+        self.unsaid_size += size
+
+    def say(self) -> Iterator[list[Outcome]]:
+        """
+        What was not said over this connection, in pieces that fit a frame each.
+
+        A piece counts as said once it is taken.
+        """
+        while self._unsaid:
+            piece, size = self._piece()
+            self._said.extend(piece)
+            self.unsaid_size -= size
+            yield piece
+
+    def recorded(self, count: int) -> None:
+        """
+        So many more outcomes of those that were said are durable, the oldest first.
+
+        Raises
+        ------
+        ValueError
+            When fewer were said.
+        """
+        if not 0 <= count <= len(self._said):
+            raise ValueError(f"{count} outcomes are durable, but {len(self._said)} were said")
+        for _ in range(count):
+            outcome = self._said.popleft()
+            self._held.discard((outcome.task, outcome.attempt))
+            self.size -= size_of(outcome)
+
+    def lost_connection(self) -> None:
+        """What was said and is not known to be durable is to be said again, before the rest."""
+        self._said.extend(self._unsaid)
+        self._said, self._unsaid = deque(), self._said
+        self.unsaid_size = self.size
+
+    def holds(self) -> tuple[tuple[int, int], ...]:
+        """Task and attempt of all it has: waiting, running, or ended and not durable."""
+        return tuple(sorted(self._held))
+
+    def _piece(self) -> tuple[list[Outcome], int]:
+        """The next outcomes to say, at least one, and their size."""
+        if self.unsaid_size <= BATCH_SIZE:
+            piece, self._unsaid = list(self._unsaid), deque()
+            return piece, self.unsaid_size
+        piece = [self._unsaid.popleft()]
+        size = size_of(piece[0])
+        while self._unsaid and size + size_of(self._unsaid[0]) <= BATCH_SIZE:
+            size += size_of(self._unsaid[0])
+            piece.append(self._unsaid.popleft())
+        return piece, size
+
+
+def size_of(outcome: Outcome) -> int:
+    """Bytes, about, that an outcome takes in memory and on the wire."""
+    printed = len(outcome.stdout) + len(outcome.stderr) + len(outcome.reason)
+    return _FIXED + printed + len(outcome.value) + len(outcome.sealed)

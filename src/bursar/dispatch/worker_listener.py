@@ -1,0 +1,233 @@
+"""
+A port for workers from elsewhere: over TLS, and for nobody who takes too long to say who he is.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from bursar.dispatch.descriptors import affordable_connections
+from bursar.dispatch.handshakes import Handshakes
+from bursar.dispatch.keepalive import keep_alive
+from bursar.dispatch.subnet import subnet_of
+from bursar.model.errors import SiteError
+
+HANDSHAKE = 10.0
+"""Seconds in which a connection must have begun to become one over TLS."""
+
+MOST_STRANGERS = 1024
+"""
+Connections at a time of which nobody knows yet whose they are; fewer where the process may not
+open four times as many files.
+"""
+
+SILENT = 3.0
+"""Seconds after which a stranger goes when there is no room for the next one."""
+
+_GOODBYE = 1.0  # seconds for TLS to end in order
+_ROUNDS = 3  # of the loop, more than it takes until a connection that was accepted is made
+_EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more
+
+
+class AcceptedConnection(asyncio.Protocol):
+    """
+    A connection through the door.
+
+    Attributes
+    ----------
+    settled
+        Set once it is known whose it is, or it has ended.
+    """
+
+    settled: asyncio.Event
+
+
+@dataclass(slots=True, eq=False)
+class _UnauthenticatedConnection:
+    connection: socket.socket
+    source: str
+    came: float  # on the loop's clock
+    is_made: bool = False  # over TLS
+    is_going: bool = False
+    task: asyncio.Task[None] | None = None
+
+    def hang_up(self) -> None:
+        """Whoever waits for it learns that it has ended."""
+        self.is_going = True
+        if self.task is not None and not self.is_made:
+            self.task.cancel()
+        with contextlib.suppress(OSError):  # it has gone by itself
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class WorkerListener:
+    """
+    Listens, and lets connections be made.
+
+    There is room for :data:`MOST_STRANGERS` connections whose owner is not known yet, or for as
+    many as the limit on open files allows. When it is full, the address with the most of them
+    makes room for others: its oldest goes. For one more of its own it goes only when it has been
+    there for :data:`SILENT` seconds; until then the new one waits, so that a crowd that comes at
+    once from one machine gets in, one after the other.
+
+    Parameters
+    ----------
+    protocol
+        Makes the protocol of a connection.
+    silence
+        Seconds, about, after which a machine that does not answer is taken to be gone.
+    """
+
+    def __init__(self, protocol: Callable[[], AcceptedConnection], silence: float) -> None:
+        self._protocol = protocol
+        self._silence = silence
+        self._most = affordable_connections(MOST_STRANGERS)
+        self._handshakes: Handshakes | None = None  # shared by all addresses
+        self._listening: dict[str, socket.socket] = {}  # by address
+        self._accepting: list[asyncio.Task[None]] = []
+        self._strangers: dict[_UnauthenticatedConnection, None] = {}  # the oldest first
+        self._left = asyncio.Event()
+        self._closed = False
+
+    def open(
+        self, host: str, context: Callable[[], ssl.SSLContext], port: int = 0
+    ) -> tuple[str, int]:
+        """
+        Listens where a host name leads to, unless it does already; the address.
+
+        Parameters
+        ----------
+        context
+            How TLS is spoken there.
+        port
+            0 is any that is free.
+
+        Raises
+        ------
+        SiteError
+            When that cannot be.
+        """
+        address = _interface(host)
+        if self._closed:
+            raise SiteError("the run is ending", transient=True)
+        if address not in self._listening:
+            if self._handshakes is None:
+                self._handshakes = Handshakes(context(), HANDSHAKE, shutdown_seconds=_GOODBYE)
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                listening.setblocking(False)
+                if port:  # of an earlier life, whose connections may be still about to end
+                    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind((address, port))
+                listening.listen(MOST_STRANGERS)
+            except OSError as error:
+                listening.close()
+                raise SiteError(f"cannot listen on {address}: {error.strerror}") from None
+            self._listening[address] = listening
+            accepting = self._accept(listening, self._handshakes)
+            self._accepting.append(asyncio.create_task(accepting))
+        bound: int = self._listening[address].getsockname()[1]
+        return address, bound
+
+    async def close(self) -> None:
+        """Listens no more; connections that are just being made end."""
+        self._closed = True
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+        coming = [stranger.task for stranger in self._strangers if stranger.task is not None]
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+        for listening in self._listening.values():
+            listening.close()
+        self._listening.clear()
+
+    async def _accept(self, listening: socket.socket, handshakes: Handshakes) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listening)
+            except OSError:  # too many files are open, or it has gone again
+                await asyncio.sleep(_EXHAUSTED)
+                continue
+            source = subnet_of(address[0])
+            try:
+                await self._make_room(source)
+            except BaseException:
+                connection.close()
+                raise
+            stranger = _UnauthenticatedConnection(connection, source, loop.time())
+            self._strangers[stranger] = None
+            stranger.task = asyncio.create_task(self._welcome(stranger, handshakes))
+            stranger.task.add_done_callback(partial(self._forget, stranger))
+
+    async def _make_room(self, source: str) -> None:
+        """Returns when there is room for one more stranger from there."""
+        while len(self._strangers) >= self._most:
+            self._left.clear()
+            seconds = self._hang_up_on_one(source)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._left.wait()
+
+    def _hang_up_on_one(self, source: str) -> float | None:
+        """
+        Lets one stranger go for another from this source, if that is right now.
+
+        Returns
+        -------
+        float or None
+            Seconds after which to ask again; None: one is going.
+        """
+        if any(stranger.is_going for stranger in self._strangers):
+            return None
+        counts = Counter(stranger.source for stranger in self._strangers)
+        largest, most = counts.most_common(1)[0]
+        oldest = next(s for s in self._strangers if s.source == largest)
+        if most <= counts[source] + 1:
+            left = oldest.came + SILENT - asyncio.get_running_loop().time()
+            if left > 0:
+                return left
+        oldest.hang_up()
+        return None
+
+    async def _welcome(self, stranger: _UnauthenticatedConnection, handshakes: Handshakes) -> None:
+        connection = stranger.connection
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(connection, self._silence)
+        except OSError:  # it has gone again
+            return
+        visit = await handshakes.shake(connection, stranger.source, self._protocol)
+        if visit is not None:
+            stranger.is_made = True
+            await visit.settled.wait()
+
+    def _forget(self, stranger: _UnauthenticatedConnection, task: "asyncio.Task[None]") -> None:
+        """Make room: a stranger is known or gone, or its task was cancelled before it began."""
+        if not stranger.is_made:
+            stranger.connection.close()
+        del self._strangers[stranger]
+        self._left.set()
+
+
+def _interface(host: str) -> str:
+    """Address to listen on so that a host name reaches it: loopback only if it is that."""
+    if host == "localhost":
+        return "127.0.0.1"
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_loopback:
+            return host
+        return "::" if address.version == 6 else "0.0.0.0"
+    return "0.0.0.0"

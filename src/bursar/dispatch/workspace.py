@@ -1,0 +1,203 @@
+"""Where the files of a run, or of a service's instance, lie, and where its tasks work."""
+
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Protocol
+
+from bursar.dispatch.confined_files import ConfinedFiles
+from bursar.dispatch.staging import RootNamespace
+from bursar.dispatch.wire import Welcome
+from bursar.dispatch.work_directories import remove_tree
+
+MOST_HOMES = 64
+"""Instances whose scratch folders a worker keeps for their next task."""
+
+FILES, WORK, LOGS = "files", "work", "logs"
+"""Folders of an instance's home."""
+
+
+class FileNamespace(Protocol):
+    """
+    Files that tasks take from and add to.
+
+    All methods raise :class:`bursar.dispatch.staging.StagingError` when that cannot be.
+    """
+
+    def find(self, name: str) -> str:
+        """Path to read ``name`` from."""
+
+    def target(self, name: str) -> str:
+        """Path to write ``name`` to, its folder made."""
+
+    def directory(self, name: str) -> str:
+        """Path of a folder there, made."""
+
+    def stage_in(self, folder: str, name: str) -> None:
+        """Puts an input into a working directory."""
+
+    def make_room(self, folder: str, name: str) -> None:
+        """Makes the folder of something that is to be in a working directory."""
+
+    def publish(self, folder: str, name: str, *, stays: bool) -> None:
+        """
+        Puts an output of a working directory among the files.
+
+        Parameters
+        ----------
+        stays
+            The working directory goes on to be used, and what lies there may change.
+        """
+
+
+class Workspace:
+    """
+    Of one run, or of one instance.
+
+    Parameters
+    ----------
+    files
+        Its files.
+    work
+        Where its tasks' folders are made.
+    logs
+        Where long streams go.
+    names
+        For scratch folders: each is given once by a worker.
+    """
+
+    def __init__(self, files: FileNamespace, work: str, logs: str, names: Iterator[str]) -> None:
+        self.files = files
+        self.work = work
+        self.logs = logs
+        self._names = names
+        self._scratch: list[tuple[str, int]] = []
+        self._is_closed = False
+
+    def take_scratch(self) -> tuple[str, int]:
+        """
+        An empty folder that a task without files may work in.
+
+        Returns
+        -------
+        path : str
+        changed : int
+            When it was last changed, as :meth:`give_scratch` wants it.
+        """
+        if self._scratch:
+            return self._scratch.pop()
+        path = os.path.join(self.work, next(self._names))
+        try:
+            os.mkdir(path)
+        except FileExistsError:  # of a worker that had this one's name
+            remove_tree(path)
+            os.mkdir(path)
+        return path, when_changed(path)
+
+    def give_scratch(self, path: str, changed: int) -> None:
+        """The folder is free for the next task if this one left it as it was; else it goes."""
+        if not self._is_closed and when_changed(path) == changed:
+            self._scratch.append((path, changed))
+        else:
+            remove_tree(path)
+
+    def close(self) -> None:
+        """Removes the scratch folders; those that are in use, once they are given back."""
+        self._is_closed = True
+        for path, _ in self._scratch:
+            remove_tree(path)
+        self._scratch.clear()
+
+
+class WorkspaceCache:
+    """
+    All that a worker's tasks have.
+
+    Parameters
+    ----------
+    welcome
+        Says where the files of a run lie.
+    worker
+        The worker's name.
+    """
+
+    def __init__(self, welcome: Welcome, worker: str) -> None:
+        self._names = (f".{worker}-{number}" for number in _count())
+        root = RootNamespace(welcome.root, welcome.files)
+        self._own = Workspace(root, welcome.work, welcome.logs, self._names)
+        self._others: OrderedDict[str, Workspace] = OrderedDict()
+
+    def at(self, path: str) -> Workspace:
+        """That of an instance; of the run, where the path is empty."""
+        if not path:
+            return self._own
+        home = self._others.get(path)
+        if home is None:
+            home = self._others[path] = self._home_of_instance(path)
+            if len(self._others) > MOST_HOMES:
+                self._others.popitem(last=False)[1].close()
+        else:
+            self._others.move_to_end(path)
+        return home
+
+    def close(self) -> None:
+        """Removes the scratch folders."""
+        for home in (self._own, *self._others.values()):
+            home.close()
+
+    def _home_of_instance(self, path: str) -> Workspace:
+        files, work, logs = (os.path.join(path, name) for name in (FILES, WORK, LOGS))
+        return Workspace(ConfinedFiles(files), work, logs, self._names)
+
+
+def prepare_workspace(path: str, owner: tuple[int, int] | None) -> None:
+    """
+    Makes the folders of an instance; those that are there already stay.
+
+    The home itself belongs to whoever makes it, so that its folders cannot be replaced by links;
+    they belong to the user, and nobody else has access to them. For a user of its own the folders
+    above must let others pass (mode 0711).
+
+    Parameters
+    ----------
+    owner
+        User and group that the tasks run as; None: who makes it.
+
+    Raises
+    ------
+    OSError
+        When that cannot be done; ``PermissionError`` where one may not give folders away.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    at = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(at, 0o700 if owner is None else 0o711)
+        for name in (FILES, WORK, LOGS):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=at)
+            if owner is not None:
+                os.chown(name, *owner, dir_fd=at, follow_symlinks=False)
+    finally:
+        os.close(at)
+
+
+def log_name(folder: str, attempt: int, stream: str) -> str:
+    """Name, in ``logs``, of the file with what an attempt printed that is too long to be sent."""
+    return f"{folder}.{attempt}.{stream}"
+
+
+def when_changed(path: str) -> int:
+    """When a folder was last changed, nanoseconds; -1 when it is none any more."""
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return -1
+
+
+def _count() -> Iterator[int]:
+    number = 0
+    while True:
+        number += 1
+        yield number

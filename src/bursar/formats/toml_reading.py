@@ -1,0 +1,289 @@
+"""
+From the text of a TOML file to typed tables, with every error at its place.
+
+A place is a path of keys (``tasks.align.inputs[0].size``); where the text
+shows on which line it stands, the error names the line too.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from bursar.model.errors import InputError, spelling_hint
+
+LIMIT = 16 * 1024 * 1024
+"""Largest TOML file read, bytes."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_text(path: Path, *, limit: int = LIMIT) -> str:
+    """
+    The whole of a UTF-8 file.
+
+    Raises
+    ------
+    InputError
+        When it is missing, a folder, unreadable, too large or not UTF-8.
+    """
+    check_readable(path)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    if len(data) > limit:
+        raise InputError(f"is larger than {limit:,} bytes", where=str(path))
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError("is not UTF-8 text", where=f"{path}:{line}") from None
+
+
+def check_readable(path: Path) -> None:
+    """
+    Raises
+    ------
+    InputError
+        When there is no such file, or it is a folder, or no regular file.
+    """
+    try:
+        if path.is_dir():
+            raise InputError("is a folder, expected a file", where=str(path))
+        if not path.exists():
+            raise InputError("no such file", where=str(path), hint=_neighbour(path))
+        if not path.is_file():
+            raise InputError("is no regular file", where=str(path))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def _neighbour(path: Path) -> str | None:
+    try:
+        names = [other.name for other in path.parent.iterdir()]
+    except OSError:
+        return None
+    return spelling_hint(path.name, names)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """
+    The document in a TOML text.
+
+    Raises
+    ------
+    InputError
+        At ``line:column``, when it is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax_error(str(error), text) from None
+    except RecursionError:
+        raise InputError("is nested too deeply") from None
+    except ValueError as error:  # an integer of thousands of digits, an impossible date
+        raise InputError(f"is not TOML: {str(error).splitlines()[0]}") from None
+
+
+def _syntax_error(message: str, text: str) -> InputError:
+    match = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
+    if match is None:
+        return InputError(f"is not TOML: {message}")
+    reason = message[: match.start()]
+    reason = "is not TOML: " + reason[:1].lower() + reason[1:]
+    if match[1]:
+        return InputError(reason, where=f"{match[1]}:{match[2]}")
+    lines = text.rstrip().splitlines() or [""]
+    return InputError(f"{reason} at the end", where=f"{len(lines)}:{len(lines[-1]) + 1}")
+
+
+def decode_table(raw: object, kind: type[T], place: str) -> T:
+    """
+    A table of the document as a struct, or the first thing wrong with it.
+
+    Parameters
+    ----------
+    raw
+        What the document holds there.
+    kind
+        A ``msgspec.Struct``; its fields are the known keys.
+    place
+        Path of the table, for errors; empty for the document itself.
+
+    Raises
+    ------
+    InputError
+        At the path of the unknown or mistyped key.
+    """
+    if not isinstance(raw, dict):
+        raise InputError(f"expected a table, got {_kind(raw)}", where=place)
+    _check_keys(raw, [f.encode_name for f in msgspec.structs.fields(kind)], place)
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise _field_error(str(error), place, kind) from None
+    except (OverflowError, ValueError) as error:
+        raise InputError(str(error).splitlines()[0], where=place) from None
+
+
+def _check_keys(raw: Mapping[str, object], known: Iterable[str], place: str) -> None:
+    known = list(known)
+    for key in raw:
+        if key not in known:
+            raise InputError(
+                "unknown key, expected " + ("one of " if len(known) > 1 else "") + ", ".join(known),
+                where=joined(place, key),
+                hint=spelling_hint(key, known),
+            )
+
+
+def _field_error(message: str, place: str, kind: type[msgspec.Struct]) -> InputError:
+    """``Expected `str`, got `int` - at `$.name` `` as a message at a field."""
+    text, _, path = message.partition(" - at `")
+    path = path.rstrip("`").removeprefix("$")
+    where = (place + path).lstrip(".").replace("[...]", "")
+    missing = re.fullmatch(r"Object missing required field `(.*)`", text)
+    if missing:
+        return InputError(f'expected a key "{missing[1]}"', where=where)
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text)
+    if unknown:
+        return InputError("unknown key", where=joined(where, unknown[1]))
+    choice = re.fullmatch(r"Invalid enum value (.*)", text)
+    if choice:
+        key = re.match(r"\.?(\w+)", path)
+        known = _choices(kind, key[1] if key else "")
+        found = choice[1].strip("'")
+        shown = "".join(c if c.isprintable() else "?" for c in found)[:60]
+        listed = " or ".join(f'"{word}"' for word in known)
+        return InputError(
+            f'expected {listed}, got "{shown}"', where=where, hint=spelling_hint(found, known)
+        )
+    text = re.sub(r"`([^`]*)`", lambda m: _types_in_words(m[1]), text)
+    return InputError(text[0].lower() + text[1:], where=where)
+
+
+def _choices(kind: type[msgspec.Struct], key: str) -> list[str]:
+    """Words that a field, or what it holds, may be."""
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name == key:
+            return _literals(field.type)
+    return []
+
+
+def _literals(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [word for part in get_args(annotation) for word in _literals(part)]
+
+
+_WORDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def _types_in_words(types: str) -> str:
+    words = [_WORDS.get(name, name) for name in types.split(" | ") if name != "null"]
+    if "a number" in words and "a whole number" in words:
+        words.remove("a whole number")
+    return " or ".join(words)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    for python, word in (
+        (str, "text"),
+        (int, "a whole number"),
+        (float, "a number"),
+        (list, "a list"),
+        (dict, "a table"),
+    ):
+        if isinstance(value, python):
+            return word
+    return "a date"
+
+
+def joined(place: str, key: str | int) -> str:
+    """Path of ``key`` within ``place``; an odd key is quoted as in TOML."""
+    if isinstance(key, int):
+        return f"{place}[{key}]"
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", key):
+        key = '"' + "".join(c if c.isprintable() else "?" for c in key)[:60] + '"'
+    return f"{place}.{key}" if place else key
+
+
+def at_line(error: InputError, text: str, path: Path) -> InputError:
+    """
+    The error with the file in front and, where it can be found, the line.
+    """
+    where = error.where
+    if re.match(r"\d+(:\d+)?$", where):  # a syntax error
+        return InputError(error.message, where=f"{path}:{where}", hint=error.hint)
+    line = find_line(text, where)
+    return error.within(f"{path}:{line}" if line else str(path))
+
+
+_KEY = r"(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*')"
+_HEADER = re.compile(rf"\s*(\[\[?)\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*\]\]?")
+_ASSIGNMENT = re.compile(rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*=")
+
+
+def find_line(text: str, place: str) -> int | None:
+    """
+    Line of the text on which the path, or the longest known part of it, stands.
+
+    Read off the headers and the keys at the starts of lines, so that it holds
+    for files that are laid out as usual; None when nothing matches.
+    """
+    wanted = _parts(place)
+    if not wanted:
+        return None
+    best, found = 0, None
+    for number, path in _lines_of_keys(text):
+        if len(path) > best and wanted[: len(path)] == path:
+            best, found = len(path), number
+    return found
+
+
+def _lines_of_keys(text: str) -> Iterable[tuple[int, list[str]]]:
+    table: list[str] = []
+    counts: dict[str, int] = {}
+    fence = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if fence:
+            if fence in line:
+                fence = ""
+            continue
+        header = _HEADER.match(line)
+        if header:
+            table = _parts(header[2])
+            if header[1] == "[[":
+                name = header[2].strip()
+                counts[name] = counts.get(name, -1) + 1
+                table = [*table, f"[{counts[name]}]"]
+            yield number, table
+            continue
+        assignment = _ASSIGNMENT.match(line)
+        if assignment:
+            yield number, table + _parts(assignment[1])
+        for mark in ('"""', "'''"):
+            if line.count(mark) % 2:
+                fence = mark
+
+
+def _parts(place: str) -> list[str]:
+    return [
+        m[1] or m[2] or m[3] or m[4]
+        for m in re.finditer(r'"([^"]*)"|\'([^\']*)\'|(\[\d+\])|([^\s.\[\]"\']+)', place)
+        if any(m.groups())
+    ]

@@ -1,0 +1,130 @@
+"""An owner's processors over time: what is sold or set aside, and what is free."""
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Commitment:
+    """
+    Parameters
+    ----------
+    processors
+        How many. Positive.
+    start, end
+        Seconds since the epoch.
+    until
+        When it is dropped if nothing else happens; infinite for what is sold.
+    """
+
+    processors: int
+    start: float
+    end: float
+    until: float = math.inf
+
+
+class CommittedCapacity:
+    """
+    Never commits more processors than there are.
+
+    Parameters
+    ----------
+    processors
+        How many there are. Positive.
+    """
+
+    def __init__(self, processors: int) -> None:
+        if processors < 1:
+            raise ValueError(f"processors must be at least 1, got {processors}")
+        self.processors = processors
+        self._commitments: dict[Hashable, Commitment] = {}
+
+    @property
+    def commitments(self) -> tuple[Commitment, ...]:
+        """All that are not forgotten."""
+        return tuple(self._commitments.values())
+
+    @property
+    def by_key(self) -> Mapping[Hashable, Commitment]:
+        """All that are not forgotten, by the keys they were committed under."""
+        return MappingProxyType(self._commitments)
+
+    def set_commitments(self, commitments: Mapping[Hashable, Commitment]) -> None:
+        """Have exactly these commitments, whether or not the processors are there."""
+        self._commitments = dict(commitments)
+
+    def forget(self, now: float, begun: float) -> None:
+        """
+        Drops what was set aside until now, and what ended before anything still for sale.
+
+        Parameters
+        ----------
+        begun
+            Earliest start that is sold now: some of it may have passed already.
+        """
+        self._commitments = {
+            key: c for key, c in self._commitments.items() if c.end > begun and c.until > now
+        }
+
+    def free(self, start: float, end: float) -> int:
+        """Processors free from start to end throughout."""
+        return self.processors - max(
+            (self.used(moment) for moment in (start, *self._starts(start, end))), default=0
+        )
+
+    def used(self, moment: float) -> int:
+        """Processors committed at a moment."""
+        return sum(c.processors for c in self._commitments.values() if c.start <= moment < c.end)
+
+    def utilisation(self, start: float, end: float) -> float:
+        """Share of the processors that is committed from start to end, on average."""
+        taken = sum(
+            c.processors * max(0.0, min(c.end, end) - max(c.start, start))
+            for c in self._commitments.values()
+        )
+        return min(1.0, taken / (self.processors * (end - start)))
+
+    def first_fit(
+        self, processors: int, seconds: float, earliest: float, latest: float
+    ) -> float | None:
+        """
+        Earliest start at which so many are free for so long; None for none.
+
+        Parameters
+        ----------
+        earliest, latest
+            Bounds of the start, seconds since the epoch.
+        """
+        ends = {c.end for c in self._commitments.values() if earliest < c.end <= latest}
+        for start in sorted({earliest, *ends}):
+            if start <= latest and self.free(start, start + seconds) >= processors:
+                return start
+        return None
+
+    def commit(
+        self, key: Hashable, processors: int, start: float, end: float, until: float = math.inf
+    ) -> bool:
+        """Commits processors under a key not in use; False, and nothing, if they are not free."""
+        if key in self._commitments or processors > self.free(start, end):
+            return False
+        self._commitments[key] = Commitment(processors, start, end, until)
+        return True
+
+    def restore(self, key: Hashable, processors: int, start: float, end: float) -> None:
+        """Commits processors that were promised before, whether or not they are there."""
+        self._commitments[key] = Commitment(processors, start, end)
+
+    def shorten(self, key: Hashable, end: float) -> None:
+        """What was committed under a key, if anything, ends then at the latest."""
+        known = self._commitments.pop(key, None)
+        if known is not None and end > known.start:
+            self._commitments[key] = replace(known, end=min(known.end, end))
+
+    def release(self, key: Hashable) -> None:
+        """Frees what was committed under a key, if anything."""
+        self._commitments.pop(key, None)
+
+    def _starts(self, start: float, end: float) -> list[float]:
+        return [c.start for c in self._commitments.values() if start < c.start < end]

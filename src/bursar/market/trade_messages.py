@@ -1,0 +1,326 @@
+"""
+What parties to a deal say to each other, and its form on a wire (JSON).
+
+Every message belongs to a conversation (``deal``), goes from ``sender`` to
+``to`` and is counted from 1 on by its sender, for each recipient of the
+conversation apart, so that repeats and gaps are seen. Number 0 is a
+:class:`Reject` outside the count: it answers what was not taken up at all.
+"""
+
+import re
+from typing import Literal
+
+import msgspec
+
+from bursar.market.agreement import (
+    Agreement,
+    DealTemplate,
+    Terms,
+    check_amount,
+    check_moment,
+    check_name,
+)
+from bursar.model.json_messages import decode_message
+from bursar.model.money import Micros, check_currency
+
+LARGEST_MESSAGE = 64 * 1024
+"""Bytes."""
+
+Rule = Literal["tender", "english", "dutch", "first-price", "vickrey", "double", "share"]
+"""How a call for bids is decided."""
+
+
+def _tag(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+
+
+class TradeMessage(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag=_tag,
+):
+    """
+    What every message has.
+
+    Parameters
+    ----------
+    deal
+        The conversation.
+    sender, to
+        Names of parties.
+    number
+        Counted by the sender, from 1 on.
+
+    Raises
+    ------
+    ValueError
+        When a value is out of range.
+    """
+
+    deal: str
+    sender: str
+    to: str
+    number: int
+
+    def __post_init__(self) -> None:
+        for what in ("deal", "sender", "to"):
+            check_name(what, getattr(self, what))
+        if self.number < (0 if isinstance(self, Reject) else 1):
+            raise ValueError(f"number must be counted from 1, got {self.number}")
+
+
+class PricedMessage(TradeMessage, frozen=True, kw_only=True):
+    """
+    A message that names an amount.
+
+    Parameters
+    ----------
+    amount
+        For the whole deal, micro-units; in a double auction for each processor.
+    currency
+        Of the amount.
+    """
+
+    amount: Micros
+    currency: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_amount("amount", self.amount)
+        check_currency(self.currency)
+
+
+class RequestQuote(TradeMessage, frozen=True, kw_only=True):
+    """What would this cost?"""
+
+    template: DealTemplate
+
+
+class Quote(TradeMessage, frozen=True, kw_only=True):
+    """It costs this, if accepted before ``expires`` (seconds since the epoch)."""
+
+    terms: Terms
+    expires: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_moment("expires", self.expires)
+
+
+class Offer(PricedMessage, frozen=True, kw_only=True):
+    """I give this much for it."""
+
+    template: DealTemplate
+
+
+class CounterOffer(PricedMessage, frozen=True, kw_only=True):
+    """Not for what you said, but for this much."""
+
+
+class FinalOffer(PricedMessage, frozen=True, kw_only=True):
+    """This is my last word: accept or reject it."""
+
+
+class Accept(TradeMessage, frozen=True, kw_only=True):
+    """I take what your message number ``of`` says."""
+
+    of: int
+
+
+class Reject(TradeMessage, frozen=True, kw_only=True):
+    """I do not take what your message number ``of`` says, and why."""
+
+    reason: str
+    of: int = 0
+
+
+class Expire(TradeMessage, frozen=True, kw_only=True):
+    """What my message number ``of`` says holds no more."""
+
+    of: int = 0
+
+
+class Confirm(TradeMessage, frozen=True, kw_only=True):
+    """Agreed: the owner is bound."""
+
+    agreement: Agreement
+
+
+class Cancel(TradeMessage, frozen=True, kw_only=True):
+    """I withdraw; as an answer: you have withdrawn."""
+
+    reason: str = ""
+
+
+class CallForBids(TradeMessage, frozen=True, kw_only=True):
+    """
+    Bid for this.
+
+    Parameters
+    ----------
+    template
+        What is wanted or sold.
+    rule
+        How it is decided.
+    closes
+        Bids are taken before it, seconds since the epoch.
+    price
+        At which it opens, micro-units; None where bids are sealed.
+    reverse
+        Owners bid, the lowest wins.
+    """
+
+    template: DealTemplate
+    rule: Rule
+    closes: float
+    price: Micros | None = None
+    reverse: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_moment("closes", self.closes)
+        if self.price is not None:
+            check_amount("price", self.price)
+
+
+class Bid(PricedMessage, frozen=True, kw_only=True):
+    """
+    I bid this much.
+
+    Parameters
+    ----------
+    processors
+        How many, in a double auction.
+    terms, expires
+        Of a tender: what is offered, and until when (seconds since the epoch).
+    """
+
+    processors: int | None = None
+    terms: Terms | None = None
+    expires: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_count(self.processors)
+        if self.terms is not None and (
+            self.terms.amount != self.amount or self.terms.currency != self.currency
+        ):
+            raise ValueError("the terms of a bid must come to its amount")
+        if self.expires is not None:
+            check_moment("expires", self.expires)
+
+
+class Ask(PricedMessage, frozen=True, kw_only=True):
+    """
+    I ask this much.
+
+    Parameters
+    ----------
+    leading
+        The bid that stands is the recipient's own.
+    processors
+        How many, in a double auction.
+    """
+
+    leading: bool = False
+    processors: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_count(self.processors)
+
+
+class RejectBid(TradeMessage, frozen=True, kw_only=True):
+    """Your bid, message number ``of``, does not count, and why."""
+
+    reason: str
+    of: int
+
+
+class Trade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    What one buyer takes of one owner in a double auction.
+
+    Parameters
+    ----------
+    processors
+        How many. Positive.
+    amount
+        For all of them, micro-units.
+    """
+
+    buyer: str
+    owner: str
+    processors: int
+    amount: Micros
+
+
+class InformOutcome(TradeMessage, frozen=True, kw_only=True):
+    """
+    How it was decided.
+
+    Parameters
+    ----------
+    won
+        Whether the recipient trades.
+    amount
+        What the winner pays, or is paid, micro-units; None: nothing was sold.
+    processors
+        How many the recipient gets, where they are shared out.
+    trades
+        The recipient's, in a double auction.
+    """
+
+    won: bool
+    currency: str
+    amount: Micros | None = None
+    processors: int | None = None
+    trades: tuple[Trade, ...] = ()
+
+
+AnyMessage = (
+    RequestQuote
+    | Quote
+    | Offer
+    | CounterOffer
+    | FinalOffer
+    | Accept
+    | Reject
+    | Expire
+    | Confirm
+    | Cancel
+    | CallForBids
+    | Bid
+    | Ask
+    | RejectBid
+    | InformOutcome
+)
+"""What :func:`decode` may return."""
+
+_DECODER: msgspec.json.Decoder[AnyMessage] = msgspec.json.Decoder(AnyMessage)
+
+
+def encode(message: TradeMessage) -> bytes:
+    """The message as JSON; :func:`decode` reads it back."""
+    return msgspec.json.encode(message)
+
+
+def decode(data: bytes) -> AnyMessage:
+    """
+    The message in a JSON text.
+
+    Raises
+    ------
+    InputError
+        When it is none, too long, or a value is out of range.
+    """
+    return decode_message(data, _DECODER.decode, LARGEST_MESSAGE)
+
+
+def _check_count(processors: int | None) -> None:
+    if processors is not None and not 1 <= processors <= 10**9:
+        raise ValueError(f"processors must be at least 1, got {processors}")

@@ -1,0 +1,355 @@
+"""
+Which plan the goal picks, why, and what could be had where none will do.
+
+- A deadline alone, or with a budget: the cheapest plan that meets both.
+- A budget alone: the fastest plan within it.
+- A trade-off a: among the plans that meet deadline and budget, the least
+  a cost + (1 - a) makespan, both scaled to run from 0 at the least of the whole
+  curve to 1 at its greatest (HPDC'07 equations 7 and 8). A cost that is unknown
+  counts as the greatest.
+- Nothing: the fastest plan.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from bursar.model.goal import Goal
+from bursar.model.plan import Plan
+from bursar.planning.front import ParetoFront, PlanOption
+
+SLACK = 1e-9
+"""Relative; a plan this little past a deadline or budget meets it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalCounterOffer:
+    """
+    What could be had instead of a goal out of reach.
+
+    Parameters
+    ----------
+    kind
+        ``"time"``: the shortest makespan at this budget. ``"budget"``: the
+        least cost at this deadline. ``"share"``: so many of the tasks at both.
+    makespan
+        Seconds.
+    cost
+        Currency units; None when a price is unknown.
+    tasks
+        How many run.
+    share
+        Of the tasks, in [0, 1].
+    margin_seconds, margin_cost
+        Parts of makespan and cost beyond what the tasks themselves take: for the start of
+        workers, the end of leases and the money that is held ahead.
+    """
+
+    kind: Literal["time", "budget", "share"]
+    makespan: float
+    cost: float | None
+    tasks: int
+    share: float
+    margin_seconds: float = 0.0
+    margin_cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanChoice:
+    """
+    Parameters
+    ----------
+    option
+        The point of the curve that is picked; None when the goal is out of reach.
+    plan
+        The same with the place of every task.
+    reason
+        Why, one line.
+    counter_offers
+        What could be had instead; empty when the goal can be met.
+    """
+
+    option: PlanOption | None
+    plan: Plan | None = field(repr=False)
+    reason: str
+    counter_offers: tuple[GoalCounterOffer, ...] = ()
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether no plan meets the goal."""
+        return self.option is None
+
+
+class ExecutionMargins(Protocol):
+    """Tells what carrying a plan out takes beyond the plan itself."""
+
+    def affords(self, option: PlanOption, budget: float) -> bool:
+        """Whether a budget lets a plan run to its end, if all goes as planned."""
+
+    def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
+        """
+        Seconds and currency units that are sure to do, as they are printed.
+
+        Of an option whose makespan is known; the amount is None when a price is unknown.
+        """
+
+    def with_margins_of_part(self, option: PlanOption, tasks: int) -> tuple[float, float | None]:
+        """The same of a plan for so many of the tasks."""
+
+
+class NoExecutionMargins:
+    """Plans take what they say: nothing is held ahead, workers are there at once."""
+
+    def affords(self, option: PlanOption, budget: float) -> bool:
+        """See :class:`ExecutionMargins`."""
+        return True
+
+    def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
+        """See :class:`ExecutionMargins`."""
+        assert option.makespan is not None
+        return option.makespan, option.cost
+
+    def with_margins_of_part(self, option: PlanOption, tasks: int) -> tuple[float, float | None]:
+        """See :class:`ExecutionMargins`."""
+        return self.with_margins(option)
+
+
+def choose_plan(
+    front: ParetoFront, goal: Goal, needs: ExecutionMargins | None = None
+) -> PlanChoice:
+    """
+    The plan of the curve that the goal picks.
+
+    What is not known cannot rule a plan out: with unknown runtimes or prices
+    the reason says what could not be checked. Plans that meet the goal with their margins
+    come before such as just meet it.
+
+    Parameters
+    ----------
+    needs
+        What carrying a plan out takes; None: what the plan says.
+    """
+    needs = needs or NoExecutionMargins()
+    meeting = [o for o in front.options if _meets(o, goal) and _affords(o, goal, needs)]
+    meeting = [o for o in meeting if _is_sure(o, goal, needs)] or meeting
+    if not meeting:
+        return PlanChoice(
+            option=None,
+            plan=None,
+            reason=_why_not(front, goal, needs),
+            counter_offers=tuple(_counter_offers(front, goal, needs)),
+        )
+    option, reason = _pick(meeting, front, goal)
+    unchecked = _unchecked(option, goal)
+    if unchecked:
+        reason += f"; {unchecked}"
+    return PlanChoice(option=option, plan=front.plan(option), reason=reason)
+
+
+def best_effort(front: ParetoFront, goal: Goal) -> PlanOption:
+    """
+    What to run when the goal is out of reach and it shall start all the same.
+
+    The fastest within the budget; where the budget is out of reach too, the
+    cheapest.
+    """
+    within = [o for o in front.options if _meets_budget(o, goal)]
+    if within:
+        return min(within, key=_by_time)
+    return min(front.options, key=_by_cost)
+
+
+def _pick(meeting: Sequence[PlanOption], front: ParetoFront, goal: Goal) -> tuple[PlanOption, str]:
+    if goal.trade_off is not None:
+        weight = goal.trade_off
+        option = min(meeting, key=_weighted(front, weight))
+        return option, f"the best trade-off at weight {weight:g} of cost against time"
+    if goal.deadline is not None:
+        both = " and the budget" if goal.budget is not None else ""
+        return min(meeting, key=_by_cost), f"the cheapest plan that meets the deadline{both}"
+    if goal.budget is not None:
+        return min(meeting, key=_by_time), "the fastest plan within the budget"
+    return min(meeting, key=_by_time), "the fastest plan; no deadline, budget or trade-off is given"
+
+
+def _meets(option: PlanOption, goal: Goal) -> bool:
+    return _meets_budget(option, goal) and _meets_deadline(option, goal)
+
+
+def _meets_deadline(option: PlanOption, goal: Goal) -> bool:
+    if goal.deadline is None or option.makespan is None:
+        return True
+    return option.makespan <= goal.deadline * (1 + SLACK)
+
+
+def _meets_budget(option: PlanOption, goal: Goal) -> bool:
+    if goal.budget is None or option.cost is None:
+        return True
+    return option.cost <= goal.budget * (1 + SLACK)
+
+
+def _unchecked(option: PlanOption, goal: Goal) -> str:
+    unchecked = []
+    if goal.deadline is not None and option.makespan is None:
+        unchecked.append("the deadline could not be checked: the makespan is unknown")
+    if goal.budget is not None and option.cost is None:
+        unchecked.append("the budget could not be checked: the cost is unknown")
+    if goal.trade_off is not None and (option.makespan is None or option.cost is None):
+        what = "cost" if option.cost is None else "makespan"
+        unchecked.append(f"the trade-off could not be weighed in full: the {what} is unknown")
+    return "; ".join(unchecked)
+
+
+def _by_time(option: PlanOption) -> tuple[float, float, int]:
+    # Unknown makespans come together, the widest purchase first.
+    makespan = math.inf if option.makespan is None else option.makespan
+    width = -option.processors if option.makespan is None else option.processors
+    return (makespan, _cost(option), width)
+
+
+def _by_cost(option: PlanOption) -> tuple[float, float, int]:
+    return (_cost(option), *_by_time(option)[::2])
+
+
+def _cost(option: PlanOption) -> float:
+    return math.inf if option.cost is None else option.cost
+
+
+def _weighted(front: ParetoFront, weight: float) -> Callable[[PlanOption], tuple[float, ...]]:
+    """Order of the options by HPDC'07 equation 8, ties by time."""
+    cost = _scale([o.cost for o in front.options])
+    makespan = _scale([o.makespan for o in front.options])
+
+    def value(option: PlanOption) -> tuple[float, ...]:
+        weighted = weight * cost(option.cost) + (1 - weight) * makespan(option.makespan)
+        return (round(weighted, 12), *_by_time(option))
+
+    return value
+
+
+def _scale(values: Sequence[float | None]) -> Callable[[float | None], float]:
+    """
+    HPDC'07 equation 7: 0 at the least of the values, 1 at the greatest.
+
+    Unknown is 1; everything known is 0 where the least is the greatest.
+    """
+    known = [value for value in values if value is not None]
+    least, greatest = min(known, default=0.0), max(known, default=0.0)
+
+    def scaled(value: float | None) -> float:
+        if value is None:
+            return 1.0
+        return (value - least) / (greatest - least) if greatest > least else 0.0
+
+    return scaled
+
+
+def _affords(option: PlanOption, goal: Goal, needs: ExecutionMargins) -> bool:
+    return goal.budget is None or option.cost is None or needs.affords(option, goal.budget)
+
+
+def _is_sure(option: PlanOption, goal: Goal, needs: ExecutionMargins) -> bool:
+    """Whether an option meets the goal with its margins, as far as its figures are known."""
+    if option.makespan is None or (goal.deadline is None and goal.budget is None):
+        return True
+    return _is_within(needs.with_margins(option), goal)
+
+
+def _is_within(figures: tuple[float, float | None], goal: Goal) -> bool:
+    seconds, cost = figures
+    if goal.deadline is not None and seconds > goal.deadline * (1 + SLACK):
+        return False
+    return goal.budget is None or cost is None or cost <= goal.budget * (1 + SLACK)
+
+
+def _why_not(front: ParetoFront, goal: Goal, needs: ExecutionMargins) -> str:
+    no_deadline = not any(_meets_deadline(o, goal) for o in front.options)
+    no_budget = not any(_meets_budget(o, goal) for o in front.options)
+    if no_deadline and no_budget:
+        return "neither the deadline nor the budget is within reach of any plan"
+    if no_deadline:
+        return "no plan meets the deadline"
+    if no_budget:
+        return "no plan is within the budget"
+    if not any(_meets_budget(o, goal) and _affords(o, goal, needs) for o in front.options):
+        return "no plan is within the budget with what must be held ahead"
+    return "no plan meets the deadline within the budget"
+
+
+def _counter_offers(
+    front: ParetoFront, goal: Goal, needs: ExecutionMargins
+) -> list[GoalCounterOffer]:
+    tasks = len(front.workflow.tasks)
+    offers = []
+    known = [o for o in front.options if o.makespan is not None]
+    if goal.deadline is not None:
+        money = replace(goal, deadline=None)
+        within = [o for o in known if _meets_budget(o, goal) and _is_sure(o, money, needs)]
+        if within:
+            offers.append(_offer("time", min(within, key=_by_time), tasks, needs))
+    if goal.budget is not None:
+        time = replace(goal, budget=None)
+        in_time = [o for o in known if _meets_deadline(o, goal) and _is_sure(o, time, needs)]
+        if in_time:
+            offers.append(_offer("budget", min(in_time, key=_by_cost), tasks, needs))
+    share = _largest_share(front, goal, needs)
+    if share is not None:
+        offers.append(share)
+    return offers
+
+
+def _offer(
+    kind: Literal["time", "budget"], option: PlanOption, tasks: int, needs: ExecutionMargins
+) -> GoalCounterOffer:
+    return _made(kind, option, needs.with_margins(option), tasks, tasks)
+
+
+def _made(
+    kind: Literal["time", "budget", "share"],
+    option: PlanOption,
+    figures: tuple[float, float | None],
+    count: int,
+    tasks: int,
+) -> GoalCounterOffer:
+    """An offer of some tasks at the figures of an option with margins."""
+    seconds, cost = figures
+    assert option.makespan is not None
+    return GoalCounterOffer(
+        kind=kind,
+        makespan=seconds,
+        cost=cost,
+        tasks=count,
+        share=count / tasks,
+        margin_seconds=seconds - option.makespan,
+        margin_cost=0.0 if cost is None or option.cost is None else cost - option.cost,
+    )
+
+
+def _largest_share(
+    front: ParetoFront, goal: Goal, needs: ExecutionMargins
+) -> GoalCounterOffer | None:
+    # Late: it brings the kernels, and whoever only names a Choice does not need them.
+    from bursar.planning.share import largest_share
+
+    tasks = len(front.workflow.tasks)
+
+    def meets(option: PlanOption) -> bool:
+        known = option.makespan is not None
+        return known and _is_within(needs.with_margins_of_part(option, tasks), goal)
+
+    found = largest_share(front, meets, lambda o: _miss(o, goal))
+    if found is None:
+        return None
+    count, option = found
+    return _made("share", option, needs.with_margins_of_part(option, tasks), count, tasks)
+
+
+def _miss(option: PlanOption, goal: Goal) -> float:
+    """How many times over the goal, at the worse of deadline and budget."""
+    late = dear = 0.0
+    if goal.deadline is not None and option.makespan is not None:
+        late = option.makespan / goal.deadline
+    if goal.budget is not None and option.cost is not None:
+        dear = option.cost / goal.budget if goal.budget else math.inf
+    return max(late, dear)

@@ -1,0 +1,436 @@
+"""One round of asking: what is missing, who is asked for it, and by which requests."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bursar.model.provisioning import Acquisition
+from bursar.provisioning import walltime
+from bursar.provisioning.acquisition import sizes
+from bursar.provisioning.counting import capacity, price, room, widest_at, worst_cost
+from bursar.provisioning.pool_memory import PoolMemory
+from bursar.provisioning.pool_snapshot import Allocation, AllocationRequest, PoolSite, PoolSnapshot
+from bursar.provisioning.racing import is_racing, racing
+from bursar.provisioning.release import ROUNDING, ends_soon_at, is_active, lasting_processors
+from bursar.provisioning.request_shaping import RequestShape, free_now, shape_requests
+
+HOLD = 120.0
+"""Seconds for which what has to wait is held back while what fits has not begun, at the most."""
+
+
+class AcquisitionRound:
+    """
+    What is decided at one moment.
+
+    Parameters
+    ----------
+    memory
+        Of the pool; labels, claims and the next moment to wake are written there.
+    view
+        Everything that the decision rests on.
+    stay
+        Allocations that are not on their way out.
+    """
+
+    def __init__(self, memory: PoolMemory, view: PoolSnapshot, stay: Sequence[Allocation]) -> None:
+        self._memory = memory
+        self._view = view
+        self._stay = stay
+        self._unit = max(view.demand.widest, 1)
+        self._room = {name: capacity(site) for name, site in view.sites.items()}
+        self._pending = dict.fromkeys(view.sites, 0)
+        self._money = math.inf if view.affordable is None else view.affordable
+        for a in view.allocations:
+            if a.site not in self._room:
+                continue
+            self._room[a.site] -= a.processors
+            if a.began is None:
+                site = view.sites[a.site]
+                self._pending[a.site] += 1
+                self._money -= worst_cost(site, a.processors, a.seconds)
+                if site.unwatched:  # that part is set aside for the request already
+                    self._money += worst_cost(site, a.processors, 0.0)
+        self._races = {name: racing(view.allocations, name) for name in view.sites}
+        self._made: dict[str, list[RequestShape]] = {name: [] for name in view.sites}
+        self._firm = dict.fromkeys(view.sites, 0)  # of these processors, such as do not race
+        self._wished = 0  # processors of this round, of all sites
+        self._starts: dict[str, float] = {}
+        self._asks: list[AllocationRequest] = []
+
+    def asks(self) -> list[AllocationRequest]:
+        """The requests that are to be made."""
+        view = self._view
+        if not is_active(view.demand):
+            return []
+        open_sites = []
+        for name, site in view.sites.items():
+            standing = self._memory.standing(name)
+            if standing.is_open(view.now):
+                open_sites.append(site)
+            elif not standing.given_up:
+                self._memory.wake_at(standing.until)
+        amounts = self._amounts(open_sites)
+        self._wished = sum(amounts.values())
+        for site in sorted(open_sites, key=self._order):
+            if amounts.get(site.name):
+                self._ask(site, amounts[site.name], open_sites)
+        return self._asks
+
+    # How many, and of whom.
+
+    def _amounts(self, sites: Sequence[PoolSite]) -> dict[str, int]:
+        amounts = {site.name: 0 for site in sites}
+        there = 0  # of these, of use to tasks that wait
+        for site in sites:
+            short, unit = self._below_fewest(site), self._unit_at(site)
+            if short and unit and self._view.demand.tasks:
+                there += self._put(amounts, site, short)
+            amounts[site.name] = max(amounts[site.name], short)
+        able = [site for site in sites if self._is_triggered(site) and self._unit_at(site)]
+        missing = self._missing(able) - there
+        if missing <= 0 or not able:
+            return amounts
+        able.sort(key=self._order)
+        if not self._has_for_the_longest():
+            # The longest task would wait for ever: first somebody who has the time for it.
+            first = next((s for s in able if walltime.has_time(self._view.demand, s)), None)
+            if first is not None and first is not able[0]:
+                missing -= self._put(amounts, first, min(missing, self._unit))
+        groups: dict[tuple[bool, float], list[PoolSite]] = {}
+        for site in able:
+            groups.setdefault(price(site), []).append(site)
+        for group in groups.values():
+            if len(group) > 1:  # what is free first, wherever it is
+                for site in group:
+                    missing -= self._put(amounts, site, min(missing, self._free(site)))
+            for site in group:
+                missing -= self._put(amounts, site, missing)
+        return amounts
+
+    def _put(self, amounts: dict[str, int], site: PoolSite, wish: int) -> int:
+        """Asks one site for so many more, in its units; returns how many that are."""
+        unit = self._unit_at(site)
+        if wish <= 0 or not unit:
+            return 0
+        room_left = self._room[site.name] - amounts[site.name]
+        count = min(-(-wish // unit), room_left // unit) * unit
+        count = max(count, 0)
+        amounts[site.name] += count
+        return count
+
+    def _missing(self, able: Sequence[PoolSite]) -> int:
+        view = self._view
+        there = room(view, self._stay, self._unit)
+        missing = view.demand.processors - there
+        if view.until_deadline is not None and missing > 0:
+            speeds = {site.name: site.speed for site in able}
+            needed = walltime.short_for_deadline(
+                view.demand, self._stay, speeds, view.until_deadline
+            )
+            if not there and not view.demand.running:
+                needed = max(needed, self._unit)
+            missing = min(missing, needed)
+        return missing
+
+    def _is_triggered(self, site: PoolSite) -> bool:
+        """Whether so many tasks wait; or nothing would ever take those that do."""
+        rules, demand = site.rules, self._view.demand
+        enough = max(rules.trigger, rules.below if rules.release == "queue" else 1)
+        if demand.tasks >= enough:
+            return True
+        return demand.tasks > 0 and not demand.running and not self._stay
+
+    def _below_fewest(self, site: PoolSite) -> int:
+        """Processors that the least number is short of, or will be soon."""
+        fewest = site.rules.fewest
+        if not fewest:
+            return 0
+        mine = [a for a in self._stay if a.site == site.name and not is_racing(a)]
+        now = self._view.now
+        for a in mine:
+            if ends_soon_at(a) > now:
+                self._memory.wake_at(ends_soon_at(a))
+        return max(0, min(fewest - lasting_processors(mine, now), self._room[site.name]))
+
+    def _has_for_the_longest(self) -> bool:
+        demand, now = self._view.demand, self._view.now
+        for a in self._stay:
+            site = self._view.sites.get(a.site)
+            if site is None or a.processors < self._unit:
+                continue
+            lasts = a.seconds if a.began is None else a.until - now
+            if lasts >= demand.longest / site.speed:
+                return True
+        return False
+
+    def _unit_at(self, site: PoolSite) -> int:
+        """Processors that are of use only together; 0: nothing that waits can run there."""
+        demand = self._view.demand
+        if walltime.mean_seconds(demand, site) > walltime.longest_walltime(site) and site.batch:
+            return 0
+        most = widest_at(site)
+        if self._unit <= most:
+            return self._unit
+        mean = math.ceil(demand.processors / demand.tasks) if demand.tasks else 1
+        return mean if mean <= most and mean < self._unit else 0
+
+    def _free(self, site: PoolSite) -> int:
+        if not site.batch:
+            return self._room[site.name]
+        seen = free_now(site, self._claims(site))
+        return sum(count for _, count in seen) if seen is not None else 0
+
+    def _claims(self, site: PoolSite) -> list[RequestShape]:
+        """
+        What takes of what is said to be free, and may not show there yet.
+
+        Requests that were made since the scheduler was last looked at, begun or not; or all that
+        wait, where these are more: on their way, they may take longer than until the next look.
+        """
+        waits = [
+            RequestShape(processors=a.processors, seconds=a.seconds)
+            for a in self._stay
+            if a.site == site.name and a.began is None
+        ]
+        waits.extend(self._made[site.name])
+        claims = self._memory.sights[site.name].claims
+        return max(claims, waits, key=lambda shapes: sum(s.processors for s in shapes))
+
+    def _order(self, site: PoolSite) -> tuple[bool, float, float, float, str]:
+        """Cheap first, by the work that it does; then soon; then fast."""
+        unknown, rate = price(site)
+        return unknown, rate, self._start(site), -site.speed, site.name
+
+    def _start(self, site: PoolSite) -> float:
+        """Seconds until a unit would start there, as far as anybody knows."""
+        if site.name not in self._starts:
+            self._starts[site.name] = self._expected(site)
+        return self._starts[site.name]
+
+    def _expected(self, site: PoolSite) -> float:
+        if not site.batch:
+            return 0.0
+        if self._free(site) >= self._unit:
+            return 0.0
+        if site.probed is not None:
+            return site.probed  # its own word is worth more than our model of it
+        starts = [h.start for h in site.holes if h.processors >= self._unit and h.start > 0]
+        bound = self._memory.waits.bound(site.name, self._unit, walltime.longest_walltime(site))
+        return min([*starts, math.inf if bound is None else bound])
+
+    # How.
+
+    def _ask(self, site: PoolSite, amount: int, rivals: Sequence[PoolSite]) -> None:
+        unit = self._unit_at(site) or 1
+        demand = self._view.demand
+        there = room(self._view, self._stay, unit) + demand.running
+        # The work is shared with what others are asked for besides.
+        wanted = walltime.wanted_seconds(demand, site, there + max(amount, self._wished))
+        left = self._view.until_deadline
+        if left is not None and left > 0 and site.batch:
+            wanted = min(wanted, max(left, walltime.least_seconds(demand, site, wanted)))
+        least = walltime.least_seconds(demand, site, wanted)
+        amount, seconds = self._affordable(site, amount, unit, wanted, least)
+        if amount <= 0:
+            return
+        acquisition = site.rules.acquisition
+        if not site.batch:
+            self._make(site, RequestShape(processors=amount, seconds=seconds))
+        elif acquisition == "adaptive":
+            self._hunt(site, amount, unit, seconds, rivals)
+        else:
+            self._ask_blindly(site, acquisition, amount, unit, seconds)
+
+    def _affordable(
+        self, site: PoolSite, amount: int, unit: int, wanted: float, least: float
+    ) -> tuple[int, float]:
+        """As many as there is money for in the worst case, rather for less time than fewer."""
+        rate = site.unit_price or 0.0
+        money = self._money - (site.fixed_price or 0.0)
+        if money < 0:
+            return 0, wanted
+        if not rate or math.isinf(money):
+            return amount, wanted
+        seconds = wanted if site.batch else self._view.demand.longest / site.speed
+        shortest = least if site.batch else seconds
+        unwatched = site.unwatched
+        if amount * rate * (seconds + unwatched) > money:
+            seconds = max(shortest, math.floor(money / (rate * amount) - unwatched))
+            if rate * (seconds + unwatched) * amount > money:
+                each = rate * (seconds + unwatched)
+                amount = int(money / each) // unit * unit if each else 0
+        return max(amount, 0), seconds if site.batch else wanted
+
+    def _ask_blindly(
+        self, site: PoolSite, acquisition: Acquisition, amount: int, unit: int, seconds: float
+    ) -> None:
+        free = None
+        if acquisition == "optimal":
+            seen = free_now(site, self._claims(site))
+            free = sum(n for _, n in seen) if seen is not None else None
+        whole = min(-(-amount // unit), self._room[site.name] // unit) * unit
+        nodes = site.per_node
+        if acquisition == "node-range" and site.node_ranges and nodes and unit <= nodes < whole:
+            count = min(-(-whole // nodes), self._room[site.name] // nodes)
+            size = count * nodes
+            ranged = RequestShape(processors=size, seconds=seconds, least_processors=nodes)
+            if count > 1 and self._make(site, ranged):
+                whole = max(0, whole - size) // unit * unit
+        bundle = self._memory.label("bundle") if acquisition == "array" and site.arrays else ""
+        for size in sizes(acquisition, whole, free, unit):
+            if not self._make(site, RequestShape(processors=size, seconds=seconds), bundle=bundle):
+                break
+
+    def _hunt(
+        self,
+        site: PoolSite,
+        amount: int,
+        unit: int,
+        wanted: float,
+        rivals: Sequence[PoolSite],
+    ) -> None:
+        least = walltime.least_in_window(self._view.demand, site, wanted)
+        whole = min(-(-amount // unit), self._room[site.name] // unit) * unit
+        shapes = shape_requests(
+            site,
+            whole,
+            unit=unit,
+            least=least,
+            wanted=wanted,
+            task=walltime.mean_seconds(self._view.demand, site),
+            claims=self._claims(site),
+            most=max(0, site.rules.max_pending - self._pending[site.name]),
+            # Where requests go wrong, one at a time shows whether they still do.
+            in_parts=not self._memory.standing(site.name).steps,
+            in_halves=self._memory.waits.starts_slowly(site.name),
+            only_fitting=self._is_starting(site.name),
+            choose=lambda size, lengths: self._likely(site.name, size, lengths),
+        )
+        bundles: dict[int, str] = {}
+        for shape in shapes:
+            if shape.group and shape.group not in bundles:
+                bundles[shape.group] = self._memory.label("bundle")
+            bundle = bundles.get(shape.group, "")
+            others = [] if shape.fits or bundle else self._racers(site, shape, rivals)
+            race = self._memory.label("race") if others else ""
+            if not self._make(site, shape, bundle=bundle, race=race):
+                break
+            for other, seconds in others:
+                self._make(other, replace(shape, seconds=seconds, least_seconds=None), race=race)
+
+    def _is_starting(self, site: str) -> bool:
+        """
+        Whether a request that should start at once is on its way to do so.
+
+        What has to wait is held back meanwhile: handed in now, it could be through the
+        scheduler's own delays sooner, and take a processor that the other needs.
+        """
+        starting = False
+        for one in self._stay:
+            known = self._memory.known.get(one.name)
+            if one.site != site or one.began is not None or known is None or not known.fits:
+                continue
+            if self._view.now < one.asked + HOLD - ROUNDING:
+                self._memory.wake_at(one.asked + HOLD)
+                starting = True
+        return starting
+
+    def _likely(self, site: str, size: int, lengths: tuple[float, ...]) -> float:
+        """The length that yields most of its time, wait included, by what was seen of waits."""
+        bounds = [self._memory.waits.bound(site, size, seconds) for seconds in lengths]
+        if any(bound is None for bound in bounds):
+            return lengths[0]
+        shares = [s / (s + (b or 0.0)) for s, b in zip(lengths, bounds, strict=True)]
+        return lengths[shares.index(max(shares))]
+
+    def _racers(
+        self, site: PoolSite, shape: RequestShape, rivals: Sequence[PoolSite]
+    ) -> list[tuple[PoolSite, float]]:
+        """Who else is asked for the same, and for how long."""
+        if self._races[site.name] >= site.rules.max_racing:
+            return []
+        if _is_too_wide(site, shape):
+            return []
+        if self._below_fewest(site) > self._firm[site.name]:
+            return []  # the least number is not to be lost to others
+        found = []
+        for other in sorted(rivals, key=self._order):
+            if (
+                other is site
+                or not other.batch
+                or other.rules.acquisition != "adaptive"
+                or self._races[other.name] >= other.rules.max_racing
+                or self._pending[other.name] >= other.rules.max_pending
+                or self._room[other.name] < shape.processors
+                or _is_too_wide(other, shape)
+                or not self._is_triggered(other)
+                or not self._unit_at(other)
+                or shape.processors % self._unit_at(other)
+            ):
+                continue
+            seconds = min(
+                shape.seconds * site.speed / other.speed, walltime.longest_walltime(other)
+            )
+            seconds = float(math.ceil(max(seconds, other.rules.shortest)))
+            if seconds < walltime.least_seconds(self._view.demand, other, seconds):
+                continue
+            if worst_cost(other, shape.processors, seconds) <= self._money:
+                found.append((other, seconds))
+        return found
+
+    def _make_parts(self, site: PoolSite, shape: RequestShape, *, bundle: str) -> bool:
+        """A request for each node that it takes."""
+        unit = self._unit_at(site) or 1
+        size = max((site.per_node or 0) // unit, 1) * unit
+        made, left = False, shape.processors
+        while left > 0:
+            part = replace(shape, processors=min(size, left), least_processors=None)
+            if not self._make(site, part, bundle=bundle):
+                break
+            made, left = True, left - size
+        return made
+
+    def _make(
+        self, site: PoolSite, shape: RequestShape, *, bundle: str = "", race: str = ""
+    ) -> bool:
+        """One request, unless there is no room for it, or no money, or too many wait."""
+        if _is_too_wide(site, shape):
+            return self._make_parts(site, shape, bundle=bundle)
+        cost = worst_cost(site, shape.processors, shape.seconds)
+        if (
+            shape.processors > self._room[site.name]
+            or self._pending[site.name] >= site.rules.max_pending
+            or cost > self._money * (1 + 1e-9)
+        ):
+            return False
+        self._room[site.name] -= shape.processors
+        self._pending[site.name] += 1
+        self._money -= cost
+        if race:
+            self._races[site.name] += 1
+        else:
+            self._firm[site.name] += shape.processors
+        if site.holes and not shape.fits:  # it may have to move
+            self._memory.wake_at(self._view.now + site.rules.probe_every)
+        if site.holes or site.free is not None:
+            self._memory.sights[site.name].claims.append(shape)
+        self._made[site.name].append(shape)
+        self._asks.append(
+            AllocationRequest(
+                site=site.name,
+                processors=shape.processors,
+                seconds=shape.seconds,
+                least_seconds=shape.least_seconds,
+                least_processors=shape.least_processors,
+                bundle=bundle,
+                race=race,
+                fits=shape.fits,
+            )
+        )
+        return True
+
+
+def _is_too_wide(site: PoolSite, shape: RequestShape) -> bool:
+    """Whether it takes more than a node where a request cannot have more."""
+    most = site.per_node
+    return not site.spans_nodes and most is not None and shape.processors > most

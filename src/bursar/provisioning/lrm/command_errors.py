@@ -1,0 +1,84 @@
+"""What a scheduler complains of, as an error that says what to change."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bursar.model.errors import SiteError
+from bursar.provisioning.lrm.command_runner import CommandResult
+
+
+@dataclass(frozen=True, slots=True)
+class KnownComplaint:
+    """
+    Words of a scheduler that we know.
+
+    Parameters
+    ----------
+    words
+        Pattern that finds them, whatever their case.
+    hint
+        What to change; empty: nothing helps but waiting.
+    transient
+        Whether the same command may succeed later.
+    """
+
+    words: str
+    hint: str = ""
+    transient: bool = False
+
+
+def command_error(doing: str, answer: CommandResult, known: Iterable[KnownComplaint]) -> SiteError:
+    """
+    The error of a command that failed, in the scheduler's own words.
+
+    Words that none of those known is found in are for people, and for good.
+
+    Parameters
+    ----------
+    doing
+        Program, or what was tried.
+    answer
+        What it said.
+    known
+        The first that is found counts.
+    """
+    said = f"{answer.stderr}\n{answer.stdout}"
+    for complaint in known:
+        if re.search(complaint.words, said, re.IGNORECASE):
+            hint = f"; {complaint.hint}" if complaint.hint else ""
+            return SiteError(f"{doing}: {answer.words}{hint}", transient=complaint.transient)
+    return SiteError(f"{doing}: {answer.words}")
+
+
+def unreadable_output_error(doing: str, said: str) -> SiteError:
+    """The error of a command that succeeded, but whose answer cannot be read."""
+    start = " ".join(said.split())[:120]
+    return SiteError(f"{doing} printed what cannot be read: {start!r}", transient=True)
+
+
+def check_cancelled(
+    what: str, answer: CommandResult, gone: str, complaints: Iterable[KnownComplaint]
+) -> None:
+    """
+    Jobs that were to end do, or the scheduler said why; those gone already are no error.
+
+    Parameters
+    ----------
+    what
+        The command that was to end them.
+    gone
+        Pattern of a line that says that a job is gone, whatever its case.
+
+    Raises
+    ------
+    SiteError
+        When another line says why some do not.
+    """
+    bad = [
+        line
+        for line in answer.stderr.splitlines()
+        if line.strip() and not re.search(gone, line, re.IGNORECASE)
+    ]
+    if answer.status != 0 and bad:
+        raise command_error(what, CommandResult(answer.status, "", "\n".join(bad)), complaints)

@@ -1,0 +1,406 @@
+"""Commands of a scheduler, run on this machine or on a login node."""
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bursar.model.errors import InputError, SiteError
+
+MOST_AT_ONCE = 4
+"""Commands of one manager that run at a time: a scheduler serves others too."""
+
+MOST_OUTPUT = 256 << 20
+"""Bytes that a command may print; a queue of 100,000 jobs is some 50 MB of JSON."""
+
+TIMEOUT = 60.0  # seconds; schedulers give up on themselves after 10 to 30
+_LINGER = 1.0  # seconds for what is still in the pipes when a command has ended
+_CONNECT = 15  # seconds for a connection to the login node
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_FOR_GOOD = re.compile(
+    r"permission denied|host key verification failed|identification has changed"
+    r"|name or service not known|no such identity|bad configuration option",
+    re.IGNORECASE,
+)
+"""What ssh says where trying again does not help."""
+
+_WRITE = 'umask 077 && cat > "$1.$2" && mv -f -- "$1.$2" "$1"'
+
+
+class CommandResult(NamedTuple):
+    """
+    What a command said.
+
+    Parameters
+    ----------
+    status
+        With which it ended; negative: the signal that ended it.
+    stdout, stderr
+        Its output. Bytes that are no UTF-8 are replaced.
+    """
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def words(self) -> str:
+        """What it complained of, on one line; for messages."""
+        said = self.stderr.strip() or self.stdout.strip()
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        return "; ".join(lines)[:500] or f"ended with status {self.status} and said nothing"
+
+
+class CommandRunner:
+    """
+    Runs commands, a few at a time, and keeps files that only their owner can read.
+
+    Parameters
+    ----------
+    environment
+        Variables that are added to those that the commands have anyway. On a login node they
+        are part of the command line, which others can read: no secrets.
+    without
+        Variables that the commands must not see, although the user may have set them.
+    ssh
+        Login node on which they are run, as ssh knows it; None: this machine.
+    scheduler
+        Whose commands they are, for hints.
+    most_at_once
+        How many run at a time; others wait for their turn.
+    timeout
+        Seconds that a command has, unless it is said otherwise.
+
+    Attributes
+    ----------
+    commands
+        How many were run so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        environment: Mapping[str, str] | None = None,
+        without: Sequence[str] = (),
+        ssh: str | None = None,
+        scheduler: str = "the scheduler",
+        most_at_once: int = MOST_AT_ONCE,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self._environment = dict(environment or {})
+        for name in (*self._environment, *without):
+            _check_variable(name)
+        if ssh is not None and (not ssh or ssh.startswith("-") or re.search(r"\s", ssh)):
+            raise InputError(f"no host: {ssh!r}", where="ssh")
+        self._without = tuple(name for name in without if name not in self._environment)
+        self.ssh = ssh
+        self._scheduler = scheduler
+        self._turn = asyncio.Semaphore(most_at_once)
+        self._timeout = timeout
+        self.commands = 0
+
+    @property
+    def where(self) -> str:
+        """The machine on which commands are run, for messages."""
+        return self.ssh or "this machine"
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: str | bytes = "",
+        environment: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> CommandResult:
+        """
+        Runs a command and waits for its end.
+
+        Parameters
+        ----------
+        command
+            Program and arguments; no shell sees them.
+        stdin
+            What it reads.
+        environment
+            Further variables; the same holds for them as for those of the constructor.
+        timeout
+            Seconds that it has.
+
+        Returns
+        -------
+        Answer
+            Of whatever status: what it means is for the caller to say.
+
+        Raises
+        ------
+        SiteError
+            When there is no such program; and, transient, when the command does not end in
+            time, says too much, or the login node cannot be reached.
+        """
+        extra = dict(environment or {})
+        for name in extra:
+            _check_variable(name)
+        seconds = self._timeout if timeout is None else timeout
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        async with self._turn:
+            self.commands += 1
+            if self.ssh is None:
+                return await self._run_here(list(command), data, extra, seconds)
+            return await self._run_there(self.ssh, list(command), data, extra, seconds)
+
+    async def _run_here(
+        self, command: list[str], stdin: bytes, extra: dict[str, str], seconds: float
+    ) -> CommandResult:
+        variables = {k: v for k, v in os.environ.items() if k not in self._without}
+        variables |= self._environment | extra
+        answer = await self._talk(command, stdin, variables, seconds, command[0])
+        if answer is None:
+            raise self._missing(command[0])
+        return answer
+
+    async def _run_there(
+        self, host: str, command: list[str], stdin: bytes, extra: dict[str, str], seconds: float
+    ) -> CommandResult:
+        without = [word for name in self._without for word in ("-u", name)]
+        variables = [f"{k}={v}" for k, v in (self._environment | extra).items()]
+        line = shlex.join(["env", *without, *variables, *command])
+        options = ("BatchMode=yes", "LogLevel=ERROR", f"ConnectTimeout={_CONNECT}")
+        ssh = ["ssh", "-T", *(word for option in options for word in ("-o", option))]
+        full = [*ssh, host, "--", line]
+        answer = await self._talk(full, stdin, dict(os.environ), seconds, command[0])
+        if answer is None:
+            raise SiteError(f'ssh is not installed on this machine, and "ssh" names {host}')
+        if answer.status == 255:
+            lasting = _FOR_GOOD.search(answer.stderr) is not None
+            raise SiteError(f"{host}: {answer.words}", transient=not lasting)
+        if answer.status == 127 and f"{command[0]}" in answer.stderr:
+            raise self._missing(command[0])
+        return answer
+
+    async def _talk(
+        self,
+        command: list[str],
+        stdin: bytes,
+        variables: dict[str, str],
+        seconds: float,
+        program: str,
+    ) -> CommandResult | None:
+        """What a process of this machine says; None where there is no such program."""
+        try:
+            transport, talk = await _started(command, variables)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise SiteError(f"{command[0]} cannot be run on this machine: {error}") from None
+        try:
+            pipe = transport.get_pipe_transport(0)
+            assert isinstance(pipe, asyncio.WriteTransport)
+            pipe.write(stdin)
+            pipe.close()  # once all of it is written
+            if not await talk.is_over(seconds):
+                raise SiteError(
+                    f"{program} on {self.where} gave no answer within {seconds:g} s",
+                    transient=True,
+                )
+            if talk.too_much:
+                raise SiteError(
+                    f"{program} on {self.where} printed more than {MOST_OUTPUT >> 20} MB",
+                    transient=True,
+                )
+            status = transport.get_returncode()
+            assert status is not None
+            return CommandResult(status, talk.text(1), talk.text(2))
+        finally:
+            await _ended(transport, talk)
+
+    def _missing(self, program: str) -> SiteError:
+        return SiteError(
+            f"{program}: not found on {self.where}; is the client of {self._scheduler} "
+            'installed? If it lies elsewhere, set PATH in the site\'s "environment"; if it is on '
+            'a login node, name that with "ssh"'
+        )
+
+    async def write(self, path: str, data: bytes) -> None:
+        """
+        Writes a file that only its owner can read, in the place of whatever was there.
+
+        Parameters
+        ----------
+        path
+            From the root.
+        data
+            Of the file; it is on no command line, and at no time readable by others.
+
+        Raises
+        ------
+        SiteError
+            When it cannot be written.
+        """
+        _check_path(path)
+        part = secrets.token_hex(4)
+        if self.ssh is not None:
+            await self._ask(["sh", "-c", _WRITE, "sh", path, part], data)
+            return
+        try:
+            await asyncio.to_thread(_write_here, path, part, data)
+        except OSError as error:
+            raise SiteError(f"cannot write {path}: {error.strerror}") from None
+
+    async def make_folder(self, path: str) -> None:
+        """
+        Makes a folder that only its owner can enter, and those that it lies in.
+
+        Raises
+        ------
+        SiteError
+            When it cannot be made.
+        """
+        _check_path(path)
+        if self.ssh is not None:
+            await self._ask(["sh", "-c", 'umask 077 && mkdir -p -- "$1"', "sh", path])
+            return
+        try:
+            await asyncio.to_thread(_make_folder_here, Path(path))
+        except OSError as error:
+            raise SiteError(f"cannot make {path}: {error.strerror}") from None
+
+    async def remove(self, path: str) -> None:
+        """
+        Removes a file, or a folder with all in it; of what is not there nothing is said.
+
+        Raises
+        ------
+        SiteError
+            When it cannot be removed.
+        """
+        _check_path(path)
+        if self.ssh is not None:
+            await self._ask(["rm", "-rf", "--", path])
+            return
+        try:
+            await asyncio.to_thread(_remove_here, Path(path))
+        except OSError as error:
+            raise SiteError(f"cannot remove {path}: {error.strerror}") from None
+
+    async def _ask(self, command: list[str], stdin: bytes = b"") -> None:
+        answer = await self.run(command, stdin=stdin)
+        if answer.status != 0:
+            raise SiteError(f"{self.where}: {answer.words}")
+
+
+class _CommandOutput(asyncio.SubprocessProtocol):
+    """The output of a process, as it comes."""
+
+    def __init__(self) -> None:
+        self.exited = asyncio.Event()
+        self._finished = asyncio.Event()
+        self._open = {1, 2}
+        self._said: dict[int, list[bytes]] = {1: [], 2: []}
+        self._length = 0
+        self.too_much = False
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if self.too_much:
+            return
+        self._said[fd].append(data)
+        self._length += len(data)
+        if self._length > MOST_OUTPUT:
+            self.too_much = True
+            self._finished.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._open.discard(fd)
+        self._look()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self._look()
+        # What it left behind, such as the shared connection of ssh, may hold the pipes on.
+        asyncio.get_running_loop().call_later(_LINGER, self._finished.set)
+
+    def _look(self) -> None:
+        if self.exited.is_set() and not self._open:
+            self._finished.set()
+
+    async def is_over(self, seconds: float) -> bool:
+        """Waits until it has ended or said too much; False when that takes too long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._finished.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def text(self, fd: int) -> str:
+        return b"".join(self._said[fd]).decode(errors="replace")
+
+
+def _check_variable(name: str) -> None:
+    if not _VARIABLE.fullmatch(name):
+        raise InputError(f"no name of a variable: {name!r}", where="environment")
+
+
+def _check_path(path: str) -> None:
+    if not path.startswith("/") or "\0" in path or os.path.normpath(path) in ("/", "//"):
+        raise InputError(f"a path from the root is needed, got {path!r}")
+
+
+def _write_here(path: str, part: str, data: bytes) -> None:
+    beside = f"{path}.{part}"
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(beside, path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def _make_folder_here(path: Path) -> None:
+    for folder in (*reversed(path.parents), path):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _remove_here(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+async def _started(
+    command: list[str], variables: dict[str, str]
+) -> tuple[asyncio.SubprocessTransport, _CommandOutput]:
+    """A process that runs; if the caller goes meanwhile, none."""
+    loop = asyncio.get_running_loop()
+    starting = asyncio.ensure_future(
+        loop.subprocess_exec(_CommandOutput, *command, env=variables, start_new_session=True)
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Cancelled itself, asyncio would end the process without what that has started, and
+        # wait for both.
+        with contextlib.suppress(OSError, ValueError):
+            await _ended(*await starting)
+        raise
+
+
+async def _ended(transport: asyncio.SubprocessTransport, talk: _CommandOutput) -> None:
+    """Of a process that may still run nothing is left."""
+    if transport.get_returncode() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(transport.get_pid(), signal.SIGKILL)
+        await asyncio.shield(talk.exited.wait())
+    transport.close()

@@ -1,0 +1,265 @@
+"""
+What ``flux jobs --json`` and ``flux resource R`` say.
+
+Job numbers are told in decimal here; on submission they come in base 58 (Flux RFC 19).
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bursar.provisioning.lrm.listed_job import ListedJob, unknown_report
+from bursar.provisioning.lrm.resource_manager import ClusterNode, JobEnding, JobState
+
+Entry = Mapping[str, Any]
+
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_STATES: Mapping[str, JobState] = {
+    "NEW": "pending",
+    "DEPEND": "pending",  # for its begin, or for another job
+    "PRIORITY": "pending",
+    "SCHED": "pending",
+    "RUN": "running",
+    "CLEANUP": "running",  # at its end, but it has its nodes yet
+    "INACTIVE": "ended",
+}
+_RESULTS: Mapping[str, JobEnding] = {
+    "COMPLETED": "completed",
+    "FAILED": "failed",
+    "CANCELED": "cancelled",
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "timeout",
+}
+_EXCEPTIONS: Mapping[str, JobEnding] = {
+    "alloc": "rejected",
+    "dependency": "rejected",
+    "validate": "rejected",
+    "feasibility": "rejected",
+    "node-failure": "node-fail",
+    "lost-contact": "node-fail",
+    "preempt": "preempted",
+}
+_HELD = 0
+"""Urgency of a job that is on hold."""
+
+_FOREVER = 10 * 365 * 86400.0
+"""Seconds: an allocation without a limit is said to expire in a hundred years."""
+
+
+def job_number(text: str) -> str | None:
+    """Decimal of what a submission printed: ``ƒ2oKEW``, ``f2oKEW`` or a decimal; None: neither."""
+    word = text.strip()
+    if word.isascii() and word.isdigit():
+        return str(int(word))
+    if len(word) < 2 or word[0] not in "ƒf":
+        return None
+    number = 0
+    for letter in word[1:]:
+        value = _BASE58.find(letter)
+        if value < 0:
+            return None
+        number = number * 58 + value
+    return str(number)
+
+
+def parse_jobs(text: str) -> tuple[list[Entry], list[str]] | None:
+    """
+    Jobs, and those that cannot be read; None when it is no listing of jobs.
+
+    Asked for one job it prints that alone, without a list around it.
+    """
+    with contextlib.suppress(ValueError):
+        whole = json.loads(text, strict=False)
+        if not isinstance(whole, dict):
+            return None
+        if "id" in whole:
+            return [whole], []
+        jobs = whole.get("jobs")
+        if not isinstance(jobs, list):
+            return None
+        odd = [str(job) for job in jobs if not isinstance(job, dict)]
+        return [job for job in jobs if isinstance(job, dict)], odd
+    if '"id"' not in text:
+        return None
+    return _each(text)
+
+
+def _each(text: str) -> tuple[list[Entry], list[str]]:
+    """Jobs of a listing that is no valid JSON: each from where its braces begin."""
+    jobs: list[Entry] = []
+    odd = []
+    _, bracket, rest = text.partition("[")
+    decoder = json.JSONDecoder(strict=False)
+    at = 0
+    body = rest if bracket else text
+    while (start := body.find("{", at)) >= 0:
+        try:
+            job, at = decoder.raw_decode(body, start)
+        except ValueError:
+            # On to what looks like the next job.
+            ahead = re.compile(r"\}\s*,\s*(?=\{)").search(body, start + 1)
+            odd.append(body[start : ahead.start() if ahead else len(body)])
+            at = ahead.end() if ahead else len(body)
+            continue
+        if isinstance(job, dict) and "id" in job:
+            jobs.append(job)
+    return jobs, odd
+
+
+def id_in(block: str) -> str | None:
+    """Number of a job that cannot be read."""
+    found = re.search(r'"id"\s*:\s*(\d+)', block)
+    return found[1] if found else None
+
+
+def read_job(entry: Entry) -> ListedJob:
+    """One job."""
+    id = str(entry.get("id", ""))
+    try:
+        return _read_job(id, entry)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return unknown_report(id, f"flux jobs said of it what cannot be read: {error!r}")
+
+
+def _read_job(id: str, entry: Entry) -> ListedJob:
+    word = str(entry["state"])
+    state = _STATES.get(word, "unknown")
+    sched = _table(_table(entry, "annotations"), "sched")
+    how: JobEnding | None = None
+    reason = str(sched.get("reason_pending", ""))
+    if state == "ended":
+        how, reason = _end_of(entry)
+    elif state == "unknown":
+        reason = f"in a state that is not known: {word!r}"
+    elif state == "pending":
+        if int(entry.get("urgency", 16)) == _HELD:
+            state, reason = "held", "its urgency is 0: on hold"
+        elif word == "DEPEND":
+            reason = ", ".join(str(one) for one in entry.get("dependencies") or ()) or "waiting"
+        reason = reason or word.lower()
+    began = _number(entry.get("t_run"))
+    return ListedJob(
+        id=id,
+        state=state,
+        how=how,
+        reason=reason,
+        name=str(entry.get("name", "")),
+        owner=str(entry.get("username", "")),
+        queue=str(entry.get("queue", "")),
+        submitted=_number(entry.get("t_submit")),
+        began=began,
+        ended=_number(entry.get("t_inactive")) or _number(entry.get("t_cleanup")),
+        expected=_number(sched.get("t_estimate")),
+        limit=_limit(entry, began),
+        processors=int(entry.get("ncores") or entry.get("ntasks") or 1),
+        nodes=expand(str(entry.get("nodelist", "") or "")),
+        spent=_number(entry.get("runtime")) if began is not None else None,
+    )
+
+
+def _end_of(entry: Entry) -> tuple[JobEnding, str]:
+    problem = _table(entry, "exception")
+    kind = str(problem.get("type", "") or "")
+    code = entry.get("returncode", "")
+    said = [f"{kind}: {problem.get('note', '')}".strip(": ")] if problem.get("occurred") else []
+    if code not in ("", 0, None):
+        said.append(f"return code {code}")
+    how = _RESULTS.get(str(entry.get("result", "")), "unknown")
+    if how == "failed":
+        how = _EXCEPTIONS.get(kind, "failed")
+    return how, ", ".join(said)
+
+
+def parse_resources(text: str) -> dict[str, int]:
+    """
+    Cores by node, of an object R (Flux RFC 20).
+
+    Raises
+    ------
+    ValueError
+        When it is none.
+    """
+    try:
+        execution = json.loads(text)["execution"]
+        names = [name for part in execution["nodelist"] for name in expand(part)]
+        cores: dict[int, int] = {}
+        for part in execution["R_lite"]:
+            for rank in _numbers(part["rank"]):
+                cores[rank] = len(_numbers(part["children"].get("core", "")))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no object R: {error!r}") from None
+    # Names stand in the order of the ranks.
+    return dict(zip(names, (cores[rank] for rank in sorted(cores)), strict=False))
+
+
+def nodes_of(everything: str, allocated: str, down: str) -> list[ClusterNode]:
+    """
+    Nodes, from the objects R of all, of what jobs hold, and of what is down.
+
+    Raises
+    ------
+    ValueError
+        When one of them is none.
+    """
+    taken = parse_resources(allocated) if allocated.strip() else {}
+    gone = parse_resources(down) if down.strip() else {}
+    return [
+        ClusterNode(
+            name=name,
+            processors=cores,
+            allocated=min(cores, taken.get(name, 0)),
+            up=name not in gone,
+            state="down" if name in gone else "allocated" if taken.get(name) else "free",
+        )
+        for name, cores in parse_resources(everything).items()
+    ]
+
+
+def expand(hosts: str) -> tuple[str, ...]:
+    """Of ``n[1-3,7],m`` (Flux RFC 29)."""
+    names = []
+    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)?", hosts):
+        found = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", part.strip())
+        if found is None:
+            names.append(part.strip())
+            continue
+        for piece in found[2].split(","):
+            first, dash, last = piece.partition("-")
+            width = len(first)
+            for number in range(int(first), int(last if dash else first) + 1):
+                names.append(f"{found[1]}{number:0{width}d}{found[3]}")
+    return tuple(name for name in names if name)
+
+
+def _numbers(text: object) -> list[int]:
+    """Of ``0-3,7`` or ``[0-3,7]`` (Flux RFC 22)."""
+    numbers: list[int] = []
+    for piece in str(text).strip("[]").split(","):
+        if piece.strip():
+            first, dash, last = piece.partition("-")
+            numbers += range(int(first), int(last if dash else first) + 1)
+    return numbers
+
+
+def _limit(entry: Entry, began: float | None) -> float | None:
+    duration = _number(entry.get("duration"))
+    if duration:
+        return duration
+    expiration = _number(entry.get("expiration"))
+    if expiration and began is not None and 0 < expiration - began < _FOREVER:
+        return expiration - began
+    return None
+
+
+def _number(value: object) -> float | None:
+    """None also for 0 and for an empty string, by which Flux says "not yet"."""
+    if value in ("", None, 0):
+        return None
+    return float(str(value))
+
+
+def _table(entry: Entry, name: str) -> Entry:
+    found = entry.get(name)
+    return found if isinstance(found, Mapping) else {}

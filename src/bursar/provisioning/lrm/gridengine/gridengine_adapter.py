@@ -1,0 +1,511 @@
+"""Grid Engine's commands, and what their answers mean."""
+
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from bursar.model.errors import InputError, SiteError
+from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm.command_errors import command_error, unreadable_output_error
+from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
+from bursar.provisioning.lrm.gridengine import parallel_environment, qstat_output
+from bursar.provisioning.lrm.gridengine.known_errors import COMPLAINTS
+from bursar.provisioning.lrm.gridengine.qacct_output import QacctRecord, parse_records
+from bursar.provisioning.lrm.gridengine.qstat_output import QstatJob
+from bursar.provisioning.lrm.jobscript import check, element, job_script, plain_folder, plain_name
+from bursar.provisioning.lrm.resource_manager import (
+    JobReport,
+    JobRequest,
+    JobUsage,
+    ManagerCapabilities,
+    QueueReservation,
+    QueueState,
+)
+from bursar.provisioning.lrm.submission import JobIds, JobSubmitter
+from bursar.provisioning.lrm.time_formats import UTC
+
+_GIVEN = re.compile(r"^(\d+)(?:\.(\d+)-(\d+):(\d+))?$", re.MULTILINE)
+_ID = re.compile(r"(\d+)(?:\.(\d+))?")
+_MOST_ENVIRONMENTS = 20
+_MOST_TASKS = 1000
+"""Of an array of others that waits, so many are told one by one."""
+
+_SLACK = 3600.0
+"""Seconds by which the clock here may be ahead of the clock there, when records are looked up."""
+
+
+class GridEngine:
+    """
+    A Grid Engine as a plain user has it.
+
+    Run live under Son of Grid Engine 8.1.9; Univa's and Altair's answer alike where documented.
+
+    Parameters
+    ----------
+    batch
+        The site. Its account is a project; it has no quality of service. A directive ``-pe NAME``
+        names the parallel environment of requests for several processors; without one, one that
+        fits is looked for.
+    shell
+        Runs the commands; None: as the site says.
+
+    Raises
+    ------
+    InputError
+        When the site names a quality of service.
+    """
+
+    def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
+        if batch.qos is not None:
+            raise InputError("Grid Engine has no such thing", where="qos")
+        self._batch = batch
+        self._shell = shell or CommandRunner(
+            environment=batch.environment, ssh=batch.ssh, scheduler="Grid Engine"
+        )
+        self._submissions = JobSubmitter()
+        self._named, self._directives = parallel_environment.named(batch.directives)
+        self._environments: list[parallel_environment.ParallelEnvironment] | None = None
+        self._user: str | None = None
+        self._submitted: dict[str, float] = {}
+        self._deleted: set[str] = set()
+
+    @property
+    def shell(self) -> CommandRunner:
+        """That runs the commands."""
+        return self._shell
+
+    @property
+    def abilities(self) -> ManagerCapabilities:
+        """Start estimates are not among them: it says only whether a job would start at once."""
+        return ManagerCapabilities(arrays=True, reservations=True, begin=True, accounting=True)
+
+    async def submit(self, request: JobRequest) -> JobIds:
+        """
+        Hands in jobs, or one array of them.
+
+        What no queue could ever run is refused at once (``-w e``), with what ``-w v`` says of it.
+        """
+        check(request)
+        script = await self._script(request)
+
+        async def hand_in() -> JobIds:
+            answer = await self._run(["qsub", "-terse", "-w", "e"], stdin=script)
+            if answer.status != 0:
+                if "no suitable queues" in answer.words:
+                    why = await self._run(["qsub", "-w", "v"], stdin=script)
+                    said = re.sub(r"\bJob \d+ |verification: no suitable queues", "", why.stderr)
+                    answer = CommandResult(answer.status, "", f"{answer.stderr}\n{said}")
+                raise _refusal("qsub", answer)
+            found = _GIVEN.findall(answer.stdout)
+            if not found:
+                raise unreadable_output_error("qsub", answer.stdout)
+            number, first, last, step = found[-1]
+            self._submitted[number] = time.time()
+            if not first:
+                return [number]
+            return [f"{number}.{task}" for task in range(int(first), int(last) + 1, int(step))]
+
+        return await self._submissions.once(plain_name(request), hand_in, self.named)
+
+    async def cancel(self, ids: Sequence[str]) -> None:
+        """Tasks of one array are named by their ranges."""
+        if not ids:
+            return
+        answer = await self._run(["qdel", *_ranges(ids)])
+        gone = re.compile(r"does not exist|do(es)? not exist:")
+        bad = [
+            line
+            for line in (answer.stdout + "\n" + answer.stderr).splitlines()
+            if re.search(r"denied|error|unable|failed", line, re.IGNORECASE)
+            and not gone.search(line)
+        ]
+        if answer.status != 0 and bad:
+            raise _refusal("qdel", CommandResult(answer.status, "", "\n".join(bad)))
+        self._deleted.update(_deleted(answer.stdout))
+
+    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+        """
+        Where jobs stand.
+
+        ``qstat`` lists the last that ended too (state z), but not how: that is in the
+        accounting, which a job that was deleted before it began never enters. Why jobs are in
+        error takes one command more.
+        """
+        if not ids:
+            return {}
+        listed = await self._listed()
+        found = {id: _line_of(id, listed) for id in ids}
+        reports: dict[str, JobReport] = {}
+        gone = []
+        for id, line in found.items():
+            if line is None or line.state == "z":
+                gone.append(id)
+            else:
+                reports[id] = _report(id, line)
+        if gone:
+            records, missing = await self._records(gone)
+            for id in gone:
+                reports[id] = self._ended(id, found[id], records.get(id), missing)
+        if errors := [id for id, line in found.items() if line is not None and "E" in line.state]:
+            for id, why in (await self._errors(errors)).items():
+                before = reports[id]
+                reports[id] = JobReport(
+                    id=id, state=before.state, reason=why, processors=before.processors
+                )
+        return {id: reports[id] for id in ids}
+
+    async def queue(self) -> QueueState:
+        """By two commands, and one more where there are reservations."""
+        user = await self._who()
+        text = await self._say(
+            ["qstat", "-f", "-xml", "-r", "-u", "*", "-F", "slots,h_rt,mem_total"]
+        )
+        if not qstat_output.is_listing(text):
+            raise unreadable_output_error("qstat", text)
+        instances, odd = qstat_output.parse_instances(text)
+        queue = self._batch.queue
+        ours = [instance for instance in instances if queue in (None, instance.queue)]
+        if queue is not None and instances and not ours:
+            there = ", ".join(sorted({instance.queue for instance in instances}))
+            raise SiteError(f"Grid Engine has no queue {queue}, but {there}")
+        lines = [
+            *qstat_output.running_of(instances, queue),
+            *qstat_output.waiting_jobs(text, queue),
+        ]
+        odd += [f"job {line.number or '?'}: {line.odd}" for line in lines if line.odd]
+        return QueueState(
+            at=time.time(),
+            nodes=tuple(qstat_output.nodes_of(instances, queue)),
+            jobs=tuple(
+                job
+                for line in lines
+                if not line.odd
+                for job in qstat_output.queued(line, user, _MOST_TASKS)
+            ),
+            windows=tuple((await self._reservations(user)).values()),
+            longest=qstat_output.longest_of(ours),
+            up=any(not instance.state for instance in ours),
+            odd=tuple(odd),
+        )
+
+    async def expected_start(self, request: JobRequest) -> float | None:
+        """Now, where it would start at once (``-w p``); later starts Grid Engine does not tell."""
+        check(request)
+        now = time.time()
+        if request.begin is not None and request.begin > now:
+            return None
+        answer = await self._run(["qsub", "-w", "p"], stdin=await self._script(request))
+        if "found suitable queue" in answer.stdout + answer.stderr:
+            return now
+        if "no suitable queues" in answer.stdout + answer.stderr:
+            return None
+        raise _refusal("qsub -w p", answer)
+
+    async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
+        """An advance reservation; who may make one is in the list ``arusers``."""
+        request = JobRequest(
+            name=name, processors=processors, seconds=seconds, script="", folder="/"
+        )
+        check(request)
+        there = await self._reservations(await self._who())
+        if any(window.name == _plain(name) for window in there.values()):
+            raise SiteError(f"Grid Engine has a reservation {name} already; name another one")
+        command = ["qrsub", "-N", plain_name(request), "-a", _date(start)]
+        command += ["-d", str(math.ceil(seconds))]
+        if self._batch.queue is not None:
+            command += ["-q", self._batch.queue]
+        if parallel_environment.needs_environment(request):
+            environment = await self._environment(request)
+            command += ["-pe", environment, str(processors)]
+        answer = await self._run(command)
+        if answer.status != 0 or "granted" not in answer.stdout + answer.stderr:
+            raise _refusal("qrsub", answer)
+
+    async def unreserve(self, name: str) -> None:
+        """Jobs that run in it are ended with it."""
+        plain = _plain(name)
+        answer = await self._run(["qrdel", plain])
+        if answer.status != 0 and "does not exist" not in answer.words:
+            raise _refusal("qrdel", answer)
+
+    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
+        """It cannot."""
+        raise SiteError("Grid Engine takes no hosts from a job that runs")
+
+    async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
+        """Of jobs that run, by ``qstat``; of those that ended, by the accounting."""
+        if not ids:
+            return {}
+        now = time.time()
+        used = {}
+        listed = await self._listed()
+        for id in ids:
+            line = _line_of(id, listed)
+            if (
+                line is not None
+                and qstat_output.state_of(line) == "running"
+                and line.began is not None
+            ):
+                spent = max(0.0, now - line.began)
+                used[id] = JobUsage(id=id, processors=line.slots, seconds=spent, how=None)
+        if rest := [id for id in ids if id not in used]:
+            records, _ = await self._records(rest)
+            for id, record in records.items():
+                used[id] = JobUsage(
+                    id=id, processors=record.slots, seconds=record.seconds, how=record.how
+                )
+        return used
+
+    async def _script(self, request: JobRequest) -> str:
+        directives = [
+            f"-N {plain_name(request)}",
+            "-S /bin/sh",
+            f"-wd {plain_folder(request)}",
+            f"-o {request.folder}/",
+            "-j y",
+            "-r n",  # a pilot that is started twice would come with the same credential
+            f"-l h_rt={math.ceil(request.seconds)}",
+        ]
+        if self._batch.queue is not None:
+            directives.append(f"-q {self._batch.queue}")
+        if self._batch.account is not None:
+            directives.append(f"-P {self._batch.account}")
+        if parallel_environment.needs_environment(request):
+            environment = await self._environment(request)
+            directives.append(f"-pe {environment} {parallel_environment.slots(request)}")
+        if request.copies > 1:
+            directives.append(f"-t 1-{request.copies}")
+        if request.begin is not None:
+            directives.append(f"-a {_date(request.begin)}")
+        if request.reservation is not None:
+            directives.append(f"-ar {await self._reservation(request.reservation)}")
+        directives += self._directives
+        setup = (element("SGE_TASK_ID", 1), *self._batch.setup)
+        return job_script("#$", directives, setup, request)
+
+    async def _environment(self, request: JobRequest) -> str:
+        """Name of a parallel environment that fits."""
+        if self._named is not None:
+            return self._named
+        if self._environments is None:
+            names = (await self._say(["qconf", "-spl"])).split()
+            found = []
+            for name in names[:_MOST_ENVIRONMENTS]:
+                text = await self._say(["qconf", "-sp", name])
+                if (environment := parallel_environment.parse_environment(text)) is not None:
+                    found.append(environment)
+            self._environments = found
+        return parallel_environment.choose(self._environments, request).name
+
+    async def named(self, name: str) -> JobIds:
+        """
+        Ids of this user's jobs of a name, such as have ended lately included.
+
+        Raises
+        ------
+        SiteError
+            When Grid Engine cannot be asked.
+        """
+        user = await self._who()
+        lines = await self._listed()
+        ours = [line for line in lines if line.name == name and line.owner in ("", user)]
+        ids = [id for line in ours for id in line.ids]
+        return sorted(set(ids), key=lambda id: [int(part) for part in id.split(".")])
+
+    async def _listed(self) -> list[QstatJob]:
+        """Our jobs, and the last that ended."""
+        text = await self._say(["qstat", "-xml", "-r", "-s", "prsz"])
+        if not qstat_output.is_listing(text):
+            raise unreadable_output_error("qstat", text)
+        return qstat_output.parse_jobs(text)
+
+    async def _records(self, ids: Sequence[str]) -> tuple[dict[str, QacctRecord], str]:
+        """
+        The last record of each, and why there may be more than was found.
+
+        ``qacct`` takes one job, or all of a user's since a time.
+        """
+        numbers = list(dict.fromkeys(id.partition(".")[0] for id in ids))
+        command = ["qacct", "-j", numbers[0]]
+        if len(numbers) > 1:
+            command = ["qacct", "-o", await self._who()]
+            if all(number in self._submitted for number in numbers):
+                since = min(self._submitted[number] for number in numbers)
+                command += ["-b", _date(since - _SLACK)]
+            command.append("-j")
+        try:
+            answer = await self._run(command)
+        except SiteError as error:
+            if error.transient:
+                raise
+            return {}, str(error)  # many login nodes have no accounting
+        found: dict[str, QacctRecord] = {}
+        wanted = set(ids)
+        for record in parse_records(answer.stdout):
+            id = record.number if record.task is None else f"{record.number}.{record.task}"
+            if id in wanted:
+                found[id] = record
+        lost = answer.status != 0 and "not found" not in answer.words
+        return found, f"qacct: {answer.words}" if lost else ""
+
+    def _ended(
+        self, id: str, line: QstatJob | None, record: QacctRecord | None, missing: str
+    ) -> JobReport:
+        if record is not None and record.how != "preempted":
+            how = "cancelled" if id in self._deleted and record.how == "failed" else record.how
+            return JobReport(
+                id=id,
+                state="ended",
+                how=how,
+                reason=record.reason,
+                began=record.began,
+                ended=record.ended,
+                processors=record.slots,
+                nodes=(record.host,) if record.host else (),
+            )
+        if id in self._deleted:
+            # Its own word: qdel took it, and it is listed no more.
+            return JobReport(
+                id=id, state="ended", how="cancelled", reason="deleted before it began"
+            )
+        if line is not None:
+            why = missing or "the accounting does not say how, or not yet"
+            return JobReport(id=id, state="ended", how="unknown", reason=why, processors=line.slots)
+        if not _ID.fullmatch(id):
+            return JobReport(id=id, state="unknown", reason="no job number of Grid Engine")
+        return JobReport(
+            id=id, state="unknown", reason=missing or "neither listed nor in the accounting"
+        )
+
+    async def _errors(self, ids: Sequence[str]) -> dict[str, str]:
+        """Why jobs are in error, in Grid Engine's words."""
+        numbers = list(dict.fromkeys(id.partition(".")[0] for id in ids))
+        answer = await self._run(["qstat", "-j", ",".join(numbers)])
+        said: dict[str, str] = {}
+        number = ""
+        for text in answer.stdout.splitlines():
+            name, _, value = text.partition(":")
+            if name.strip() == "job_number":
+                number = value.strip()
+            elif name.startswith("error reason"):
+                said.setdefault(number, value.strip())
+        hint = '; clear it with "qmod -cj", or withdraw the job'
+        return {id: said[number] + hint for id in ids if (number := id.partition(".")[0]) in said}
+
+    async def _reservations(self, user: str) -> dict[str, QueueReservation]:
+        answer = await self._run(["qrstat", "-xml", "-u", "*"])
+        if answer.status != 0:
+            return {}  # versions without reservations
+        owners = qstat_output.parse_owners(answer.stdout)
+        if not owners:
+            return {}
+        detail = await self._run(["qrstat", "-ar", ",".join(owners), "-xml"])
+        windows = qstat_output.parse_reservations(answer.stdout)
+        windows.update(qstat_output.parse_reservations(detail.stdout))
+        return {
+            number: qstat_output.owned(window, owners.get(number) == user)
+            for number, window in windows.items()
+        }
+
+    async def _reservation(self, name: str) -> str:
+        """Number of a reservation of ours."""
+        user = await self._who()
+        plain = _plain(name)
+        for number, window in (await self._reservations(user)).items():
+            if window.own and window.name == plain:
+                return number
+        raise SiteError(f"Grid Engine has no reservation {name} of yours")
+
+    async def _who(self) -> str:
+        """Name of the user whose jobs are ours."""
+        if self._user is None:
+            answer = await self._shell.run(["id", "-un"])
+            self._user = answer.stdout.strip()
+        return self._user
+
+    async def _say(self, command: Sequence[str]) -> str:
+        answer = await self._run(command)
+        if answer.status != 0:
+            raise _refusal(" ".join(command[:2]), answer)
+        return answer.stdout
+
+    async def _run(self, command: Sequence[str], stdin: str = "") -> CommandResult:
+        return await self._shell.run(command, stdin=stdin, environment=UTC)
+
+
+def _refusal(doing: str, answer: CommandResult) -> SiteError:
+    """Without the words that are in all of them."""
+    plain = re.sub(r"Unable to run job: |\bExiting\.|\berror: ", "", answer.stderr)
+    return command_error(doing, CommandResult(answer.status, answer.stdout, plain), COMPLAINTS)
+
+
+def _line_of(id: str, listed: Iterable[QstatJob]) -> QstatJob | None:
+    """The line of a job; one that says it has ended counts only when there is no other."""
+    found = _ID.fullmatch(id)
+    if found is None:
+        return None
+    task = int(found[2]) if found[2] else None
+    ended = None
+    for line in listed:
+        if line.number == found[1] and (line.odd or task in line):
+            if line.state != "z":
+                return line
+            ended = line
+    return ended
+
+
+def _report(id: str, line: QstatJob) -> JobReport:
+    state = qstat_output.state_of(line)
+    began = line.began if state == "running" else None
+    return JobReport(
+        id=id,
+        state=state,
+        reason=qstat_output.reason_of(line),
+        began=began,
+        until=None if began is None or line.limit is None else began + line.limit,
+        processors=None if line.odd else line.slots,
+        nodes=line.nodes if state == "running" else (),
+    )
+
+
+def _plain(name: str) -> str:
+    """Names begin with a letter."""
+    return name if name[:1].isalpha() else f"j{name}"
+
+
+def _deleted(text: str) -> set[str]:
+    """Jobs that ``qdel`` says it deleted, or will."""
+    found = set()
+    for words in re.findall(r"(?:has deleted|has registered the) (job.*)", text):
+        if plain := re.match(r"job(?:-array task)? (\d+(?:\.\d+)?)\b", words):
+            found.add(plain[1])
+        elif several := re.match(r"job-array tasks (\d+)-(\d+)(?::(\d+))? of job (\d+)", words):
+            first, last, step, number = several.groups()
+            tasks = range(int(first), int(last) + 1, int(step or 1))
+            found.update(f"{number}.{task}" for task in tasks)
+    return found
+
+
+def _ranges(ids: Sequence[str]) -> list[str]:
+    """``["7", "9.1", "9.2", "9.3"]`` as ``["7", "9.1-3"]``."""
+    words = []
+    runs: dict[str, list[tuple[int, int]]] = {}
+    for id in sorted(set(ids), key=lambda id: [int(part) for part in re.findall(r"\d+", id)]):
+        number, dot, task = id.partition(".")
+        if not dot or not task.isdigit():
+            words.append(id)
+            continue
+        of_it = runs.setdefault(number, [])
+        if of_it and of_it[-1][1] == int(task) - 1:
+            of_it[-1] = (of_it[-1][0], int(task))
+        else:
+            of_it.append((int(task), int(task)))
+    for number, of_it in runs.items():
+        words += [f"{number}.{a}" if a == z else f"{number}.{a}-{z}" for a, z in of_it]
+    return words
+
+
+def _date(moment: float) -> str:
+    """``[[CC]YY]MMDDhhmm[.SS]`` in UTC, not before the moment."""
+    return time.strftime("%Y%m%d%H%M.%S", time.gmtime(math.ceil(moment)))

@@ -1,0 +1,88 @@
+"""Parallel environments: how Grid Engine is asked for several slots."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bursar.model.errors import SiteError
+from bursar.provisioning.lrm.resource_manager import JobRequest
+
+_PE = re.compile(r"-pe\s+(\S+)\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelEnvironment:
+    """
+    A parallel environment.
+
+    Parameters
+    ----------
+    name
+        Of the environment.
+    rule
+        Its ``allocation_rule``: ``$pe_slots``, ``$fill_up``, ``$round_robin`` or a number of
+        slots on each host.
+    """
+
+    name: str
+    rule: str
+
+
+def parse_environment(text: str) -> ParallelEnvironment | None:
+    """Of ``qconf -sp``."""
+    values = dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) > 1)
+    if "pe_name" not in values or "allocation_rule" not in values:
+        return None
+    return ParallelEnvironment(values["pe_name"].strip(), values["allocation_rule"].strip())
+
+
+def named(directives: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """
+    The environment that a site's directives name by ``-pe NAME``, and the other directives.
+
+    How many slots are wanted differs from request to request, so a site names it without.
+    """
+    names = [found[1] for line in directives if (found := _PE.fullmatch(line.strip()))]
+    others = tuple(line for line in directives if not _PE.fullmatch(line.strip()))
+    return (names[-1] if names else None), others
+
+
+def needs_environment(request: JobRequest) -> bool:
+    """Whether one slot of one host is not enough."""
+    return request.processors > 1 or (request.nodes is not None and request.nodes != (1, 1))
+
+
+def slots(request: JobRequest) -> str:
+    """As ``-pe`` takes them: a number, or a range."""
+    fewest, most = request.nodes or (1, 1)
+    low, high = fewest * request.processors, most * request.processors
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def choose(environments: Sequence[ParallelEnvironment], request: JobRequest) -> ParallelEnvironment:
+    """
+    The environment that gives a request its slots as it wants them.
+
+    Raises
+    ------
+    SiteError
+        When there is none.
+    """
+    per_host = str(request.processors)
+    several = request.nodes is not None and request.nodes != (1, 1)
+    if several:
+        rules: tuple[str, ...] = (per_host,)
+    elif request.together or request.nodes is not None:
+        rules = ("$pe_slots", per_host)
+    else:
+        rules = ("$fill_up", "$pe_slots", "$round_robin")
+    for rule in rules:
+        for environment in environments:
+            if environment.rule == rule:
+                return environment
+    there = ", ".join(f"{e.name} ({e.rule})" for e in environments) or "none"
+    raise SiteError(
+        f"no parallel environment of Grid Engine gives {slots(request)} slots with"
+        f" allocation_rule {' or '.join(rules)}; there are: {there}; name one by a directive"
+        ' "-pe NAME"'
+    )

@@ -1,0 +1,409 @@
+"""
+What ``qstat -xml`` and ``qrstat -xml`` say.
+
+Each job is read for itself, by the tags that enclose it: one that is no XML, or of a state without
+a name here, spoils its own answer and no other.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import defusedxml.ElementTree as ElementTree
+
+from bursar.provisioning.lrm.resource_manager import (
+    ClusterNode,
+    JobState,
+    QueuedJob,
+    QueueReservation,
+)
+from bursar.provisioning.lrm.time_formats import parse_moment, seconds
+
+_QUEUE = re.compile(r"<Queue-List>(.*?)</Queue-List>", re.DOTALL)
+_JOB = re.compile(r"<job_list\b[^>]*>.*?</job_list>", re.DOTALL)
+_NUMBER = re.compile(r"<JB_job_number>\s*(\d+)\s*<")
+_RESOURCE = re.compile(r'<resource name="(\w+)" type="(\w+)">([^<]*)</resource>')
+_RESERVATION = re.compile(r"<ar_summary>.*?</ar_summary>", re.DOTALL)
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_LETTERS = frozenset("dEhrRsStTwqzPN")
+"""Letters of job states (qstat(1)); P and N: preempted, as Univa's successors have it."""
+
+_ISO = "%Y-%m-%dT%H:%M:%S"
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QstatJob:
+    """
+    A line of ``qstat``: a job, or some tasks of an array.
+
+    Parameters
+    ----------
+    number
+        Of the job.
+    tasks
+        Ranges of its tasks: first, last and step; empty: it is no array.
+    state
+        Letters of its state; empty where it could not be read.
+    name, owner
+        Of the job.
+    slots
+        That it holds, or asks for.
+    began, submitted
+        Seconds since the epoch, where they are said.
+    limit
+        Its ``h_rt``, seconds; None: without one.
+    nodes
+        Where it runs.
+    queues
+        Those that it asks for; empty: any.
+    odd
+        Why it could not be read; empty: it could.
+    """
+
+    number: str
+    tasks: tuple[tuple[int, int, int], ...] = ()
+    state: str = ""
+    name: str = ""
+    owner: str = ""
+    slots: int = 1
+    began: float | None = None
+    submitted: float | None = None
+    limit: float | None = None
+    nodes: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    odd: str = ""
+
+    def __contains__(self, task: int | None) -> bool:
+        """Whether a task is among them; None: the job itself, if it is no array."""
+        if task is None or not self.tasks:
+            return task is None and not self.tasks
+        return any(a <= task <= z and (task - a) % step == 0 for a, z, step in self.tasks)
+
+    @property
+    def count(self) -> int:
+        """How many tasks."""
+        return sum((z - a) // step + 1 for a, z, step in self.tasks) if self.tasks else 1
+
+    @property
+    def ids(self) -> Iterator[str]:
+        """Of each task."""
+        if not self.tasks:
+            yield self.number
+        for first, last, step in self.tasks:
+            yield from (f"{self.number}.{task}" for task in range(first, last + 1, step))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInstance:
+    """
+    A queue on a host.
+
+    Parameters
+    ----------
+    queue, host
+        Names.
+    used, total
+        Slots.
+    state
+        Letters; empty: it takes jobs.
+    resources
+        Value and kind by name, as ``-F`` lists them.
+    jobs
+        That run there.
+    """
+
+    queue: str
+    host: str
+    used: int
+    total: int
+    state: str
+    resources: dict[str, tuple[str, str]] = field(default_factory=dict)
+    jobs: tuple[QstatJob, ...] = ()
+
+
+def is_listing(text: str) -> bool:
+    """Whether it is what ``qstat -xml`` prints; jobs of one that was cut off are just missing."""
+    return "<job_info" in text
+
+
+def parse_jobs(text: str) -> list[QstatJob]:
+    """Jobs in their order, whatever they lie in."""
+    return [_job(block) for block in _JOB.findall(text)]
+
+
+def parse_instances(text: str) -> tuple[list[QueueInstance], list[str]]:
+    """Queues on hosts, and what could not be read."""
+    instances, odd = [], []
+    for block in _QUEUE.findall(text):
+        head = block.partition("<job_list")[0]
+        try:
+            values = _values(f"<x>{head}</x>")
+            queue, _, host = values["name"].partition("@")
+            instance = QueueInstance(
+                queue=queue,
+                host=host,
+                used=int(values["slots_used"]),
+                total=int(values["slots_total"]),
+                state=values.get("state", ""),
+                resources={n: (value, kind) for n, kind, value in _RESOURCE.findall(head)},
+                jobs=tuple(replace(job, nodes=(host,)) for job in parse_jobs(block)),
+            )
+        except (KeyError, ValueError, ElementTree.ParseError) as error:
+            odd.append(f"a queue of qstat -f: {error}")
+            continue
+        instances.append(instance)
+    return instances, odd
+
+
+def waiting_jobs(text: str, queue: str | None) -> list[QstatJob]:
+    """Those of ``qstat -f`` that are in no queue yet, and do not ask for another one."""
+    jobs = parse_jobs(_QUEUE.sub("", text))
+    return [job for job in jobs if queue is None or not job.queues or _asks_for(job, queue)]
+
+
+def nodes_of(instances: list[QueueInstance], queue: str | None) -> list[ClusterNode]:
+    """
+    Hosts of a queue, or of all.
+
+    Where a host's slots are limited (a consumable of the host), all its queues share them: what
+    it has is what is free plus what all of them use.
+    """
+    hosts: dict[str, list[QueueInstance]] = {}
+    for instance in instances:
+        hosts.setdefault(instance.host, []).append(instance)
+    nodes = []
+    for host, there in hosts.items():
+        ours = [instance for instance in there if queue in (None, instance.queue)]
+        if not ours:
+            continue
+        total = sum(instance.total for instance in ours)
+        free = sum(max(0, i.total - i.used) for i in ours if not i.state)
+        limit = _limit(there)
+        if limit is not None:
+            total = min(total, limit + sum(instance.used for instance in there))
+            free = min(free, limit)
+        up = any(not instance.state for instance in ours)
+        letters = "".join(dict.fromkeys("".join(instance.state for instance in ours)))
+        nodes.append(
+            ClusterNode(
+                name=host,
+                processors=total,
+                allocated=total - free if up else min(total, sum(i.used for i in ours)),
+                up=up,
+                state=letters or "ok",
+                memory=_memory(ours),
+            )
+        )
+    return nodes
+
+
+def running_of(instances: list[QueueInstance], queue: str | None) -> list[QstatJob]:
+    """
+    Jobs that run in a queue, or in all; one on several hosts is listed on each, with its slots
+    there.
+    """
+    whole: dict[tuple[str, tuple[tuple[int, int, int], ...]], QstatJob] = {}
+    for instance in instances:
+        if queue not in (None, instance.queue):
+            continue
+        for job in instance.jobs:
+            before = whole.get((job.number, job.tasks))
+            if before is not None:
+                nodes = tuple(dict.fromkeys((*before.nodes, *job.nodes)))
+                job = replace(before, slots=before.slots + job.slots, nodes=nodes)
+            whole[job.number, job.tasks] = job
+    return list(whole.values())
+
+
+def queued(job: QstatJob, user: str, most: int) -> Iterator[QueuedJob]:
+    """
+    As anybody's jobs are told.
+
+    Parameters
+    ----------
+    job
+        A line.
+    user
+        Whose jobs are our own.
+    most
+        Of an array that waits, no more than so many tasks are told one by one.
+    """
+    state = state_of(job)
+    for number, id in enumerate(job.ids):
+        if number >= most:
+            return
+        yield QueuedJob(
+            id=id,
+            running=state == "running",
+            processors=job.slots,
+            submitted=job.submitted,
+            began=job.began,
+            seconds=job.limit,
+            own=job.owner == user,
+            held=state == "held",
+            nodes=job.nodes if state == "running" else (),
+        )
+
+
+def longest_of(instances: list[QueueInstance]) -> float | None:
+    """Most seconds that any of the queues allows; None: no limit, or unknown."""
+    limits = []
+    for instance in instances:
+        try:
+            limit = seconds(instance.resources["h_rt"][0])
+        except (KeyError, ValueError):
+            return None
+        if limit is None:
+            return None
+        limits.append(limit)
+    return max(limits, default=None)
+
+
+def state_of(job: QstatJob) -> JobState:
+    """
+    Where a job stands, by its letters (qstat(1)).
+
+    A suspended job, or one that is being deleted, holds its slots yet. One in error is not
+    started again until somebody clears it: held.
+    """
+    letters = job.state
+    if job.odd or not letters or not set(letters) <= _LETTERS:
+        return "unknown"
+    if "z" in letters:
+        return "ended"
+    if "E" in letters:
+        return "held"
+    if "w" in letters or "q" in letters:
+        return "held" if "h" in letters else "pending"
+    return "running" if set(letters) & set("rRtTsSPN") else "unknown"
+
+
+def reason_of(job: QstatJob) -> str:
+    """Why it waits or stands still, as far as its letters say."""
+    if job.odd:
+        return job.odd
+    letters = job.state
+    if state_of(job) == "unknown":
+        return f"in a state that is not known: {letters!r}"
+    words = (
+        ("E", "in error"),
+        ("h", "on hold"),
+        ("d", "being deleted"),
+        ("q", "queued"),
+        ("t", "being sent"),
+    )
+    suspended = "suspended" if set(letters) & set("sSTP") else ""
+    said = [word for letter, word in words if letter in letters]
+    return ", ".join([*said, *([suspended] if suspended else [])])
+
+
+def parse_reservations(text: str) -> dict[str, QueueReservation]:
+    """
+    Advance reservations by their numbers; those that cannot be read are left out.
+
+    Whether one is ours is not looked at, and the slots are known only where the listing is a
+    detailed one.
+    """
+    windows = {}
+    for block in _RESERVATION.findall(text):
+        try:
+            values = _values(block)
+            start, end = (parse_moment(values[x], _ISO) for x in ("start_time", "end_time"))
+            if start is None or end is None:
+                continue
+            granted = re.findall(r'<granted_slots\b[^>]*\bslots="(\d+)"', block)
+            windows[values["id"]] = QueueReservation(
+                name=values.get("name") or values["id"],
+                start=start,
+                seconds=end - start,
+                processors=sum(int(slots) for slots in granted),
+            )
+        except (KeyError, ValueError, ElementTree.ParseError):
+            continue
+    return windows
+
+
+def owned(window: QueueReservation, own: bool) -> QueueReservation:
+    """The same, said whose it is."""
+    return replace(window, own=own)
+
+
+def parse_owners(text: str) -> dict[str, str]:
+    """Owners of advance reservations, by their numbers."""
+    return dict(re.findall(r"<id>(\d+)</id>.*?<owner>([^<]*)</owner>", text, re.DOTALL))
+
+
+def _asks_for(job: QstatJob, queue: str) -> bool:
+    """A queue may be asked for on one host, or by a pattern."""
+    return any(fnmatchcase(queue, asked.partition("@")[0]) for asked in job.queues)
+
+
+def _job(block: str) -> QstatJob:
+    found = _NUMBER.search(block)
+    number = found.group(1) if found else ""
+    try:
+        element = ElementTree.fromstring(block)
+        values = {child.tag: (child.text or "").strip() for child in element}
+        limit = None
+        for request in element.iter("hard_request"):
+            if request.get("name") == "h_rt":
+                limit = seconds(request.text or "")
+        queue = values.get("queue_name", "").partition("@")[2]
+        return QstatJob(
+            number=str(int(values["JB_job_number"])),
+            tasks=_ranges(values.get("tasks", "")),
+            state=values["state"],
+            name=values.get("full_job_name") or values.get("JB_name", ""),
+            owner=values.get("JB_owner", ""),
+            slots=int(values.get("slots", "1")),
+            began=parse_moment(values.get("JAT_start_time", ""), _ISO),
+            submitted=parse_moment(values.get("JB_submission_time", ""), _ISO),
+            limit=limit,
+            nodes=(queue,) if queue else (),
+            queues=tuple((it.text or "").strip() for it in element.iter("hard_req_queue")),
+        )
+    except (KeyError, ValueError, ElementTree.ParseError) as error:
+        return QstatJob(number=number, odd=f"qstat said of it what cannot be read: {error}")
+
+
+def _ranges(text: str) -> tuple[tuple[int, int, int], ...]:
+    """Of ``1-5:2,9``."""
+    ranges = []
+    for part in text.split(",") if text and text != "undefined" else ():
+        found = _RANGE.fullmatch(part.strip())
+        if found is None:
+            raise ValueError(f"no range of tasks: {text!r}")
+        first = int(found[1])
+        last, step = int(found[2] or first), int(found[3] or 1)
+        if last < first or step < 1:
+            raise ValueError(f"no range of tasks: {text!r}")
+        ranges.append((first, last, step))
+    return tuple(ranges)
+
+
+def _values(block: str) -> dict[str, str]:
+    element: Any = ElementTree.fromstring(block)
+    return {child.tag: (child.text or "").strip() for child in element}
+
+
+def _limit(instances: list[QueueInstance]) -> int | None:
+    """Slots of a host that are free by its own limit; None: it has none."""
+    for instance in instances:
+        value, kind = instance.resources.get("slots", ("", ""))
+        if kind == "hc":
+            try:
+                return max(0, int(float(value)))
+            except ValueError:
+                return None
+    return None
+
+
+def _memory(instances: list[QueueInstance]) -> int | None:
+    for instance in instances:
+        found = re.fullmatch(r"([\d.]+)([KMGT]?)", instance.resources.get("mem_total", ("",))[0])
+        if found:
+            return int(float(found[1]) * _UNITS[found[2]])
+    return None

@@ -1,0 +1,106 @@
+"""What a scheduler said of one job, before anybody asks for it in one form or another."""
+
+from dataclasses import dataclass
+
+from bursar.provisioning.lrm.resource_manager import (
+    JobEnding,
+    JobReport,
+    JobState,
+    JobUsage,
+    QueuedJob,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedJob:
+    """
+    A job as it was listed.
+
+    Parameters
+    ----------
+    id
+        Of the job.
+    state, how, reason
+        As :class:`~bursar.provisioning.lrm.resource_manager.JobReport` has them.
+    name, owner, queue
+        Of the job; empty where they were not said.
+    submitted, began, ended, expected
+        Seconds since the epoch; None: not yet, or not said.
+    limit
+        Its wall-clock limit, seconds; None: without one, or not said.
+    processors
+        That it has or asks for; None: not said.
+    nodes
+        Where it runs or ran.
+    spent
+        Seconds that it ran, where the scheduler counts them itself.
+    """
+
+    id: str
+    state: JobState
+    how: JobEnding | None = None
+    reason: str = ""
+    name: str = ""
+    owner: str = ""
+    queue: str = ""
+    submitted: float | None = None
+    began: float | None = None
+    ended: float | None = None
+    expected: float | None = None
+    limit: float | None = None
+    processors: int | None = None
+    nodes: tuple[str, ...] = ()
+    spent: float | None = None
+
+    @property
+    def report(self) -> JobReport:
+        """For those who wait for it."""
+        running = self.state == "running"
+        over = self.began is not None and self.limit is not None and running
+        return JobReport(
+            id=self.id,
+            state=self.state,
+            how=self.how,
+            reason=self.reason,
+            began=self.began if running or self.state == "ended" else None,
+            ended=self.ended if self.state == "ended" else None,
+            until=(self.began or 0.0) + (self.limit or 0.0) if over else None,
+            processors=self.processors,
+            nodes=self.nodes if running or self.state == "ended" else (),
+            expected=self.expected if self.state == "pending" else None,
+        )
+
+    def queued(self, user: str) -> QueuedJob | None:
+        """As one of a queue; None when it is at its end, or nobody knows."""
+        if self.state in ("ended", "unknown") or self.processors is None:
+            return None
+        running = self.state == "running"
+        return QueuedJob(
+            id=self.id,
+            running=running,
+            processors=self.processors,
+            submitted=self.submitted,
+            began=self.began if running else None,
+            seconds=self.limit,
+            own=self.owner == user,
+            held=self.state == "held",
+            nodes=self.nodes if running else (),
+        )
+
+    def usage(self, now: float) -> JobUsage | None:
+        """What it took until now; None when it never began, or nobody knows."""
+        if self.processors is None or self.state not in ("running", "ended"):
+            return None
+        spent = self.spent
+        if self.began is not None and self.ended is not None and self.state == "ended":
+            spent = self.ended - self.began if spent is None else spent
+        elif self.began is not None and self.state == "running":
+            spent = max(0.0, now - self.began)
+        if spent is None:
+            return None
+        return JobUsage(id=self.id, processors=self.processors, seconds=spent, how=self.how)
+
+
+def unknown_report(id: str, reason: str) -> ListedJob:
+    """A job of which nobody can say where it stands."""
+    return ListedJob(id=id, state="unknown", reason=reason)

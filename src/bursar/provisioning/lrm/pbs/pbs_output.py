@@ -1,0 +1,319 @@
+"""
+What ``qstat -f`` and ``pbsnodes`` say, in OpenPBS's JSON or in the text that Torque has too.
+
+Both are read into the same tables, attribute by attribute. OpenPBS does not always print valid
+JSON (a name of digits comes without quotes): then each entry is read for itself.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bursar.provisioning.lrm.listed_job import ListedJob, unknown_report
+from bursar.provisioning.lrm.resource_manager import ClusterNode, JobEnding, JobState
+from bursar.provisioning.lrm.time_formats import parse_moment, seconds
+
+Entry = Mapping[str, Any]
+
+_CTIME = "%a %b %d %H:%M:%S %Y"
+_STATES: Mapping[str, JobState] = {
+    "Q": "pending",
+    "T": "pending",  # on its way to another queue
+    "W": "pending",  # for its begin
+    "B": "pending",  # an array of which some have begun
+    "H": "held",
+    "R": "running",
+    "S": "running",  # suspended
+    "U": "running",  # suspended, as a person uses the machine
+    "E": "running",  # at its end, but it has its nodes yet
+    "F": "ended",
+    "X": "ended",  # of an array
+    "C": "ended",  # Torque's
+}
+_WORDS = {"S": "suspended", "U": "suspended", "E": "exiting", "T": "being moved"}
+
+_DELETED = 91
+"""``substate``: terminated (OpenPBS)."""
+
+_TIME = -29
+"""``Exit_status``: JOB_EXEC_KILL_WALLTIME (OpenPBS)."""
+
+_TIME_TORQUE = -11
+"""The same, JOB_EXEC_OVERLIMIT_WT (Torque)."""
+
+_UNITS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "w": 8}
+_DOWN = frozenset(
+    {
+        "down",
+        "offline",
+        "unknown",
+        "state-unknown",
+        "stale",
+        "provisioning",
+        "sleep",
+        "maintenance",
+        "unresolvable",
+        "wait-provisioning",
+        "powered-off",
+        "busy",
+    }
+)
+_FULL = frozenset({"job-exclusive", "job-busy", "resv-exclusive", "reserve"})
+
+
+def parse_entries(text: str, kind: str) -> tuple[dict[str, Entry], dict[str, str]] | None:
+    """
+    Entries by their names, and of those that cannot be read, why.
+
+    Parameters
+    ----------
+    text
+        JSON or not.
+    kind
+        ``"Jobs"``, ``"nodes"`` or ``"Queue"``.
+
+    Returns
+    -------
+    tuple or None
+        None when it is neither, and so says nothing of anything.
+    """
+    if text.lstrip().startswith("{"):
+        return _parse_json(text, kind)
+    if not text.strip():
+        return {}, {}
+    entries = _parse_text(text, kind)
+    return (entries, {}) if entries else None
+
+
+def _parse_json(text: str, kind: str) -> tuple[dict[str, Entry], dict[str, str]] | None:
+    with contextlib.suppress(ValueError):
+        whole = json.loads(text, strict=False)
+        found = whole.get(kind, {})
+        if isinstance(found, dict):
+            odd = {name: "no table" for name, it in found.items() if not isinstance(it, dict)}
+            return {name: it for name, it in found.items() if name not in odd}, odd
+    if f'"{kind}"' not in text:
+        return None
+    entries: dict[str, Entry] = {}
+    odd = {}
+    for name, block in _blocks(text.partition(f'"{kind}"')[2]):
+        try:
+            entry = json.loads(block, strict=False)
+        except ValueError as error:
+            odd[name] = f"cannot be read: {error}"
+            continue
+        entries[name] = entry
+    return entries, odd
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Entries of a table that is no valid JSON, by how far they are indented."""
+    first = re.search(r'^([ \t]*)"[^"\n]+"\s*:\s*\{', text, re.MULTILINE)
+    if first is None:
+        return
+    head = re.compile(rf'^{re.escape(first[1])}"([^"\n]+)"\s*:\s*(?=\{{)', re.MULTILINE)
+    heads = list(head.finditer(text))
+    for number, found in enumerate(heads):
+        end = heads[number + 1].start() if number + 1 < len(heads) else len(text)
+        block = text[found.end() : end]
+        last = re.search(rf"^{re.escape(first[1])}\}}", block, re.MULTILINE)
+        yield found[1], block[: last.end()] if last else block
+
+
+def _parse_text(text: str, kind: str) -> dict[str, Entry]:
+    """``Job Id: 1.server`` or ``node1``, then ``    attribute = value``; a tab continues one."""
+    entries: dict[str, dict[str, Any]] = {}
+    entry: dict[str, Any] | None = None
+    for line in re.sub(r"\n\t", "", text).splitlines():
+        if line.strip() and not line[0].isspace():
+            name = re.sub(r"^(Job Id|Queue)\s*:\s*", "", line).strip()
+            entry = entries.setdefault(name, {})
+            continue
+        name, equals, value = line.partition(" = ")
+        if entry is None or not equals:
+            continue
+        table, dot, rest = name.strip().partition(".")
+        if dot and isinstance(within := entry.setdefault(table, {}), dict):
+            within[rest] = value.strip()
+        else:
+            entry[name.strip()] = value.strip()
+    return {name: it for name, it in entries.items() if it}
+
+
+def read_job(id: str, entry: Entry) -> ListedJob:
+    """
+    One job.
+
+    A state without a name here, or a value that is none, makes it unknown, and it alone.
+    """
+    try:
+        return _read_job(id, entry)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return unknown_report(id, f"qstat said of it what cannot be read: {error}")
+
+
+def _read_job(id: str, entry: Entry) -> ListedJob:
+    letter = str(entry["job_state"])
+    asked, used = entry.get("Resource_List", {}), entry.get("resources_used", {})
+    limit = seconds(str(asked["walltime"])) if "walltime" in asked else None
+    spent = seconds(str(used["walltime"])) if "walltime" in used else None
+    state = _STATES.get(letter, "unknown")
+    if state == "pending" and str(entry.get("Hold_Types", "n")).strip() not in ("n", "None", ""):
+        state = "held"
+    comment = str(entry.get("comment", ""))
+    how: JobEnding | None = None
+    if state == "ended":
+        how, why = _end_of(entry, limit, spent)
+        reason = why or comment
+    elif state == "unknown":
+        moved = "moved to another server" if letter == "M" else "in a state that is not known"
+        reason = f"{moved}: {letter!r}"
+    else:
+        reason = ", ".join(word for word in (_WORDS.get(letter), comment) if word)
+    began = _time(entry.get("stime") or entry.get("start_time"))
+    ended = _time(entry.get("comp_time") or entry.get("obittime"))
+    if state == "ended" and ended is None and began is not None and spent is not None:
+        ended = began + spent
+    return ListedJob(
+        id=id,
+        state=state,
+        how=how,
+        reason=reason,
+        name=str(entry.get("Job_Name", "")),
+        owner=str(entry.get("Job_Owner", "")).partition("@")[0],
+        queue=str(entry.get("queue", "")),
+        submitted=_time(entry.get("ctime")),
+        began=began,
+        ended=ended,
+        expected=_time(_table(entry, "estimated").get("start_time")),
+        limit=limit,
+        processors=_processors(entry, asked),
+        nodes=_nodes(str(entry.get("exec_host", ""))),
+        spent=spent,
+    )
+
+
+def _end_of(entry: Entry, limit: float | None, spent: float | None) -> tuple[JobEnding, str]:
+    """How it ended, and why, unless its comment says so."""
+    substate = str(entry.get("substate", ""))
+    status = entry.get("Exit_status", entry.get("exit_status"))
+    torque = "comp_time" in entry or entry.get("job_state") == "C"
+    if status is None:
+        return ("cancelled", "") if substate == str(_DELETED) or torque else ("unknown", "")
+    code = int(status)
+    words = f"exit status {code}"
+    if code == (_TIME_TORQUE if torque else _TIME):
+        return "timeout", f"{words}: over its walltime"
+    if code < 0:
+        comment = str(entry.get("comment", ""))
+        lost = re.search(r"node.*(fail|down|lost)", comment, re.IGNORECASE)
+        # The scheduler's own failures: before the job, or a limit of memory and the like.
+        how: JobEnding = "node-fail" if lost else "failed" if -29 < code < -23 else "rejected"
+        return how, f"{words}: {comment}" if comment else words
+    if code > 256:  # ended by that signal
+        over = limit is not None and spent is not None and spent >= limit
+        return "timeout" if over else "cancelled", f"{words}: signal {code - 256}"
+    if substate == str(_DELETED):
+        return "cancelled", words
+    return ("completed", "") if code == 0 else ("failed", words)
+
+
+def read_node(name: str, entry: Entry) -> ClusterNode:
+    """
+    One node.
+
+    Raises
+    ------
+    ValueError
+        When it cannot be read.
+    """
+    state = str(entry.get("state", ""))
+    words = {word.strip() for word in state.split(",")}
+    there, taken = _table(entry, "resources_available"), _table(entry, "resources_assigned")
+    processors = int(there.get("ncpus", entry.get("np", entry.get("pcpus", 0))))
+    if "np" in entry:  # Torque: a list of slots, 0-3/1.server or 0/1.server, 1/1.server
+        allocated = sum(_slots(part) for part in _taken(str(entry.get("jobs", ""))))
+    else:
+        allocated = int(taken.get("ncpus", 0))
+    if words & _FULL:
+        allocated = processors
+    status = dict(
+        part.partition("=")[::2] for part in str(entry.get("status", "")).split(",") if "=" in part
+    )
+    return ClusterNode(
+        name=name,
+        processors=processors,
+        allocated=min(allocated, processors),
+        up=bool(state) and not words & _DOWN,
+        state=state or "unknown",
+        memory=_bytes(str(there.get("mem", status.get("physmem", "")))),
+    )
+
+
+def serves(entry: Entry, queue: str | None) -> bool:
+    """Whether a node takes jobs of a queue; one that names none takes all."""
+    only = str(entry.get("queue", _table(entry, "resources_available").get("Qlist", "")))
+    return queue is None or not only or queue in (word.strip() for word in only.split(","))
+
+
+def read_queue(entry: Entry) -> tuple[float | None, bool]:
+    """Longest time of a job, seconds, and whether jobs are started."""
+    longest = _table(entry, "resources_max").get("walltime")
+    limit = None
+    with contextlib.suppress(ValueError):
+        limit = seconds(str(longest)) if longest is not None else None
+    return limit, str(entry.get("started", "True")) == "True"
+
+
+def _table(entry: Entry, name: str) -> Entry:
+    found = entry.get(name, {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _time(value: object) -> float | None:
+    """Of epoch seconds, or of the C library's words."""
+    if value is None:
+        return None
+    text = str(value)
+    return float(text) if re.fullmatch(r"\d{6,}", text) else parse_moment(text, _CTIME)
+
+
+def _processors(entry: Entry, asked: Entry) -> int | None:
+    if "ncpus" in asked and "nodes" not in asked:
+        return int(asked["ncpus"])
+    if "procs" in asked:
+        return int(asked["procs"])
+    if "nodes" in asked:  # 2:ppn=4+1:ppn=2; a name counts as one
+        total = 0
+        for part in str(asked["nodes"]).split("+"):
+            count, _, rest = part.partition(":")
+            per_node = re.search(r"ppn=(\d+)", rest)
+            total += (int(count) if count.isdigit() else 1) * int(per_node[1] if per_node else 1)
+        return total
+    hosts = str(entry.get("exec_host", ""))
+    return len(hosts.split("+")) if hosts else None
+
+
+def _nodes(exec_host: str) -> tuple[str, ...]:
+    """Of ``n1/0*2+n2/0``."""
+    return tuple(dict.fromkeys(part.partition("/")[0] for part in exec_host.split("+") if part))
+
+
+def _taken(jobs: str) -> list[str]:
+    """Slots of Torque's ``jobs``, without the jobs."""
+    return re.findall(r"(\d[\d,-]*)/\d", jobs)
+
+
+def _slots(part: str) -> int:
+    total = 0
+    for piece in part.strip(",").split(","):
+        first, dash, last = piece.partition("-")
+        total += int(last) - int(first) + 1 if dash else 1
+    return total
+
+
+def _bytes(text: str) -> int | None:
+    found = re.fullmatch(r"(\d+)([a-z]*)", text.lower())
+    return int(found[1]) * _UNITS[found[2] or "b"] if found and found[2] in ("", *_UNITS) else None

@@ -1,0 +1,649 @@
+"""Slurm as a local resource manager: what is run, and what its answers amount to."""
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from bursar.model.errors import InputError, SiteError
+from bursar.model.provisioning import BatchScheduler
+from bursar.provisioning.lrm.command_runner import CommandResult, CommandRunner
+from bursar.provisioning.lrm.resource_manager import (
+    JobReport,
+    JobRequest,
+    JobUsage,
+    ManagerCapabilities,
+    QueueState,
+)
+from bursar.provisioning.lrm.slurm import slurm_output, slurm_states
+from bursar.provisioning.lrm.slurm.script import MOST_ELEMENTS, check, script
+
+EPOCH = {"SLURM_TIME_FORMAT": "%s"}
+"""Times as seconds since the epoch: others are in the zone of whoever prints them."""
+
+MOST_LISTED = 50_000
+"""Characters of ids on one command line; ssh takes 128 kB for all."""
+
+FOUND_AFTER = (0.0, 1.0, 2.0)
+"""Seconds after an unanswered submission at which it is looked for."""
+
+_PREFIXES = ("SBATCH_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_TIME_")
+_ON_LOGIN_NODES = (
+    "SBATCH_ACCOUNT", "SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SBATCH_JOB_NAME", "SBATCH_OUTPUT",
+    "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_REQUEUE", "SBATCH_RESERVATION", "SBATCH_TEST_ONLY",
+    "SBATCH_TIMELIMIT", "SBATCH_WAIT", "SINFO_FORMAT", "SINFO_PARTITION", "SACCT_FORMAT",
+    "SQUEUE_FORMAT", "SQUEUE_PARTITION", "SQUEUE_STATES", "SQUEUE_USERS",
+)  # fmt: skip
+
+_IN_A_FOLDER_OF_ITS_OWN = (
+    'd=$(mktemp -d) || exit 1; cd "$d" || exit 1; "$@"; s=$?; cd /; rm -rf "$d"; exit $s'
+)
+"""scontrol leaves scripts behind for whoever shrinks a job from within it."""
+
+
+def shell_of(batch: BatchScheduler) -> CommandRunner:
+    """
+    The shell in which a site's commands are run.
+
+    What users set for their own use of the commands must not hold for ours: it would overrule
+    the directives of a script.
+    """
+    without: tuple[str, ...] = _ON_LOGIN_NODES
+    if batch.ssh is None:
+        without = tuple(name for name in os.environ if name.startswith(_PREFIXES))
+    return CommandRunner(
+        environment=batch.environment, without=without, ssh=batch.ssh, scheduler="Slurm"
+    )
+
+
+class Slurm:
+    """
+    A Slurm cluster, by sbatch, squeue, sinfo, scontrol, scancel and sacct.
+
+    Made for versions 20.11 to 24.11, and run on 22.05.
+
+    Parameters
+    ----------
+    batch
+        Of the site.
+    shell
+        Where commands are run; None: as ``batch`` says.
+
+    Notes
+    -----
+    Names of requests should be a user's only ones: by them a submission that was not answered
+    is found again.
+    """
+
+    def __init__(self, batch: BatchScheduler, shell: CommandRunner | None = None) -> None:
+        self._batch = batch
+        self.shell = shell if shell is not None else shell_of(batch)
+        self._config: dict[str, str] | None = None
+        self._me: str | None = None
+        self._version: str | None = None
+        self._doubtful: set[str] = set()
+        self._given: dict[str, int] = {}  # jobs and arrays that were handed out, with their sizes
+        self._seen: set[str] = set()  # others of this user's that were asked for by name
+        self._cancelled: set[str] = set()
+        self._ran: set[str] = set()  # jobs that were listed as running
+        self._requeued: set[str] = set()  # of these, such as were put back into the queue
+        self._raw: dict[str, str] = {}
+        self._accounting = True  # until it says otherwise
+
+    @property
+    def abilities(self) -> ManagerCapabilities:
+        """All but that jobs are known for ever, which is up to the site."""
+        return ManagerCapabilities(
+            arrays=True,
+            node_ranges=True,
+            time_ranges=True,
+            start_estimates=True,
+            reservations=True,
+            begin=True,
+            shrinks=True,
+            accounting=self._accounting,
+        )
+
+    async def version(self) -> str:
+        """As the commands say, such as ``"22.05.8"``; asked for once."""
+        if self._version is None:
+            answer = await self.shell.run(["sbatch", "--version"])
+            self._version = answer.stdout.split()[-1] if answer.stdout.split() else "unknown"
+        return self._version
+
+    # Jobs.
+
+    async def submit(self, request: JobRequest) -> list[str]:
+        """
+        Hands in jobs by ``sbatch``, the script on its standard input.
+
+        Where no answer came nobody knows whether the job was taken. It is looked for by its
+        name, at once and, when the same request is handed in again, before that.
+
+        Raises
+        ------
+        SiteError
+            When Slurm says no; transient, when it could not be asked.
+        InputError
+            When no job can be like that.
+        """
+        check(request)
+        self._must_be_configured()
+        ids: list[str] = []
+        for first in range(0, request.copies, MOST_ELEMENTS):
+            copies = min(MOST_ELEMENTS, request.copies - first)
+            name = f"{request.name}-{first}" if first else request.name
+            part = replace(request, name=name)
+            try:
+                job = await self._submit_one(part, first, copies)
+            except BaseException:
+                if ids:
+                    await self.cancel(ids)
+                raise
+            self._given[job] = copies
+            if request.copies == 1:
+                ids.append(job)
+            else:
+                ids.extend(f"{job}_{element}" for element in range(copies))
+        return ids
+
+    async def _submit_one(self, request: JobRequest, first: int, copies: int) -> str:
+        if request.name in self._doubtful:
+            job = await self._named(request.name)
+            self._doubtful.discard(request.name)
+            if job is not None:
+                return job
+        text = script(request, self._batch, now=time.time(), first=first, copies=copies)
+        what = f"{request.name} was not submitted"
+        try:
+            answer = await self.shell.run(["sbatch", "--parsable"], stdin=text)
+        except asyncio.CancelledError:
+            self._doubtful.add(request.name)
+            raise
+        except SiteError as error:
+            if not error.transient:
+                raise
+            return await self._find(request.name, str(error))
+        job = slurm_output.read_submitted(answer.stdout)
+        if answer.status == 0 and job is not None:
+            return job
+        if answer.status == 0:
+            return await self._find(request.name, f"sbatch said {answer.words!r}")
+        if slurm_states.is_unreachable(answer.words) and not slurm_states.NOT_SENT.search(
+            answer.words
+        ):
+            return await self._find(request.name, answer.words)
+        raise slurm_states.slurm_error(what, answer.words)
+
+    async def _find(self, name: str, why: str) -> str:
+        """
+        The job of a submission that was not answered.
+
+        Raises
+        ------
+        SiteError
+            Transient: there is none, or nobody can say; then it is looked for another time.
+        """
+        self._doubtful.add(name)
+        try:
+            for seconds in FOUND_AFTER:
+                await asyncio.sleep(seconds)
+                job = await self._named(name)
+                if job is not None:
+                    self._doubtful.discard(name)
+                    return job
+        except SiteError as error:
+            raise SiteError(
+                f"Slurm: whether {name} was submitted is not known: {why}; {error}", transient=True
+            ) from None
+        raise SiteError(f"Slurm: {name} was not submitted: {why}", transient=True)
+
+    async def _named(self, name: str) -> str | None:
+        """A job or array of that name that was not handed out yet."""
+        command = ["squeue", "--noheader", "--me", f"--name={name}", "--states=all"]
+        answer = await self.shell.run([*command, slurm_output.STATUS], environment=EPOCH)
+        if answer.status != 0:
+            raise slurm_states.slurm_error("jobs cannot be listed", answer.words)
+        found = slurm_output.parents(slurm_output.read_status(answer.stdout).reports)
+        fresh = [job for job in found if job not in self._given]
+        return max(fresh, key=int) if fresh else None
+
+    async def named(self, name: str) -> list[str]:
+        """
+        Ids of this user's jobs of a name that are listed, ended or not, whoever submitted them.
+
+        For what a process left behind that was killed before it could write down the id.
+
+        Raises
+        ------
+        SiteError
+            When Slurm cannot be asked.
+        """
+        command = ["squeue", "--noheader", "--array", "--me", f"--name={name}", "--states=all"]
+        answer = await self.shell.run([*command, slurm_output.STATUS], environment=EPOCH)
+        if answer.status != 0:
+            raise slurm_states.slurm_error("jobs cannot be listed", answer.words)
+        found = list(slurm_output.read_status(answer.stdout).reports)
+        self._seen.update(slurm_output.parents(found))
+        return found
+
+    async def cancel(self, ids: Sequence[str]) -> None:
+        """
+        Ends jobs by ``scancel``.
+
+        Raises
+        ------
+        SiteError
+            When Slurm cannot be asked, or says no for a reason other than that a job is gone.
+        """
+        for part in _portions(self._in_few_words(_ids(ids))):
+            answer = await self.shell.run(["scancel", "--quiet", *part])
+            lines = [line for line in answer.stderr.splitlines() if line.strip()]
+            left = [line for line in lines if not _is_gone(line)]
+            if left or (answer.status != 0 and not lines):
+                said = "; ".join(line.strip() for line in left[:3]) or answer.words
+                raise slurm_states.slurm_error("jobs cannot be cancelled", said)
+        # Only of jobs that there were can one say later that they were cancelled.
+        there = self._given.keys() | self._seen
+        self._cancelled.update(id for id in ids if id.split("_")[0] in there)
+
+    def _in_few_words(self, ids: Sequence[str]) -> list[str]:
+        """Ids for scancel, which takes a millisecond for each: whole arrays by their own."""
+        elements: dict[str, set[str]] = {}
+        for id in ids:
+            job, _, element = id.partition("_")
+            elements.setdefault(job, set()).add(element)
+        found: list[str] = []
+        for job, some in elements.items():
+            if "" in some or len(some) == self._given.get(job):
+                found.append(job)
+            else:
+                found.extend(f"{job}_{element}" for element in sorted(some, key=int))
+        return found
+
+    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+        """
+        Where jobs stand, by one ``squeue`` and, for those that are not listed, one ``sacct``.
+
+        Raises
+        ------
+        SiteError
+            When Slurm cannot be asked, or answers nonsense only.
+        """
+        if not ids:
+            return {}
+        status = await self._status(_ids(ids))
+        found = {id: report for id in ids if (report := _of(id, status)) is not None}
+        missing = [id for id in ids if id not in found]
+        if missing:
+            found.update(await self._recorded(missing))
+        return {id: self._completing(found[id]) for id in ids}
+
+    def _completing(self, report: JobReport) -> JobReport:
+        """
+        Call a cancelled job ended while it is completing.
+
+        Slurm charges it no further. On a node that has died, it is completing for minutes, until
+        the node is called down.
+        """
+        if report.reason != slurm_states.COMPLETING or report.id not in self._cancelled:
+            return report
+        return replace(report, state="ended", how="cancelled", ended=report.until, until=None)
+
+    async def _status(self, ids: Sequence[str]) -> slurm_output.SqueueStatus:
+        """One command, however many there are: of very many, all of this user's are listed."""
+        jobs = ",".join(slurm_output.parents(ids))
+        which = f"--jobs={jobs}" if len(jobs) <= MOST_LISTED else "--me"
+        answer = await self.shell.run(
+            ["squeue", "--noheader", "--array", "--states=all", which, slurm_output.STATUS],
+            environment=EPOCH,
+        )
+        if answer.status != 0 and "Invalid job id" not in answer.words:
+            raise slurm_states.slurm_error("jobs cannot be listed", answer.words)
+        status = slurm_output.read_status(answer.stdout)
+        if status.odd and not status.reports:
+            raise SiteError(
+                f"Slurm {await self.version()}: squeue said {status.odd[0]!r}", transient=True
+            )
+        wanted = set(ids)
+        self._raw.update((id, raw) for id, raw in status.raw.items() if id in wanted)
+        for id in wanted & status.reports.keys():
+            if _has_begun(status, id):
+                self._ran.add(id)
+            elif id in self._ran:
+                self._requeued.add(id)
+        self._seen.update(slurm_output.parents(wanted & status.reports.keys()))
+        return status
+
+    async def _recorded(self, ids: Sequence[str]) -> dict[str, JobReport]:
+        """Jobs that are no longer listed, by the records."""
+        try:
+            status, names = await self._records(ids)
+        except SiteError as error:
+            return {id: JobReport(id=id, state="unknown", reason=str(error)) for id in ids}
+        found = {}
+        for id in ids:
+            report = _of(names.get(id, id), status)
+            if report is not None and report.state != "ended":
+                # A controller that lost its state leaves such records open for ever.
+                found[id] = JobReport(
+                    id=id,
+                    state="unknown",
+                    reason=f"not in the queue, but {report.state} by the records",
+                )
+            elif report is not None:
+                found[id] = replace(report, id=id)
+            elif id in self._cancelled and id not in self._ran:
+                # Of an element that is cancelled while it waits Slurm keeps nothing.
+                found[id] = JobReport(
+                    id=id, state="ended", how="cancelled", reason="cancelled, and listed no more"
+                )
+            else:
+                found[id] = JobReport(
+                    id=id, state="unknown", reason="neither in the queue nor in the records"
+                )
+        return found
+
+    async def _records(
+        self, ids: Sequence[str]
+    ) -> tuple[slurm_output.SqueueStatus, dict[str, str]]:
+        """
+        What the accounting says or, where there is none, the list of jobs that ended.
+
+        Returns
+        -------
+        Status
+            Of jobs.
+        dict
+            By which names these go there, where they are others.
+        """
+        if self._accounting:
+            jobs = ",".join(slurm_output.parents(ids)) if len(ids) < 5000 else ""
+            which = [f"--jobs={jobs}"] if jobs and len(jobs) <= MOST_LISTED else []
+            answer = await self.shell.run(
+                ["sacct", "-X", "-n", "-P", *which, f"--format={slurm_output.RECORDS}"],
+                environment=EPOCH,
+            )
+            if answer.status == 0:
+                return slurm_output.read_records(answer.stdout), {}
+            if "storage is disabled" not in answer.words:
+                raise slurm_states.slurm_error("records cannot be read", answer.words)
+            self._accounting = False
+        # Of all jobs sacct 22.05 breaks down where the name of any holds a line's end.
+        raw = [self._raw.get(id, id) for id in ids]
+        jobs = ",".join(
+            dict.fromkeys(id for id in (*raw, *slurm_output.parents(ids)) if "_" not in id)
+        )
+        which = [f"--jobs={jobs}"] if len(jobs) <= MOST_LISTED else []
+        answer = await self.shell.run(
+            ["sacct", "--completion", "-n", "-P", *which, f"--format={slurm_output.COMPLETIONS}"],
+            environment=EPOCH,
+        )
+        if answer.status != 0 and not answer.stdout:
+            # Most sites have one of the two; without either nobody remembers jobs.
+            if slurm_states.is_unreachable(answer.words):
+                raise slurm_states.slurm_error("records cannot be read", answer.words)
+            return slurm_output.SqueueStatus({}, {}, []), {}
+        return slurm_output.read_completions(answer.stdout), self._raw
+
+    async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
+        """
+        What jobs took: of those that the controller still knows as it says, and of others by
+        the records.
+
+        Raises
+        ------
+        SiteError
+            When Slurm cannot be asked.
+        """
+        reports = await self.look(ids)
+        found = {}
+        for id, report in reports.items():
+            usage = slurm_output.usage_of(report, time.time())
+            if usage is not None:
+                found[id] = usage
+        again = [id for id in found if id in self._requeued and reports[id].state == "ended"]
+        for id, stints in (await self._stints(again)).items():
+            found[id] = replace(
+                found[id],
+                processors=max(processors for processors, _ in stints),
+                seconds=sum(seconds for _, seconds in stints),
+                is_whole=True,
+            )
+        return found
+
+    async def _stints(self, ids: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
+        """Each time that jobs ran which were put back into the queue, where that is recorded."""
+        if not ids:
+            return {}
+        raw = {self._raw.get(id, id): id for id in ids}
+        answer = None
+        for kind in ("--duplicates", "--completion"):  # a site has one of them, or neither
+            if answer is None or answer.status != 0 or not answer.stdout.strip():
+                answer = await self.shell.run(
+                    ["sacct", kind, "-X", "-n", "-P", f"--jobs={','.join(raw)}",
+                     f"--format={slurm_output.COMPLETIONS}"],
+                    environment=EPOCH,
+                )  # fmt: skip
+        assert answer is not None
+        stints = slurm_output.read_stints(answer.stdout) if answer.status == 0 else {}
+        return {raw[job]: times for job, times in stints.items() if job in raw}
+
+    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
+        """
+        Takes all but these nodes from a job that runs; the first has to stay.
+
+        Where Slurm keeps no accounting it does so once for a job (22.05), and answers another
+        time that one should try again.
+
+        Raises
+        ------
+        SiteError
+            When Slurm says no.
+        """
+        if not nodes:
+            raise InputError("a job keeps one node at least")
+        command = ["scontrol", "update", f"JobId={_ids([id])[0]}", f"NodeList={','.join(nodes)}"]
+        answer = await self.shell.run(["sh", "-c", _IN_A_FOLDER_OF_ITS_OWN, "sh", *command])
+        self._must(answer, f"job {id} cannot be shrunk")
+
+    # The queue.
+
+    async def queue(self) -> QueueState:
+        """
+        The partition, its nodes, its jobs as far as this user may see them, and reservations.
+
+        Raises
+        ------
+        SiteError
+            When Slurm cannot be asked, or there is no such partition.
+        """
+        self._must_be_configured()
+        part = [f"--partition={self._batch.queue}"] if self._batch.queue else []
+        sinfo = ["sinfo", "--noheader", "--Node", *part, slurm_output.NODES]
+        # Without a name the default partition is meant; which that is, sinfo says.
+        squeue = ["squeue", "--noheader", "--array", "--states=PD,R,S,CF,CG,ST,SI", *part]
+        now = time.time()
+        said, listed, kept = await asyncio.gather(
+            self.shell.run(sinfo, environment=EPOCH),
+            self.shell.run([*squeue, slurm_output.QUEUE], environment=EPOCH),
+            self.shell.run(["scontrol", "-o", "show", "reservation"], environment=EPOCH),
+        )
+        self._must(said, "nodes cannot be listed")
+        self._must(listed, "jobs cannot be listed")
+        me = await self._user()
+        partition = slurm_output.read_nodes(said.stdout, self._batch.queue)
+        if not partition.nodes:
+            if partition.odd:
+                raise SiteError(f"Slurm: sinfo said {partition.odd[0]!r}", transient=True)
+            name = f"partition {self._batch.queue!r}" if self._batch.queue else "default partition"
+            raise SiteError(f'Slurm: there is no {name} with nodes ("queue" must name one)')
+        jobs, odd = slurm_output.read_queue(listed.stdout, partition.name, me)
+        windows, strange = slurm_output.read_windows(
+            kept.stdout, nodes=partition.nodes, me=me, account=self._batch.account
+        )
+        odd = [*partition.odd, *odd, *strange]
+        if kept.status != 0:
+            odd.append(f"reservations are not seen: {kept.words}")
+        private = (await self._configuration()).get("PrivateData", "none")
+        if "jobs" in private or "reservations" in private:
+            odd.append(f"others' jobs or reservations are not seen (PrivateData={private})")
+        return QueueState(
+            at=now,
+            nodes=partition.nodes,
+            jobs=jobs,
+            windows=windows,
+            longest=partition.longest,
+            up=partition.up,
+            odd=tuple(odd),
+        )
+
+    async def expected_start(self, request: JobRequest) -> float | None:
+        """
+        When ``sbatch --test-only`` says that a request would start.
+
+        Raises
+        ------
+        SiteError
+            When Slurm would not take it, or cannot be asked.
+        """
+        check(request)
+        copies = min(request.copies, MOST_ELEMENTS)
+        text = script(request, self._batch, now=time.time(), copies=copies)
+        answer = await self.shell.run(["sbatch", "--test-only"], stdin=text, environment=EPOCH)
+        start = slurm_output.read_estimate(answer.stderr + answer.stdout)
+        if start is None and answer.status != 0:
+            raise slurm_states.slurm_error(f"{request.name} would not be taken", answer.words)
+        return start
+
+    async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
+        """
+        Keeps processors by ``scontrol create reservation``; a start in the past is now.
+
+        Raises
+        ------
+        SiteError
+            When Slurm says no; mostly only operators may.
+        """
+        if not (processors >= 1 and 0 < seconds < math.inf):
+            raise InputError(f"no window: {processors} processors for {seconds} s")
+        wait = max(0, math.floor(start - time.time()))
+        last = math.ceil(max(start, time.time()) + seconds - time.time())
+        command = [
+            "scontrol", "create", "reservation", f"ReservationName={name}",
+            f"Users={await self._user()}", f"StartTime={f'now+{wait}' if wait else 'now'}",
+            f"EndTime=now+{last}", f"CoreCnt={processors}",
+        ]  # fmt: skip
+        if self._batch.queue:
+            command.append(f"PartitionName={self._batch.queue}")
+        what = f"{processors} processors cannot be kept in a reservation"
+        try:
+            answer = await self.shell.run(command)
+        except SiteError as error:
+            if error.transient and await self._has_window(name):
+                return
+            raise
+        if answer.status == 0:
+            return
+        if slurm_states.is_unreachable(answer.words) and await self._has_window(name):
+            return
+        raise slurm_states.slurm_error(what, answer.words)
+
+    async def _has_window(self, name: str) -> bool:
+        """Whether a reservation was made although nothing was answered."""
+        answer = await self.shell.run(["scontrol", "-o", "show", "reservation", name])
+        return answer.status == 0 and f"ReservationName={name} " in answer.stdout
+
+    async def unreserve(self, name: str) -> None:
+        """
+        Takes a reservation back.
+
+        Raises
+        ------
+        SiteError
+            When Slurm says no, as while jobs run in it.
+        """
+        answer = await self.shell.run(["scontrol", "delete", f"ReservationName={name}"])
+        if "reservation is invalid" in answer.words or "does not exist" in answer.words:
+            return
+        self._must(answer, f"reservation {name} cannot be taken back")
+
+    # What is asked once.
+
+    async def _user(self) -> str:
+        if self._me is None:
+            answer = await self.shell.run(["id", "-un"])
+            self._me = answer.stdout.strip()
+        return self._me
+
+    async def _configuration(self) -> dict[str, str]:
+        if self._config is None:
+            answer = await self.shell.run(["scontrol", "show", "config"])
+            self._must(answer, "the configuration cannot be read")
+            self._config = slurm_output.read_config(answer.stdout)
+        return self._config
+
+    def _must_be_configured(self) -> None:
+        """Of a file that is not there Slurm's commands say so after a minute only."""
+        path = self._batch.environment.get("SLURM_CONF")
+        if path is not None and self._batch.ssh is None and not os.path.isfile(path):
+            raise SiteError(
+                f'Slurm: there is no file {path} (set SLURM_CONF in the site\'s "environment")'
+            )
+
+    @staticmethod
+    def _must(answer: CommandResult, what: str) -> None:
+        if answer.status != 0:
+            raise slurm_states.slurm_error(what, answer.words)
+
+
+def _has_begun(status: slurm_output.SqueueStatus, id: str) -> bool:
+    return status.reports[id].began is not None
+
+
+def _of(id: str, status: slurm_output.SqueueStatus) -> JobReport | None:
+    """
+    What is said of a job.
+
+    An array of which all elements that waited were cancelled is listed by its own number: then
+    that is said of those elements that are not listed themselves.
+    """
+    if id in status.reports:
+        return status.reports[id]
+    array = status.reports.get(id.split("_")[0])
+    if array is not None and array.state == "ended" and array.began is None:
+        return replace(array, id=id)
+    return None
+
+
+def _is_gone(line: str) -> bool:
+    """Whether scancel only says that a job has ended already."""
+    said = line.lower()
+    return any(
+        word in said
+        for word in ("already completing or completed", "invalid job id specified", "already done")
+    )
+
+
+def _ids(ids: Sequence[str]) -> list[str]:
+    for id in ids:
+        head, _, element = id.partition("_")
+        if not (head.isdecimal() and (not element or element.isdecimal())):
+            raise InputError(f"no job of Slurm: {id!r}")
+    return list(ids)
+
+
+def _portions(ids: Sequence[str]) -> Iterator[list[str]]:
+    """Ids by what a command line takes: all of them, as long as there are a few thousand."""
+    part: list[str] = []
+    length = 0
+    for id in ids:
+        if length + len(id) + 1 > MOST_LISTED:
+            yield part
+            part, length = [], 0
+        part.append(id)
+        length += len(id) + 1
+    if part:
+        yield part

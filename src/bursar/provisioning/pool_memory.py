@@ -1,0 +1,99 @@
+"""What a pool remembers from one decision to the next."""
+
+import math
+from dataclasses import dataclass, field
+
+from bursar.provisioning.pool_snapshot import BackfillWindow
+from bursar.provisioning.request_shaping import RequestShape
+from bursar.provisioning.site_health import SiteHealth
+from bursar.provisioning.wait_prediction import WaitPredictor
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """
+    A request that was made, until it is gone.
+
+    Parameters
+    ----------
+    site
+        Of whom.
+    asked
+        When, on the pool's clock; None: nobody knows.
+    fits
+        Whether it should have started at once.
+    began
+        When it got its processors, on the pool's clock; None: not yet.
+    worked
+        Whether some of it had a task.
+    given_back
+        Whether that was decided.
+    silent_since
+        When its last worker went away, on the pool's clock, if it was given back for that.
+    """
+
+    site: str
+    asked: float | None = None
+    fits: bool = False
+    began: float | None = None
+    worked: bool = False
+    given_back: bool = False
+    silent_since: float | None = None
+
+
+@dataclass(slots=True)
+class SiteObservation:
+    """What was claimed of a site since the scheduler was last looked at."""
+
+    free: int | None
+    holes: tuple[BackfillWindow, ...]
+    claims: list[RequestShape] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PoolMemory:
+    """
+    All of it.
+
+    Parameters
+    ----------
+    waits
+        The user's history of waits.
+    wake
+        When a decision may be due though nothing has happened, on the pool's clock.
+    standings, sights
+        Of sites, by name.
+    known
+        Requests, by name.
+    is_hungry
+        Whether tasks waited when last decided.
+    spare
+        Since when at least so many processors are too many; None: there are none.
+    tried
+        Moves of requests since one last began, by site.
+    labels
+        Given to races and bundles so far.
+    """
+
+    waits: WaitPredictor
+    wake: float = math.inf
+    standings: dict[str, SiteHealth] = field(default_factory=dict)
+    sights: dict[str, SiteObservation] = field(default_factory=dict)
+    known: dict[str, PendingRequest] = field(default_factory=dict)
+    is_hungry: bool = False
+    spare: tuple[float, int] | None = None
+    tried: dict[str, int] = field(default_factory=dict)
+    labels: int = 0
+
+    def standing(self, site: str) -> SiteHealth:
+        """A site's; a good one at first."""
+        return self.standings.setdefault(site, SiteHealth())
+
+    def wake_at(self, moment: float) -> None:
+        """At the latest."""
+        self.wake = min(self.wake, moment)
+
+    def label(self, kind: str) -> str:
+        """One that was not given before."""
+        self.labels += 1
+        return f"{kind}-{self.labels}"

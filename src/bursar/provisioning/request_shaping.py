@@ -1,0 +1,384 @@
+"""
+Requests in the shape of what a schedule leaves free: our own way to acquire processors.
+
+A plain user sees when running jobs end at the latest, and so which processors are free for how
+long. What fits there starts at once, by backfilling, whatever waits in the queue. The rest is
+asked for in pieces, so that no processor waits for another, and not before what fits has begun:
+where a scheduler takes long to start a request, a small one that was handed in behind a large one
+may overtake it, and take one of its processors.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from bursar.provisioning.pool_snapshot import Allocation, BackfillWindow, PoolSite
+from bursar.provisioning.walltime import START
+
+SLACK = 5.0
+"""Seconds by which a request is shorter than its hole: it takes so long to get there."""
+
+MINUTE = 60.0
+"""Schedulers count in them and round up."""
+
+CLASSES = 6
+"""Lengths of holes that are told apart, each half of the one before."""
+
+PIECES = 16
+"""Requests for what nobody knows when it will be free, at the most."""
+
+SPLIT = 4
+"""Requests for processors that become free together: jobs end sooner than was said, one by one."""
+
+MOST_PARTS = 16
+"""Requests into which one over several nodes is split, so that a lost node loses one of them."""
+
+_NOW = 1.0
+"""Seconds within which a hole that opens is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestShape:
+    """
+    One request.
+
+    Parameters
+    ----------
+    processors, seconds
+        How many and how long.
+    least_seconds, least_processors
+        See :class:`bursar.provisioning.pool_snapshot.AllocationRequest`.
+    fits
+        Whether the request should start at once.
+    group
+        Number of the submission that the request is an element of, from 1 on; 0: the request is a
+        submission of its own. Elements of one submission are alike.
+    """
+
+    processors: int
+    seconds: float
+    least_seconds: float | None = None
+    least_processors: int | None = None
+    fits: bool = False
+    group: int = 0
+
+
+WalltimeChooser = Callable[[int, tuple[float, ...]], float]
+"""Of several lengths, the one to ask for with so many processors."""
+
+
+def longest_of(processors: int, lengths: tuple[float, ...]) -> float:
+    """Who knows nothing of waits asks for as long as is wanted."""
+    return lengths[0]
+
+
+def shape_requests(
+    site: PoolSite,
+    processors: int,
+    *,
+    unit: int,
+    least: float,
+    wanted: float,
+    task: float = 0.0,
+    claims: Sequence[RequestShape] = (),
+    most: int,
+    in_parts: bool = True,
+    in_halves: bool = False,
+    only_fitting: bool = False,
+    choose: WalltimeChooser = longest_of,
+) -> list[RequestShape]:
+    """
+    Return the requests for so many processors.
+
+    As long as something should start at once, nothing else is asked for: what has to wait is
+    asked for when what fits has begun.
+
+    Parameters
+    ----------
+    site
+        With its holes, or its free processors, where they are known.
+    processors
+        How many, a multiple of the unit.
+    unit
+        Processors that are of use only together.
+    least, wanted
+        Seconds that are worth the while, and that there is work for.
+    task
+        Seconds of a task in the mean. What is asked for in a hole shorter than ``wanted`` is so
+        long that whole tasks fit; 0: as long as the hole.
+    claims
+        Requests that were made since the site was looked at, and take of its holes.
+    most
+        Requests, at the most.
+    in_parts
+        Whether requests may be split at all, into halves or by nodes.
+    in_halves
+        Whether what fits is asked for in halves, the largest first, rather than as one. Where
+        requests take long to start, one that is quicker than the others does not wait for them.
+    only_fitting
+        Whether nothing is to be asked for that has to wait.
+    choose
+        How long to ask for what has to wait, where nobody knows when it would start.
+
+    Returns
+    -------
+    list of Shape
+        Their processors sum to what was asked for, or to less: where there are too few requests
+        for that, or where some has to wait and is not asked for yet.
+    """
+    if not in_parts:
+        site, in_halves = replace(site, arrays=False), False
+    open_now = free_now(site, claims)
+    if open_now is None:
+        return _blind(site, processors, unit, least, wanted, most, choose)
+    made: list[RequestShape] = []
+    left = processors
+    for seconds, count in _classes(open_now, least, wanted, task):
+        size = min(left, count) // unit * unit
+        if not size or len(made) >= most:
+            continue
+        shape = _shape(site, size, seconds, least, fits=True)
+        made.extend(_split(site, shape, unit, most - len(made), in_halves))
+        left -= size
+    if made or only_fitting:
+        return made
+    return _waiting(site, left, unit, least, wanted, task, most, choose)
+
+
+def free_now(site: PoolSite, claims: Iterable[RequestShape] = ()) -> list[tuple[float, int]] | None:
+    """
+    Seconds and processors of what is open now, the longest first; None where nobody knows.
+    """
+    if site.holes:
+        holes = [(h.seconds, h.processors) for h in site.holes if h.start <= _NOW]
+    elif site.free is not None:
+        holes = [(math.inf, site.free)]
+    else:
+        return None
+    holes.sort(reverse=True)
+    for claim in claims:
+        _take(holes, claim.processors, claim.least_seconds or claim.seconds)
+    return holes
+
+
+def _take(holes: list[tuple[float, int]], processors: int, seconds: float) -> bool:
+    """
+    Takes of holes what a request will: of the shortest that it fits into.
+
+    False, and nothing is taken, when it does not fit as a whole: then it waits, and others go
+    ahead of it.
+    """
+    fits = 0
+    while fits < len(holes) and holes[fits][0] >= seconds:
+        fits += 1
+    if sum(count for _, count in holes[:fits]) < processors:
+        return False
+    for i in range(fits - 1, -1, -1):
+        length, count = holes[i]
+        taken = min(processors, count)
+        holes[i] = (length, count - taken)
+        processors -= taken
+        if not processors:
+            break
+    return True
+
+
+def requests_to_move(
+    site: PoolSite, waiting: Iterable[Allocation], least: float
+) -> list[Allocation]:
+    """
+    Requests that wait although others in their place, shorter or smaller, would start at once.
+
+    One that fits as it is will start, whatever it takes to get there, and takes its hole.
+
+    Parameters
+    ----------
+    waiting
+        At the site. Of those that do not fit, the last is the first to move.
+    least
+        Seconds that are worth the while.
+    """
+    holes = free_now(site) if site.holes else None
+    if holes is None:
+        return []
+    misfits = [one for one in waiting if not _take(holes, one.processors, one.seconds)]
+    left = sum(count for seconds, count in holes if fitting(seconds, least) >= least)
+    chosen = []
+    for one in sorted(misfits, key=lambda a: (-a.asked, -a.processors)):
+        if one.processors <= left:
+            left -= one.processors
+            chosen.append(one)
+    return chosen
+
+
+def _split(
+    site: PoolSite, shape: RequestShape, unit: int, most: int, in_halves: bool
+) -> list[RequestShape]:
+    """
+    Split a request into halves, and these by nodes, where that costs no submission.
+
+    A job over several nodes ends as a whole when one of them fails. Where the scheduler takes
+    arrays, one submission makes many small jobs of it.
+    """
+    sizes = halves(shape.processors, unit) if in_halves else [shape.processors]
+    if len(sizes) > most:
+        sizes = [*sizes[: most - 1], sum(sizes[most - 1 :])]
+    made: list[RequestShape] = []
+    for i, size in enumerate(sizes):
+        width = _part(site, size, unit)
+        copies, rest = divmod(size, width)
+        if len(made) + copies + bool(rest) + len(sizes) - i - 1 > most:
+            width, copies, rest = size, 1, 0
+        group = i + 1 if copies > 1 else 0
+        made.extend([replace(shape, processors=width, group=group)] * copies)
+        if rest:
+            made.append(replace(shape, processors=rest))
+    return made
+
+
+def _part(site: PoolSite, processors: int, unit: int) -> int:
+    """Processors of each part of a request: those of a node, or of as few nodes as may be."""
+    node = (site.per_node or 0) // unit * unit
+    if not site.arrays or not node or processors <= node:
+        return processors
+    return math.ceil(processors / node / MOST_PARTS) * node
+
+
+def halves(processors: int, unit: int = 1) -> list[int]:
+    """
+    Half of them, half of the rest, and so on: they sum to the processors.
+
+    Much comes with the first request where there is room, and little waits with the last.
+    """
+    made = []
+    while processors:
+        size = -(-(processors // unit) // 2) * unit
+        made.append(size)
+        processors -= size
+    return made
+
+
+def evenly(processors: int, unit: int, pieces: int) -> list[int]:
+    """So many pieces of about the same size, or fewer, the small ones first."""
+    count = min(processors // unit, pieces)
+    if count < 1:
+        return []
+    size, more = divmod(processors // unit, count)
+    return [size * unit] * (count - more) + [(size + 1) * unit] * more
+
+
+def fitting(hole: float, wanted: float) -> float:
+    """Seconds to ask for in a hole that is so long; a request may start late and is rounded up."""
+    rounded = math.ceil(wanted / MINUTE) * MINUTE if math.isfinite(wanted) else wanted
+    if hole >= rounded + SLACK:
+        return wanted
+    seconds = hole - SLACK
+    return min(wanted, math.floor(seconds / MINUTE) * MINUTE if seconds >= MINUTE else seconds)
+
+
+def whole_tasks(seconds: float, task: float) -> float:
+    """
+    Shorten a time to whole tasks, with what a worker takes to start.
+
+    An allocation that ends before its hole does because of that is no loss: the rest of the hole
+    is too short for a task. A time that no task fits into is returned as it is.
+    """
+    count = math.floor((seconds - START) / task) if task > 0 else 0
+    return min(seconds, float(math.ceil(START + count * task))) if count > 0 else seconds
+
+
+def _classes(
+    open_now: Iterable[tuple[float, int]], least: float, wanted: float, task: float
+) -> list[tuple[float, int]]:
+    """Holes of about the same length as one, the longest first; those too short are left out."""
+    classes: dict[int, tuple[float, int]] = {}
+    for hole, count in open_now:
+        seconds = _in_hole(hole, least, wanted, task)
+        if seconds < least or not count:
+            continue
+        step = 0 if seconds >= wanted else 1 + int(math.log2(wanted / seconds) * 2)
+        shortest, total = classes.get(min(step, CLASSES), (seconds, 0))
+        classes[min(step, CLASSES)] = (min(shortest, seconds), total + count)
+    return [classes[step] for step in sorted(classes)]
+
+
+def _in_hole(hole: float, least: float, wanted: float, task: float) -> float:
+    """Seconds to ask for in a hole."""
+    seconds = fitting(hole, wanted)
+    return seconds if seconds >= wanted else max(whole_tasks(seconds, task), min(seconds, least))
+
+
+def _waiting(
+    site: PoolSite,
+    processors: int,
+    unit: int,
+    least: float,
+    wanted: float,
+    task: float,
+    most: int,
+    choose: WalltimeChooser,
+) -> list[RequestShape]:
+    """What does not start at once: as processors become free, and else evenly, small first."""
+    made: list[RequestShape] = []
+    for hole in _coming(site.holes, least):
+        size = min(processors, hole.processors) // unit * unit
+        if not size or len(made) + 1 >= most:
+            continue
+        for piece in evenly(size, unit, min(SPLIT, most - len(made) - 1)):
+            seconds = _in_hole(hole.seconds, least, wanted, task)
+            made.append(_shape(site, piece, seconds, least))
+            processors -= piece
+    lengths = _lengths(least, wanted)
+    for size in evenly(processors, unit, min(PIECES, most - len(made))):
+        made.append(_shape(site, size, choose(size, lengths), least))
+    return made
+
+
+def _coming(holes: Iterable[BackfillWindow], least: float) -> list[BackfillWindow]:
+    later = [h for h in holes if h.start > _NOW and fitting(h.seconds, math.inf) >= least]
+    return sorted(later, key=lambda h: (h.start, -h.seconds))
+
+
+def _blind(
+    site: PoolSite,
+    processors: int,
+    unit: int,
+    least: float,
+    wanted: float,
+    most: int,
+    choose: WalltimeChooser,
+) -> list[RequestShape]:
+    """Where nobody says what is free: in halves, the largest first, and these by nodes."""
+    shape = _shape(site, processors, wanted, least)
+    lengths = _lengths(least, wanted)
+    return [
+        _shape(site, part.processors, choose(part.processors, lengths), least, group=part.group)
+        for part in (_split(site, shape, unit, most, in_halves=True) if most else ())
+    ]
+
+
+def _lengths(least: float, wanted: float) -> tuple[float, ...]:
+    """What is wanted, half of it, and so on down to the least."""
+    made = [wanted]
+    while len(made) < CLASSES and made[-1] / 2 >= least:
+        made.append(float(math.ceil(made[-1] / 2)))
+    return tuple(made)
+
+
+def _shape(
+    site: PoolSite,
+    processors: int,
+    seconds: float,
+    least: float,
+    *,
+    fits: bool = False,
+    group: int = 0,
+) -> RequestShape:
+    ranged = site.time_ranges and least < seconds
+    return RequestShape(
+        processors=processors,
+        seconds=seconds,
+        least_seconds=least if ranged else None,
+        fits=fits,
+        group=group,
+    )

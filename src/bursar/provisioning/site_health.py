@@ -1,0 +1,142 @@
+"""Whether a site is asked again after what became of earlier requests."""
+
+import re
+from dataclasses import dataclass
+
+FIRST = 5.0
+"""Seconds before a site is asked again when something went wrong for the first time."""
+
+LONGEST = 600.0
+"""Seconds at the most."""
+
+SAME = 4
+"""Refusals in the same words, one after the other, after which a site is given up."""
+
+QUICK = 60.0
+"""Seconds. What is lost within them may well be lost again."""
+
+LOSSES = 8
+"""Such losses in the same words, one after the other, after which it is given up."""
+
+
+@dataclass(slots=True)
+class SiteHealth:
+    """
+    A site, by what became of requests there.
+
+    Parameters
+    ----------
+    until
+        When it may be asked again, on the pool's clock.
+    wrong_at
+        When something went wrong last; a burst counts from its beginning.
+    burst_until
+        Until when what had begun before that belongs to the same burst.
+    steps
+        Things that went wrong since something went right, bursts counted once.
+    words
+        What was said last.
+    same
+        How often it was said, one after the other.
+    given_up
+        Why it is not asked any more; empty: it is.
+    """
+
+    until: float = float("-inf")
+    wrong_at: float = float("-inf")
+    burst_until: float = float("-inf")
+    steps: int = 0
+    words: str = ""
+    same: int = 0
+    given_up: str = ""
+
+    def refused(self, now: float, words: str, *, has_others: bool) -> None:
+        """
+        A request was not taken.
+
+        Parameters
+        ----------
+        has_others
+            Whether it holds others of ours, or has them wait: then the refusal may be a limit on
+            how many, which passes when they end, and does not count against it.
+        """
+        self._wrong(now, words, 1 if has_others else SAME, counts=not has_others)
+
+    def unreachable(self, now: float) -> None:
+        """It could not be asked; that is never held against it."""
+        self._back_off(now)
+
+    def lost(self, now: float, words: str, lived: float, *, was_busy: bool) -> None:
+        """
+        Take in that an allocation broke down.
+
+        Parameters
+        ----------
+        words
+            What the scheduler said.
+        lived
+            Seconds from its begin to its loss.
+        was_busy
+            Whether it had a task: the first such loss is replaced without any delay, since
+            the site was able to run something.
+        """
+        if lived < QUICK:
+            excused = now - lived if was_busy else None
+            self._wrong(now, words, LOSSES, counts=True, excused=excused)
+        else:
+            self.worked()
+
+    def in_vain(self, now: float) -> None:
+        """What it gave was of no use to the tasks that wait, or never came."""
+        self._back_off(now)
+
+    def worked(self) -> None:
+        """It does what it is for."""
+        self.steps = self.same = 0
+        self.words = ""
+
+    def is_open(self, now: float) -> bool:
+        """Whether it may be asked now."""
+        return not self.given_up and now >= self.until
+
+    def _wrong(
+        self, now: float, words: str, most: int, *, counts: bool, excused: float | None = None
+    ) -> None:
+        if not self._back_off(now, excused=excused):
+            return  # of the same burst
+        if not counts:
+            return
+        self.same = self.same + 1 if _alike(words, self.words) else 1
+        self.words = words
+        if self.same >= most:
+            self.given_up = words or "it does not say why"
+
+    def _back_off(self, now: float, *, excused: float | None = None) -> bool:
+        """
+        Leave the site alone for a while, each time twice as long.
+
+        Parameters
+        ----------
+        excused
+            When the allocation began of which the loss does not delay the next request, if it
+            is the first thing that goes wrong; None: it does.
+
+        Returns
+        -------
+        bool
+            False when this belongs to a burst that was counted already.
+        """
+        is_burst = excused is not None and now < self.burst_until and excused <= self.wrong_at
+        if now < self.until or is_burst:
+            return False
+        self.wrong_at = now
+        self.burst_until = now + min(FIRST * 2.0**self.steps, LONGEST)
+        if self.steps or excused is None:
+            self.until = self.burst_until
+        self.steps = min(self.steps + 1, 32)
+        return True
+
+
+def _alike(one: str, other: str) -> bool:
+    """The same words, whatever the numbers of jobs in them."""
+    return re.sub(r"\d+", "0", one) == re.sub(r"\d+", "0", other)

@@ -1,0 +1,50 @@
+"""A limit on the bytes per second of a link, shared by all that use it."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+_SMALLEST, _LARGEST = 16 * 1024, 1024 * 1024
+_SPREAD = 0.1  # seconds of the rate that one turn takes
+_BURST = 0.1  # seconds that an idle link may have saved
+
+
+class TransferRateLimiter:
+    """
+    A token bucket. Those who take from it in turns of the same size get equal shares.
+
+    Parameters
+    ----------
+    bandwidth
+        Bytes per second. Positive and finite.
+    clock
+        Tells seconds.
+    """
+
+    def __init__(self, bandwidth: float, clock: Callable[[], float] = time.monotonic) -> None:
+        if not 0 < bandwidth < math.inf:
+            raise ValueError(f"bandwidth must be positive and finite, got {bandwidth}")
+        self._bandwidth = bandwidth
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free = clock()
+
+    @property
+    def grain(self) -> int:
+        """Bytes to take at a time, so that nobody waits long for a turn."""
+        return round(min(max(self._bandwidth * _SPREAD, _SMALLEST), _LARGEST))
+
+    def take(self, size: int) -> float:
+        """
+        Notes bytes that pass.
+
+        Returns
+        -------
+        float
+            Seconds to wait now, so that no more pass than may.
+        """
+        with self._lock:
+            now = self._clock()
+            self._free = max(self._free, now - _BURST) + size / self._bandwidth
+            return max(0.0, self._free - now)

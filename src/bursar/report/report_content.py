@@ -1,0 +1,319 @@
+"""What the report shows, gathered from a run."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bursar.dispatch.journal import AttemptRecord, RunEvent
+from bursar.market.lease import Lease
+from bursar.model.outcome import Outcome, Status
+from bursar.model.plan import Plan
+from bursar.model.task import Task
+from bursar.model.transfer import Transfer
+from bursar.planning.numbering import consecutive_runs, number_processors
+from bursar.report.bill import Bill
+
+MOST_FAILURES = 200
+"""Rows of the failure table; the results hold them all."""
+
+TAIL = 2000
+"""Characters of stderr shown of a failure: the last ones."""
+
+SLOWEST = 10
+
+TimelineBar = tuple[int, float, float, int, int, int, int]
+"""Lane, start, end, processors, kind, status, task; times on the clock of the page."""
+
+STATUSES = [str(status) for status in Status]
+
+
+class RunClock:
+    """
+    Seconds since a run began, the time between its lives left out.
+
+    A run that was stopped in the evening and resumed in the morning has one
+    short schedule, not two at the ends of a night.
+
+    Parameters
+    ----------
+    lives
+        Begin and end of each, in order, seconds since the epoch.
+    """
+
+    def __init__(self, lives: Sequence[tuple[float, float]]) -> None:
+        self._lives = lives or [(0.0, math.inf)]
+
+    def at(self, moment: float) -> float:
+        """Of a moment, seconds since the epoch; between two lives: of the end of the first."""
+        passed = 0.0
+        for number, (begin, end) in enumerate(self._lives, 1):
+            if moment < begin:
+                break
+            is_last = number == len(self._lives)
+            passed += (moment if is_last else min(moment, end)) - begin
+        return passed
+
+    @property
+    def pauses(self) -> list[tuple[float, float]]:
+        """Where on the clock time was left out, and how many seconds."""
+        return [
+            (round(self.at(end), 3), begin - end)
+            for (_, end), (begin, _) in zip(self._lives, self._lives[1:], strict=False)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportContent:
+    """
+    Parameters
+    ----------
+    summary
+        The run's key figures.
+    proposal
+        The trade-off curve, as ``bursar plan --json`` prints it.
+    plan
+        The chosen plan.
+    tasks
+        Of the campaign.
+    records
+        Every attempt.
+    transfers
+        Every movement of money.
+    leases
+        All there were.
+    events
+        What else was journalled.
+    bill
+        What it cost so far.
+    """
+
+    summary: Mapping[str, Any]
+    proposal: Mapping[str, Any]
+    plan: Plan
+    tasks: Sequence[Task]
+    records: Sequence[AttemptRecord]
+    transfers: Sequence[Transfer]
+    leases: Sequence[Lease]
+    lives: Sequence[tuple[float, float]]
+    events: Sequence[RunEvent]
+    bill: Bill
+
+    @cached_property
+    def clock(self) -> RunClock:
+        """Of everything on the page that happened."""
+        return RunClock(self.lives)
+
+    def to_page(self) -> dict[str, Any]:
+        """Everything the page draws, as compact JSON."""
+        kinds = _NameIndex()
+        planned, sites = self._planned(kinds)
+        actual = self._actual(kinds, sites)
+        return {
+            "summary": dict(self.summary),
+            "proposal": dict(self.proposal),
+            "sites": sites.names,
+            "processors": [
+                sum(p.slot.processors for p in self.plan.purchases if p.slot.site == name)
+                for name in sites.names
+            ],
+            "kinds": kinds.names,
+            "statuses": STATUSES,
+            "ids": [task.id for task in self.tasks],
+            "planned": planned,
+            "actual": actual,
+            "money": self._money(),
+            "end": self._end(),
+            "pauses": self.clock.pauses,
+            "leases": [
+                [self.clock.at(lease.start),
+                 None if lease.end is None else self.clock.at(lease.end),
+                 lease.rate, lease.fixed / 1e6]
+                for lease in self.leases
+            ],
+            "failures": self._failures(),
+            "by_kind": self._by_kind(),
+            "slowest": self._slowest(),
+            "messages": [
+                [round(self.clock.at(event.time), 3), event.text]
+                for event in self.events
+                if event.kind == "message"
+            ],
+            "bill": {
+                "total": self.bill.total,
+                "currency": self.bill.currency,
+                "leases": [
+                    [i.lease, i.site, i.processors, i.seconds, i.tasks, i.remainder, i.total,
+                     i.recorded, i.agrees, i.settled_by]
+                    for i in self.bill.leases
+                ],
+                "sites": [f"{one.site}: {one}" for one in self.bill.figures],
+                "unsettled": self.bill.unsettled,
+            },
+        }  # fmt: skip
+
+    def _planned(self, kinds: "_NameIndex") -> tuple[dict[str, list[TimelineBar]], "_NameIndex"]:
+        sites = _NameIndex()
+        for purchase in self.plan.purchases:
+            sites.of(purchase.slot.site)
+        bars: dict[str, list[TimelineBar]] = {name: [] for name in sites.names}
+        for placement in self.plan.placements:
+            task = self.tasks[placement.task]
+            for first, width in consecutive_runs(placement.processors):
+                bars.setdefault(placement.site, []).append(
+                    (
+                        first,
+                        round(placement.start, 3),
+                        round(placement.finish, 3),
+                        width,
+                        kinds.of(_kind(task)),
+                        0,
+                        placement.task,
+                    )
+                )
+        return bars, sites
+
+    def _actual(self, kinds: "_NameIndex", sites: "_NameIndex") -> dict[str, list[TimelineBar]]:
+        by_site: dict[str, list[AttemptRecord]] = {name: [] for name in sites.names}
+        for record in self.records:
+            if record.outcome.end > record.outcome.start:
+                sites.of(record.site)
+                by_site.setdefault(record.site, []).append(record)
+        bars: dict[str, list[TimelineBar]] = {}
+        at = self.clock.at
+        for site, records in by_site.items():
+            spans = [
+                (r.outcome.start, r.outcome.end, self.tasks[r.outcome.task].processors)
+                for r in records
+            ]
+            bars[site] = [
+                (
+                    first,
+                    round(at(r.outcome.start), 4),
+                    round(at(r.outcome.end), 4),
+                    width,
+                    kinds.of(_kind(self.tasks[r.outcome.task])),
+                    STATUSES.index(str(r.outcome.status)),
+                    r.outcome.task,
+                )
+                for r, held in zip(records, number_processors(spans), strict=True)
+                for first, width in consecutive_runs(held)
+            ]
+        return bars
+
+    def _money(self) -> list[tuple[float, float, float]]:
+        """Time, spent and held after each movement of money, currency units."""
+        spent = held = 0
+        points = [(0.0, 0.0, 0.0)]
+        for transfer in self.transfers:
+            if transfer.target.startswith("held:"):
+                held += transfer.amount
+            if transfer.source.startswith("held:"):
+                held -= transfer.amount
+            if transfer.target.startswith("site:"):
+                spent += transfer.amount
+            points.append((round(self.clock.at(transfer.time), 3), spent / 1e6, held / 1e6))
+        return points
+
+    def _end(self) -> float:
+        """The last that is known of, on the clock."""
+        moments = [r.outcome.end for r in self.records]
+        moments += [t.time for t in self.transfers]
+        moments += [lease.end for lease in self.leases if lease.end is not None]
+        return round(self.clock.at(max(moments, default=0.0)), 3)
+
+    def _failures(self) -> dict[str, Any]:
+        failed = [r for r in self.records if r.outcome.status not in _FINE]
+        # What was given up comes first: no row of it falls to those tried again.
+        failed.sort(key=lambda r: not r.final)
+        return {
+            "count": len(failed),
+            "rows": [
+                [
+                    self.tasks[r.outcome.task].id,
+                    r.outcome.attempt,
+                    str(r.outcome.status),
+                    r.outcome.reason,
+                    _tail(r.outcome),
+                    r.final,
+                ]
+                for r in failed[:MOST_FAILURES]
+            ],
+        }
+
+    def _by_kind(self) -> list[list[Any]]:
+        found: dict[str, list[AttemptRecord]] = {}
+        for record in self.records:
+            if record.outcome.status is Status.SUCCEEDED:
+                found.setdefault(_kind(self.tasks[record.outcome.task]), []).append(record)
+        rows: list[list[Any]] = []
+        for kind, records in found.items():
+            seconds = sorted(r.outcome.end - r.outcome.start for r in records)
+            processor = sum(r.outcome.user_seconds + r.outcome.system_seconds for r in records)
+            rows.append(
+                [
+                    kind,
+                    len(records),
+                    sum(seconds),
+                    seconds[len(seconds) // 2],
+                    seconds[-1],
+                    processor,
+                    max(r.outcome.max_rss for r in records),
+                ]
+            )
+        return sorted(rows, key=lambda row: -row[2])
+
+    def _slowest(self) -> list[list[Any]]:
+        done = [r for r in self.records if r.final]
+        done.sort(key=lambda r: r.outcome.start - r.outcome.end)
+        return [
+            [
+                self.tasks[r.outcome.task].id,
+                _kind(self.tasks[r.outcome.task]),
+                r.outcome.end - r.outcome.start,
+                self.tasks[r.outcome.task].runtime,
+                r.outcome.user_seconds + r.outcome.system_seconds,
+            ]
+            for r in done[:SLOWEST]
+        ]
+
+
+class _NameIndex:
+    """Names in order of first use."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._numbers)
+
+
+_FINE = (Status.SUCCEEDED, Status.CANCELLED)
+
+
+def _kind(task: Task) -> str:
+    """
+    The kind of a task: its name.
+
+    Workflow systems name a task by its kind and a number, as its id: there the
+    number says which task, not which kind.
+    """
+    if task.name == task.id:
+        return _NUMBER.sub("", task.name) or "task"
+    return task.name or "task"
+
+
+_NUMBER = re.compile(r"[_.:#-]*(?:ID)?[0-9]+$")
+
+
+def _tail(outcome: Outcome) -> str:
+    """The end of what it printed to stderr, or how much lies in its log file."""
+    if outcome.stderr_size > len(outcome.stderr):
+        return f"({outcome.stderr_size} bytes of stderr, in its log file)"
+    return outcome.stderr.decode(errors="replace")[-TAIL:]

@@ -1,0 +1,598 @@
+"""A campaign as a run: made or resumed, carried out, written up."""
+
+import asyncio
+import math
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bursar.broker.dynamic_scheduler import DynamicScheduler
+from bursar.broker.economy import EconomyScheduler
+from bursar.broker.forecast import Forecast
+from bursar.broker.trading import CampaignTrader
+from bursar.dispatch.atomic_file import remove_unfinished
+from bursar.dispatch.journal import AttemptRecord, read_journal
+from bursar.dispatch.server import DataAt
+from bursar.market.ledger import Ledger, paid_to
+from bursar.model.brokering import Brokering
+from bursar.model.campaign import Campaign
+from bursar.model.errors import BursarError, InputError
+from bursar.model.money import from_micros
+from bursar.model.outcome import Status
+from bursar.model.plan import Plan
+from bursar.model.site import SiteFacts
+from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
+from bursar.runs.amendments import AMENDED, Amendment, AmendmentReply, receive_amendments
+from bursar.runs.brokerage import RunBroker
+from bursar.runs.data_mover import StagedDataMover
+from bursar.runs.execution import TICK, Delay, Replan, RunExecution
+from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
+from bursar.runs.payments import RunPayments
+from bursar.runs.replan_monitor import ReplanMonitor, can_rebuy
+from bursar.runs.run_record import read_run, summarise
+from bursar.runs.run_reports import write_reports
+from bursar.sites.local import LocalSite
+from bursar.sites.owners import OwnersBook, is_named, owners_file, user_name
+from bursar.sites.protocol import OpenableSite, Site
+
+if TYPE_CHECKING:
+    from bursar.provisioning.pool import PilotPool
+
+REFRESH = 0.25
+"""Seconds between two looks at the progress."""
+
+LOOK = 1.0
+"""Seconds between two looks whether the goal will be met, at the least."""
+
+_LEAST = 1e-3
+"""Seconds between two looks at the deadline."""
+
+
+LifespanFactory = Callable[[], AbstractAsyncContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnvironment:
+    """
+    Where a run is carried out: on real sites, or in a simulation.
+
+    Parameters
+    ----------
+    sites
+        By name.
+    loop
+        Makes the loop; None: the usual one.
+    just_in_time, delay, data, pool, replan, prefetch, look, durable
+        See :class:`bursar.runs.execution.RunExecution`.
+    beside
+        What is ready before the run begins, and goes on beside it until it ends.
+    refresh
+        Seconds between two looks at the progress.
+    amendable
+        Whether the goal may be changed from outside while it goes on.
+    """
+
+    sites: Mapping[str, Site]
+    loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    just_in_time: DynamicScheduler | None = None
+    delay: Delay | None = None
+    data: DataAt | None = None
+    pool: "PilotPool | None" = None
+    beside: LifespanFactory = nullcontext
+    replan: Replan | None = None
+    prefetch: bool = True
+    look: float = TICK
+    durable: bool = True
+    refresh: float = REFRESH
+    amendable: bool = True
+
+
+def execute_campaign(
+    folder: RunFolder,
+    campaign: Campaign,
+    plan: Plan,
+    *,
+    surroundings: RunEnvironment | None = None,
+    replan: Replan | None = None,
+    changed: bool = False,
+    retry_failed: bool = False,
+    written_up: bool = True,
+    progress: bool = False,
+    anyway: bool = False,
+) -> dict[str, Any]:
+    """
+    Runs what is left to run of a campaign, and writes results, bill and report.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    campaign, plan
+        As kept there.
+    surroundings
+        Where; None: on the sites that the run was planned over.
+    replan
+        There, plans what is left again, when the goal would be missed; None: nobody does.
+    changed
+        The campaign's goal is not the one that is kept, and takes its place.
+    retry_failed
+        Whether what failed for good in an earlier life is tried again.
+    written_up
+        Whether results, bill and report are written.
+    progress
+        Whether to show it on stderr.
+    anyway
+        Whether to begin though the account that pays has less than the plan costs.
+
+    Returns
+    -------
+    dict
+        The run's key figures.
+
+    Raises
+    ------
+    BursarError
+        When the run could not go on; what had happened is kept.
+    """
+    info = folder.read_info()
+    with ExitStack() as paying:
+        payments = None
+        if info.payer is not None and surroundings is None:  # a simulation costs nobody anything
+            if changed:
+                info.payer = msgspec.structs.replace(info.payer, budget=campaign.goal.budget)
+            needed = (plan.cost or 0.0) if info.state == "new" and not anyway else 0.0
+            payments = paying.enter_context(RunPayments(folder, info.payer, needed=needed))
+            changed = changed or campaign.goal.budget != payments.budget
+            campaign = replace(campaign, goal=replace(campaign.goal, budget=payments.budget))
+        if surroundings is None:
+            surroundings = _real(info, campaign, folder, replan)
+        with asyncio.Runner(loop_factory=surroundings.loop) as runner:
+            try:
+                runner.run(
+                    _carry_out(
+                        folder,
+                        campaign,
+                        plan,
+                        info,
+                        surroundings,
+                        changed,
+                        retry_failed,
+                        progress,
+                        payments,
+                    )
+                )
+            except asyncio.CancelledError:  # by a signal, before anything ran
+                raise KeyboardInterrupt from None
+        record = read_run(folder)
+        if written_up:
+            write_reports(record)
+    return summarise(record)
+
+
+async def _carry_out(
+    folder: RunFolder,
+    campaign: Campaign,
+    plan: Plan,
+    info: RunManifest,
+    surroundings: RunEnvironment,
+    changed: bool,
+    retry_failed: bool,
+    progress: bool,
+    payments: RunPayments | None,
+) -> None:
+    workflow = campaign.workflow
+    forecast = Forecast(workflow, plan)
+    _end_by_signals()
+    with RunProgress(enabled=progress) as shown:
+        if payments is not None:
+            shown.say(payments.message)
+
+        def took_in(record: AttemptRecord) -> None:
+            outcome = record.outcome
+            forecast.learn(outcome, record.final)
+            if record.final and outcome.status is not Status.SUCCEEDED:
+                task = workflow.tasks[outcome.task]
+                shown.say(f"{task.id} {outcome.status}: {outcome.reason}")
+
+        execution = RunExecution(
+            folder,
+            workflow.tasks,
+            workflow.parents,
+            goal=campaign.goal,
+            retry=campaign.retry,
+            root=campaign.root,
+            plan=plan,
+            sites=surroundings.sites,
+            just_in_time=surroundings.just_in_time,
+            delay=surroundings.delay,
+            data=surroundings.data,
+            pool=surroundings.pool,
+            replan=surroundings.replan,
+            prefetch=surroundings.prefetch,
+            look=surroundings.look,
+            durable=surroundings.durable,
+            retry_failed=retry_failed,
+            on_outcome=took_in,
+            on_event=shown.say,
+        )
+        owned = False
+        state: RunState = "failed"
+        try:
+            async with surroundings.beside(), execution:
+                owned = True  # the journal is ours: nobody else carries the run out
+                remove_unfinished(folder.path)
+                info.state, info.finished = "running", None
+                folder.write_info(info)
+                if changed:
+                    folder.write_campaign(campaign)
+                for outcome in execution.past:
+                    forecast.learn(outcome, True)
+                watches = [_watch(execution, campaign, plan, forecast, shown, surroundings.refresh)]
+                if surroundings.replan is not None and can_rebuy(plan):
+                    every = max(LOOK, (plan.makespan or 0.0) / 100)
+                    watches.append(ReplanMonitor(execution, forecast, every).watch())
+                if surroundings.amendable:
+                    amend = partial(_amend, execution, folder, campaign, info, payments)
+                    watches.append(receive_amendments(folder, amend))
+                if payments is not None:
+                    ledger = execution.guard.ledger
+                    watches.append(payments.follow(lambda: ledger.spent, execution.say))
+                await _finish(execution, watches)
+                state = _state(execution)
+            if state == "finished" and execution.unsettled:
+                state = "unsettled"
+            shown.update(_snapshot(execution, campaign, plan, forecast))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            state = "interrupted"
+            raise
+        finally:
+            if owned:
+                info.state, info.finished = state, time.time()
+                folder.write_info(info)
+    if execution.cause == "fault":
+        raise BursarError(execution.reason)
+
+
+def _amend(
+    execution: RunExecution,
+    folder: RunFolder,
+    campaign: Campaign,
+    info: RunManifest,
+    payments: RunPayments | None,
+    amendment: Amendment,
+) -> None:
+    """Changes the goal of a run, in the book first, and says so in its journal."""
+    goal = amendment.of(execution.goal)
+    refused = None
+    if payments is not None and goal.budget is not None:
+        refused = payments.amend(goal.budget)
+    if refused is None:
+        was = execution.goal.budget
+        refused = execution.amend(goal, lambda: folder.write_campaign(replace(campaign, goal=goal)))
+        if refused is None and goal.budget != was:
+            record_budget(folder, info, goal.budget)
+    now = execution.goal
+    answer = AmendmentReply(
+        id=amendment.id,
+        deadline=now.deadline,
+        budget=now.budget,
+        refused="" if refused is None else refused.reason,
+        expected_finish=amendment.expected_finish,
+        expected_cost=amendment.expected_cost,
+    )
+    execution.note(AMENDED, msgspec.json.encode(answer).decode())
+
+
+async def _finish(execution: RunExecution, watches: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Waits for the end, with signals heeded and progress shown."""
+    forget = _heed_signals(execution)
+    watching = [asyncio.ensure_future(watch) for watch in watches]
+    try:
+        await execution.finish()
+    finally:
+        for watch in watching:
+            watch.cancel()
+        forget()
+
+
+def _state(execution: RunExecution) -> RunState:
+    counts = execution.counts
+    done = counts.succeeded == counts.total
+    match execution.cause:
+        case "user":
+            return "interrupted"
+        case "fault":
+            return "failed"
+        case "budget" if not done:
+            return "budget-stopped"
+        case "goal" if not done:
+            return "goal-stopped"
+    return "finished" if done else "failed"
+
+
+def _end_by_signals() -> None:
+    """
+    End the present task by the signals that would else kill the process.
+
+    A run may wait for hours before it begins, with money set aside that is to be given back.
+    Once the run has begun, :func:`_heed_signals` takes over.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    with suppress(ValueError, RuntimeError):  # not the main thread: a notebook, a server
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, task.cancel)
+
+
+def _heed_signals(execution: RunExecution) -> Callable[[], None]:
+    """First asks the tasks to stop and leaves a resumable run; the second kills."""
+    loop = asyncio.get_running_loop()
+    asked = 0
+
+    def stop() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            execution.stop("user", "stopping: running tasks are asked to end; once more kills them")
+        else:
+            execution.stop("user", "killing what runs", grace=0.0)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+    except (ValueError, RuntimeError):  # not the main thread: a notebook, a server
+        return lambda: None
+
+    def forget() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+    return forget
+
+
+async def _watch(
+    execution: RunExecution,
+    campaign: Campaign,
+    plan: Plan,
+    forecast: Forecast,
+    shown: RunProgress,
+    refresh: float,
+) -> None:
+    told: float | None = None
+    while True:
+        pause, deadline = math.inf, execution.goal.deadline
+        if shown.enabled:
+            shown.update(_snapshot(execution, campaign, plan, forecast))
+            pause = refresh
+        if deadline is not None and deadline != told:
+            if execution.elapsed > deadline:
+                execution.say("the deadline has passed; the run goes on")
+                told = deadline
+            else:
+                pause = min(pause, max(deadline - execution.elapsed, _LEAST))
+        if math.isinf(pause):
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(pause)
+
+
+def _snapshot(
+    execution: RunExecution, campaign: Campaign, plan: Plan, forecast: Forecast
+) -> ProgressSnapshot:
+    counts = execution.counts
+    now = execution.dispatcher.now()
+    busy, running = execution.dispatcher.busy(), execution.dispatcher.running()
+    held = execution.provision.processors()
+    asked = execution.provision.asked()
+    return ProgressSnapshot(
+        campaign=campaign.name,
+        elapsed=execution.elapsed,
+        total=counts.total,
+        succeeded=counts.succeeded,
+        running=counts.running,
+        waiting=counts.waiting,
+        failed=counts.failed,
+        skipped=counts.skipped,
+        spent=from_micros(execution.guard.spent(now)),
+        held=from_micros(execution.guard.held),
+        budget=execution.goal.budget,
+        currency=plan.currency,
+        predicted_finish=plan.makespan,
+        current_finish=forecast.finish(execution.elapsed, sum(held.values())),
+        deadline=execution.goal.deadline,
+        sites=tuple(
+            SiteProgress(
+                name=site,
+                processors=processors,
+                busy=busy.get(site, 0),
+                running=running.get(site, 0),
+                asked=asked.get(site, 0),
+                spent=from_micros(execution.guard.spent_at(site, now)),
+            )
+            for site, processors in held.items()
+        ),
+    )
+
+
+def _real(
+    info: RunManifest, campaign: Campaign, folder: RunFolder, replan: Replan | None
+) -> RunEnvironment:
+    owners = open_owners_book(info, folder)
+    sites = {facts.name: _site(facts, folder, owners) for facts in info.sites}
+    queues = [site for site in sites.values() if isinstance(site, OpenableSite)]
+    if info.brokering is not None:
+        made = _matched(folder, campaign, sites, info.brokering)
+    elif info.dynamic:
+        from bursar.provisioning.pool import PilotPool
+        from bursar.runs.history import read_waits
+
+        pool = PilotPool(read_waits(folder.path.parent))
+        made = RunEnvironment(sites=sites, pool=pool, beside=_remembered(pool, folder))
+    else:
+        trading = CampaignTrader(info.sites, owners=owners)
+        made = RunEnvironment(
+            sites=sites, just_in_time=economy_of(info, campaign, trading), replan=replan
+        )
+    if owners is not None:
+        made = replace(made, beside=_sharing(owners, info, folder, made.beside))
+    return replace(made, beside=_all_open(queues, made.beside)) if queues else made
+
+
+def open_owners_book(info: RunManifest, folder: RunFolder) -> OwnersBook | None:
+    """Open the owners' book for a run; None where nothing is shared."""
+    path = owners_file()
+    if path is None:
+        return None
+    owners = OwnersBook(
+        path,
+        run=folder.name,
+        identity=f"{folder.identity} {info.created!r}",
+        customer=user_name() if info.payer is None else info.payer.account,
+        insist=info.oversubscribe,
+    )
+    # Where the user's own folder cannot be written, runs go on as if each were alone.
+    return owners if is_named() or owners.is_usable else None
+
+
+def _sharing(
+    owners: OwnersBook, info: RunManifest, folder: RunFolder, beside: LifespanFactory
+) -> LifespanFactory:
+    """Give back what the run holds at its end, and tell owners what they were paid."""
+
+    def note_paid() -> None:
+        priced = [site for site in info.sites if site.pricing is not None]
+        if priced:
+            ledger = Ledger(read_journal(folder.journal_file).transfers)
+            owners.note_paid([(site, ledger.balance(paid_to(site.name))) for site in priced])
+
+    @asynccontextmanager
+    async def shared() -> AsyncIterator[None]:
+        note_paid()  # what an earlier life was killed too early to say
+        try:
+            async with beside():
+                yield
+        finally:
+            try:
+                note_paid()
+            finally:
+                owners.close()
+
+    return shared
+
+
+def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None) -> Site:
+    if facts.batch is not None:
+        from bursar.sites.batch import BatchSite
+
+        return BatchSite(facts, run=folder.identity, folder=folder.pilots)
+    if facts.remote is not None:
+        from bursar.sites.remote.remote_site import RemoteSite
+
+        return RemoteSite(facts, run=folder.identity, folder=folder.pilots)
+    if facts.dask is not None:
+        from bursar.sites.dask.dask_site import DaskSite
+
+        return DaskSite(facts, folder.identity, folder.path)
+    if facts.kind != "local":
+        raise InputError(
+            f'site "{facts.name}" is {facts.kind}, which cannot run tasks', where=folder.name
+        )
+    return LocalSite(facts, places=owners)
+
+
+def _remembered(pool: "PilotPool", folder: RunFolder) -> LifespanFactory:
+    """What the pool learns of queues is kept for the next run."""
+
+    @asynccontextmanager
+    async def learning() -> AsyncIterator[None]:
+        from bursar.runs.history import write_waits
+
+        try:
+            yield
+        finally:
+            write_waits(folder.path.parent, pool.waits)
+
+    return learning
+
+
+def _all_open(queues: Sequence[OpenableSite], beside: LifespanFactory) -> LifespanFactory:
+    """Queues are watched before anything else begins, and until everything has ended."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for site in queues:
+                await stack.enter_async_context(site.opened())
+            await stack.enter_async_context(beside())
+            yield
+
+    return opened
+
+
+def _matched(
+    folder: RunFolder, campaign: Campaign, sites: Mapping[str, Site], settings: Brokering
+) -> RunEnvironment:
+    """Sites to which the resource broker brings the jobs."""
+    tasks = campaign.workflow.tasks
+    haulage = None
+    if settings.catalogue is not None and any(task.data or task.registers for task in tasks):
+        facts = [site.facts for site in sites.values()]
+        haulage = StagedDataMover(tasks, facts, settings.catalogue, folder.name, folder.files)
+    try:
+        brokerage = RunBroker(
+            campaign,
+            sites,
+            settings,
+            clock=time.monotonic,
+            copies=None if haulage is None else haulage.copies,
+            haulage=haulage,
+        )
+    except BaseException:
+        if haulage is not None:
+            haulage.close()
+        raise
+
+    @asynccontextmanager
+    async def beside() -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            if haulage is not None:
+                await stack.enter_async_context(haulage.open())
+            await stack.enter_async_context(brokerage.running())
+            yield
+
+    return RunEnvironment(
+        sites=sites,
+        just_in_time=brokerage.supply,
+        data=None if haulage is None else haulage.paths,
+        beside=beside,
+    )
+
+
+def economy_of(
+    info: RunManifest, campaign: Campaign, trading: CampaignTrader | None = None
+) -> EconomyScheduler | None:
+    """Make what brings a run's jobs to its sites, buying by ``trading``; None: its plan does."""
+    if info.strategy is None:
+        return None
+    return EconomyScheduler(
+        campaign.workflow.tasks,
+        info.sites,
+        campaign.goal,
+        info.strategy,
+        trading=trading,
+        out_of_reach=info.out_of_reach,
+        retry=campaign.retry,
+    )

@@ -1,0 +1,256 @@
+"""Why a task ran where it did, and why a site got what it got: from the journal and the plan."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from bursar.broker.decisions import DECISION, PlacementDecision, SiteDecision
+from bursar.model.errors import InputError, spelling_hint
+from bursar.runs.run_record import RunRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementReason:
+    """
+    One time that a task was sent somewhere.
+
+    Parameters
+    ----------
+    attempt
+        From 1.
+    site, lease
+        Where to.
+    at
+        Seconds since the run's begin.
+    why
+        In one line.
+    others
+        How every site was weighed then, by a strategy.
+    status
+        How the attempt ended; None while it has not.
+    """
+
+    attempt: int
+    site: str
+    lease: str
+    at: float
+    why: str
+    others: tuple[SiteDecision, ...] = ()
+    status: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "attempt": self.attempt,
+            "site": self.site,
+            "lease": self.lease,
+            "at_s": self.at,
+            "why": self.why,
+            "status": self.status,
+            "sites": [msgspec.structs.asdict(weighed) for weighed in self.others],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteReason:
+    """
+    A time during which one reason held for a site.
+
+    Parameters
+    ----------
+    begin, end
+        Seconds since the run's begin.
+    price
+        Currency units per processor-second; None when unknown.
+    given
+        Jobs that it was to get, at the begin.
+    reason
+        In one line.
+    """
+
+    begin: float
+    end: float
+    price: float | None
+    given: int
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "begin_s": self.begin,
+            "end_s": self.end,
+            "price": self.price,
+            "given": self.given,
+            "reason": self.reason,
+        }
+
+
+def why(record: RunRecord, task: str) -> list[PlacementReason]:
+    """
+    Each time a task was sent somewhere, and why there.
+
+    Raises
+    ------
+    InputError
+        When there is no such task.
+    """
+    ids = [t.id for t in record.campaign.workflow.tasks]
+    if task not in ids:
+        raise InputError(f'no task "{task}"', hint=spelling_hint(task, ids))
+    number = ids.index(task)
+    attempts = [r for r in record.journal.records if r.outcome.task == number]
+    begin = record.lives[0][0] if record.lives else 0.0
+    if not _is_decided(record):
+        reason = _planned(record, number)
+        return [
+            PlacementReason(
+                attempt=r.outcome.attempt,
+                site=r.site,
+                lease=r.lease,
+                at=r.outcome.start - begin,
+                why=reason,
+                status=str(r.outcome.status),
+            )
+            for r in attempts
+        ]
+    ended: dict[str, list[str]] = defaultdict(list)
+    for r in attempts:
+        ended[r.lease].append(str(r.outcome.status))
+    placed: list[PlacementReason] = []
+    for decision, sites in _decisions(record):
+        for sent, site, lease in decision.sent:
+            if sent == number:
+                reason = next((w.reason for w in sites if w.site == site), "")
+                status = ended[lease].pop(0) if ended[lease] else None
+                placed.append(
+                    PlacementReason(
+                        attempt=len(placed) + 1,
+                        site=site,
+                        lease=lease,
+                        at=decision.at,
+                        why=f"{decision.strategy}: {reason}{_limits(decision)}",
+                        others=tuple(sites),
+                        status=status,
+                    )
+                )
+    return placed
+
+
+def why_not(record: RunRecord, site: str) -> list[SiteReason]:
+    """
+    What was held against a site, or for it, as the run went on.
+
+    Raises
+    ------
+    InputError
+        When there is no such site.
+    """
+    names = [facts.name for facts in record.info.sites]
+    if site not in names:
+        raise InputError(f'no site "{site}" in this run', hint=spelling_hint(site, names))
+    end = record.makespan or 0.0
+    facts = next(facts for facts in record.info.sites if facts.name == site)
+    if not _is_decided(record):
+        reason = _unplanned(record, site)
+        return [SiteReason(begin=0.0, end=end, price=facts.unit_price, given=0, reason=reason)]
+    told: list[SiteReason] = []
+    for decision, sites in _decisions(record):
+        if not decision.sites and told:
+            continue
+        weighed = next((w for w in sites if w.site == site), None)
+        reason = _absent(record) if weighed is None else weighed.reason
+        held = SiteReason(
+            begin=decision.at,
+            end=end,
+            price=facts.unit_price if weighed is None else weighed.price,
+            given=0 if weighed is None else weighed.given,
+            reason=reason,
+        )
+        if told and _alike(told[-1].reason, reason):
+            continue
+        if told:
+            told[-1] = replace(told[-1], end=decision.at)
+        told.append(held)
+    return told
+
+
+def _absent(record: RunRecord) -> str:
+    """Why a decision says nothing of a site."""
+    if record.info.brokering is not None:
+        return "it did not match, or others were better"
+    return "it was left out: it did not work"
+
+
+def ran_at(record: RunRecord, site: str) -> int:
+    """Tasks that ended at a site."""
+    return sum(1 for r in record.final.values() if r.site == site)
+
+
+def _is_decided(record: RunRecord) -> bool:
+    """Whether its jobs were sent one by one, with a decision for each."""
+    return record.info.strategy is not None or record.info.brokering is not None
+
+
+def _decisions(record: RunRecord) -> Iterator[tuple[PlacementDecision, Sequence[SiteDecision]]]:
+    """Each decision with the sites as weighed then, or in the last one that says so."""
+    sites: Sequence[SiteDecision] = ()
+    for event in record.journal.events:
+        if event.kind == DECISION:
+            decision = msgspec.json.decode(event.text, type=PlacementDecision)
+            sites = decision.sites or sites
+            yield decision, sites
+
+
+def _limits(decision: PlacementDecision) -> str:
+    parts = [f"{decision.left} jobs were left"]
+    if decision.time_left is not None:
+        parts.append(f"{decision.time_left:.4g} s")
+    if decision.money_left is not None:
+        parts.append(f"{decision.money_left:.6g} of the budget")
+    return f"; {', '.join(parts)}"
+
+
+def _planned(record: RunRecord, task: int) -> str:
+    proposal, plan = record.planned
+    placement = next((p for p in plan.placements if p.task == task), None)
+    if placement is None:
+        return "sent to the queue where it was expected to end first"
+    words = proposal.get("reason") or "the plan that was picked"
+    return (
+        f"planned there from {placement.start:.4g} to {placement.finish:.4g} s "
+        f"by {plan.algorithm} ({words})"
+    )
+
+
+def _unplanned(record: RunRecord, site: str) -> str:
+    proposal, plan = record.planned
+    bought = [p for p in plan.purchases if p.slot.site == site]
+    if bought:
+        processors = sum(p.slot.processors for p in bought)
+        return f"it was bought: {len(bought)} times, {processors} processors in all"
+    using = [
+        option
+        for option in proposal.get("front", [])
+        if any(slot["site"] == site for slot in option["slots"])
+    ]
+    picked = proposal.get("reason", "")
+    if not using:
+        return f"no plan of the trade-off curve buys there ({picked})"
+    option = min(using, key=lambda option: (option["makespan_s"] or 0.0, option["cost"] or 0.0))
+    return (
+        f"plans that buy there were not picked ({picked}); the fastest takes "
+        f"{option['makespan_s']:.6g} s and costs {option['cost'] or 0.0:.6g}, the one picked "
+        f"{plan.makespan or 0.0:.6g} s and {plan.cost or 0.0:.6g}"
+    )
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two reasons are the same but for their numbers."""
+    return _without_numbers(one) == _without_numbers(other)
+
+
+def _without_numbers(text: str) -> str:
+    return " ".join(word for word in text.split() if not any(c.isdigit() for c in word))

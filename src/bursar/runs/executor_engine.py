@@ -1,0 +1,221 @@
+"""A run without a campaign: leased workers that take tasks as they come."""
+
+import asyncio
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from bursar.dispatch.atomic_file import write_atomically
+from bursar.dispatch.journal import AttemptRecord, read_journal
+from bursar.market.ledger import Ledger
+from bursar.model.campaign import Retry
+from bursar.model.errors import BudgetStop, BursarError, InputError
+from bursar.model.goal import Goal
+from bursar.model.plan import Plan, Purchase
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.task import Task
+from bursar.report.bill import make_bill
+from bursar.runs.execution import TICK, RunExecution
+from bursar.runs.folder import RunFolder
+from bursar.runs.pilot_provisioner import leases_of
+from bursar.sites.local import LocalSite
+from bursar.sites.protocol import OpenableSite, Site
+
+
+class ExecutorEngine:
+    """
+    Leases processors and carries out what is submitted, until it is left.
+
+    Use it as an asynchronous context, on the loop that its other methods are
+    called from.
+
+    Parameters
+    ----------
+    path
+        Folder for the journal and what goes with it; made where there is none.
+    sites
+        Where to lease.
+    processors
+        How many of each site; None: all it has.
+    budget
+        Most that may be spent, currency units; None for no limit.
+    keep_bill
+        Whether to leave ``bill.json`` in the folder.
+    on_outcome
+        Told of each outcome once it is durable: whether it is final, and where it is from.
+    on_start
+        Told of tasks that are handed to a worker.
+
+    Raises
+    ------
+    InputError
+        When more processors are asked of a site than it has, when the sites
+        cannot be used together, or when the folder has a journal already.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        sites: Sequence[SiteFacts],
+        *,
+        processors: int | None,
+        budget: float | None,
+        keep_bill: bool,
+        on_outcome: Callable[[AttemptRecord], None],
+        on_start: Callable[[Sequence[int]], None],
+    ) -> None:
+        for site in sites:
+            if processors is not None and not 1 <= processors <= site.processors:
+                raise InputError(
+                    f"processors must be between 1 and {site.processors}, "
+                    f"which is what {site.name} has, got {processors}"
+                )
+        for site in sites:
+            if site.kind != "local" and site.remote is None and site.dask is None:
+                raise InputError(
+                    f'site "{site.name}" is of kind "{site.kind}", which cannot run calls'
+                )
+        currencies = sorted({site.currency for site in sites})
+        if len(currencies) > 1:
+            raise InputError(f"the sites ask {' and '.join(currencies)}; expected one currency")
+        folder = RunFolder(path.absolute())
+        if folder.journal_file.exists():
+            raise InputError(
+                "has the journal of earlier calls", where=str(path), hint="choose another folder"
+            )
+        try:
+            for part in (folder.files, folder.work, folder.logs):
+                part.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BursarError(f"{path}: cannot make the folder: {error.strerror}") from None
+        self._folder = folder
+        self._billed: list[Task] | None = [] if keep_bill else None
+        known = {facts.name: _site(facts, folder) for facts in sites}
+        self._to_open = [site for site in known.values() if isinstance(site, OpenableSite)]
+        self._opened = AsyncExitStack()
+        self._execution = RunExecution(
+            folder,
+            (),
+            None,
+            goal=Goal(budget=budget),
+            retry=Retry(),
+            root=folder.files,
+            plan=_whole(sites, processors),
+            sites=known,
+            rigid=False,
+            on_outcome=on_outcome,
+            on_start=on_start,
+        )
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "ExecutorEngine":
+        self.failed: asyncio.Future[BursarError] = asyncio.get_running_loop().create_future()
+        async with AsyncExitStack() as opening:
+            for site in self._to_open:
+                await opening.enter_async_context(site.opened())
+            await self._execution.__aenter__()
+            self._opened = opening.pop_all()
+        self._ticking = asyncio.create_task(self._tick())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+        async with self._opened:
+            await self._execution.__aexit__(kind, error, trace)
+        if self._billed is not None:
+            await asyncio.to_thread(self._write_bill, self._billed)
+
+    def submit(self, task: Task) -> int:
+        """Adds a task; its number."""
+        if self._billed is not None:
+            self._billed.append(replace(task, steps=()))
+        return self._execution.submit(task)
+
+    def cancel(self, task: int) -> None:
+        """A task is not wanted any more."""
+        self._execution.dispatcher.cancel(task)
+
+    def _write_bill(self, tasks: Sequence[Task]) -> None:
+        journal = read_journal(self._folder.journal_file)
+        bill = make_bill(
+            self._folder.name,
+            Ledger(journal.transfers),
+            tuple(leases_of(journal.events).values()),
+            tasks,
+            journal.records,
+        )
+        text = msgspec.json.format(msgspec.json.encode(bill.to_dict()), indent=2)
+        write_atomically(self._folder.bill_file, text)
+
+    async def _tick(self) -> None:
+        try:
+            self.failed.set_result(await self._watch())
+        except Exception as error:  # whoever waits must hear of it
+            failure = BursarError(f"the workers went out of sight: {error}")
+            failure.__cause__ = error
+            self.failed.set_result(failure)
+
+    async def _watch(self) -> BursarError:
+        """Looks at the money and the workers until something is wrong with them."""
+        execution = self._execution
+        while True:
+            await asyncio.sleep(TICK)
+            execution.tick()
+            if execution.cause == "budget" or execution.counts.refused:
+                return BudgetStop(execution.reason or execution.dispatcher.refusal)
+            if execution.cause is not None:
+                return BursarError(execution.reason)
+            if execution.dispatcher.fault is not None:
+                return execution.dispatcher.fault
+
+
+def _site(facts: SiteFacts, folder: RunFolder) -> Site:
+    run = secrets.token_hex(16)
+    if facts.remote is not None:
+        from bursar.sites.remote.remote_site import RemoteSite
+
+        return RemoteSite(facts, run=run, folder=folder.pilots)
+    if facts.dask is not None:
+        from bursar.sites.dask.dask_site import DaskSite
+
+        return DaskSite(facts, run, folder.path)
+    return LocalSite(facts)
+
+
+def _whole(sites: Sequence[SiteFacts], processors: int | None) -> Plan:
+    """Every site's processors without end, and no task placed yet."""
+    return Plan(
+        purchases=tuple(
+            Purchase(
+                slot=Slot(
+                    site=facts.name,
+                    start=0.0,
+                    duration=math.inf,
+                    processors=processors or facts.processors,
+                    unit_price=facts.unit_price,
+                    fixed_price=facts.fixed_price,
+                    leased=True,
+                )
+            )
+            for facts in sites
+        ),
+        placements=(),
+        makespan=None,
+        cost=None,
+        currency=sites[0].currency,
+        utilisation=None,
+        algorithm="none",
+    )

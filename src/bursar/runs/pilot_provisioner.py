@@ -1,0 +1,578 @@
+"""The processors of a run: agreed on, held while there is work for them, given back."""
+
+import asyncio
+import contextlib
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from bursar.broker.pilot_plan import Pilot
+from bursar.dispatch.journal import RunEvent
+from bursar.dispatch.launch import Endpoint
+from bursar.dispatch.server import Dispatcher
+from bursar.market.guard import BudgetGuard
+from bursar.market.lease import Lease
+from bursar.model.admission import Refusal
+from bursar.model.errors import BudgetStop, BursarError, SiteError
+from bursar.model.transfer import Transfer
+from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.runs.settlement import LeaseSettlements
+from bursar.sites.protocol import HeldProcessors, SharedSite, Site
+
+GRACE = 1e-3
+"""Seconds past its end that a pilot is left, for what ends with it."""
+
+_CLOSE = 1e-9
+_LATE = 0.05
+"""Seconds that processors may come after their time and are taken to be there at it."""
+
+EXTENSION = 0.125
+"""
+First extension of a lease whose job takes longer than thought, as a share of the time it was
+made for; each further one is twice as long. Extensions hold money, which other jobs that run
+over their time may need more.
+"""
+
+_NEXT = 0.05
+"""Seconds for which processors wait to hear what they run next."""
+
+TransferListener = Callable[[str, str, Sequence[Transfer]], None]
+"""Journals an event and the movements of money that belong to it."""
+
+
+class PilotObserver:
+    """Told what becomes of pilots; this one does not care."""
+
+    def began(self, pilot: Pilot, since: float) -> None:
+        """It has its processors, as many as it says now, since a moment (seconds, epoch)."""
+
+    def gone(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
+        """It is no more, or has never been."""
+
+
+@dataclass(slots=True, eq=False)
+class _PilotLifecycle:
+    """A pilot on its way from agreement to end."""
+
+    pilot: Pilot
+    begun: asyncio.Future[None]
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    awaited: bool = False
+    held: HeldProcessors | None = None
+    lost: tuple[AllocationLoss, str] | None = None  # when it went by itself
+    since: float = 0.0
+    is_asked: bool = False  # of its site
+    until: float = math.inf
+    has_room: bool = False  # of what was booked: no other pilot of ours holds its processors
+    is_late: bool = False  # we are: its processors are kept, and paid, from its begin on
+    more: float = 0.0  # seconds of the next extension
+    task: asyncio.Task[None] | None = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def finish(self) -> None:
+        """It is not wanted any more."""
+        self.over.set()
+        self.news.set()
+
+
+class PilotProvisioner:
+    """
+    Carries pilots: from what was agreed to what is given back and paid.
+
+    Parameters
+    ----------
+    sites
+        By name.
+    guard
+        Of the budget.
+    dispatcher
+        That the pilots' workers report to.
+    run
+        Identity of the run.
+    currency
+        Of all prices.
+    rigid
+        Whether some task holds several processors.
+    note
+        Journals leases.
+    say
+        Told, in one line for people, of what is worth saying.
+    on_fault
+        Told of what went wrong with a pilot after it was agreed on, and with which.
+    on_left_over
+        Told of a pilot that ended before its tasks did.
+    route
+        Finds the site of a pilot that was requested without one.
+    watch
+        Told of all pilots' begins and ends.
+    settlements
+        Of leases whose providers count themselves.
+    """
+
+    def __init__(
+        self,
+        *,
+        sites: Mapping[str, Site],
+        guard: BudgetGuard,
+        dispatcher: Dispatcher,
+        run: str,
+        currency: str,
+        rigid: bool,
+        note: TransferListener,
+        say: Callable[[str], None],
+        on_fault: Callable[[BursarError, Pilot], None],
+        on_left_over: Callable[[Pilot], None],
+        route: Callable[[Pilot], Pilot] | None = None,
+        watch: PilotObserver | None = None,
+        settlements: LeaseSettlements,
+    ) -> None:
+        self._watch = watch or PilotObserver()
+        self._settlements = settlements
+        self._sites = sites
+        self._guard = guard
+        self._dispatcher = dispatcher
+        self._endpoint = Endpoint(
+            address=dispatcher.address, token=dispatcher.token, run=run, door=dispatcher.door
+        )
+        self._currency = currency
+        self._rigid = rigid
+        self._note = note
+        self._say = say
+        self._on_fault = on_fault
+        self._on_left_over = on_left_over
+        self._route = route
+        self._lead: dict[str, float] = {}  # seconds ahead that pilots are to be acquired
+        self._carried: dict[str, _PilotLifecycle] = {}
+        self._crowded = asyncio.Event()
+        self._leaving = False
+
+    async def sign(self, pilots: Sequence[Pilot]) -> None:
+        """
+        Agrees on the pilots of a plan, whose clock begins now; those due now begin.
+
+        Raises
+        ------
+        BudgetStop
+            When there is no money for them.
+        SiteError
+            When a site does not keep its offer, or fails.
+        """
+        by_site: dict[str, list[Pilot]] = defaultdict(list)
+        for pilot in pilots:
+            by_site[pilot.site].append(pilot)
+        for name in sorted(by_site):  # one order for all runs: none waits for another in a circle
+            site = self._sites[name]
+            if isinstance(site, SharedSite):
+                await site.take(by_site[name], self._say)
+        now = self._dispatcher.now()
+        for name, site in self._sites.items():
+            self._lead[name] = await site.reserve(by_site[name])
+        try:
+            for pilot in pilots:
+                self._open(pilot, now + (pilot.start or 0.0))
+        except BudgetStop:
+            for lease in self._guard.leases:  # before it began: nothing of it is owed
+                self._write(self._guard.close(lease, math.nextafter(now, -math.inf)))
+            raise
+        due = []
+        for pilot in pilots:
+            carried = self._carry(pilot, now)
+            if pilot.start is not None and pilot.start <= 0:
+                carried.awaited = True
+                due.append(carried)
+        for carried in due:
+            await carried.begun
+
+    def request(self, pilot: Pilot) -> None:
+        """Asks for a pilot that begins when its site lets it."""
+        self._carry(pilot, self._dispatcher.now())
+
+    def book(self, pilot: Pilot, origin: float) -> None:
+        """
+        Holds the money for a pilot that was agreed on ahead, which begins at its start.
+
+        Parameters
+        ----------
+        origin
+            What its start counts from, seconds since the epoch.
+
+        Raises
+        ------
+        BudgetStop
+            When there is no money for it.
+        """
+        start = origin + (pilot.start or 0.0)
+        self._open(pilot, start)
+        carried = self._carry(pilot, origin)
+        carried.is_late = self._dispatcher.now() > start + _LATE
+
+    @property
+    def booked(self) -> tuple[str, ...]:
+        """Pilots that were booked and have not begun."""
+        return tuple(
+            name
+            for name, carried in self._carried.items()
+            if carried.pilot.booked and not carried.since and not carried.over.is_set()
+        )
+
+    def give_up(self, name: str) -> None:
+        """A pilot goes back, whether it has begun or not; of one that is gone nothing is said."""
+        carried = self._carried.get(name)
+        if carried is not None:
+            carried.finish()
+
+    def carries(self, name: str) -> bool:
+        """Whether a pilot is there, or on its way."""
+        return name in self._carried and not self._carried[name].over.is_set()
+
+    def is_leaving(self, name: str) -> bool:
+        """Whether a pilot is on its way out."""
+        return name in self._carried and self._carried[name].over.is_set()
+
+    def prolong(self, pilot: Pilot) -> Refusal | None:
+        """
+        A pilot that is there is to last for its duration from now.
+
+        Returns
+        -------
+        Refusal or None
+            Why there is no money for it.
+        """
+        carried = self._carried[pilot.name]
+        carried.more = EXTENSION * pilot.duration
+        return self._end_at(carried, self._dispatcher.now() + pilot.duration)
+
+    def finished(self, lease: str | None = None) -> None:
+        """Tasks are at their end: a pilot, or any, that has none left goes back."""
+        names = list(self._carried) if lease is None else [lease]
+        for name in names:
+            carried = self._carried.get(name)
+            if carried is not None and carried.pilot.tasks and not self._dispatcher.left(name):
+                carried.finish()
+
+    async def give_back(self) -> bool:
+        """
+        What has not begun and what is idle goes back.
+
+        Returns
+        -------
+        bool
+            Whether that is everything: nothing runs.
+        """
+        busy = self._dispatcher.busy_leases()
+        await self._end([c for c in self._carried.values() if c.pilot.name not in busy])
+        if busy:
+            return False
+        for site in self._sites.values():
+            await site.reserve(())
+        return True
+
+    async def end(self) -> None:
+        """Everything goes back, what is reserved included; nothing is left over."""
+        self._leaving = True
+        await self._end(list(self._carried.values()))
+        for site in self._sites.values():
+            try:
+                await site.reserve(())
+            except SiteError as error:
+                self._say(str(error))
+
+    def processors(self) -> dict[str, int]:
+        """Processors held at each site."""
+        held: dict[str, int] = dict.fromkeys(self._sites, 0)
+        for carried in self._carried.values():
+            if carried.held is not None:
+                held[carried.pilot.site] += carried.pilot.processors
+        return held
+
+    def asked(self) -> dict[str, int]:
+        """Processors that each site was asked for and has not given yet."""
+        asked: dict[str, int] = {}
+        for carried in self._carried.values():
+            if carried.held is None and carried.pilot.start is None and carried.pilot.site:
+                site = carried.pilot.site
+                asked[site] = asked.get(site, 0) + carried.pilot.processors
+        return asked
+
+    @property
+    def is_dead(self) -> bool:
+        """
+        Whether there are processors, none of them has a worker, and none will come.
+
+        Processors that are being given back do not count: their workers were told to leave.
+        """
+        return bool(self._carried) and all(
+            c.held is not None and not c.held.workers and not c.over.is_set()
+            for c in self._carried.values()
+        )
+
+    # One pilot.
+
+    def _carry(self, pilot: Pilot, origin: float) -> _PilotLifecycle:
+        carried = _PilotLifecycle(pilot, asyncio.get_running_loop().create_future())
+        self._carried[pilot.name] = carried
+        carried.task = asyncio.create_task(self._carry_through(carried, origin))
+        return carried
+
+    async def _carry_through(self, carried: _PilotLifecycle, origin: float) -> None:
+        pilot = carried.pilot
+        failed = False
+        try:
+            if pilot.start is not None:
+                lead = self._lead.get(pilot.site, 0.0)
+                await self._over_by(carried, max(origin, origin + pilot.start - lead))
+                if pilot.booked:
+                    await self._room(carried)
+            if not carried.over.is_set():
+                await self._hold(carried, origin)
+        except BursarError as error:
+            if carried.awaited and not carried.begun.done():
+                carried.begun.set_exception(error)
+            else:
+                failed = True
+                self._watch.gone(carried.pilot, _loss(error), str(error))
+                self._on_fault(error, pilot)
+        except Exception as error:  # ours, or a site's
+            self._on_fault(BursarError(f"{pilot.site}: {type(error).__name__}: {error}"), pilot)
+            raise
+        finally:
+            if not carried.begun.done():
+                carried.begun.set_result(None)
+            del self._carried[pilot.name]
+            self._crowded.set()
+            self._close(carried, origin)
+        if failed:
+            return
+        self._watch.gone(carried.pilot, *(carried.lost or ("ended", "")))
+        if carried.lost is not None and carried.lost[0] == "lost":
+            self._say(f"{carried.pilot.site}: {carried.lost[1]}")
+        if not self._leaving and pilot.tasks and self._dispatcher.left(pilot.name):
+            self._on_left_over(pilot)
+
+    async def _room(self, carried: _PilotLifecycle) -> None:
+        """Waits while our own pilots that last longer than thought hold what was booked."""
+        pilot = carried.pilot
+        most = self._sites[pilot.site].facts.processors
+        while not carried.over.is_set():
+            others = [c for c in self._carried.values() if c is not carried]
+            busy = [c for c in others if c.since or c.has_room]
+            held = sum(c.pilot.processors for c in busy if c.pilot.site == pilot.site)
+            if held + pilot.processors <= most:
+                carried.has_room = True
+                return
+            self._crowded.clear()
+            gone = asyncio.ensure_future(self._crowded.wait())
+            over = asyncio.ensure_future(carried.over.wait())
+            await asyncio.wait({gone, over}, return_when=asyncio.FIRST_COMPLETED)
+            gone.cancel()
+            over.cancel()
+
+    async def _hold(self, carried: _PilotLifecycle, origin: float) -> None:
+        """Holds the processors until their time is over, or their work."""
+        pilot = carried.pilot
+        if pilot.works:
+            due = origin + (pilot.start or 0.0)
+            asking = asyncio.ensure_future(self._ask(carried, due))
+            done = asyncio.ensure_future(carried.over.wait())
+            try:
+                await asyncio.wait({asking, done}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                done.cancel()
+                if not asking.done():
+                    asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                carried.held = await asking
+            if carried.held is None:
+                return
+        if not carried.begun.done():
+            carried.begun.set_result(None)
+        lost: asyncio.Future[tuple[AllocationLoss, str]] | None = None
+        try:
+            since = carried.since if pilot.start is None else origin + pilot.start
+            if carried.held is not None:
+                if carried.since > since + _LATE and not carried.is_late:
+                    since = carried.since
+                lost = asyncio.ensure_future(carried.held.lost())
+                lost.add_done_callback(lambda _: carried.finish())
+                self._watch.began(carried.pilot, since)
+            carried.more = EXTENSION * carried.pilot.duration
+            self._ends_at(carried, since + carried.pilot.duration)
+            while not carried.over.is_set():
+                await self._over_by(carried, carried.until + GRACE)
+                if carried.over.is_set() or self._dispatcher.now() < carried.until:
+                    continue
+                if not await self._goes_on(carried):
+                    await self._dispatcher.vacate(pilot.name, "its processors' time is over")
+                    break
+            if lost is not None and lost.done():
+                carried.lost = lost.result()
+        finally:
+            if lost is not None:
+                lost.cancel()
+            if carried.held is not None:
+                self._dispatcher.dismiss(pilot.name)
+                await carried.held.release()
+
+    async def _goes_on(self, carried: _PilotLifecycle) -> bool:
+        """Whether an extensible pilot has something to do beyond its end, and the money for it."""
+        name, now = carried.pilot.name, self._dispatcher.now()
+        if not carried.pilot.extensible:
+            return False
+        if not self._dispatcher.left(name):
+            # What it ran has ended, and is about to be told of; it may get something else.
+            await self._over_by(carried, now + _NEXT)
+            return True
+        if self._end_at(carried, now + carried.more) is None:
+            carried.more *= 2
+            return True
+        # Not as long, but as far as the money goes.
+        seconds = self._guard.affordable(name) * (1 - _CLOSE) if name in self._guard.leases else 0.0
+        return seconds > _NEXT and self._end_at(carried, now + seconds) is None
+
+    def _end_at(self, carried: _PilotLifecycle, until: float) -> Refusal | None:
+        """A pilot's lease, and the pilot, are to end at another moment."""
+        if carried.pilot.name in self._guard.leases:
+            lease = self._guard.end_at(carried.pilot.name, until, self._dispatcher.now())
+            if isinstance(lease, Refusal):
+                return lease
+            self._write(lease)
+        self._ends_at(carried, until)
+        carried.news.set()
+        return None
+
+    def _ends_at(self, carried: _PilotLifecycle, until: float) -> None:
+        """A pilot is to end then; it gets no task that would be cut off."""
+        carried.until = until
+        pilot = carried.pilot
+        if pilot.works and not pilot.extensible:
+            speed = self._sites[pilot.site].facts.speed
+            self._dispatcher.ends(pilot.name, None if math.isinf(until) else until, speed)
+
+    async def _ask(self, carried: _PilotLifecycle, due: float) -> HeldProcessors:
+        if self._route is not None and not carried.pilot.site:
+            carried.pilot = self._route(carried.pilot)
+        pilot = carried.pilot
+        carried.is_asked = True
+        if self._settlements.unwatched(pilot.site):
+            await self._set_aside(pilot)
+        return await self._sites[pilot.site].acquire(
+            replace(pilot, start=None) if pilot.booked else pilot,
+            self._endpoint,
+            rigid=self._rigid,
+            begin=lambda processors=None, seconds=None: self._begin(
+                carried, processors, seconds, due
+            ),
+            on_event=self._say,
+        )
+
+    def _begin(
+        self, carried: _PilotLifecycle, processors: int | None, seconds: float | None, due: float
+    ) -> None:
+        """The processors are there; from now on they are paid."""
+        carried.since = now = self._dispatcher.now()
+        pilot = carried.pilot
+        if processors is not None and processors != pilot.processors:
+            carried.pilot = pilot = replace(pilot, processors=processors, own=processors)
+        if seconds is not None and seconds < pilot.duration:
+            carried.pilot = pilot = replace(pilot, duration=seconds)
+        self._ends_at(carried, now + pilot.duration)  # before a worker is there
+        if pilot.start is None:
+            self._open(pilot, now)
+        elif now > due + _LATE and not carried.is_late:
+            # Nothing is paid for the time that the site let it wait.
+            self._write(self._guard.close(pilot.name, math.nextafter(due, -math.inf)))
+            self._open(pilot, now)
+        if seconds is None or seconds <= pilot.duration or pilot.whole:
+            return
+        if self._end_at(carried, now + seconds) is None:
+            carried.pilot = replace(pilot, duration=seconds)
+
+    async def _over_by(self, carried: _PilotLifecycle, moment: float) -> None:
+        """Waits until a pilot has another end, or is not wanted any more; at most to a moment."""
+        if not carried.over.is_set():
+            carried.news.clear()
+        if math.isinf(moment):
+            await carried.news.wait()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(moment - self._dispatcher.now()):
+                await carried.news.wait()
+
+    async def _end(self, carried: Sequence[_PilotLifecycle]) -> None:
+        for one in carried:
+            one.finish()
+        tasks = [one.task for one in carried if one.task is not None]
+        for problem in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(problem, SiteError):
+                self._say(str(problem))
+            elif isinstance(problem, BaseException):
+                raise problem
+
+    # Its lease.
+
+    def _open(self, pilot: Pilot, start: float, *, asked: bool = False) -> None:
+        lease = Lease(
+            id=pilot.name,
+            site=pilot.site,
+            processors=pilot.own or pilot.processors,
+            unit_price=pilot.unit_price if pilot.own else 0.0,
+            fixed_price=pilot.fixed_price if pilot.own else 0.0,
+            currency=self._currency,
+            start=start,
+            until=None if asked or math.isinf(pilot.duration) else start + pilot.duration,
+            asked=asked,
+            unwatched=self._settlements.unwatched(pilot.site),
+        )
+        refusal = self._guard.open(lease, self._dispatcher.now())
+        if refusal is not None:
+            raise BudgetStop(f"{pilot.site}: {refusal.reason}")
+        self._write(lease)
+
+    async def _set_aside(self, pilot: Pilot) -> None:
+        """
+        Money for what a pilot may hold when the run is killed, before it is asked for.
+
+        Its lease is on the disk before anybody else hears of it, so that whatever becomes of the
+        request is found there and paid.
+        """
+        if pilot.name not in self._guard.leases:
+            self._open(pilot, self._dispatcher.now(), asked=True)
+        await self._dispatcher.written()
+
+    def _close(self, carried: _PilotLifecycle, origin: float) -> None:
+        pilot = carried.pilot
+        if pilot.name not in self._guard.leases:
+            return
+        if pilot.whole:
+            self._write(self._guard.close(pilot.name, origin + pilot.end))
+        elif (
+            carried.is_asked
+            and not pilot.booked  # from its begin on, used or not
+            and self._settlements.keeps_count(pilot.site)
+        ):
+            self._settlements.end(pilot.name)
+        else:
+            self._write(self._guard.close(pilot.name, self._dispatcher.now()))
+
+    def _write(self, lease: Lease) -> None:
+        text = msgspec.json.encode(lease).decode()
+        self._note("lease", text, self._guard.transfers())
+
+
+def _loss(error: BursarError) -> AllocationLoss:
+    # That there is no money is not the site's fault.
+    passing = error.transient or isinstance(error, BudgetStop)
+    return "unreachable" if passing else "refused"
+
+
+def leases_of(events: Sequence[RunEvent]) -> dict[str, Lease]:
+    """Leases by id, each as it was last journalled; requests that came to nothing, too."""
+    leases: dict[str, Lease] = {}
+    for event in events:
+        if event.kind == "lease":
+            lease = msgspec.json.decode(event.text, type=Lease)
+            leases[lease.id] = lease
+    return leases

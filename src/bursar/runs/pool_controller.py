@@ -1,0 +1,341 @@
+"""A pool carried out: what it decides on is asked of the sites, and what becomes of it is told."""
+
+import asyncio
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from bursar.broker.pilot_plan import Pilot
+from bursar.dispatch.journal import RunEvent
+from bursar.dispatch.server import Dispatcher, LeaseLoad
+from bursar.market.guard import BudgetGuard
+from bursar.model.errors import BursarError
+from bursar.model.goal import Goal
+from bursar.model.money import from_micros
+from bursar.provisioning.pool import PilotPool
+from bursar.provisioning.pool_snapshot import (
+    Allocation,
+    AllocationLoss,
+    AllocationRelease,
+    AllocationRequest,
+    PoolSite,
+    PoolSnapshot,
+)
+from bursar.runs.pilot_provisioner import PilotObserver, PilotProvisioner
+from bursar.sites.protocol import Site
+
+PAUSE = 0.1
+"""Seconds between two decisions, at the least."""
+
+CALM = 1.0
+"""Seconds after which it is looked again although nothing was heard."""
+
+ASKED = "asked"
+"""Kind of the journal's events that say what was asked for, and what became of it."""
+
+
+BOUNDS = "bounds"
+"""Kind of the event that says, at the end, how many bounds on waits were given for each site so
+far, in this run and before it, and how many held."""
+
+
+_ROUNDING = 100
+"""Micro-units that are left alone: what is set aside for a lease is rounded up."""
+
+
+class AllocationStep(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One step in the life of an allocation, as it is journalled.
+
+    Parameters
+    ----------
+    name
+        Of the allocation; of its lease.
+    site
+        Name of the site.
+    step
+        ``"asked"``, ``"began"``, ``"given back"`` or how it was lost.
+    processors, seconds
+        Asked for, or had.
+    reason
+        For people.
+    bundle, race
+        See :class:`bursar.provisioning.pool_snapshot.AllocationRequest`.
+    """
+
+    name: str
+    site: str
+    step: str
+    processors: int
+    seconds: float | None = None
+    reason: str = ""
+    bundle: str = ""
+    race: str = ""
+
+
+def last_number(events: Sequence[RunEvent]) -> int:
+    """The highest number of a pilot that was asked for, whether it began or not; 0: none was."""
+    names = (
+        msgspec.json.decode(event.text, type=AllocationStep).name
+        for event in events
+        if event.kind == ASKED
+    )
+    return max((int(name.rpartition("-")[2]) for name in names), default=0)
+
+
+@dataclass(slots=True)
+class _PendingAllocation:
+    """An allocation between request and end."""
+
+    ask: AllocationRequest
+    pilot: Pilot
+    at: float
+    began: float | None = None
+    until: float = math.inf
+    leaving: bool = False
+
+
+class PoolController(PilotObserver):
+    """
+    Brings a pool's decisions to the sites, again and again, until it is stopped.
+
+    Parameters
+    ----------
+    pool
+        That decides.
+    sites
+        By name.
+    dispatcher
+        Whose tasks wait, and whose workers are counted.
+    guard
+        Of the budget.
+    goal
+        As it is now.
+    elapsed
+        Seconds since the run's first life began.
+    pilots
+        That there were before: names go on from there.
+    note
+        Journals an event, by kind and text.
+    stop
+        Told why nothing more can be done, when that is so.
+    on_error
+        Told of what must not happen.
+    """
+
+    def __init__(
+        self,
+        pool: PilotPool,
+        sites: Mapping[str, Site],
+        *,
+        dispatcher: Dispatcher,
+        guard: BudgetGuard,
+        goal: Callable[[], Goal],
+        elapsed: Callable[[], float],
+        pilots: int,
+        note: Callable[[str, str], None],
+        stop: Callable[[str], None],
+        on_error: Callable[[BursarError], None],
+    ) -> None:
+        self._pool = pool
+        self._sites = sites
+        self._dispatcher = dispatcher
+        self._guard = guard
+        self._goal = goal
+        self._elapsed = elapsed
+        self._count = pilots
+        self._note = note
+        self._stop = stop
+        self._on_error = on_error
+        self._asked: dict[str, _PendingAllocation] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    def begin(self, provision: PilotProvisioner) -> None:
+        """Decides from now on."""
+        self._provision = provision
+        self._task = asyncio.create_task(self._decide_on())
+
+    def hurry(self) -> None:
+        """Something has changed that it rests on: it decides again."""
+        self._news.set()
+
+    async def end(self) -> None:
+        """Decides no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+            scores = {name: self._pool.waits.score(name) for name in self._sites}
+            said = {name: [s.given, s.held] for name, s in scores.items() if s.given}
+            if said:
+                self._note(BOUNDS, msgspec.json.encode(said).decode())
+
+    def waiting(self) -> dict[str, int]:
+        """Processors that each site was asked for and has not given."""
+        found = dict.fromkeys(self._sites, 0)
+        for entry in self._asked.values():
+            if entry.began is None:
+                found[entry.pilot.site] += entry.pilot.processors
+        return found
+
+    # Told by the provision.
+
+    def began(self, pilot: Pilot, since: float) -> None:
+        """Its processors are there."""
+        entry = self._asked.get(pilot.name)
+        if entry is None:
+            return
+        now = self._dispatcher.now()
+        entry.pilot = pilot
+        entry.began = since
+        entry.until = since + pilot.duration
+        self._pool.began(pilot.name, now)
+        self._write(entry, "began")
+        self._news.set()
+
+    def gone(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
+        """It is no more, or has never been."""
+        entry = self._asked.pop(pilot.name, None)
+        if entry is None:
+            return
+        self._pool.gone(pilot.name, self._dispatcher.now(), loss, reason)
+        self._write(entry, loss, reason)
+        self._news.set()
+
+    # Deciding.
+
+    async def _decide_on(self) -> None:
+        try:
+            await self._run()
+        except BursarError as error:
+            self._on_error(error)
+        except Exception as error:
+            self._on_error(BursarError(f"the pool failed: {type(error).__name__}: {error}"))
+            raise
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._news.clear()
+            view = self._view()
+            decisions = self._pool.decide(view)
+            self._request([d for d in decisions if isinstance(d, AllocationRequest)], view.now)
+            for decision in decisions:
+                if isinstance(decision, AllocationRelease):
+                    self._give_back(decision)
+            verdict = self._pool.verdict(view)
+            if verdict:
+                self._stop(verdict)
+                return
+            await asyncio.sleep(PAUSE)
+            until = min(loop.time() + CALM, loop.time() + self._pool.wake - view.now)
+            heard = asyncio.ensure_future(self._news.wait())
+            changed = asyncio.ensure_future(self._dispatcher.change())
+            try:
+                await asyncio.wait(
+                    {heard, changed},
+                    timeout=max(0.0, until - loop.time()),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                heard.cancel()
+                changed.cancel()
+
+    def _request(self, asks: Sequence[AllocationRequest], now: float) -> None:
+        """Those of one bundle know of each other."""
+        copies = Counter(ask.bundle for ask in asks)
+        for ask in asks:
+            self._count += 1
+            facts = self._sites[ask.site].facts
+            pilot = Pilot(
+                name=f"lease-{self._count}",
+                site=ask.site,
+                processors=ask.processors,
+                own=ask.processors,
+                start=None,
+                duration=ask.seconds,
+                unit_price=facts.unit_price,
+                fixed_price=facts.fixed_price,
+                least_processors=ask.least_processors,
+                least_duration=ask.least_seconds,
+                bundle=ask.bundle,
+                copies=copies[ask.bundle] if ask.bundle else 1,
+            )
+            entry = self._asked[pilot.name] = _PendingAllocation(ask, pilot, now)
+            self._pool.asked(pilot.name, ask, now)
+            self._write(entry, "asked")
+            self._provision.request(pilot)
+
+    def _give_back(self, decision: AllocationRelease) -> None:
+        entry = self._asked.get(decision.name)
+        if entry is not None and not entry.leaving:
+            entry.leaving = True
+            self._write(entry, "given back", decision.reason)
+            self._provision.give_up(decision.name)
+
+    def _view(self) -> PoolSnapshot:
+        now = self._dispatcher.now()
+        loads = self._dispatcher.leases()
+        goal, free = self._goal(), self._guard.ledger.free
+        return PoolSnapshot(
+            now=now,
+            demand=self._dispatcher.demand(),
+            allocations=tuple(self._allocation(name, e, loads) for name, e in self._asked.items()),
+            sites={name: self._seen(site, goal) for name, site in self._sites.items()},
+            until_deadline=None if goal.deadline is None else goal.deadline - self._elapsed(),
+            affordable=None if goal.budget is None else from_micros(max(0, free - _ROUNDING)),
+            settling=bool(self._guard.unsettled),
+        )
+
+    def _seen(self, site: Site, goal: Goal) -> PoolSite:
+        """
+        A site as it sees itself.
+
+        Of a lease without an end any amount may have to be set aside for what it runs: with a
+        budget each has one, wherever it is.
+        """
+        view = site.view()
+        return view if goal.budget is None else replace(view, batch=True)
+
+    def _allocation(
+        self, name: str, entry: _PendingAllocation, loads: Mapping[str, LeaseLoad]
+    ) -> Allocation:
+        load = loads.get(name)
+        known = load is not None and entry.began is not None
+        return Allocation(
+            name=name,
+            site=entry.pilot.site,
+            processors=entry.pilot.processors,
+            asked=entry.at,
+            seconds=entry.pilot.duration,
+            began=entry.began,
+            until=entry.until,
+            ready=load.ready if load is not None else 0,
+            joined=(load.joined or 0) if load is not None else 0,
+            silent_since=load.silent_since if load is not None else None,
+            busy=load.busy if load is not None else 0,
+            idle_since=load.idle_since if load is not None and known else entry.began,
+            leaving=entry.leaving,
+            bundle=entry.ask.bundle,
+            race=entry.ask.race,
+        )
+
+    def _write(self, entry: _PendingAllocation, step: str, reason: str = "") -> None:
+        pilot = entry.pilot
+        said = AllocationStep(
+            name=pilot.name,
+            site=pilot.site,
+            step=step,
+            processors=pilot.processors,
+            seconds=None if math.isinf(pilot.duration) else pilot.duration,
+            reason=reason,
+            bundle=entry.ask.bundle,
+            race=entry.ask.race,
+        )
+        self._note(ASKED, msgspec.json.encode(said).decode())

@@ -1,0 +1,100 @@
+"""Sees that a planned run will miss its goal, and has what is left planned again."""
+
+import asyncio
+from dataclasses import dataclass
+
+from bursar.broker.forecast import Forecast
+from bursar.model.plan import Plan
+from bursar.runs.execution import RunExecution
+
+MOST = 5
+"""Times that a run is planned again for its goal, at the most."""
+
+WORTH = 0.95
+"""Of the expected end or cost: a plan that does not come below is not worth the change."""
+
+SURE = 0.02
+"""Share of the tasks, and three, that must have ended before a forecast counts."""
+
+
+@dataclass(slots=True)
+class ReplanMonitor:
+    """
+    Compares the forecast with deadline and budget.
+
+    Parameters
+    ----------
+    execution
+        Of the run.
+    forecast
+        What is learned of it.
+    every
+        Seconds between two looks.
+    """
+
+    execution: RunExecution
+    forecast: Forecast
+    every: float
+    _times: int = 0
+    _stretch: float = 0.0
+
+    async def watch(self) -> None:
+        """Looks until the run ends."""
+        while self._times < MOST:
+            await asyncio.sleep(self.every)
+            reason = self._reason()
+            if reason is not None:
+                self._stretch = self.forecast.stretch
+                if await self._is_worth_it():
+                    self._times += 1
+                    self.execution.plan_again(reason, self.forecast.stretch)
+
+    def _reason(self) -> str | None:
+        """Why it should be planned again; None while the goal is met, or nothing is new."""
+        execution, forecast = self.execution, self.forecast
+        forecast.follow(execution.plan)
+        counts = execution.counts
+        if execution.is_planning or execution.cause is not None:
+            return None
+        if counts.succeeded < max(3, SURE * counts.total):
+            return None
+        if counts.waiting <= execution.plan.processors:
+            return None
+        if forecast.stretch < self._stretch * 1.1:
+            return None  # as much was known the last time
+        goal, finish, cost = execution.goal, *self._expected()
+        if goal.deadline is not None and finish is not None and finish > goal.deadline:
+            return (
+                f"it would end {finish:.4g} s from the begin, the deadline is {goal.deadline:.4g} s"
+            )
+        if goal.budget is not None and cost is not None and cost > goal.budget:
+            return f"it would cost {cost:.4g}, the budget is {goal.budget:.4g}"
+        return None
+
+    def _expected(self) -> tuple[float | None, float | None]:
+        """When it will end, and what it will have cost."""
+        elapsed = self.execution.elapsed
+        finish = self.forecast.finish(elapsed)
+        if finish is None:
+            return None, None
+        return finish, self.execution.spent + self.execution.rate * (finish - elapsed)
+
+    async def _is_worth_it(self) -> bool:
+        """Whether another plan would come to less than this one will."""
+        plan = await self.execution.sketch(self.forecast.stretch)
+        goal, finish, cost = self.execution.goal, *self._expected()
+        if plan is None or finish is None:
+            return False
+        elapsed = self.execution.elapsed
+        if goal.deadline is not None and finish > goal.deadline:
+            return _is_below(plan.makespan, WORTH * (finish - elapsed))
+        return cost is not None and _is_below(plan.cost, WORTH * (cost - self.execution.spent))
+
+
+def _is_below(value: float | None, limit: float) -> bool:
+    return value is not None and value < limit
+
+
+def can_rebuy(plan: Plan) -> bool:
+    """Whether what a plan buys can be given back and bought anew at any time."""
+    return bool(plan.purchases) and all(purchase.slot.leased for purchase in plan.purchases)

@@ -1,0 +1,296 @@
+"""A run read back: what was planned, what happened, what it cost."""
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bursar.dispatch.journal import (
+    AttemptRecord,
+    JournalState,
+    count_statuses,
+    is_written,
+    read_journal,
+)
+from bursar.market.lease import Lease
+from bursar.market.ledger import Ledger
+from bursar.model.campaign import Campaign
+from bursar.model.errors import BursarError, InputError
+from bursar.model.money import from_micros
+from bursar.model.outcome import Outcome, Status
+from bursar.model.plan import Plan
+from bursar.provisioning.pilot_usage import USAGE, PilotUsage
+from bursar.report.bill import Bill, make_bill
+from bursar.runs.amendments import expected_after
+from bursar.runs.folder import RunFolder, RunManifest, RunState
+from bursar.runs.incarnations import RunIncarnation, incarnations_of
+from bursar.runs.pilot_provisioner import leases_of
+from bursar.runs.plan_file import read_plan
+
+EXIT_STATUS: dict[RunState, int] = {
+    "new": 1,
+    "running": 1,
+    "finished": 0,
+    "failed": 1,
+    "budget-stopped": 4,
+    "goal-stopped": 4,
+    "interrupted": 130,
+    "unsettled": 6,
+}
+DEADLINE_MISSED = 5
+_CLOSE = 1e-9
+"""Relative; what sums of times lose."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """
+    Everything a run's folder tells, each part read when first asked for.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    info
+        What ``run.json`` says, the state as it truly is.
+    journal
+        Outcomes, movements of money and events.
+    """
+
+    folder: RunFolder
+    info: RunManifest
+    journal: JournalState = field(repr=False)
+
+    @cached_property
+    def campaign(self) -> Campaign:
+        """The campaign as it was when the run began."""
+        return self.folder.read_campaign()
+
+    @cached_property
+    def planned(self) -> tuple[dict[str, Any], Plan]:
+        """The proposal as printed, and the chosen plan."""
+        return read_plan(self.folder)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger, from its rows."""
+        return Ledger(self.journal.transfers)
+
+    @cached_property
+    def leases(self) -> tuple[Lease, ...]:
+        """Every lease that there was, in order, without requests that have not begun."""
+        return tuple(one for one in leases_of(self.journal.events).values() if not one.asked)
+
+    @cached_property
+    def unsettled(self) -> tuple[str, ...]:
+        """
+        Leases and requests that nobody holds any more, and that are not settled: the sites have
+        not said what they came to, or the run was killed. Empty while the run goes on.
+        """
+        if self.info.state == "running":
+            return ()
+        return tuple(i for i, one in leases_of(self.journal.events).items() if one.end is None)
+
+    @cached_property
+    def recorded(self) -> dict[str, PilotUsage]:
+        """What the sites' own records say, by lease."""
+        found = {}
+        folder = self.folder.pilots
+        for path in sorted(folder.glob(f"*{USAGE}")) if folder.is_dir() else ():
+            for line in path.read_bytes().splitlines():
+                with contextlib.suppress(msgspec.MsgspecError):  # a torn last line
+                    usage = msgspec.json.decode(line, type=PilotUsage)
+                    found[usage.pilot] = usage
+        return found
+
+    @cached_property
+    def recorded_at(self) -> dict[str, str]:
+        """The site of each lease that a record is of, as far as leases and requests tell."""
+        sites = {lease.id: lease.site for lease in leases_of(self.journal.events).values()}
+        return {pilot: sites[pilot] for pilot in self.recorded if pilot in sites}
+
+    @cached_property
+    def lives(self) -> list[RunIncarnation]:
+        """Begin and end of each life."""
+        return incarnations_of(self.journal.events)
+
+    @cached_property
+    def final(self) -> dict[int, AttemptRecord]:
+        """The final record of each task that has one."""
+        return {r.outcome.task: r for r in self.journal.records if r.final}
+
+    @property
+    def outcomes(self) -> Iterator[Outcome]:
+        """Final outcomes, by task."""
+        return (record.outcome for record in self.final.values())
+
+    @cached_property
+    def skipped(self) -> frozenset[int]:
+        """Tasks that cannot run because one before them failed."""
+        children = self.campaign.workflow.children
+        stack = [t for t, r in self.final.items() if r.outcome.status is not Status.SUCCEEDED]
+        found: set[int] = set()
+        while stack:
+            for child in children[stack.pop()]:
+                if child not in found:
+                    found.add(child)
+                    stack.append(child)
+        return frozenset(found)
+
+    @property
+    def makespan(self) -> float | None:
+        """
+        Seconds from the begin to the last end of a task.
+
+        Of a run in several lives, the sum over them: the time between does not
+        count. None when nothing has run.
+        """
+        lives = self.lives
+        if not lives or not self.journal.records:
+            return None
+        begins = [begin for begin, _ in lives]
+        last = begins.copy()
+        for record in self.journal.records:
+            life = max(0, bisect_right(begins, record.outcome.end) - 1)
+            last[life] = max(last[life], record.outcome.end)
+        return sum(last) - sum(begins)
+
+
+def read_run(folder: RunFolder) -> RunRecord:
+    """
+    The run in a folder, also while it is carried out.
+
+    Raises
+    ------
+    BursarError
+        When part of it cannot be read.
+    """
+    return RunRecord(folder, effective_manifest(folder), read_journal(folder.journal_file))
+
+
+def integrity_warning(record: RunRecord) -> str:
+    """Return in one line why changes in a run's journal could go unnoticed; empty: they cannot."""
+    match record.journal.seal:
+        case "unchained":
+            why = "was made before digests were kept: changes in it cannot be found"
+        case "foreign":
+            why = "has no seal of this user's: whoever recomputed its digests would not be found"
+        case _:
+            return ""
+    return f"{record.folder.journal_file}: {why}"
+
+
+def effective_manifest(folder: RunFolder) -> RunManifest:
+    """``run.json``, where a run that was killed before it could say so is ``interrupted``."""
+    info = folder.read_info()
+    if info.state in ("new", "running") and not is_written(folder.journal_file):
+        info.state = "interrupted"
+    return info
+
+
+def bill_of(record: RunRecord) -> Bill:
+    """What the run cost so far."""
+    bill = make_bill(
+        record.folder.name,
+        record.ledger,
+        record.leases,
+        record.campaign.workflow.tasks,
+        record.journal.records,
+        record.recorded,
+        record.recorded_at,
+    )
+    return msgspec.structs.replace(bill, unsettled=list(record.unsettled))
+
+
+def summarise(record: RunRecord) -> dict[str, Any]:
+    """The key figures of a run, as ``bursar run --json`` prints them."""
+    info, ledger = record.info, record.ledger
+    proposal, plan = record.planned
+    goal = record.campaign.goal
+    statuses = [r.outcome.status for r in record.final.values()]
+    succeeded = sum(s is Status.SUCCEEDED for s in statuses)
+    failed = len(statuses) - succeeded
+    makespan = record.makespan
+    amended_finish, amended_cost = expected_after(record.journal.events)
+    unpriced = any(not lease.is_priced for lease in record.leases)
+    late = is_late(record)
+    figures = bill_of(record).figures
+    recorded = [one.recorded for one in figures if one.recorded is not None]
+    exit_status = EXIT_STATUS[info.state]
+    return {
+        "run": record.folder.name,
+        "folder": str(record.folder.path),
+        "campaign": info.campaign,
+        "state": info.state,
+        "exit_status": DEADLINE_MISSED if exit_status == 0 and late else exit_status,
+        "tasks": info.tasks,
+        "succeeded": succeeded,
+        "failed": failed,
+        "skipped": len(record.skipped),
+        "not_run": info.tasks - len(statuses) - len(record.skipped),
+        "attempts": len(record.journal.records),
+        "makespan_s": makespan,
+        "predicted_makespan_s": plan.makespan if amended_finish is None else amended_finish,
+        "processors": plan.processors,
+        "cost": None if unpriced else from_micros(ledger.spent),
+        "predicted_cost": plan.cost if amended_cost is None else amended_cost,
+        "held": from_micros(ledger.held),
+        "budget": goal.budget,
+        "account": None if info.payer is None else info.payer.account,
+        "currency": plan.currency,
+        "billed_cpu_s": sum(one.billed for one in figures),
+        "recorded_cpu_s": sum(recorded) if recorded else None,
+        "agrees": all(one.agrees is not False for one in figures) if recorded else None,
+        "differing": [name for one in figures for name in one.differing],
+        "unsettled": list(record.unsettled),
+        "deadline_s": goal.deadline,
+        "deadline_met": None if goal.deadline is None else not late,
+        "reason": proposal.get("reason", ""),
+    }
+
+
+def is_late(record: RunRecord) -> bool:
+    """Whether the last task ended after the deadline, counted from the run's creation."""
+    deadline = record.campaign.goal.deadline
+    if deadline is None or not record.lives:
+        return False
+    first = record.lives[0][0]
+    last = max((r.outcome.end for r in record.journal.records), default=first)
+    return last - first > deadline * (1 + _CLOSE)
+
+
+def summaries(base: Path) -> list[dict[str, Any]]:
+    """One row for each run under a folder, the oldest first."""
+    rows = []
+    for folder in RunFolder.all(base):
+        counts: dict[str, int] = {}
+        try:
+            info = effective_manifest(folder)
+        except BursarError:
+            continue
+        state: str = info.state
+        try:
+            counts = count_statuses(folder.journal_file)
+        except InputError:
+            state = "damaged"
+        except BursarError:
+            continue
+        succeeded = counts.get(Status.SUCCEEDED, 0)
+        rows.append(
+            {
+                "run": folder.name,
+                "campaign": info.campaign,
+                "state": state,
+                "tasks": info.tasks,
+                "succeeded": succeeded,
+                "failed": sum(counts.values()) - succeeded,
+                "created": info.created,
+                "finished": info.finished,
+            }
+        )
+    return rows

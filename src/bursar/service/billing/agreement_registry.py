@@ -1,0 +1,218 @@
+"""Agreements from signing to settling, each with its money and what was delivered."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from bursar.market.agreement import Agreement
+from bursar.market.usage import UsageRecord
+from bursar.model.admission import Refusal
+from bursar.model.money import Micros
+from bursar.service.billing.agreement_record import (
+    HORIZON,
+    AgreementRecord,
+    DeliveredInterval,
+    amount_owed,
+    next_event_time,
+    on_agreement_cancelled,
+    on_agreement_ended,
+    on_clock_jumped,
+    on_processors_ready,
+    on_service_restarted,
+    on_time_passed,
+)
+from bursar.service.billing.metering import UsageRecordLog
+from bursar.service.billing.service_ledger import ServiceLedger
+from bursar.service.interfaces import DESK_KINDS, Entropy, Position, ServiceJournal
+
+DEAL = DESK_KINDS[1]
+
+CHECKPOINT = 60.0
+"""Seconds of delivery that a crash may lose: they are not charged."""
+
+MOST_OPEN = 1_000
+"""Agreements of one user that are not over."""
+
+_DEALS = msgspec.msgpack.Decoder(AgreementRecord)
+
+
+class AgreementRegistry:
+    """
+    All agreements; the clerk of the trade server.
+
+    Parameters
+    ----------
+    journal
+        Not yet open.
+    books, meter
+        Where money and deliveries are noted.
+    entropy
+        For agreements' names, which tell nothing and cannot be guessed.
+    on_change
+        Told the agreement that was signed, became over, or got or lost processors.
+    """
+
+    def __init__(
+        self,
+        journal: ServiceJournal,
+        books: ServiceLedger,
+        meter: UsageRecordLog,
+        entropy: Entropy,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._journal = journal
+        self._books = books
+        self._meter = meter
+        self._entropy = entropy
+        self._on_change = on_change
+        self._deals: dict[str, AgreementRecord] = {}
+        self._by_user: dict[str, dict[str, None]] = {}
+        self._open: dict[str, None] = {}
+        self._position: dict[str, Position] = {}
+        self._at: dict[Position, str] = {}
+        journal.register([DEAL], self)
+
+    # Its records.
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """An agreement, in whatever order."""
+        self._put(_DEALS.decode(payload), position)
+
+    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
+        """What lives stays as it is."""
+        return payload
+
+    def moved(self, old: Position, new: Position) -> None:
+        """A deal's record lies elsewhere."""
+        name = self._at.pop(old, None)
+        if name is not None:
+            self._position[name] = new
+            self._at[new] = name
+
+    def open(self, now: float) -> None:
+        """All records are there: what ran while the service was away is not known."""
+        for deal in self.all_open():
+            if deal.ready:
+                self._follow(*on_service_restarted(deal, now))
+
+    def skip(self, before: float, after: float) -> None:
+        """Meters what was delivered until the clock jumped, and goes on from where it is now."""
+        for deal in self.all_open():
+            if deal.ready:
+                self._follow(*on_clock_jumped(deal, before, after))
+
+    # What it says.
+
+    @property
+    def deals(self) -> Mapping[str, AgreementRecord]:
+        """All of them, those over included, by agreement."""
+        return self._deals
+
+    def all_open(self) -> list[AgreementRecord]:
+        """Those of which something can still come."""
+        return [self._deals[name] for name in self._open]
+
+    def of(self, user: str) -> Iterator[AgreementRecord]:
+        """A user's own."""
+        return (self._deals[name] for name in self._by_user.get(user, ()))
+
+    def next_moment(self, now: float) -> float:
+        """When time next brings something about."""
+        return min(
+            (next_event_time(deal, now, CHECKPOINT) for deal in self.all_open()),
+            default=float("inf"),
+        )
+
+    # As the trade server's clerk.
+
+    def name(self) -> str:
+        """128 random bits."""
+        return self._entropy(16).hex()
+
+    def sign(self, agreement: Agreement, deal: str, now: float) -> Refusal | None:
+        """Enters an agreement and sets its money aside; refused when there is not enough."""
+        user = agreement.customer
+        if self._journal.problem:
+            return Refusal(self._journal.problem, final=False)
+        if agreement.terms.end > now + HORIZON:
+            return Refusal("sells no more than ten years ahead", final=True)
+        if sum(known.is_open for known in self.of(user)) >= MOST_OPEN:
+            return Refusal(f"has {MOST_OPEN} agreements that are not over", final=False)
+        refusal = self._books.hold(user, agreement.id, agreement.terms.amount, now)
+        if refusal is not None:
+            return refusal
+        self._keep(AgreementRecord(agreement=agreement, talk=deal))
+        self._on_change(agreement.id)
+        return None
+
+    def take_back(self, agreement: Agreement, now: float) -> None:
+        """Strikes an agreement that has not begun: its money goes back."""
+        deal = self._deals[agreement.id]
+        if deal.is_open:
+            self._books.settle(agreement.id, 0, now)
+            self._keep(on_agreement_cancelled(deal, now))
+            self._on_change(agreement.id)
+
+    # What happens.
+
+    def ready(self, name: str, processors: int, now: float) -> None:
+        """So many of an agreement's processors have workers."""
+        deal = self._deals[name]
+        if deal.is_open and deal.ready != min(processors, deal.agreement.processors):
+            self._follow(*on_processors_ready(deal, processors, now))
+            self._on_change(name)
+
+    def checkpoint(self, now: float) -> None:
+        """What is being delivered is noted once a minute."""
+        for deal in self.all_open():
+            if deal.ready and now >= deal.seen + CHECKPOINT:
+                self._keep(on_time_passed(deal, now))
+
+    def end(self, name: str, now: float) -> Micros:
+        """An agreement is over: what was delivered is paid, the rest goes back."""
+        deal = self._follow(*on_processors_ready(self._deals[name], 0, now))
+        charged = amount_owed(deal, self._meter.of(name))
+        self._books.settle(name, charged, now)
+        self._keep(on_agreement_ended(deal, now, charged))
+        self._on_change(name)
+        return charged
+
+    # Inside.
+
+    def _follow(self, deal: AgreementRecord, interval: DeliveredInterval | None) -> AgreementRecord:
+        """Keeps a deal, and meters what it says was delivered."""
+        if interval is not None:
+            agreement = deal.agreement
+            self._meter.note(
+                UsageRecord(
+                    agreement=agreement.id,
+                    provider=agreement.owner,
+                    customer=agreement.customer,
+                    job=str(deal.intervals),
+                    start=interval.start,
+                    end=interval.end,
+                    processors=interval.processors,
+                )
+            )
+        self._keep(deal)
+        return deal
+
+    def _keep(self, deal: AgreementRecord) -> None:
+        name = deal.agreement.id
+        position = self._journal.append(DEAL, msgspec.msgpack.encode(deal), essential=True)
+        old = self._position.get(name)
+        if old is not None:
+            self._journal.kill(old)
+            del self._at[old]
+        self._put(deal, position)
+
+    def _put(self, deal: AgreementRecord, position: Position) -> None:
+        name = deal.agreement.id
+        self._deals[name] = deal
+        self._position[name] = position
+        self._at[position] = name
+        self._by_user.setdefault(deal.agreement.customer, {})[name] = None
+        if deal.is_open:
+            self._open[name] = None
+        else:
+            self._open.pop(name, None)

@@ -1,0 +1,75 @@
+"""What must always hold of deals, money and deliveries."""
+
+from collections.abc import Iterator
+
+from bursar.service.billing.agreement_registry import AgreementRegistry
+from bursar.service.billing.metering import UsageRecordLog
+from bursar.service.billing.service_ledger import ServiceLedger
+from bursar.service.billing.shared_usage import SharedUsageMeter
+
+
+def find_inconsistencies(
+    dealings: AgreementRegistry,
+    books: ServiceLedger,
+    meter: UsageRecordLog,
+    tallies: SharedUsageMeter,
+) -> list[str]:
+    """
+    What is wrong; nothing, unless this package is.
+
+    The ledger balances; what is held is what open agreements may come to; nobody was charged more
+    than was set aside or delivered; what shared processors cost is posted once.
+    """
+    return [
+        *books.accounts.faults(),
+        *_deal_faults(dealings, books, meter),
+        *_tally_faults(books, tallies),
+        *_stray_rows(dealings, books, tallies),
+    ]
+
+
+def _deal_faults(
+    dealings: AgreementRegistry, books: ServiceLedger, meter: UsageRecordLog
+) -> Iterator[str]:
+    promises = books.accounts.agreements
+    for name, deal in dealings.deals.items():
+        amount = deal.agreement.terms.amount
+        promise = promises.get(name)
+        held = promise.held if promise is not None else 0
+        paid = promise.paid if promise is not None else 0
+        expected = amount if deal.is_open else 0
+        if held != expected:
+            yield f"{name}: holds {held}, expected {expected}"
+        if paid != deal.charged or paid > amount:
+            yield f"{name}: paid {paid}, charged {deal.charged}, agreed on {amount}"
+        if promise is not None and promise.user != deal.agreement.customer:
+            yield f"{name}: {promise.user} pays for {deal.agreement.customer}"
+        delivered = sum(record.delivered for record in meter.of(name))
+        most = deal.agreement.processors * deal.agreement.seconds
+        if delivered > most * (1 + 1e-9) + 1e-3:
+            yield f"{name}: delivered {delivered}, agreed on {most}"
+        if deal.charged and not delivered:
+            yield f"{name}: charged, and nothing delivered"
+
+
+def _tally_faults(books: ServiceLedger, tallies: SharedUsageMeter) -> Iterator[str]:
+    owed: dict[str, int] = {}
+    for tally in tallies.all_open():
+        owed[tally.user] = owed.get(tally.user, 0) + tally.amount
+    for user, amount in owed.items():
+        if books.is_limited(user) and books.available(user) < 0:
+            yield f"{user}: owes {amount}, which is more than there is"
+    for tally in tallies.all_posted():
+        promise = books.accounts.agreements.get(tally.id)
+        paid = promise.paid if promise is not None else 0
+        if paid != tally.amount:
+            yield f"{tally.id}: paid {paid}, used {tally.amount}"
+
+
+def _stray_rows(
+    dealings: AgreementRegistry, books: ServiceLedger, tallies: SharedUsageMeter
+) -> Iterator[str]:
+    known = {tally.id for tally in tallies.all_posted()}
+    for name in books.accounts.agreements:
+        if name not in dealings.deals and name not in known:
+            yield f"{name}: money moved for what is no agreement"

@@ -1,0 +1,99 @@
+"""Usage records, signed, a chain for each customer: neither side can change them later."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
+
+from bursar.market.usage import SignedRecord, UsageRecord, sign
+from bursar.service.interfaces import DESK_KINDS, Entropy, Position, ServiceJournal
+
+USAGE, SEED = DESK_KINDS[2], DESK_KINDS[3]
+
+_SEED_SIZE = 32
+
+_RECORDS = msgspec.msgpack.Decoder(SignedRecord)
+
+
+class UsageRecordLog:
+    """
+    What was delivered.
+
+    A chain for each customer, not one for all: how long it is tells how much there was.
+
+    Parameters
+    ----------
+    journal
+        Not yet open.
+    entropy
+        Makes the key, once; it lies in the journal.
+    """
+
+    def __init__(self, journal: ServiceJournal, entropy: Entropy) -> None:
+        self._journal = journal
+        self._entropy = entropy
+        self._seed = b""
+        self._key: Ed25519PrivateKey
+        self._chains: dict[str, list[SignedRecord]] = {}
+        self._records: dict[str, list[UsageRecord]] = {}
+        journal.register([USAGE, SEED], self)
+
+    # Its records.
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """A usage record, in whatever order, or the key."""
+        if kind == SEED:
+            self._seed = payload
+        else:
+            self._note(_RECORDS.decode(payload))
+
+    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
+        """They are for ever."""
+        return payload
+
+    def moved(self, old: Position, new: Position) -> None:
+        """It does not matter where they are."""
+
+    def open(self) -> None:
+        """All records are there."""
+        if not self._seed:
+            self._seed = self._entropy(_SEED_SIZE)
+            self._journal.append(SEED, self._seed, essential=True)
+        self._key = Ed25519PrivateKey.from_private_bytes(self._seed)
+        for chain in self._chains.values():
+            chain.sort(key=lambda signed: signed.number)
+
+    # What it says.
+
+    @property
+    def public_key(self) -> Ed25519PublicKey:
+        """By which its records are verified."""
+        return self._key.public_key()
+
+    def of(self, agreement: str) -> Sequence[UsageRecord]:
+        """What was delivered under an agreement."""
+        return self._records.get(agreement, ())
+
+    def chain(self, customer: str) -> tuple[SignedRecord, ...]:
+        """All that a customer got, in order."""
+        return tuple(self._chains.get(customer, ()))
+
+    @property
+    def chains(self) -> Mapping[str, Sequence[SignedRecord]]:
+        """By customer."""
+        return self._chains
+
+    def note(self, record: UsageRecord) -> None:
+        """Signs a record; it is in the journal on return."""
+        chain = self._chains.get(record.customer)
+        signed = sign(record, self._key, chain[-1] if chain else None)
+        self._journal.append(USAGE, msgspec.msgpack.encode(signed), essential=True)
+        self._note(signed)
+
+    def _note(self, signed: SignedRecord) -> None:
+        record = signed.record
+        self._chains.setdefault(record.customer, []).append(signed)
+        self._records.setdefault(record.agreement, []).append(record)

@@ -1,0 +1,67 @@
+"""Conversations that go on: how many a user may have, and how long they are remembered."""
+
+import math
+
+from bursar.service.interfaces import ServiceError
+
+MOST = 50
+"""Conversations of one user; with one more, the one that has been silent longest is forgotten."""
+
+LONGEST = 500
+"""Messages of a user in one of them."""
+
+SILENCE = 3_600.0
+"""Seconds without a message after which it is forgotten."""
+
+
+class Negotiations:
+    """Who is talking about what; of each user, those silent longest come first."""
+
+    def __init__(self) -> None:
+        self._talks: dict[str, dict[str, tuple[float, int]]] = {}
+
+    def heard(self, user: str, deal: str, now: float) -> str | None:
+        """
+        A user said something.
+
+        Returns
+        -------
+        str or None
+            A conversation of the user's that is to be forgotten for it.
+
+        Raises
+        ------
+        ServiceError
+            429, when it is too long.
+        """
+        mine = self._talks.setdefault(user, {})
+        _, count = mine.pop(deal, (now, 0))
+        mine[deal] = now, min(count + 1, LONGEST)
+        if count >= LONGEST:
+            raise ServiceError(
+                "over-quota", 429, f"more than {LONGEST} messages about one deal", where="deal"
+            )
+        if len(mine) <= MOST:
+            return None
+        oldest = next(iter(mine))
+        del mine[oldest]
+        return oldest
+
+    def silent(self, now: float) -> list[tuple[str, str]]:
+        """User and deal of conversations that are forgotten by now."""
+        old = [
+            (user, deal)
+            for user, mine in self._talks.items()
+            for deal, (last, _) in mine.items()
+            if now >= last + SILENCE
+        ]
+        for user, deal in old:
+            del self._talks[user][deal]
+            if not self._talks[user]:
+                del self._talks[user]
+        return old
+
+    def next_moment(self) -> float:
+        """When the next one is to be forgotten; infinite for never."""
+        firsts = (next(iter(mine.values()))[0] for mine in self._talks.values() if mine)
+        return min(firsts, default=math.inf) + SILENCE

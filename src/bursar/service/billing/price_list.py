@@ -1,0 +1,82 @@
+"""What the owner asks, as it was last said: in the configuration, or later."""
+
+import msgspec
+
+from bursar.model.pricing import Pricing
+from bursar.service.interfaces import DESK_KINDS, Position, ServiceJournal
+
+CHANGED = DESK_KINDS[6]
+
+
+class _PriceChange(msgspec.Struct, frozen=True):
+    """A policy, and the configuration's that it took the place of."""
+
+    instead_of: Pricing
+    pricing: Pricing
+
+
+_CHANGES = msgspec.msgpack.Decoder(_PriceChange)
+
+
+class PriceList:
+    """
+    The owner's policy; a change of it holds until the configuration is changed.
+
+    Parameters
+    ----------
+    journal
+        Not yet open.
+    configured
+        By the configuration.
+    """
+
+    def __init__(self, journal: ServiceJournal, configured: Pricing) -> None:
+        self.pricing = configured
+        self._journal = journal
+        self._configured = configured
+        self._position: Position | None = None
+        self._is_stale = False
+        journal.register([CHANGED], self)
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """The last change."""
+        self._position = position
+        changed = _CHANGES.decode(payload)
+        if changed.instead_of == self._configured:
+            self.pricing = changed.pricing
+        self._is_stale = changed.instead_of != self._configured
+
+    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
+        """It stays."""
+        return payload
+
+    def moved(self, old: Position, new: Position) -> None:
+        """It lies elsewhere."""
+        if self._position == old:
+            self._position = new
+
+    def open(self) -> None:
+        """The journal is open: a change of what the configuration says no longer goes for good."""
+        if self._is_stale:
+            self._forget()
+
+    def change(self, pricing: Pricing) -> None:
+        """From now on; in the journal on return."""
+        payload = msgspec.msgpack.encode(_PriceChange(self._configured, pricing))
+        position = self._journal.append(CHANGED, payload, essential=True)
+        self._forget()
+        self._position = position
+        self.pricing = pricing
+
+    def reconfigure(self, configured: Pricing) -> None:
+        """The configuration was read again: it counts where it says something else than before."""
+        if configured == self._configured:
+            return
+        self._configured = self.pricing = configured
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._position is not None:
+            self._journal.kill(self._position)
+        self._position = None
+        self._is_stale = False

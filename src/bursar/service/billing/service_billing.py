@@ -1,0 +1,477 @@
+"""The desk itself: what users, workers and the owner ask of it."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from bursar.market.pricing import unit_price
+from bursar.market.trade_messages import TradeMessage
+from bursar.market.trade_server import NegotiationProtocol, TradeServer
+from bursar.market.usage import SignedRecord
+from bursar.model.admission import Refusal
+from bursar.model.money import MICROS, Micros, to_micros
+from bursar.model.pricing import Pricing
+from bursar.model.site import SiteFacts
+from bursar.remote import messages as api
+from bursar.service.billing.agreement_record import HORIZON, AgreementRecord
+from bursar.service.billing.agreement_registry import AgreementRegistry
+from bursar.service.billing.auditing import find_inconsistencies
+from bursar.service.billing.free_slots import free_slots
+from bursar.service.billing.invoices import write_invoice
+from bursar.service.billing.metering import UsageRecordLog
+from bursar.service.billing.negotiations import Negotiations
+from bursar.service.billing.price_list import PriceList
+from bursar.service.billing.service_ledger import ServiceLedger
+from bursar.service.billing.shared_usage import SharedUsageMeter
+from bursar.service.config import MarketSettings, UserSettings
+from bursar.service.interfaces import (
+    SHARED,
+    Clock,
+    Entropy,
+    ServiceError,
+    ServiceJournal,
+    WorkerDemand,
+    is_shared,
+)
+
+SOON = 3_600.0
+"""Seconds before an agreement begins from which on its workers are wanted."""
+
+MOST_SLOTS = 200
+
+_TYPICAL = 3_600.0
+"""Seconds for which one processor is priced where nobody says for how long it is wanted."""
+
+
+class ServiceBilling:
+    """
+    Implements :class:`bursar.service.interfaces.UsageBilling`.
+
+    What it does is in the journal when a method returns, and durable once the journal's
+    ``durable()`` has returned: who answers a client waits for that first. A conversation that
+    has not come to an agreement is lost with the service; an agreement is not.
+
+    An agreement is paid by the time its processors were ready, up to its end or until its
+    customer ends it; the money for all of it is set aside when it is signed. What was delivered
+    in the last minute before a crash, and while the service was away, is not charged.
+
+    Parameters
+    ----------
+    journal
+        Not yet open; when it is, :meth:`open` is to be called.
+    site
+        The processors that it has, and their price.
+    selling
+        How it deals.
+    users
+        What is known of some.
+    clock, entropy
+        Where time and identities come from.
+    on_change
+        Told the pool whose agreement was signed, became over, or got or lost processors.
+    """
+
+    def __init__(
+        self,
+        journal: ServiceJournal,
+        *,
+        site: SiteFacts,
+        selling: MarketSettings,
+        users: Mapping[str, UserSettings],
+        clock: Clock,
+        entropy: Entropy,
+        on_change: Callable[[str], None] = lambda pool: None,
+    ) -> None:
+        self.name = site.name
+        self.currency = site.currency
+        self.fixed_price = site.fixed_price or 0.0
+        self.protocols: tuple[NegotiationProtocol, ...] = selling.protocols
+        self.must_buy = selling.must_buy
+        self._journal = journal
+        self._selling = selling
+        self._users = users
+        self._clock = clock
+        self._prices = PriceList(journal, site.pricing or Pricing(site.unit_price or 0.0))
+        self._books = ServiceLedger(journal, site.name, site.currency, self._credit_of)
+        self._meter = UsageRecordLog(journal, entropy)
+        self._tallies = SharedUsageMeter(journal, self._books, entropy)
+        self._dealings = AgreementRegistry(journal, self._books, self._meter, entropy, on_change)
+        self._talks = Negotiations()
+        self._owner = TradeServer(
+            site.name,
+            processors=site.processors,
+            pricing=self._prices.pricing,
+            currency=site.currency,
+            fixed_price=self.fixed_price,
+            protocols=selling.protocols,
+            validity=selling.validity,
+            holds=selling.holds,
+            floor=selling.floor,
+            groups={name: user.groups for name, user in users.items()},
+            clerk=self._dealings,
+        )
+
+    def open(self) -> None:
+        """
+        The journal is open: takes up where the last life ended.
+
+        Raises
+        ------
+        InputError
+            When rows of the books are missing or changed.
+        """
+        now = self._clock()
+        self._books.open()
+        self._meter.open()
+        self._prices.open()
+        self._owner.reprice(self._prices.pricing)
+        self._dealings.open(now)
+        for deal in self._dealings.deals.values():
+            if deal.talk:
+                self._owner.restore_conclusion(deal.talk, deal.agreement)
+            if deal.ended is None:
+                self._owner.restore(deal.agreement)
+            elif not deal.cancelled and deal.ended > now - self._owner.validity:
+                self._owner.restore_ended(deal.agreement, deal.ended)
+        for user, amount in self._books.paid().items():
+            self._owner.note_payment(user, amount)
+        self.tick(now)
+
+    def skipped(self, before: float, after: float) -> None:
+        """The clock was put forward, or the machine was suspended: nothing was held meanwhile."""
+        self._dealings.skip(before, after)
+        self.tick(after)
+
+    # What may run, and for whom workers are wanted.
+
+    def pool_of(self, user: str, agreement: str) -> str | Refusal:
+        """
+        Pool of the workers that may run an instance's tasks.
+
+        Parameters
+        ----------
+        agreement
+            Of the instance; empty: shared processors.
+        """
+        if not agreement:
+            return self._not_shared() or self._shared_pool(user)
+        deal = self._deal_of(user, agreement)
+        if deal is None:
+            return _unknown(agreement)
+        if not deal.is_open:
+            return Refusal(f"the agreement is {deal.state(self._clock())}", final=True)
+        return agreement
+
+    def may_run(self, pool: str, user: str, now: float) -> float | Refusal:
+        """Seconds for which a task may run in a pool; or why none may (unpaid, over, not begun)."""
+        if is_shared(pool):
+            return self._may_share(pool, user, now)
+        deal = self._deal_of(user, pool)
+        if deal is None:
+            return _unknown(pool)
+        state = deal.state(now)
+        if state == "signed":
+            return Refusal(f"the agreement begins in {deal.start - now:.0f} s", final=False)
+        if state != "running":
+            return Refusal(f"the agreement is {state}", final=True)
+        return deal.end - now
+
+    def width(self, pool: str, user: str) -> int | None:
+        """Processors that a task in a pool can hold at the most; None: as many as the site has."""
+        deal = None if is_shared(pool) else self._deal_of(user, pool)
+        return None if deal is None else deal.agreement.processors
+
+    def used(self, pool: str, user: str, what: str, processors: int, seconds: float) -> None:
+        """
+        Shared processors were used: charged where that costs; in the journal on return.
+
+        Tasks that run at the same time may together use more than the account has: what is
+        lacking is not charged.
+        """
+        if not is_shared(pool) or not self._selling.price_shared or seconds <= 0:
+            return
+        now = self._clock()
+        price = self._price(user, now, processors, seconds)
+        self._tallies.add(user, what, processors * seconds, price, now)
+
+    def came_to(self, user: str, what: str) -> int:
+        """Micro-units that something of a user's came to on shared processors so far."""
+        return self._tallies.spent(user, what)
+
+    def pools(self, now: float) -> Mapping[str, WorkerDemand]:
+        """Pools that agreements want workers for now, or soon."""
+        return {
+            deal.agreement.id: WorkerDemand(
+                user=deal.agreement.customer,
+                processors=deal.agreement.processors,
+                start=deal.start,
+                until=deal.end,
+            )
+            for deal in self._dealings.all_open()
+            if deal.start - SOON <= now < deal.end
+        }
+
+    def ready(self, pool: str, processors: int) -> None:
+        """So many processors of an agreement have workers now."""
+        if pool in self._dealings.deals:
+            self._dealings.ready(pool, processors, self._clock())
+
+    # Deals.
+
+    def deliver(self, user: str, message: TradeMessage) -> tuple[TradeMessage, ...]:
+        """
+        A user's message of a deal; the answers. What binds is in the journal on return.
+
+        Raises
+        ------
+        ServiceError
+            403, when it speaks for somebody else; 429, when there were too many about one deal.
+        """
+        if message.sender != user:
+            raise ServiceError(
+                "forbidden", 403, "a message must come from its sender", where="sender"
+            )
+        now = self._clock()
+        forgotten = self._talks.heard(user, message.deal, now)
+        if forgotten is not None:
+            self._owner.forget(forgotten, user)
+        return self._owner.deliver(message, now)
+
+    def agreements(self, user: str) -> api.AgreementList:
+        """A user's own, those over included."""
+        now = self._clock()
+        return api.AgreementList(
+            agreements=[self._info(deal, now) for deal in self._dealings.of(user)]
+        )
+
+    def agreement(self, user: str, agreement: str) -> api.AgreementInfo:
+        """
+        One of them.
+
+        Raises
+        ------
+        ServiceError
+            404, when the user has no such.
+        """
+        return self._info(self._known(user, agreement), self._clock())
+
+    def cancel(self, user: str, agreement: str) -> api.AgreementInfo:
+        """
+        Before it begins it is taken back, free of charge; later it ends now. Again: no change.
+
+        Raises
+        ------
+        ServiceError
+            404, when the user has no such.
+        """
+        deal, now = self._known(user, agreement), self._clock()
+        if deal.is_open and now < deal.start:
+            self._owner.take_back(deal.agreement, now)
+        elif deal.is_open:
+            self._end(agreement, now)
+        return self.agreement(user, agreement)
+
+    def sales(self) -> dict[str, api.AgreementList]:
+        """All agreements by customer, for the owner."""
+        customers = dict.fromkeys(d.agreement.customer for d in self._dealings.deals.values())
+        return {customer: self.agreements(customer) for customer in customers}
+
+    def slots(self, user: str, now: float) -> tuple[api.SlotInfo, ...]:
+        """What can be bought now, at what it costs this user as posted."""
+        if not self.protocols:
+            return ()
+        return tuple(
+            api.SlotInfo(
+                start=slot.start - now,
+                seconds=None if slot.end is None else slot.end - slot.start,
+                processors=slot.processors,
+                unit_price=self._price(
+                    user,
+                    now,
+                    slot.processors,
+                    _TYPICAL if slot.end is None else slot.end - slot.start,
+                    start=slot.start,
+                ),
+                fixed_price=self.fixed_price,
+            )
+            for slot in free_slots(self._owner.capacity, now)[:MOST_SLOTS]
+            if slot.start < now + HORIZON
+        )
+
+    def posted(self, user: str, now: float) -> float:
+        """Currency units per processor-second that one processor costs a user from now on."""
+        return self._price(user, now, 1, _TYPICAL)
+
+    def reprice(self, pricing: Pricing) -> None:
+        """What is asked from now on, until the configuration asks for something else."""
+        self._prices.change(pricing)
+        self._owner.reprice(pricing)
+
+    def reconfigure(self, pricing: Pricing) -> None:
+        """The configuration was read again: what it asks counts if it has changed."""
+        self._prices.reconfigure(pricing)
+        self._owner.reprice(self._prices.pricing)
+
+    # Money.
+
+    def account(self, user: str) -> api.AccountInfo:
+        """A user's account."""
+        return api.AccountInfo(
+            user=user,
+            currency=self.currency,
+            balance=self._books.available(user),
+            held=self._books.held(user),
+            spent=self._books.spent(user),
+        )
+
+    def deposit(self, user: str, deposit: api.Deposit) -> api.AccountInfo:
+        """
+        Money for an account; the same key again adds nothing.
+
+        Raises
+        ------
+        ServiceError
+            409, when the key was used for another amount; 400, when there can be no such
+            account; 507, when the disk is full.
+        """
+        if self._journal.problem:
+            raise ServiceError("disk-full", 507, self._journal.problem, retry_after=1.0)
+        self._books.deposit(user, deposit.amount, deposit.key, self._clock())
+        return self.account(user)
+
+    def invoice(
+        self, user: str, since: float = -math.inf, until: float = math.inf
+    ) -> api.InvoiceInfo:
+        """What was posted for a user from ``since`` until before ``until``."""
+        return write_invoice(
+            user,
+            since,
+            until,
+            owner=self.name,
+            books=self._books,
+            meter=self._meter,
+            tallies=self._tallies,
+        )
+
+    def usage(self, user: str) -> tuple[SignedRecord, ...]:
+        """What was delivered to a user under agreements, a signed chain."""
+        return self._meter.chain(user)
+
+    @property
+    def public_key(self) -> Ed25519PublicKey:
+        """By which usage records are verified."""
+        return self._meter.public_key
+
+    def spent(self) -> Micros:
+        """What all users have paid in all."""
+        return sum(self._books.paid().values())
+
+    def faults(self) -> list[str]:
+        """What is wrong with deals and money; nothing, unless this package is."""
+        return find_inconsistencies(self._dealings, self._books, self._meter, self._tallies)
+
+    # Time.
+
+    def tick(self, now: float) -> None:
+        """What time itself brings about; to be asked at :meth:`next_look`."""
+        self._owner.tick(now)
+        for deal in self._dealings.all_open():
+            if now >= deal.end:
+                self._end(deal.agreement.id, now)
+        self._dealings.checkpoint(now)
+        for tally in self._tallies.tick(now):
+            self._paid(tally.user, tally.amount)
+        for user, talk in self._talks.silent(now):
+            self._owner.forget(talk, user)
+
+    def next_look(self) -> float:
+        """When :meth:`tick` next has something to do; infinite for never."""
+        return min(
+            self._owner.next_look(),
+            self._dealings.next_moment(self._clock()),
+            self._tallies.next_moment(),
+            self._talks.next_moment(),
+        )
+
+    # Inside.
+
+    def _credit_of(self, user: str) -> Micros | None:
+        known = self._users.get(user)
+        credit = known.credit if known is not None and known.credit is not None else None
+        units = self._selling.credit if credit is None else credit
+        return None if units is None else to_micros(units)
+
+    def _not_shared(self) -> Refusal | None:
+        if self.must_buy:
+            return Refusal("tasks run here only under an agreement", final=True)
+        return None
+
+    def _shared_pool(self, user: str) -> str:
+        known = self._users.get(user)
+        return f"{SHARED}:{user}" if known is not None and known.local_user else SHARED
+
+    def _may_share(self, pool: str, user: str, now: float) -> float | Refusal:
+        refusal = self._not_shared()
+        if refusal is not None:
+            return refusal
+        if pool != self._shared_pool(user):
+            return Refusal("these processors are not for this user", final=True)
+        if not self._selling.price_shared or not self._books.is_limited(user):
+            return math.inf
+        price = self._price(user, now, 1, _TYPICAL)
+        if price == 0:
+            return math.inf
+        left = self._books.available(user)
+        if left <= 0:
+            return Refusal("the account is empty", final=False)
+        return left / (price * MICROS)
+
+    def _price(
+        self, user: str, now: float, processors: int, seconds: float, start: float | None = None
+    ) -> float:
+        asked = self._owner.asked(user, processors, seconds, now if start is None else start, now)
+        return unit_price(self._prices.pricing, asked)
+
+    def _deal_of(self, user: str, agreement: str) -> AgreementRecord | None:
+        deal = self._dealings.deals.get(agreement)
+        return deal if deal is not None and deal.agreement.customer == user else None
+
+    def _known(self, user: str, agreement: str) -> AgreementRecord:
+        deal = self._deal_of(user, agreement)
+        if deal is None:
+            raise ServiceError("not-found", 404, _unknown(agreement).reason)
+        return deal
+
+    def _end(self, agreement: str, now: float) -> None:
+        charged = self._dealings.end(agreement, now)
+        deal = self._dealings.deals[agreement]
+        assert deal.ended is not None
+        self._owner.forget_agreement(agreement, deal.ended)
+        self._paid(deal.agreement.customer, charged)
+
+    def _paid(self, user: str, amount: Micros) -> None:
+        if amount > 0:
+            self._owner.note_payment(user, amount)
+
+    def _info(self, deal: AgreementRecord, now: float) -> api.AgreementInfo:
+        agreement = deal.agreement
+        return api.AgreementInfo(
+            id=agreement.id,
+            processors=agreement.processors,
+            start=agreement.start,
+            seconds=agreement.seconds,
+            unit_price=agreement.unit_price,
+            fixed_price=agreement.fixed_price,
+            currency=agreement.currency,
+            state=deal.state(now),
+            ready=deal.ready,
+            begun=deal.begun,
+            ended=deal.ended,
+            charged=deal.charged,
+            held=agreement.terms.amount if deal.is_open else 0,
+        )
+
+
+def _unknown(agreement: str) -> Refusal:
+    return Refusal(f'no agreement "{agreement}"', final=True)

@@ -1,0 +1,199 @@
+"""The users' accounts, every row of which is in the journal."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from bursar.market.accounts import Accounts, LedgerAccount, LedgerRow
+from bursar.model.admission import Refusal
+from bursar.model.money import Micros, format_amount
+from bursar.service.interfaces import DESK_KINDS, Position, ServiceError, ServiceJournal
+
+ROW = DESK_KINDS[0]
+
+_ROWS = msgspec.msgpack.Decoder(LedgerRow)
+
+
+class ServiceLedger:
+    """
+    Accounts that survive; rows are only ever added.
+
+    Parameters
+    ----------
+    journal
+        Not yet open.
+    owner
+        Whose processors are paid.
+    currency
+        Of every amount.
+    credit
+        Micro-units that a user has from the start; None: as much as there is need for.
+    """
+
+    def __init__(
+        self,
+        journal: ServiceJournal,
+        owner: str,
+        currency: str,
+        credit: Callable[[str], Micros | None],
+    ) -> None:
+        self.provider = f"{owner} (owner)"
+        self.currency = currency
+        self._journal = journal
+        self._credit = credit
+        self._rows: list[LedgerRow] = []
+        self._accounts = Accounts(currency)
+        self._spent: dict[str, Micros] = {}
+        self._owed: dict[str, Micros] = {}
+        self._posted = 0
+        journal.register([ROW], self)
+
+    # Its records.
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """A row, in whatever order."""
+        self._rows.append(_ROWS.decode(payload))
+
+    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
+        """Rows are for ever."""
+        return payload
+
+    def moved(self, old: Position, new: Position) -> None:
+        """It does not matter where they are."""
+
+    def open(self) -> None:
+        """
+        All rows are there.
+
+        Raises
+        ------
+        InputError
+            When one could not have been made: some are missing or changed.
+        """
+        rows = sorted(self._rows, key=lambda row: row.number)
+        users = dict.fromkeys(row.target for row in rows if row.kind == "grant")
+        opened = [LedgerAccount(name=user.partition(":")[2]) for user in users]
+        provider = LedgerAccount(name=self.provider, kind="provider")
+        self._accounts = Accounts(self.currency, [provider, *opened], rows)
+        self._rows.clear()
+        self._posted = len(rows)
+        for row in rows:
+            self._note(row)
+
+    # What it says.
+
+    @property
+    def accounts(self) -> Accounts:
+        """Not to be changed."""
+        return self._accounts
+
+    def available(self, user: str) -> Micros:
+        """What a user may still spend; where that has no limit, what was granted and is left."""
+        if user in self._accounts.accounts:
+            balance = self._accounts.balance(f"user:{user}")
+        else:
+            balance = self._credit(user) or 0
+        return balance - self._owed.get(user, 0)
+
+    def is_limited(self, user: str) -> bool:
+        """Whether a user can run out of money."""
+        return self._credit(user) is not None
+
+    def held(self, user: str) -> Micros:
+        """What is set aside for a user's agreements."""
+        return self._accounts.held(user)
+
+    def spent(self, user: str) -> Micros:
+        """What a user has paid in all, and owes for what is not yet posted."""
+        return self._spent.get(user, 0) + self._owed.get(user, 0)
+
+    def paid(self) -> dict[str, Micros]:
+        """What each user has paid in all."""
+        return dict(self._spent)
+
+    # Operations. Each row is in the journal when they return.
+
+    def owe(self, user: str, amount: Micros) -> None:
+        """What is set aside for what will be posted later grows by so much, or shrinks."""
+        self._owed[user] = self._owed.get(user, 0) + amount
+
+    def hold(self, user: str, agreement: str, amount: Micros, now: float) -> Refusal | None:
+        """Sets money aside for an agreement; refused when there is not enough."""
+        refusal = self._known(user, now)
+        if refusal is not None:
+            return refusal
+        short = amount - self.available(user)
+        if short > 0 and self.is_limited(user):
+            left = format_amount(self.available(user), self.currency)
+            costs = format_amount(amount, self.currency)
+            return Refusal(f"costs {costs}, the account has {left}", final=False)
+        if short > 0:
+            self._post(
+                self._accounts.grant(now, f"credit:{agreement}", user, short, memo="on account")
+            )
+        if amount > 0:
+            self._post(self._accounts.hold(now, f"hold:{agreement}", user, agreement, amount))
+        return None
+
+    def settle(self, agreement: str, amount: Micros, now: float) -> None:
+        """The owner is paid so much of what an agreement holds; the user gets back the rest."""
+        promise = self._accounts.agreements.get(agreement)
+        if promise is None:  # it cost nothing
+            return
+        if amount > 0:
+            key = f"settle:{agreement}"
+            self._post(self._accounts.settle(now, key, agreement, self.provider, amount))
+        if promise.held > 0:
+            key = f"release:{agreement}"
+            self._post(self._accounts.release(now, key, agreement, promise.held))
+
+    def deposit(self, user: str, amount: Micros, key: str, now: float) -> None:
+        """
+        Adds to an account; once for each key.
+
+        Raises
+        ------
+        ServiceError
+            409, when the key was used for something else; 400, when there can be no such account.
+        """
+        refusal = self._known(user, now)
+        if refusal is not None:
+            raise ServiceError("bad-value", 400, refusal.reason, where="user")
+        row = self._accounts.grant(now, f"deposit:{user}:{key}", user, amount, memo="deposit")
+        if isinstance(row, Refusal):
+            used = self._accounts.row_of(f"deposit:{user}:{key}") is not None
+            raise ServiceError(
+                "conflict" if used else "bad-value", 409 if used else 400, row.reason
+            )
+        self._post(row)
+
+    # Inside.
+
+    def _known(self, user: str, now: float) -> Refusal | None:
+        """Opens a user's account, with its credit."""
+        if user in self._accounts.accounts:
+            is_user = self._accounts.accounts[user].kind == "user"
+            return None if is_user else Refusal(f'"{user}" has no account', final=True)
+        try:
+            account = LedgerAccount(name=user)
+        except ValueError as error:
+            return Refusal(str(error), final=True)
+        credit = self._credit(user)
+        self._accounts.open_account(account)
+        if credit:
+            self._post(self._accounts.grant(now, f"credit:{user}", user, credit, memo="credit"))
+        return None
+
+    def _post(self, row: LedgerRow | Refusal) -> None:
+        if isinstance(row, Refusal):
+            raise AssertionError(row.reason)  # it was looked at before
+        if row.number <= self._posted:  # made before, under the same key
+            return
+        self._posted = row.number
+        self._journal.append(ROW, msgspec.msgpack.encode(row), essential=True)
+        self._note(row)
+
+    def _note(self, row: LedgerRow) -> None:
+        if row.kind == "settle":
+            user = self._accounts.agreements[row.agreement].user
+            self._spent[user] = self._spent.get(user, 0) + row.amount

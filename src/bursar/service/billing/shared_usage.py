@@ -1,0 +1,187 @@
+"""
+Shared processors that cost something: what each instance used is added up, and posted now and then.
+
+A row for each task would make books without end; a tally is one record, written anew at each
+task's end in the batch that holds the task's result, so that each is counted once.
+"""
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from bursar.model.money import Micros, from_micros, to_micros
+from bursar.service.billing.service_ledger import ServiceLedger
+from bursar.service.interfaces import DESK_KINDS, Entropy, Position, ServiceJournal
+
+TALLY, POSTED = DESK_KINDS[4], DESK_KINDS[5]
+
+OPEN_FOR = 3_600.0
+"""Seconds of use that are posted as one."""
+
+
+class SharedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What one instance used of shared processors in a time.
+
+    Parameters
+    ----------
+    id
+        Unique; stands for an agreement in the books.
+    user, what
+        Whose, and what used it.
+    since, until
+        First and last use noted, seconds since the epoch.
+    processor_seconds
+        Used.
+    cost
+        Currency units that they came to, each at the price of its time.
+    amount
+        Micro-units, rounded up once; at most what the account had.
+    """
+
+    id: str
+    user: str
+    what: str
+    since: float
+    until: float
+    processor_seconds: float = 0.0
+    cost: float = 0.0
+    amount: Micros = 0
+
+
+_TALLIES = msgspec.msgpack.Decoder(SharedUsage)
+
+
+class SharedUsageMeter:
+    """
+    All that was used of shared processors.
+
+    Parameters
+    ----------
+    journal
+        Not yet open.
+    books
+        Where it is posted.
+    entropy
+        For identities.
+    """
+
+    def __init__(self, journal: ServiceJournal, books: ServiceLedger, entropy: Entropy) -> None:
+        self._journal = journal
+        self._books = books
+        self._entropy = entropy
+        self._open: dict[tuple[str, str], SharedUsage] = {}
+        self._position: dict[tuple[str, str], Position] = {}
+        self._at: dict[Position, tuple[str, str]] = {}
+        self._posted: dict[str, list[SharedUsage]] = {}
+        self._past: dict[tuple[str, str], Micros] = {}  # posted, of each that used something
+        journal.register([TALLY, POSTED], self)
+
+    # Its records.
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """A tally, open or posted."""
+        tally = _TALLIES.decode(payload)
+        if kind == POSTED:
+            self._note_posted(tally)
+        else:
+            self._put(tally, position)
+            self._books.owe(tally.user, tally.amount)
+
+    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
+        """What lives stays as it is."""
+        return payload
+
+    def moved(self, old: Position, new: Position) -> None:
+        """An open one lies elsewhere."""
+        key = self._at.pop(old, None)
+        if key is not None:
+            self._position[key] = new
+            self._at[new] = key
+
+    # What it says.
+
+    def posted_of(self, user: str) -> tuple[SharedUsage, ...]:
+        """A user's own."""
+        return tuple(self._posted.get(user, ()))
+
+    def spent(self, user: str, what: str) -> Micros:
+        """What one of a user's instances came to so far, posted or not."""
+        tally = self._open.get((user, what))
+        return self._past.get((user, what), 0) + (tally.amount if tally is not None else 0)
+
+    def all_posted(self) -> Iterator[SharedUsage]:
+        """Everyone's."""
+        for tallies in self._posted.values():
+            yield from tallies
+
+    def all_open(self) -> Iterator[SharedUsage]:
+        """Everyone's."""
+        yield from self._open.values()
+
+    def next_moment(self) -> float:
+        """When the next one is to be posted; infinite for never."""
+        return min((tally.since + OPEN_FOR for tally in self._open.values()), default=math.inf)
+
+    # What happens.
+
+    def add(
+        self, user: str, what: str, processor_seconds: float, unit_price: float, now: float
+    ) -> None:
+        """Shared processors were used; in the journal on return."""
+        tally = self._open.get((user, what))
+        if tally is None:
+            tally = SharedUsage(
+                id=f"shared-{self._entropy(16).hex()}", user=user, what=what, since=now, until=now
+            )
+        cost = tally.cost + unit_price * processor_seconds
+        amount = to_micros(cost)
+        if self._books.is_limited(user):
+            most = tally.amount + max(0, self._books.available(user))
+            if amount > most:  # what is not there is not owed later, either
+                amount, cost = most, from_micros(most)
+        fresh = replace(
+            tally,
+            until=max(tally.until, now),
+            processor_seconds=tally.processor_seconds + processor_seconds,
+            cost=cost,
+            amount=amount,
+        )
+        self._books.owe(user, fresh.amount - tally.amount)
+        self._drop((user, what))
+        written = self._journal.append(TALLY, msgspec.msgpack.encode(fresh), essential=True)
+        self._put(fresh, written)
+
+    def tick(self, now: float) -> list[SharedUsage]:
+        """Posts those that have been open for long enough, and returns them."""
+        due = [tally for tally in self._open.values() if now >= tally.since + OPEN_FOR]
+        for tally in due:
+            self._drop((tally.user, tally.what))
+            self._books.owe(tally.user, -tally.amount)
+            self._books.hold(tally.user, tally.id, tally.amount, now)
+            self._books.settle(tally.id, tally.amount, now)
+            self._journal.append(POSTED, msgspec.msgpack.encode(tally), essential=True)
+            self._note_posted(tally)
+        return due
+
+    # Inside.
+
+    def _note_posted(self, tally: SharedUsage) -> None:
+        self._posted.setdefault(tally.user, []).append(tally)
+        key = tally.user, tally.what
+        self._past[key] = self._past.get(key, 0) + tally.amount
+
+    def _put(self, tally: SharedUsage, position: Position) -> None:
+        key = tally.user, tally.what
+        self._open[key] = tally
+        self._position[key] = position
+        self._at[position] = key
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        """An open one is gone, if there is one; its record is dead."""
+        if self._open.pop(key, None) is not None:
+            position = self._position.pop(key)
+            del self._at[position]
+            self._journal.kill(position)

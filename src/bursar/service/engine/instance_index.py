@@ -1,0 +1,188 @@
+"""Which instances there are, whose they are, and what each user has of the service."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from bursar.service.engine.engine_limits import EngineLimits
+from bursar.service.engine.instance import Instance
+from bursar.service.engine.locations import RecordLocation
+from bursar.service.interfaces import ServiceError
+
+
+@dataclass(slots=True)
+class UserUsage:
+    """
+    What a user has.
+
+    Parameters
+    ----------
+    instances
+        Of the user.
+    unfinished, task_bytes
+        Tasks without a recorded result, and their bytes.
+    result_bytes
+        Of results that were not forgotten.
+    """
+
+    instances: int = 0
+    unfinished: int = 0
+    task_bytes: int = 0
+    result_bytes: int = 0
+
+
+class InstanceIndex:
+    """
+    Instances.
+
+    Parameters
+    ----------
+    limits
+        Of all users.
+    own_limits
+        Of users who have others, by name.
+
+    Attributes
+    ----------
+    by_number
+        All of them.
+    asked
+        Those that were asked for with a key, by user and key.
+    spent
+        When, and where that is written, keys were spent whose instances were destroyed; by user
+        and key, the oldest first.
+    next_number
+        Of the next one.
+    """
+
+    def __init__(self, limits: EngineLimits, own_limits: Mapping[str, EngineLimits]) -> None:
+        self._limits = limits
+        self._own_limits = own_limits
+        self.by_number: dict[int, Instance] = {}
+        self.asked: dict[tuple[str, str], Instance] = {}
+        self.spent: dict[tuple[str, str], tuple[float, RecordLocation]] = {}
+        self.next_number = 1
+        self._by_handle: dict[str, Instance] = {}
+        self._by_user: dict[str, dict[int, Instance]] = {}
+        self._usage: dict[str, UserUsage] = {}
+
+    def relimit(self, limits: EngineLimits, own_limits: Mapping[str, EngineLimits]) -> None:
+        """What users may have from now on; what they have they keep."""
+        self._limits, self._own_limits = limits, own_limits
+
+    def __iter__(self) -> Iterator[Instance]:
+        return iter(self.by_number.values())
+
+    def of(self, user: str) -> list[Instance]:
+        """A user's own, the oldest first."""
+        return list(self._by_user.get(user, {}).values())
+
+    def mine(self, user: str, handle: str) -> Instance:
+        """
+        One of the user's.
+
+        Raises
+        ------
+        ServiceError
+            404, when it is not, whether it is another's or nobody's.
+        """
+        instance = self._by_handle.get(handle)
+        if instance is None or instance.user != user:
+            raise ServiceError("not-found", 404, "there is no such instance")
+        return instance
+
+    def add(self, instance: Instance) -> None:
+        """A new one, with what it has."""
+        self.by_number[instance.number] = instance
+        self._by_handle[instance.handle] = instance
+        self._by_user.setdefault(instance.user, {})[instance.number] = instance
+        if instance.key:
+            self.asked[instance.user, instance.key] = instance
+        usage = self.usage(instance.user)
+        usage.instances += 1
+        usage.unfinished += instance.tasks.unfinished
+        usage.task_bytes += instance.tasks.size
+        usage.result_bytes += instance.results.size
+
+    def remove(self, instance: Instance) -> None:
+        """One is gone, with what it has."""
+        user = instance.user
+        del self.by_number[instance.number]
+        del self._by_handle[instance.handle]
+        mine = self._by_user[user]
+        del mine[instance.number]
+        self.forget_key(instance)
+        usage = self.usage(user)
+        usage.instances -= 1
+        usage.unfinished -= instance.tasks.unfinished
+        usage.task_bytes -= instance.tasks.size
+        usage.result_bytes -= instance.results.size
+        if not mine:
+            del self._by_user[user], self._usage[user]
+
+    def forget_key(self, instance: Instance) -> None:
+        """The key by which an instance was asked for asks for another one from now on."""
+        if instance.key and self.asked.get((instance.user, instance.key)) is instance:
+            del self.asked[instance.user, instance.key]
+
+    def usage(self, user: str) -> UserUsage:
+        """What a user has."""
+        return self._usage.setdefault(user, UserUsage())
+
+    def check_key(self, user: str, key: str) -> None:
+        """
+        Whether a key may ask for an instance.
+
+        Raises
+        ------
+        ServiceError
+            409, when it has, and that was destroyed: the request came late.
+        """
+        if (user, key) in self.spent:
+            raise ServiceError("gone", 409, "the instance that was made with this key is destroyed")
+
+    def check_instances(self, user: str) -> None:
+        """
+        Whether a user may have one more.
+
+        Raises
+        ------
+        ServiceError
+            403, when not.
+        """
+        most = self._limits_of(user).instances
+        if len(self._by_user.get(user, {})) >= most:
+            raise _over("instances", most)
+
+    def check_tasks(self, instance: Instance, count: int, size: int) -> None:
+        """
+        Whether a user may have so many tasks more, of so many bytes.
+
+        Raises
+        ------
+        ServiceError
+            403 or 429, when not.
+        """
+        limits, usage = self._limits_of(instance.user), self.usage(instance.user)
+        if instance.promised + count > limits.tasks:
+            raise _over("tasks of one instance", limits.tasks)
+        if count > limits.unfinished or size > limits.task_bytes:
+            raise ServiceError("too-large", 413, "the submission is larger than the user's quota")
+        if usage.unfinished + count > limits.unfinished:
+            raise _over("unfinished tasks", limits.unfinished, 1.0)
+        if usage.task_bytes + size > limits.task_bytes:
+            raise _over("bytes of unfinished tasks", limits.task_bytes, 1.0)
+        if usage.result_bytes >= limits.result_bytes:
+            raise _over("bytes of results that were not forgotten", limits.result_bytes)
+
+    def _limits_of(self, user: str) -> EngineLimits:
+        return self._own_limits.get(user, self._limits)
+
+
+def _over(what: str, most: int, retry_after: float | None = None) -> ServiceError:
+    status = 403 if retry_after is None else 429
+    return ServiceError(
+        "over-quota",
+        status,
+        f"the user has {most} {what}, the most allowed",
+        retry_after=retry_after,
+    )

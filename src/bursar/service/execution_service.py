@@ -1,0 +1,403 @@
+"""
+The service put together: who is who, and how it begins and ends.
+
+A house has no doors of its own: whoever runs it listens for clients and hands their requests to
+``app``, and for workers and hands their connections to ``hub``. So the simulation of faults and
+the real command run the same house.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from bursar.dispatch.launch import MOST_SPAWNERS
+from bursar.model.pricing import Pricing
+from bursar.model.site import SiteFacts
+from bursar.remote import messages as api
+from bursar.service.billing import ServiceBilling
+from bursar.service.config import ServiceConfig
+from bursar.service.disk import Disk
+from bursar.service.engine.engine import ServiceEngine
+from bursar.service.engine.instance_homes import InstanceHomes
+from bursar.service.http.app import ServiceApi
+from bursar.service.http.dependencies import ApiDependencies, RequestAuthenticator
+from bursar.service.identity import authentication
+from bursar.service.identity.tokens import JournalTokenStore
+from bursar.service.identity.trust import TrustFiles
+from bursar.service.identity_file import ServiceIdentity
+from bursar.service.interfaces import Clock, Entropy, ServiceError, ServiceJournal
+from bursar.service.journal import SegmentedJournal
+from bursar.service.logs import LOGGER
+from bursar.service.provisioner.cluster_policy import ClusterLeasePolicy
+from bursar.service.provisioner.lease_policy import LeasePolicy
+from bursar.service.provisioner.machine_policy import MachineLeasePolicy
+from bursar.service.provisioner.worker_provisioner import WorkerProvisioner
+from bursar.service.service_manager import ServiceManager
+from bursar.service.workers import WorkerServer
+from bursar.service.workers.seal_key import SealKeyFile
+from bursar.sites.protocol import OpenableSite, Site
+
+log = logging.getLogger(f"{LOGGER}.house")
+
+HOMES = "instances"
+"""Name of the folder in the service's, in which those of the instances lie."""
+
+SEGMENT = 32 << 20
+"""Bytes of a segment of the journal."""
+
+TICK = 1.0
+"""Seconds between two looks at what time alone brings about."""
+
+_FULL = 5.0  # seconds after which what the disk had no room for is tried again
+_LEAST = 0.01  # seconds between two looks at the desk
+_LOOK = 0.05  # seconds between two looks at what still runs
+
+
+class ExecutionService:
+    """
+    A service.
+
+    Parameters
+    ----------
+    config
+        What it was told.
+    identity
+        Who it is from one life to the next.
+    disk
+        Where its journal lies.
+    clock
+        Seconds since the epoch, never going back.
+    entropy
+        Random bytes.
+    sites
+        The site, for workers of a local account; empty: of the service's own.
+    address
+        Where workers on this machine report.
+    segment_size
+        Of the journal, bytes; twice as much is kept back for when the disk is full.
+    homes
+        Of the instances; None: in the folder, all the service's own.
+    trust
+        Checks clients' certificates; None: none come with one.
+    seal
+        PEM of the certificate to which tasks may be sealed; empty: none may.
+    certificate_ends
+        When its certificate is good no longer, seconds since the epoch; None: it has none.
+
+    Attributes
+    ----------
+    app
+        Takes requests of clients, as an ASGI application.
+    hub
+        Takes connections of workers.
+    """
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        *,
+        identity: ServiceIdentity,
+        disk: Disk,
+        clock: Clock,
+        entropy: Entropy,
+        sites: Callable[[str], Site],
+        address: tuple[str, int],
+        segment_size: int = SEGMENT,
+        homes: InstanceHomes | None = None,
+        trust: TrustFiles | None = None,
+        seal: str = "",
+        certificate_ends: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._sites = sites
+        self._open_sites = contextlib.AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fault: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._is_open = self._is_draining = self._is_drained = False
+        self._changed = asyncio.Event()
+        self.journal: ServiceJournal = SegmentedJournal(
+            disk,
+            segment_size=segment_size,
+            reserve=2 * segment_size,
+            least_free=2 * segment_size,
+        )
+        self.tokens = JournalTokenStore(self.journal, clock=clock, entropy=entropy)
+        self.desk = ServiceBilling(
+            self.journal,
+            site=config.site,
+            selling=config.selling,
+            users=config.users,
+            clock=clock,
+            entropy=entropy,
+            on_change=self._deal_changed,
+        )
+        self.engine = ServiceEngine(
+            self.journal,
+            self.desk,
+            clock=clock,
+            entropy=entropy,
+            homes=homes or InstanceHomes(config.folder / HOMES),
+            limits=config.limits,
+            own_limits=config.own_limits(),
+            processors=config.site.processors,
+            on_event=log_message,
+        )
+        self.hub = WorkerServer(
+            self.engine,
+            clock=clock,
+            secret=identity.secret,
+            run=identity.run,
+            outlives=config.tasks.outlives,
+            seal_key=_shared_seal_key(config),
+        )
+        self.staff = WorkerProvisioner(
+            sites=sites,
+            rules=self._rules(),
+            processors=config.site.processors,
+            account=config.local_user,
+            desk=self.desk,
+            engine=self.engine,
+            hub=self.hub,
+            journal=self.journal,
+            clock=clock,
+            entropy=entropy,
+            address=address,
+            run=identity.run,
+            say=log_message,
+        )
+        self.hub.on_change = self.staff.look
+        self.engine.dispatching.on_waiting = self.staff.look
+        self.manager = ServiceManager(
+            config,
+            engine=self.engine,
+            desk=self.desk,
+            staff=self.staff,
+            journal=self.journal,
+            clock=clock,
+            state=self.state,
+            drain=self.begin_drain,
+            seal=seal,
+            certificate_ends=certificate_ends,
+        )
+        self.app = ServiceApi(
+            ApiDependencies(
+                engine=self.engine,
+                till=self.desk,
+                tokens=self.tokens,
+                authenticator=self._authenticator(trust),
+                manager=self.manager,
+                journal=self.journal,
+                clock=clock,
+                entropy=entropy,
+                limits=config.http,
+                own_limits=config.own_http(),
+                observer=self.manager,
+                names=frozenset(config.names),
+                scrapers=config.scrapers,
+            )
+        )
+
+    def _rules(self) -> LeasePolicy:
+        facts = self._config.site
+        if facts.kind == "batch":
+            return ClusterLeasePolicy(lambda: self._sites("").view())
+        return MachineLeasePolicy(
+            unit=-(-facts.processors // MOST_SPAWNERS),
+            warm=not self._config.selling.must_buy,
+            idle=facts.acquiring.idle,
+        )
+
+    def _authenticator(self, trust: TrustFiles | None) -> RequestAuthenticator:
+        return authentication.Authenticator(
+            self._config.security,
+            self.tokens,
+            clients=trust,
+            scopes_of=self._config.scopes_of,
+            owner=self._config.owner,
+        )
+
+    # Its life.
+
+    async def open(self) -> list[str]:
+        """
+        Takes up what an earlier life has left, and begins to work.
+
+        Returns
+        -------
+        list of str
+            What had to be repaired.
+
+        Raises
+        ------
+        BursarError
+            When the journal cannot be read: nothing of it is dropped.
+        DiskFull, DiskBroken
+        """
+        repaired = await self.journal.open()
+        for line in repaired:
+            log.warning("repaired: %s", line)
+        self.desk.open()
+        await self.engine.open()
+        site = self._sites("")
+        if isinstance(site, OpenableSite):
+            await self._open_sites.enter_async_context(site.opened())
+        await self.staff.open()
+        self._is_open = True
+        self._go_on(self._watch(self.journal.failed(), "the journal cannot be written"))
+        self._go_on(self._watch(self.engine.failed(), "the engine cannot go on"))
+        self._go_on(self._keep_time())
+        self._go_on(self._tick())
+        self._go_on(self.staff.run())
+        return repaired
+
+    def begin_drain(self) -> None:
+        """Takes nothing more and gives nothing more to workers; what runs goes on."""
+        if not self._is_draining:
+            self._is_draining = True
+            log.info("draining")
+            self.engine.drain()
+
+    async def drain(self, seconds: float = 0.0) -> int:
+        """
+        Takes nothing more, and waits so long for what runs.
+
+        Returns
+        -------
+        int
+            Tasks that still run, and are left with their workers.
+        """
+        self.begin_drain()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self.engine.running and loop.time() < end:
+            await asyncio.sleep(min(_LOOK, end - loop.time()))
+        self._end_drain()
+        return self.engine.running
+
+    def _end_drain(self) -> None:
+        """Says once that draining has finished, and what it has left."""
+        if self._is_drained:
+            return
+        self._is_drained = True
+        left = self.engine.running
+        what = "no task runs any more"
+        if left:
+            what = f"{left} {'task goes' if left == 1 else 'tasks go'} on with the workers"
+        log.info("drained: %s", what, extra={"fields": {"running": left}})
+
+    def reprice(self, site: SiteFacts) -> None:
+        """
+        The configuration was read again: what it asks counts from now on where that has changed,
+        and agreements keep their prices.
+        """
+        self.desk.reconfigure(site.pricing or Pricing(site.unit_price or 0.0))
+
+    def relimit(self, config: ServiceConfig) -> None:
+        """What users may have and ask from now on; what they have they keep."""
+        self.engine.relimit(config.limits, config.own_limits())
+        self.app.relimit(config.http, config.own_http())
+
+    async def close(self) -> None:
+        """Ends; workers are left to themselves, and look for the next life."""
+        self.begin_drain()
+        self._end_drain()
+        self.app.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.staff.close()
+        await self.hub.close()
+        await self.engine.close()
+        await self._open_sites.aclose()
+        await self.journal.close()
+
+    async def failed(self) -> str:
+        """Returns, with the reason, once it can do its work no longer: it must end then."""
+        return await asyncio.shield(self._fault)
+
+    def state(self) -> api.Health:
+        """Whether it takes work, and why not."""
+        problem = self.journal.problem or self.staff.trouble
+        if self._fault.done():
+            return api.Health(status="failing", problem=self._fault.result())
+        if self._is_draining:
+            return api.Health(status="draining", problem="the service is draining")
+        if not self._is_open:
+            return api.Health(status="failing", problem="the service is starting")
+        if problem:
+            return api.Health(status="failing", problem=problem)
+        # One user's account is no reason to keep the work of all others away.
+        failing = len(self.staff.failing)
+        accounts = "1 local account" if failing == 1 else f"{failing} local accounts"
+        degraded = f"workers of {accounts} cannot be had" if failing else ""
+        return api.Health(status="ok", degraded=degraded)
+
+    # What goes on in it.
+
+    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._has_ended)
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
+        """Nothing of it fails alone: then the house does, and is to be started again."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("internal fault", exc_info=error)
+            self._fail(f"internal fault: {type(error).__name__}")
+
+    def _fail(self, reason: str) -> None:
+        if not self._fault.done():
+            self._fault.set_result(reason)
+
+    async def _watch(self, failed: Coroutine[Any, Any, str], what: str) -> None:
+        self._fail(f"{what}: {await failed}")
+
+    def _deal_changed(self, pool: str) -> None:
+        self._changed.set()
+
+    async def _keep_time(self) -> None:
+        """What time brings about at the desk: quotes expire, agreements begin and end."""
+        while True:
+            now = self._clock()
+            self._changed.clear()
+            self.desk.tick(now)
+            self.staff.look()
+            pause = self.desk.next_look() - now
+            try:
+                await self.journal.durable()
+            except ServiceError:  # the journal's problem says why
+                pause = min(pause, _FULL)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if math.isinf(pause) else max(_LEAST, pause)):
+                    await self._changed.wait()
+
+    async def _tick(self) -> None:
+        while True:
+            self.engine.tick()
+            self.hub.tick()
+            if self._is_draining and not self.engine.running:
+                self._end_drain()
+            if any(demand.tasks for demand in self.engine.demand().values()):
+                self.staff.look()
+            else:
+                self.staff.look_at_idle()
+            await asyncio.sleep(TICK)
+
+
+def log_message(message: str) -> None:
+    """A line for people."""
+    log.info("%s", message)
+
+
+def _shared_seal_key(config: ServiceConfig) -> SealKeyFile | None:
+    """The key of workers that run as other accounts, which need not be able to read its file."""
+    accounts = [config.tasks.local_user, *(user.local_user for user in config.users.values())]
+    if config.sealed is None or not any(accounts):
+        return None
+    return SealKeyFile(config.sealed.key)

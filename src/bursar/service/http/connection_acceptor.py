@@ -1,0 +1,268 @@
+"""
+Taking connections, no more than there is room for.
+
+What is bounded is what the system was asked for: a connection counts from the moment at which it
+is accepted, before it has become one over TLS, or anybody could leave the journal without a
+file descriptor by some thousand of them.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from bursar.dispatch.descriptors import affordable_connections
+from bursar.dispatch.handshakes import Handshakes
+from bursar.dispatch.subnet import subnet_of
+from bursar.service.http.concurrency import ConcurrencyLimit
+from bursar.service.http.http_limits import HttpLimits
+
+_BACKLOG = 1024
+_EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take no more
+_AT_ONCE = 64  # connections accepted between two turns of the loop
+_ROUNDS = 3  # of the loop, more than it takes until one that was accepted can be cancelled
+
+SILENT = 3.0
+"""Seconds after which a connection without a request goes when there is no room for another."""
+
+
+class ConnectionSlot:
+    """
+    A connection's, which others may need more while it asks nothing.
+
+    Parameters
+    ----------
+    places
+        All of them.
+    connection
+        Its socket.
+    source
+        Address that it comes from.
+    """
+
+    def __init__(self, places: "_ConnectionLimit", connection: socket.socket, source: str) -> None:
+        self._places = places
+        self._connection = connection
+        self.source = source
+        self.since = 0.0  # when it last asked nothing, on the loop's clock
+        self.coming: asyncio.Task[None] | None = None  # makes its transport, over TLS or in clear
+        self.is_made = False
+        self._is_left = False
+
+    def busy(self) -> None:
+        """A request is under way: it stays."""
+        self._places.keep(self)
+
+    def idle(self) -> None:
+        """None is."""
+        if not self._is_left:
+            self._places.spare(self)
+
+    def leave(self) -> None:
+        """It is gone; once more changes nothing."""
+        if not self._is_left:
+            self._is_left = True
+            self._places.leave(self)
+
+    def hang_up(self) -> None:
+        """Whoever waits for it learns that it has ended."""
+        self.leave()
+        if self.coming is not None and not self.is_made:
+            self.coming.cancel()
+        with suppress(OSError):  # it has gone by itself
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+
+class _ConnectionLimit:
+    """
+    Those that there are, in all and for each address.
+
+    When all are taken, the address with most connections that ask nothing makes room for others:
+    the one goes that has asked nothing for longest. For one more of its own it goes only after
+    :data:`SILENT` seconds; before that the new one finds no room.
+    """
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        self._most = most
+        self._of_one = ConcurrencyLimit(most_of_one)
+        self._idle: dict[str, dict[ConnectionSlot, None]] = {}  # by address, the longest idle first
+        self.taken = 0
+
+    def take(self, connection: socket.socket, source: str) -> ConnectionSlot | None:
+        """A place; None: there is none."""
+        if self.taken >= self._most:
+            self._make_room(source)
+        if self.taken >= self._most:
+            return None
+        if not self._of_one.enter(source):
+            self._hang_up_on_one(source)
+            if not self._of_one.enter(source):
+                return None
+        self.taken += 1
+        place = ConnectionSlot(self, connection, source)
+        self.spare(place)
+        return place
+
+    def spare(self, place: ConnectionSlot) -> None:
+        """It asks nothing."""
+        self.keep(place)
+        place.since = asyncio.get_running_loop().time()
+        self._idle.setdefault(place.source, {})[place] = None
+
+    def keep(self, place: ConnectionSlot) -> None:
+        """It asks something."""
+        same = self._idle.get(place.source)
+        if same is not None:
+            same.pop(place, None)
+            if not same:
+                del self._idle[place.source]
+
+    def leave(self, place: ConnectionSlot) -> None:
+        """One is gone."""
+        self.keep(place)
+        self.taken -= 1
+        self._of_one.leave(place.source)
+
+    def _make_room(self, source: str) -> None:
+        if not self._idle:
+            return
+        largest = max(self._idle, key=lambda each: len(self._idle[each]))
+        if len(self._idle[largest]) > len(self._idle.get(source, ())) + 1:
+            next(iter(self._idle[largest])).hang_up()
+        else:
+            self._hang_up_on_one(largest)
+
+    def _hang_up_on_one(self, source: str) -> None:
+        """If it has asked nothing for long."""
+        oldest = next(iter(self._idle.get(source, ())), None)
+        if oldest is not None and asyncio.get_running_loop().time() - oldest.since >= SILENT:
+            oldest.hang_up()
+
+
+class ConnectionAcceptor:
+    """
+    Accepts connections.
+
+    Parameters
+    ----------
+    protocol
+        Makes the protocol of a connection, which says of its place when it is busy, and lost.
+    tls
+        None: in clear.
+    limits
+        How many, and how long to become one over TLS.
+    """
+
+    def __init__(
+        self,
+        protocol: Callable[[ConnectionSlot], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
+        limits: HttpLimits,
+    ) -> None:
+        self._protocol = protocol
+        self._handshakes = None if tls is None else Handshakes(tls, limits.header_seconds)
+        most = affordable_connections(limits.connections)
+        # Where there can be fewer, no address has a larger part of them than it should have.
+        of_one = max(1, limits.connections_per_address * most // limits.connections)
+        self._places = _ConnectionLimit(most, of_one)
+        self._sockets: list[socket.socket] = []
+        self._coming: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """What is listened on."""
+        return self._sockets
+
+    async def bind(self, host: str, port: int) -> None:
+        """
+        Takes all addresses of a host; nothing is accepted yet.
+
+        Raises
+        ------
+        OSError
+        """
+        loop = asyncio.get_running_loop()
+        flags = socket.AI_PASSIVE
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        try:
+            for family, kind, proto, _, address in dict.fromkeys(found):
+                listening = socket.socket(family, kind, proto)
+                self._sockets.append(listening)
+                listening.setblocking(False)
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listening.bind(address)
+        except OSError:
+            self.leave()
+            raise
+
+    def start(self) -> None:
+        """Accepts from now on."""
+        for listening in self._sockets:
+            listening.listen(_BACKLOG)
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    async def close(self) -> None:
+        """Accepts nothing more; connections that are just being made end."""
+        self._is_closed = True
+        for listening in self._sockets:
+            asyncio.get_running_loop().remove_reader(listening)
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+        coming = list(self._coming)
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+        self.leave()
+
+    def leave(self) -> None:
+        """Lets go of the addresses."""
+        for listening in self._sockets:
+            listening.close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(_AT_ONCE):
+            try:
+                connection, address = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:  # too many files are open
+                loop.remove_reader(listening)
+                loop.call_later(_EXHAUSTED, self._accept_again, listening)
+                return
+            connection.setblocking(False)
+            place = self._places.take(connection, subnet_of(address[0]))
+            if place is None:
+                connection.close()
+                continue
+            place.coming = asyncio.create_task(self._welcome(connection, place))
+            self._coming.add(place.coming)
+            place.coming.add_done_callback(partial(self._settle, connection, place))
+
+    def _accept_again(self, listening: socket.socket) -> None:
+        if not self._is_closed:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    async def _welcome(self, connection: socket.socket, place: ConnectionSlot) -> None:
+        protocol = partial(self._protocol, place)
+        if self._handshakes is not None:
+            made = await self._handshakes.shake(connection, place.source, protocol)
+            place.is_made = made is not None
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(protocol, connection)
+            place.is_made = True
+
+    def _settle(
+        self, connection: socket.socket, place: ConnectionSlot, coming: "asyncio.Task[None]"
+    ) -> None:
+        """Let go of a connection that was not made, even when its task never began."""
+        self._coming.discard(coming)
+        if not place.is_made:
+            place.leave()
+            connection.close()

@@ -1,0 +1,134 @@
+"""Results of tasks, as pages, lines and events, and what tasks printed."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from bursar.remote import messages as api
+from bursar.service.http.authorized_request import AuthorizedRequest
+from bursar.service.http.handlers.file_handlers import send_file
+from bursar.service.http.queries import ResultsQuery, ThroughQuery
+from bursar.service.http.responses import (
+    EVENTS,
+    JSON,
+    NDJSON,
+    NO_CONTENT,
+    HttpResponse,
+    StreamingResponse,
+)
+from bursar.service.http.sending import PIECE
+from bursar.service.interfaces import ResultBatch, ServiceError
+
+_HEARTBEAT_LINE = b"\n"
+_HEARTBEAT_EVENT = b": \n\n"
+
+_ENCODER = msgspec.json.Encoder()
+
+
+async def show(call: AuthorizedRequest, query: ResultsQuery) -> HttpResponse | StreamingResponse:
+    """Results after a cursor."""
+    as_lines = NDJSON in call.headers.get("accept", "")
+    if query.follow:
+        batch = await call.parts.engine.results(call.user, call.handle, query.after, query.limit, 0)
+        return StreamingResponse(_followed(call, query, batch), NDJSON)
+    asked = call.parts.engine.results(call.user, call.handle, query.after, query.limit, query.wait)
+    found = await (call.until_over(asked) if query.wait else asked)
+    if found is None:  # whoever still listens asks again
+        found = ResultBatch(lines=(), next=query.after, done=False)
+    if as_lines:
+        headers = (("bursar-next", str(found.next)), ("bursar-done", _parse_flag(found.done)))
+        return HttpResponse(_as_lines(found), kind=NDJSON, headers=headers)
+    body = b'{"results":[%b],"next":%d,"done":%b}' % (
+        b",".join(found.lines),
+        found.next,
+        _parse_flag(found.done).encode(),
+    )
+    return HttpResponse(body, kind=JSON)
+
+
+async def _followed(
+    call: AuthorizedRequest, query: ResultsQuery, batch: ResultBatch
+) -> AsyncGenerator[bytes, None]:
+    while True:
+        size = sum(map(len, batch.lines))
+        if size > PIECE and not call.answers.take(call.user, size, lone=True):
+            return  # with too many others that nobody reads: to be taken up again
+        try:
+            yield _as_lines(batch) or _HEARTBEAT_LINE
+        finally:
+            if size > PIECE:
+                call.answers.give_back(call.user, size)
+        if batch.done:
+            return
+        batch = await call.parts.engine.results(
+            call.user, call.handle, batch.next, query.limit, call.parts.limits.heartbeat
+        )
+
+
+async def forget(call: AuthorizedRequest, query: ThroughQuery) -> HttpResponse:
+    """The client has the results up to a cursor."""
+    await call.parts.engine.forget(call.user, call.handle, query.through)
+    return NO_CONTENT
+
+
+async def events(call: AuthorizedRequest) -> StreamingResponse:
+    """The instance, whenever something of it has changed."""
+    info = call.parts.engine.instance(call.user, call.handle)
+    last = _last_event(call)
+    first = None if last is not None and info.results <= last else info
+    return StreamingResponse(_events(call, first), EVENTS)
+
+
+async def _events(
+    call: AuthorizedRequest, first: api.InstanceInfo | None
+) -> AsyncGenerator[bytes, None]:
+    changes = call.parts.engine.changes(call.user, call.handle)
+    yield _HEARTBEAT_EVENT if first is None else _event(first)
+    following: asyncio.Future[api.InstanceInfo | None] | None = None
+    try:
+        while True:
+            if following is None:
+                following = asyncio.ensure_future(anext(changes, None))
+            await asyncio.wait((following,), timeout=call.parts.limits.heartbeat)
+            if not following.done():
+                yield _HEARTBEAT_EVENT
+                continue
+            info, following = following.result(), None
+            if info is None:
+                return
+            yield _event(info)
+    finally:
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        if isinstance(changes, AsyncGenerator):
+            await changes.aclose()
+
+
+async def output(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
+    """What a task printed on one of its streams, when that was too long for the result."""
+    engine = call.parts.engine
+    name = engine.output(call.user, call.handle, call.path["task"], call.path["stream"])
+    return await send_file(call, engine.home(call.user, call.handle) / "logs", (name,))
+
+
+def _last_event(call: AuthorizedRequest) -> int | None:
+    text = call.headers.get("last-event-id")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise ServiceError("bad-value", 400, "expected a cursor", where="Last-Event-ID")
+    return int(text)
+
+
+def _event(info: api.InstanceInfo) -> bytes:
+    return b"id: %d\nevent: instance\ndata: %b\n\n" % (info.results, _ENCODER.encode(info))
+
+
+def _as_lines(batch: ResultBatch) -> bytes:
+    return b"\n".join([*batch.lines, b""]) if batch.lines else b""
+
+
+def _parse_flag(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,291 @@
+"""
+One connection: what uvicorn's protocol leaves to whoever faces strangers.
+
+Who connects must say what it wants in good time, go on saying it, and take the answer.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from bursar.dispatch.keepalive import keep_alive
+from bursar.service.http.connection_acceptor import ConnectionSlot
+from bursar.service.http.http_limits import HttpLimits
+from bursar.service.http.problems import problem_response
+from bursar.service.interfaces import ServiceError
+
+_AROUND = 4  # bytes around name and value of a header, as it is usually written
+_END_OF_AUTHORITY = re.compile(rb"[/?#]")
+
+
+class HttpConnection(HttpToolsProtocol):
+    """
+    A connection.
+
+    One request at a time: when a client sends another one before it has its answer, the answer
+    ends the connection, and says so; the other request is not looked at.
+
+    Parameters
+    ----------
+    config, state
+        Of uvicorn.
+    limits
+        How long, how much.
+    place
+        Its own.
+    """
+
+    def __init__(
+        self, config: Config, state: ServerState, limits: HttpLimits, place: ConnectionSlot
+    ) -> None:
+        super().__init__(config, state, {})
+        self.access_log = False  # paths hold handles
+        self.timeout_keep_alive = limits.idle_seconds  # type: ignore[assignment] # any number
+        self._limits = limits
+        self._place = place
+        self._tls: dict[object, object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.TimerHandle | None = None
+        self._is_deaf = False  # nothing that comes is looked at any more
+        self._in_head = False
+        self._in_body = False
+        self._head_bytes = 0  # of this request, those parsed
+        self._unended_bytes = 0  # of this request, all that came before the end of its headers
+        self._body_bytes = 0  # since the rate was looked at
+
+    # Of the transport.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody is there: has to ask something soon."""
+        super().connection_made(transport)
+        with suppress(OSError):  # gone again
+            keep_alive(transport.get_extra_info("socket"), self._limits.idle_seconds)
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None:
+            self._tls = {"client_certificate": secured.getpeercert(binary_form=True)}
+        self._within(self._limits.header_seconds, self._cut)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self._at_leisure()
+        self._unset_keepalive_if_required()
+        if self._sending is not None:
+            self._sending.cancel()
+        self._place.leave()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Something of a request."""
+        self._unset_keepalive_if_required()
+        if self.transport.is_closing() or self._is_deaf:
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.cycle.keep_alive = False  # answered as if it had not asked for that
+        except httptools.HttpParserError as error:
+            if not self._is_deaf:
+                # What a callback of this class has raised.
+                cause = error.__context__
+                if not isinstance(cause, ServiceError):
+                    cause = ServiceError("bad-request", 400, "this is no HTTP request")
+                self._refuse(cause)
+            return
+        if self._in_head:
+            self._check_head(len(data))
+        elif self._timer is None and not self._in_body and not self._is_busy:
+            self._within(self._limits.header_seconds, self._cut)
+
+    def pause_writing(self) -> None:
+        """The client does not read what it is sent."""
+        super().pause_writing()
+        if self._sending is None:
+            self._sending = self.loop.call_later(self._limits.send_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has read some."""
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+        super().resume_writing()
+
+    # Of the parser.
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        if self._is_busy:
+            # What comes is still read, or closing would reset the connection, and the client
+            # might lose the answer (RFC 9112, section 9.6).
+            self._is_deaf = True
+            self.cycle.keep_alive = False
+            raise ValueError("one request at a time")
+        self._in_head = True
+        self._head_bytes = self._unended_bytes = 0
+        self._within(self._limits.header_seconds, self._late)
+        super().on_message_begin()
+        if self._tls is not None:
+            self.scope["extensions"] = {"tls": self._tls}
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the address."""
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; one after the body says nothing to anybody."""
+        self._count_head(len(name) + len(value) + _AROUND)
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """What is asked is known; its body comes, if there is one."""
+        self._check_coding()
+        self._take_host()
+        self._in_head, self._in_body = False, True
+        self._place.busy()
+        self._body_bytes = 0
+        self._within(self._limits.body_seconds, self._look_at_rate)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """All of the request is there."""
+        self._in_body = False
+        self._at_leisure()
+        super().on_message_complete()
+
+    # Of the answer.
+
+    def on_response_complete(self) -> None:
+        """The answer was sent; what is left of a body that nobody wants has a moment to come."""
+        super().on_response_complete()
+        self._place.idle()
+        if self._in_body and not self.transport.is_closing():
+            self._within(self._limits.body_seconds, self._cut)
+
+    # Inside.
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _within(self, seconds: float, otherwise: Callable[[], None]) -> None:
+        """Something has to happen in so many seconds."""
+        self._at_leisure()
+        self._timer = self.loop.call_later(seconds, otherwise)
+
+    def _at_leisure(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_at_rate(self) -> None:
+        enough = self._body_bytes >= self._limits.body_rate * self._limits.body_seconds
+        if not enough and not self.flow.read_paused:  # when paused, it is we who are slow
+            self._late()
+            return
+        self._body_bytes = 0
+        self._within(self._limits.body_seconds, self._look_at_rate)
+
+    def _check_coding(self) -> None:
+        """
+        Refuse a body in a coding that would be taken for the body itself.
+
+        Raises
+        ------
+        ServiceError
+            501 or 400; RFC 9112, section 6.1.
+        """
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if not codings:
+            return
+        found = [coding.strip().lower() for value in codings for coding in value.split(b",")]
+        is_old = self.parser.get_http_version() == "1.0"
+        if is_old or found[-1] != b"chunked" or found.count(b"chunked") > 1:
+            detail = "expected HTTP/1.1 and chunks, once and as the last coding"
+            raise ServiceError("bad-request", 400, detail, where="Transfer-Encoding")
+        if found != [b"chunked"]:
+            detail = "expected no other transfer coding than chunked"
+            raise ServiceError("bad-coding", 501, detail, where="Transfer-Encoding")
+
+    def _take_host(self) -> None:
+        """
+        Let the host of an address in absolute form take the place of the Host header.
+
+        The application refuses hosts that the service is not called by. Without this, a proxy
+        that goes by the address and the service would take one request for two different ones.
+
+        Raises
+        ------
+        ServiceError
+            421, when the address is of another scheme; RFC 9112, section 3.2.2, and RFC 9110,
+            section 7.4.
+        """
+        scheme, found, rest = self.url.partition(b"://")
+        if not found or self.url.startswith((b"/", b"*")):
+            return
+        host = _END_OF_AUTHORITY.split(rest, 1)[0]
+        if not rest.startswith(b"/", len(host)):  # an empty path is that of the root
+            self.url = b"%b://%b/%b" % (scheme, host, rest[len(host) :])
+        if scheme.decode().lower() != self.scheme or not host:
+            raise ServiceError("wrong-host", 421, "this service has no such name", where="Host")
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) < 2:  # else it is refused for that
+            self.headers[:] = [(name, value) for name, value in self.headers if name != b"host"]
+            self.headers.append((b"host", host))
+
+    def _count_head(self, size: int) -> None:
+        """
+        Count bytes of a request's line and headers that were parsed.
+
+        Raises
+        ------
+        ServiceError
+            431, when there are too many.
+        """
+        self._head_bytes += size
+        if self._head_bytes > self._limits.header_bytes:
+            raise self._too_large()
+
+    def _check_head(self, size: int) -> None:
+        """So many more bytes, of which a part may be a header that has no end yet."""
+        self._unended_bytes += size
+        if self._unended_bytes > self._limits.header_bytes:
+            self._refuse(self._too_large())
+
+    def _too_large(self) -> ServiceError:
+        most = self._limits.header_bytes
+        return ServiceError("too-large", 431, f"expected at most {most} bytes of headers")
+
+    def _late(self) -> None:
+        self._refuse(ServiceError("too-slow", 408, "the request came too slowly"))
+
+    def _cut(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    def _refuse(self, error: ServiceError) -> None:
+        """Says so, unless an answer has begun, and ends the connection."""
+        self._at_leisure()
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and self._is_busy and self.cycle.response_started:
+            self.transport.abort()
+            return
+        reply = problem_response(error)
+        head = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (
+            reply.kind.encode(),
+            len(reply.body),
+        )
+        self.transport.write(STATUS_LINE[error.status] + head + reply.body)
+        self.transport.close()

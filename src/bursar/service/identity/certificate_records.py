@@ -1,0 +1,132 @@
+"""What is known of certificates that were issued."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import NameOID
+
+from bursar.model.errors import InputError
+from bursar.sealing.certificates import (
+    CertificateSubject,
+    TrustStore,
+    UntrustedCertificate,
+    host_names_of,
+    is_authority,
+    is_current,
+    read_certificates,
+    read_pem,
+    subject_of,
+)
+
+CertificateState = Literal["good", "expired", "revoked", "untrusted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateRecord:
+    """
+    A certificate that was issued.
+
+    Parameters
+    ----------
+    serial
+        Its number, hexadecimal.
+    party
+        Whose it is.
+    hosts
+        Names and addresses of a server.
+    begin, end
+        When it is good, seconds since the epoch.
+    state
+        ``"untrusted"``: its authority was retired.
+    """
+
+    serial: str
+    party: CertificateSubject
+    hosts: tuple[str, ...]
+    begin: float
+    end: float
+    state: CertificateState
+
+
+def describe_certificate(
+    certificate: x509.Certificate, trust: TrustStore, now: float
+) -> CertificateRecord:
+    """
+    What a certificate says, and whether it is good at a time, seconds since the epoch.
+
+    Raises
+    ------
+    InputError
+        When it is not one of ours.
+    """
+    party = subject_of(certificate)
+    if party is None:
+        raise InputError(f"certificate {serial_of(certificate)} does not say whose it is")
+    return CertificateRecord(
+        serial=serial_of(certificate),
+        party=party,
+        hosts=host_names_of(certificate),
+        begin=certificate.not_valid_before_utc.timestamp(),
+        end=certificate.not_valid_after_utc.timestamp(),
+        state=_state(certificate, party, trust, now),
+    )
+
+
+def describe_file(path: Path) -> list[dict[str, Any]]:
+    """
+    The certificates in a PEM file: ``kind``, ``name``, ``serial``, ``hosts``, ``begin``, ``end``
+    (seconds since the epoch) and ``sha256``; keys in it are passed over.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, or holds none.
+    """
+    pem = read_pem(path)
+    try:
+        certificates = read_certificates(pem)
+    except InputError as error:
+        raise error.within(str(path)) from None
+    return [_described(each) for each in certificates]
+
+
+def _described(certificate: x509.Certificate) -> dict[str, Any]:
+    party = subject_of(certificate)
+    other = "authority" if is_authority(certificate) else "unknown"
+    return {
+        "kind": other if party is None else party.kind,
+        "name": certificate.subject.rfc4514_string() if party is None else party.name,
+        "serial": serial_of(certificate),
+        "hosts": host_names_of(certificate),
+        "begin": certificate.not_valid_before_utc.timestamp(),
+        "end": certificate.not_valid_after_utc.timestamp(),
+        "sha256": certificate.fingerprint(hashes.SHA256()).hex(),
+    }
+
+
+def serial_of(certificate: x509.Certificate) -> str:
+    """Its number, hexadecimal, of one length."""
+    return f"{certificate.serial_number:040x}"
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """What an authority is called."""
+    name = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
+    return name if isinstance(name, str) else name.decode()
+
+
+def _state(
+    certificate: x509.Certificate, party: CertificateSubject, trust: TrustStore, now: float
+) -> CertificateState:
+    if trust.is_revoked(certificate):
+        return "revoked"
+    if not is_current(certificate, now):
+        return "expired"
+    try:
+        trust.check(certificate, party.kind, now)
+    except UntrustedCertificate:
+        return "untrusted"
+    return "good"

@@ -1,0 +1,323 @@
+"""
+What the parts of the service ask of each other, as protocols.
+
+``HTTP -> Engine -> Journal -> Disk``, with a Desk that pays and a Staff that brings workers. All
+of it runs on one loop, learns the time from a clock it was handed and draws random bytes from a
+source it was handed, so that a simulation can have it whole.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from bursar.model.admission import Refusal
+from bursar.model.demand import ProcessorDemand
+from bursar.remote import messages as api
+
+Clock = Callable[[], float]
+"""Seconds since the epoch, never going back while the service lives."""
+
+Entropy = Callable[[int], bytes]
+"""So many random bytes, fit for secrets."""
+
+Scope = Literal["submit", "read", "sell", "admin"]
+
+SCOPES: tuple[Scope, ...] = ("submit", "read", "sell", "admin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """
+    Who asks.
+
+    Parameters
+    ----------
+    user
+        Its name at this service.
+    scopes
+        What it may do.
+    means
+        How it showed who it is: ``"token"``, ``"certificate"``, ``"loopback"``.
+    """
+
+    user: str
+    scopes: frozenset[str]
+    means: str
+
+
+class ServiceError(Exception):
+    """
+    A client's request cannot be granted; becomes a problem document.
+
+    Parameters
+    ----------
+    kind
+        Last part of the problem's type: ``"not-found"``, ``"too-large"``, ``"over-quota"``.
+    status
+        Of HTTP, 4xx; 507 for a full disk, 503 while draining or starting.
+    detail
+        This case, one line.
+    where
+        Field of the request.
+    retry_after
+        Seconds after which it may be granted; None: it will not be.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        status: int,
+        detail: str,
+        *,
+        where: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.status = status
+        self.detail = detail
+        self.where = where
+        self.retry_after = retry_after
+
+
+# The journal.
+
+Position = int
+"""Where a record lies in the journal; grows with each record, and changes when it is moved."""
+
+
+class JournalParticipant(Protocol):
+    """
+    Who keeps its state in the journal.
+
+    A record is a kind, a small integer, and bytes. The journal drops a segment when most of its
+    records are dead: what lives is appended anew, so the order of records is NOT kept. State must
+    follow from the set of living records, whatever their order.
+
+    Every living record is restored once. One that was killed durably never comes back, so
+    nothing need be kept to tell that something is gone.
+    """
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """A record of an earlier life, while the journal is opened."""
+
+    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
+        """What is to stand for a record from now on (often itself); None: it is dead."""
+
+    def moved(self, old: Position, new: Position) -> None:
+        """A record lies elsewhere now."""
+
+
+class ServiceJournal(Protocol):
+    """
+    Records, durable together: all that is appended between two syncs shares the second.
+
+    What is appended and killed between two ``await`` is there whole after a crash, or not at all,
+    and never without what came before it. Nothing that was appended is taken back while the
+    service lives: where it cannot be written it waits, unacknowledged, so that what is in memory
+    is always what is on disk and what will be.
+    """
+
+    def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
+        """Before it is opened: whose records of these kinds are."""
+
+    async def open(self) -> list[str]:
+        """Restores every participant; lines on what had to be repaired."""
+
+    def append(self, kind: int, payload: bytes, *, essential: bool) -> Position:
+        """
+        Adds a record; durable once :meth:`durable` has returned.
+
+        Parameters
+        ----------
+        essential
+            Of what was acknowledged before (a result, a charge, an end): written also when the
+            disk is full for new work, from what was kept back for it.
+
+        Raises
+        ------
+        ServiceError
+            507, when the disk is full for it; nothing was appended. Never if it is essential.
+        """
+
+    async def durable(self) -> None:
+        """
+        Returns when all that was appended and killed so far survives a power cut.
+
+        Raises
+        ------
+        ServiceError
+            507, when even the reserve is used up: what was appended stays, and the next call
+            tries again to write it. Participants undo nothing; they acknowledge nothing, either.
+            503, when the disk has failed: nothing will be written any more, see :meth:`failed`.
+        """
+
+    async def read(self, position: Position) -> bytes:
+        """
+        The payload of a living record, one that is not yet durable included.
+
+        Raises
+        ------
+        KeyError
+            When no living record is there.
+        BursarError
+            When it is damaged.
+        """
+
+    def kill(self, position: Position) -> None:
+        """A record is not needed any more; durable as an appended one is. Again: no change."""
+
+    async def failed(self) -> str:
+        """Returns, with the reason, once the disk has failed: the service must end then."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+
+    @property
+    def problem(self) -> str:
+        """Why new work cannot be written; empty: it can."""
+
+    async def close(self) -> None:
+        """Writes and syncs what is left."""
+
+
+# Kinds of records, by participant.
+ENGINE_KINDS = range(1, 20)
+DESK_KINDS = range(20, 40)
+STAFF_KINDS = range(40, 50)
+TOKEN_KINDS = range(50, 60)
+
+
+# Paying.
+
+SHARED = "shared"
+"""
+Pool of the processors that nobody has bought; ``"shared:USER"`` of a user with a local account.
+"""
+
+
+def is_shared(pool: str) -> bool:
+    """Whether a pool's processors belong to no agreement."""
+    return pool == SHARED or pool.startswith(f"{SHARED}:")
+
+
+class UsageBilling(Protocol):
+    """Says what may run, and is told what was used."""
+
+    def pool_of(self, user: str, agreement: str) -> str | Refusal:
+        """
+        Pool of the workers that may run an instance's tasks.
+
+        Parameters
+        ----------
+        agreement
+            Of the instance; empty: shared processors.
+        """
+
+    def may_run(self, pool: str, user: str, now: float) -> float | Refusal:
+        """Seconds for which a task may run in a pool; or why none may (unpaid, over, not begun)."""
+
+    def width(self, pool: str, user: str) -> int | None:
+        """Processors that a task in a pool can hold at the most; None: as many as the site has."""
+
+    def used(self, pool: str, user: str, what: str, processors: int, seconds: float) -> None:
+        """Shared processors were used: charged where that costs; in the journal on return."""
+
+    def came_to(self, user: str, what: str) -> int:
+        """Micro-units that something of a user's came to on shared processors so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDemand:
+    """
+    Workers that an agreement is owed.
+
+    Parameters
+    ----------
+    user
+        For whom they run.
+    processors
+        How many.
+    start, until
+        From when to when, seconds since the epoch.
+    """
+
+    user: str
+    processors: int
+    start: float
+    until: float
+
+
+# The engine.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultBatch:
+    """
+    Results after a cursor.
+
+    Parameters
+    ----------
+    lines
+        JSON of an :class:`bursar.remote.messages.Result` each, without line ends.
+    next, done
+        As of :class:`bursar.remote.messages.ResultPage`.
+    """
+
+    lines: Sequence[bytes]
+    next: int
+    done: bool
+
+
+class ExecutionEngine(Protocol):
+    """
+    Instances, their tasks and results. Every method that changes something returns once that is
+    durable; a handle that is not the user's raises ServiceError 404, as one that never was.
+    """
+
+    async def create(self, user: str, new: api.NewInstance, key: str) -> api.InstanceInfo:
+        """A new instance; the same key again gives the same one. Empty key: none."""
+
+    def instances(self, user: str) -> list[api.InstanceInfo]:
+        """A user's own."""
+
+    def instance(self, user: str, handle: str) -> api.InstanceInfo:
+        """One of them."""
+
+    async def destroy(self, user: str, handle: str) -> None:
+        """Its tasks are cancelled and killed, everything of it is forgotten, its files too."""
+
+    async def submit(
+        self, user: str, handle: str, tasks: Sequence[api.TaskSpec], key: str
+    ) -> api.Submitted:
+        """Adds tasks; the same key again adds nothing."""
+
+    def tasks(self, user: str, handle: str, after: int, limit: int) -> api.TaskPage:
+        """Where tasks stand, from number ``after`` on."""
+
+    async def cancel(
+        self,
+        user: str,
+        handle: str,
+        tasks: Sequence[int] | None,
+        grace: float | None = None,
+    ) -> api.Cancelled:
+        """Tasks are not wanted any more; each still has a result."""
+
+    async def results(
+        self, user: str, handle: str, after: int, limit: int, wait: float
+    ) -> ResultBatch:
+        """Results after a cursor; waits so many seconds for the first when there is none yet."""
+
+    async def forget(self, user: str, handle: str, through: int) -> None:
+        """The client has results up to a cursor: they go."""
+
+    def changes(self, user: str, handle: str) -> AsyncIterator[api.InstanceInfo]:
+        """The instance whenever something of it has changed, but not more often than is useful."""
+
+    def demand(self) -> Mapping[str, ProcessorDemand]:
+        """By pool: the tasks that processors are wanted for."""
+
+    def overview(self) -> api.Overview:
+        """For administrators."""

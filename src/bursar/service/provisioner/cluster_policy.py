@@ -1,0 +1,162 @@
+"""
+Who has the processors of a cluster with a batch scheduler.
+
+Of an agreement a job is handed in that begins and ends with it. For shared tasks the pool of
+:mod:`bursar.provisioning` decides, by the rules of the site, within what is not sold.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from bursar.model.demand import ProcessorDemand
+from bursar.provisioning.pool import PilotPool
+from bursar.provisioning.pool_snapshot import (
+    Allocation,
+    AllocationLoss,
+    AllocationRelease,
+    AllocationRequest,
+    PoolSite,
+    PoolSnapshot,
+)
+from bursar.service.interfaces import SHARED, is_shared
+from bursar.service.provisioner.provisioning_view import (
+    CloseLease,
+    LeaseDecision,
+    LeaseView,
+    OpenLease,
+    ProvisioningView,
+)
+
+
+class ClusterLeasePolicy:
+    """
+    Rules for a cluster.
+
+    Parameters
+    ----------
+    seen
+        The site as it sees itself now.
+    """
+
+    def __init__(self, seen: Callable[[], PoolSite]) -> None:
+        self._seen = seen
+        self._pool = PilotPool()
+        self._wake = math.inf
+
+    @property
+    def wake(self) -> float:
+        """When a decision may be due though nothing has happened; infinite: never."""
+        return min(self._wake, self._pool.wake)
+
+    def opened(self, name: str, lease: OpenLease, now: float) -> None:
+        """A lease is asked for, under a name."""
+        if is_shared(lease.pool):
+            self._pool.asked(name, self._ask(lease, now), now)
+
+    def began(self, name: str, now: float) -> None:
+        """It has its processors."""
+        self._pool.began(name, now)
+
+    def gone(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
+        """It is no more, or was not to be had."""
+        self._pool.gone(name, now, loss, reason)
+
+    def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
+        """What is to be done now; see :class:`bursar.service.provisioner.lease_policy.LeasePolicy`."""
+        self._wake = math.inf
+        return [*self._agreements(view), *self._shared(view)]
+
+    def _agreements(self, view: ProvisioningView) -> list[LeaseDecision]:
+        decisions: list[LeaseDecision] = []
+        held = dict.fromkeys(view.wanted, 0)
+        for lease in view.leases:
+            if is_shared(lease.pool):
+                continue
+            wanted = view.wanted.get(lease.pool)
+            if wanted is None or view.now >= wanted.until:
+                if not lease.stopped:
+                    decisions.append(
+                        CloseLease(name=lease.name, reason="its agreement is over", at_once=True)
+                    )
+            elif not lease.leaving:
+                held[lease.pool] += lease.processors
+        for pool, wanted in sorted(view.wanted.items(), key=lambda x: (x[1].start, x[0])):
+            self._wake = min(self._wake, wanted.until)
+            missing = wanted.processors - held[pool]
+            if missing > 0 and view.now < wanted.until:
+                start = wanted.start if wanted.start > view.now else None
+                decisions.append(
+                    OpenLease(pool=pool, processors=missing, start=start, until=wanted.until)
+                )
+        return decisions
+
+    def _shared(self, view: ProvisioningView) -> list[LeaseDecision]:
+        site = self._seen()
+        soon = view.now + site.rules.longest
+        sold = [w for w in view.wanted.values() if w.start <= soon and view.now < w.until]
+        room = view.processors - sum(wanted.processors for wanted in sold)
+        leases = [x for x in view.leases if is_shared(x.pool)]
+        decisions: list[LeaseDecision] = []
+        staying = []
+        for lease in sorted(leases, key=lambda x: (-x.busy, x.asked, x.name)):
+            if not lease.leaving and lease.processors <= room:
+                room -= lease.processors
+                staying.append(lease)
+            elif not lease.leaving:
+                decisions.append(CloseLease(name=lease.name, reason="its processors are sold"))
+        if room + sum(lease.processors for lease in staying) <= 0:
+            return decisions
+        limited = replace(
+            site, processors=room + sum(lease.processors for lease in staying), batch=True
+        )
+        shown = PoolSnapshot(
+            now=view.now,
+            demand=view.demand.get(SHARED, ProcessorDemand()),
+            allocations=tuple(self._allocation(lease, site.name) for lease in staying),
+            sites={site.name: limited},
+        )
+        for decision in self._pool.decide(shown):
+            match decision:
+                case AllocationRequest():
+                    decisions.append(
+                        OpenLease(
+                            pool=SHARED,
+                            processors=decision.processors,
+                            until=view.now + decision.seconds,
+                            least_processors=decision.least_processors,
+                            least_seconds=decision.least_seconds,
+                            bundle=decision.bundle,
+                            fits=decision.fits,
+                        )
+                    )
+                case AllocationRelease():
+                    decisions.append(CloseLease(name=decision.name, reason=decision.reason))
+        return decisions
+
+    def _ask(self, lease: OpenLease, now: float) -> AllocationRequest:
+        return AllocationRequest(
+            site=self._seen().name,
+            processors=lease.processors,
+            seconds=lease.until - now,
+            least_seconds=lease.least_seconds,
+            least_processors=lease.least_processors,
+            bundle=lease.bundle,
+            fits=lease.fits,
+        )
+
+    def _allocation(self, lease: LeaseView, site: str) -> Allocation:
+        return Allocation(
+            name=lease.name,
+            site=site,
+            processors=lease.processors,
+            asked=lease.asked,
+            seconds=lease.until - lease.asked,
+            began=lease.began,
+            # One that waits in a queue for longer than it is has all its time before it still.
+            until=math.inf if lease.began is None else lease.until,
+            ready=lease.ready,
+            busy=lease.busy,
+            idle_since=lease.idle_since if lease.ready else lease.began,
+            leaving=lease.leaving,
+        )

@@ -1,0 +1,332 @@
+"""
+Who has the processors of a machine that is all our own.
+
+What was sold comes first: an agreement has its processors from its start to its end. The rest is
+shared by those whose tasks wait, each as much as it needs, and none more than another who needs
+as much (max-min fairness). What nobody needs stays with the workers that are there, so that a
+task finds one that has been started.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bursar.model.demand import ProcessorDemand
+from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.service.interfaces import SHARED, WorkerDemand, is_shared
+from bursar.service.provisioner.provisioning_view import (
+    CloseLease,
+    LeaseDecision,
+    LeaseView,
+    OpenLease,
+    ProvisioningView,
+)
+
+AHEAD = 2.0
+"""Seconds before an agreement's start from which on shared workers get nothing more."""
+
+SETTLING = 1.0
+"""Seconds for which a worker is left alone that has just become idle, or has just been started."""
+
+TURN = 60.0
+"""Seconds for which one pool is the first to be served, where not all can be."""
+
+_NOTHING = ProcessorDemand()
+
+
+@dataclass(slots=True)
+class _LeasePlan:
+    """The leases as they will be once what was decided has been done."""
+
+    view: ProvisioningView
+    decisions: list[LeaseDecision]
+    closed: set[str]
+
+    def staying(self, pool: str | None = None) -> list[LeaseView]:
+        """Leases of a pool, or of all that are shared, that are not on their way out."""
+        return [
+            lease
+            for lease in self.view.leases
+            if not lease.leaving
+            and lease.name not in self.closed
+            and (is_shared(lease.pool) if pool is None else lease.pool == pool)
+        ]
+
+    def held(self, pool: str | None = None) -> int:
+        """Processors of these."""
+        return sum(lease.processors for lease in self.staying(pool))
+
+    @property
+    def free(self) -> int:
+        """Processors that no lease has, not even one on its way out."""
+        opened = sum(d.processors for d in self.decisions if isinstance(d, OpenLease))
+        return self.view.processors - sum(x.processors for x in self.view.leases) - opened
+
+    def opened(self, pool: str | None = None) -> int:
+        """Processors of leases that are being opened now."""
+        return sum(
+            d.processors
+            for d in self.decisions
+            if isinstance(d, OpenLease) and (is_shared(d.pool) if pool is None else d.pool == pool)
+        )
+
+    def close(self, lease: LeaseView, reason: str, *, at_once: bool = False) -> None:
+        self.closed.add(lease.name)
+        self.decisions.append(CloseLease(name=lease.name, reason=reason, at_once=at_once))
+
+
+class MachineLeasePolicy:
+    """
+    Rules for this machine.
+
+    Parameters
+    ----------
+    unit
+        Processors of one worker, where no task is wider.
+    warm
+        Whether workers for shared tasks are kept although none waits.
+    idle
+        Seconds without a task after which others go.
+    """
+
+    def __init__(self, *, unit: int = 1, warm: bool = True, idle: float = 30.0) -> None:
+        self._unit = unit
+        self._warm = warm
+        self._idle = idle
+        self._wake = math.inf
+
+    @property
+    def wake(self) -> float:
+        """When a decision may be due though nothing has happened; infinite: never."""
+        return self._wake
+
+    def opened(self, name: str, lease: OpenLease, now: float) -> None:
+        """Nothing is remembered."""
+
+    def began(self, name: str, now: float) -> None:
+        """Nothing is remembered."""
+
+    def gone(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
+        """Nothing is remembered."""
+
+    def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
+        """What is to be done now; see :class:`bursar.service.provisioner.lease_policy.LeasePolicy`."""
+        self._wake = math.inf
+        board = _LeasePlan(view, [], set())
+        self._end_agreements(board)
+        self._serve_agreements(board)
+        self._serve_shared(board)
+        return board.decisions
+
+    def _wake_at(self, moment: float, now: float) -> None:
+        if moment > now:
+            self._wake = min(self._wake, moment)
+
+    # Agreements.
+
+    def _end_agreements(self, board: _LeasePlan) -> None:
+        now = board.view.now
+        for lease in board.view.leases:
+            if is_shared(lease.pool) or lease.stopped:
+                continue
+            wanted = board.view.wanted.get(lease.pool)
+            if wanted is None or now >= wanted.until:
+                board.close(lease, "its agreement is over", at_once=True)
+
+    def _serve_agreements(self, board: _LeasePlan) -> None:
+        now = board.view.now
+        due = []
+        for pool, wanted in _by_start(board.view):
+            for moment in (wanted.start - AHEAD, wanted.start, wanted.until):
+                self._wake_at(moment, now)
+            if not wanted.start <= now < wanted.until:
+                continue
+            due.append((pool, wanted))
+            for lease in reversed(board.staying(pool)):
+                if board.held(pool) > wanted.processors:
+                    board.close(lease, "its agreement is for fewer", at_once=True)
+            self._make_wide(board, pool, wanted.processors)
+        _end_blocking_leases(
+            board, sum(wanted.processors - board.held(pool) for pool, wanted in due)
+        )
+        for pool, wanted in due:
+            missing = min(wanted.processors - board.held(pool), board.free)
+            self._open(board, pool, wanted.processors, missing, until=wanted.until)
+
+    # What is shared.
+
+    def _serve_shared(self, board: _LeasePlan) -> None:
+        view = board.view
+        owed = {
+            pool: wanted
+            for pool, wanted in view.wanted.items()
+            if wanted.start - AHEAD <= view.now < wanted.until
+        }
+        room = view.processors - sum(wanted.processors for wanted in owed.values())
+        pools = {d: view.demand[d] for d in sorted(view.demand) if is_shared(d)}
+        if self._warm:
+            pools.setdefault(SHARED, _NOTHING)
+        shares = fair_shares(pools, max(room, 0), first=int(view.now // TURN))
+        if sum(shares.values()) < sum(_needs(demand) for demand in pools.values()):
+            self._wake_at((view.now // TURN + 1) * TURN, view.now)
+        for lease in board.staying():
+            self._wake_at(_settled_at(lease), view.now)
+        self._leave_idle(board, pools)
+        _release_sold_processors(board, max(room, 0), shares)
+        _release_unfair_excess(board, max(room, 0), shares)
+        spare = max(room, 0) - sum(shares.values())
+        for pool in sorted(pools, key=lambda pool: (board.held(pool) - shares[pool], pool)):
+            target = shares[pool] + (spare if pool == SHARED and self._warm else 0)
+            self._make_wide(board, pool, target)
+            missing = target - board.held(pool)
+            others = sum(max(0, w.processors - board.held(p)) for p, w in owed.items())
+            owed_now = others - sum(board.opened(p) for p in owed)
+            left = max(room, 0) - board.held() - board.opened()
+            self._open(board, pool, target, min(missing, board.free - owed_now, left))
+
+    def _leave_idle(self, board: _LeasePlan, pools: Mapping[str, ProcessorDemand]) -> None:
+        for lease in board.staying():
+            if lease.idle_since is None or pools.get(lease.pool, _NOTHING).processors:
+                continue
+            if self._warm and lease.pool == SHARED:
+                continue
+            end = lease.idle_since + self._idle
+            if board.view.now >= end:
+                board.close(lease, f"idle for {self._idle:g} s")
+            else:
+                self._wake_at(end, board.view.now)
+
+    # How they are cut.
+
+    def _make_wide(self, board: _LeasePlan, pool: str, target: int) -> None:
+        """Makes room for a worker that has enough processors for the widest task."""
+        widest = _widest(board, pool, target)
+        missing = target - board.held(pool)
+        if not widest or missing >= widest:
+            return
+        for lease in sorted(board.staying(pool), key=_by_loss):
+            if missing >= widest:
+                break
+            board.close(lease, "a task needs more processors of one worker")
+            missing += lease.processors
+
+    def _open(
+        self, board: _LeasePlan, pool: str, target: int, processors: int, until: float = math.inf
+    ) -> None:
+        widest = _widest(board, pool, target)
+        if widest:
+            if processors < widest:
+                return  # those that make room for it are on their way out
+            board.decisions.append(OpenLease(pool=pool, processors=widest, until=until))
+            processors -= widest
+        while processors > 0:
+            size = min(self._unit, processors)
+            board.decisions.append(OpenLease(pool=pool, processors=size, until=until))
+            processors -= size
+
+
+def fair_shares(
+    pools: Mapping[str, ProcessorDemand], room: int, *, first: int = 0
+) -> dict[str, int]:
+    """
+    What each pool has of the room: as much as it needs, but none more than another that needs it.
+
+    Parameters
+    ----------
+    pools
+        What each needs.
+    room
+        Processors.
+    first
+        Where it begins, counted round: who is served first where not all can be.
+
+    Returns
+    -------
+    dict
+        They sum to the room at most. A pool gets nothing rather than less than its widest task,
+        unless there is no room for that at all.
+    """
+    shares = dict.fromkeys(pools, 0)
+    names = list(pools)
+    turns = [(0, (i - first) % len(names), name) for i, name in enumerate(names)]
+    heapq.heapify(turns)
+    left = room
+    while turns:
+        share, turn, name = heapq.heappop(turns)
+        needs = _needs(pools[name])
+        widest = pools[name].widest
+        piece = min(widest, needs) if not share and 1 < widest <= room else 1
+        if share < needs and piece <= left:
+            left -= piece
+            shares[name] = share + piece
+            heapq.heappush(turns, (share + piece, turn, name))
+    return shares
+
+
+def _needs(demand: ProcessorDemand) -> int:
+    return demand.processors + demand.running
+
+
+def _widest(board: _LeasePlan, pool: str, target: int) -> int:
+    """Processors that one more worker must have; 0: those that are there will do."""
+    widest = board.view.demand.get(pool, _NOTHING).widest
+    there = [lease.processors for lease in board.staying(pool)]
+    there += [d.processors for d in board.decisions if isinstance(d, OpenLease) and d.pool == pool]
+    return widest if max(there, default=1) < widest <= target else 0
+
+
+def _end_blocking_leases(board: _LeasePlan, missing: int) -> None:
+    """Agreements' time has come: shared workers in their way go, whatever they run."""
+    at_once = {d.name for d in board.decisions if isinstance(d, CloseLease) and d.at_once}
+    coming = board.free
+    for lease in board.view.leases:
+        if lease.stopped or lease.name in at_once:
+            coming += lease.processors
+    in_the_way = [x for x in board.view.leases if is_shared(x.pool) and not x.stopped]
+    for lease in sorted(in_the_way, key=lambda x: (not x.leaving, *_by_loss(x))):
+        if coming >= missing:
+            return
+        board.close(lease, "its processors are sold from now on", at_once=True)
+        coming += lease.processors
+
+
+def _release_sold_processors(board: _LeasePlan, room: int, shares: Mapping[str, int]) -> None:
+    """Shared workers that have no room, since it is sold, get nothing more."""
+    over = {pool: board.held(pool) - share for pool, share in shares.items()}
+    leases = sorted(
+        board.staying(), key=lambda x: (over.get(x.pool, x.processors) <= 0, *_by_loss(x))
+    )
+    for lease in leases:
+        if board.held() <= room:
+            return
+        board.close(lease, "its processors are sold")
+
+
+def _release_unfair_excess(board: _LeasePlan, room: int, shares: Mapping[str, int]) -> None:
+    """Who has more than a fair share gives way to who has less."""
+    unmet = sum(max(0, share - board.held(pool)) for pool, share in shares.items())
+    leaving = sum(x.processors for x in board.view.leases if x.leaving and is_shared(x.pool))
+    missing = unmet - leaving - max(0, room - board.held() - leaving)
+    for lease in sorted(board.staying(), key=_by_loss):
+        if missing <= 0:
+            return
+        if board.held(lease.pool) - lease.processors < shares.get(lease.pool, 0):
+            continue
+        if lease.busy or _settled_at(lease) <= board.view.now:
+            board.close(lease, "others wait for its processors")
+            missing -= lease.processors
+
+
+def _settled_at(lease: LeaseView) -> float:
+    """When an idle worker may be taken away from a pool whose next task may be on its way."""
+    return math.inf if lease.idle_since is None else lease.idle_since + SETTLING
+
+
+def _by_loss(lease: LeaseView) -> tuple[bool, int, int, str]:
+    """The least is lost first: idle ones before busy ones, small ones before large ones."""
+    return lease.busy > 0, lease.busy, lease.processors, lease.name
+
+
+def _by_start(view: ProvisioningView) -> Iterable[tuple[str, WorkerDemand]]:
+    return sorted(view.wanted.items(), key=lambda item: (item[1].start, item[0]))

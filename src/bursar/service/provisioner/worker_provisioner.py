@@ -1,0 +1,745 @@
+"""The staff: opens and closes leases as the rules say, and knows them again after a crash."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+
+from bursar.broker.pilot_plan import Pilot
+from bursar.dispatch.launch import Endpoint, PilotAdmission
+from bursar.model.demand import ProcessorDemand
+from bursar.model.errors import BursarError, SiteError
+from bursar.provisioning.pool_snapshot import AllocationLoss
+from bursar.service.interfaces import (
+    SHARED,
+    STAFF_KINDS,
+    Clock,
+    Entropy,
+    Position,
+    ServiceError,
+    ServiceJournal,
+    WorkerDemand,
+    is_shared,
+)
+from bursar.service.provisioner.active_lease import ActiveLease, LeaseRecord
+from bursar.service.provisioner.lease_policy import LeasePolicy
+from bursar.service.provisioner.provisioning_view import (
+    CloseLease,
+    LeaseView,
+    OpenLease,
+    ProvisioningView,
+)
+from bursar.sites.protocol import HeldProcessors, Site
+
+LEASE = STAFF_KINDS[0]
+"""Kind of the journal's records; there is one for each lease that is not gone."""
+
+PAUSE = 0.05
+"""Seconds between two decisions, at the least."""
+
+CALM = 1.0
+"""Seconds after which it is looked again although nothing was heard, while tasks wait."""
+
+LONGEST_PAUSE = 60.0
+"""Seconds for which a pool is left alone at the most whose workers cannot be had."""
+
+RETURNING = 30.0
+"""Seconds after its start for which workers of an earlier life are taken to be busy elsewhere."""
+
+_NAME = 6  # random bytes
+
+
+class LeaseOccupancy(Protocol):
+    """What the workers of a lease do."""
+
+    @property
+    def ready(self) -> int:
+        """Processors whose workers are there."""
+
+    @property
+    def busy(self) -> int:
+        """Of these, those with tasks."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when none is busy, seconds since the epoch; None while some is."""
+
+
+class WorkerAdmission(PilotAdmission, Protocol):
+    """Where workers report."""
+
+    def expect(self, lease: str, *, pool: str, site: str, processors: int) -> str:
+        """Lets a lease's workers in from now on; what they must show, the same each time."""
+
+    def gathered(self) -> None:
+        """Every lease of an earlier life is expected, or never will be."""
+
+    def dismiss(self, lease: str) -> None:
+        """Its workers get nothing more, and leave once they have nothing."""
+
+    def leases(self) -> Mapping[str, LeaseOccupancy]:
+        """What the workers do that are there, by lease."""
+
+
+class TaskDemand(Protocol):
+    """Whose tasks wait."""
+
+    def demand(self) -> Mapping[str, ProcessorDemand]:
+        """By pool: the tasks that processors are wanted for."""
+
+
+class AgreementDemand(Protocol):
+    """To whom processors are owed."""
+
+    def pools(self, now: float) -> Mapping[str, WorkerDemand]:
+        """Pools that agreements want workers for now, or soon."""
+
+    def ready(self, pool: str, processors: int) -> None:
+        """So many processors of an agreement have workers now."""
+
+
+@runtime_checkable
+class ReattachableSite(Protocol):
+    """A site whose processors outlive the service: another life of it holds on to them."""
+
+    async def adopt(
+        self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
+    ) -> Mapping[str, HeldProcessors]:
+        """
+        Processors of an earlier life that are still held, by the names of their pilots.
+
+        Parameters
+        ----------
+        pilots
+            What the earlier life held there.
+        endpoints
+            Where their workers report, by the names of the pilots.
+        say
+            Told, in one line for people, of what becomes of them.
+
+        Raises
+        ------
+        SiteError
+            When that cannot be.
+        """
+
+    async def end_others(self, pilots: Collection[str]) -> None:
+        """Whatever else of an earlier life is there ends."""
+
+    async def leave(self) -> None:
+        """The processors that are held are let alone: this life is over."""
+
+
+class WorkerProvisioner:
+    """
+    Brings workers.
+
+    Parameters
+    ----------
+    sites
+        The site, for workers of a local account; empty: of the service's own.
+    rules
+        By which leases are opened and closed.
+    processors
+        That there are in all.
+    account
+        The local account of a user's workers, or, for an empty name, of those that several users
+        share; empty: the service's own.
+    desk, engine
+        To whom processors are owed, and whose tasks wait.
+    hub
+        Where workers report.
+    journal
+        Keeps the leases.
+    clock
+        Seconds since the epoch.
+    entropy
+        For names of leases.
+    address
+        Where workers on this machine report.
+    run
+        Identity of the service, by which its processes are recognised.
+    say
+        Told, in one line for people, of what is worth saying.
+    """
+
+    def __init__(
+        self,
+        *,
+        sites: Callable[[str], Site],
+        rules: LeasePolicy,
+        processors: int,
+        account: Callable[[str], str],
+        desk: AgreementDemand,
+        engine: TaskDemand,
+        hub: WorkerAdmission,
+        journal: ServiceJournal,
+        clock: Clock,
+        entropy: Entropy,
+        address: tuple[str, int],
+        run: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self._sites = sites
+        self._rules = rules
+        self._processors = processors
+        self._account = account
+        self._desk = desk
+        self._engine = engine
+        self._hub = hub
+        self._journal = journal
+        self._clock = clock
+        self._entropy = entropy
+        self._address = address
+        self._run = run
+        self._say = say
+        self._leases: dict[str, ActiveLease] = {}
+        self._before: dict[Position, LeaseRecord] = {}  # of an earlier life
+        self._pauses: dict[str, _PoolBackoff] = {}  # by pool
+        self._told_of: set[str] = set()  # accounts whose workers were said to fail
+        self._told: dict[str, int] = {}  # by pool: processors that the desk was told of
+        self._kept: dict[str, float] = {}  # leases for which the site was asked to keep processors
+        self._news = asyncio.Event()
+        self._decided = -math.inf  # when, seconds since the epoch
+        self._fault: BaseException | None = None
+        journal.register(STAFF_KINDS, self)
+
+    # What it keeps; see Participant.
+
+    def restore(self, kind: int, position: Position, payload: bytes) -> None:
+        """A lease of an earlier life."""
+        self._before[position] = msgspec.msgpack.decode(payload, type=LeaseRecord)
+
+    def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
+        """A lease that is not gone stands for itself."""
+        return payload
+
+    def moved(self, old: Position, new: Position) -> None:
+        """A lease's record lies elsewhere now."""
+        if old in self._before:
+            self._before[new] = self._before.pop(old)
+        for lease in self._leases.values():
+            if lease.position == old:
+                lease.position = new
+
+    # Its life.
+
+    async def open(self) -> None:
+        """Holds on to what an earlier life held and is still there; all else of it ends."""
+        by_account: dict[str, list[LeaseRecord]] = {"": []}
+        for record in self._before.values():
+            by_account.setdefault(record.account, []).append(record)
+        for account, records in by_account.items():
+            held = await self._adopted(account, records)
+            # Only now: the journal may have moved them meanwhile.
+            positions = {record.name: position for position, record in self._before.items()}
+            for record in records:
+                position = positions[record.name]
+                if record.name not in held:
+                    self._hub.revoke(record.name)
+                    self._journal.kill(position)
+                    continue
+                lease = ActiveLease(record, position, held=held[record.name])
+                self._leases[record.name] = lease
+                self._rules.opened(record.name, _opened(record), record.asked)
+                if record.began is not None:
+                    lease.expected = self._clock() + RETURNING
+                    self._rules.began(record.name, record.began)
+        site = self._sites("")
+        if isinstance(site, ReattachableSite):
+            await site.end_others(self._leases.keys())
+        self._hub.gathered()
+        if self._before:
+            self._say(f"{len(self._leases)} of {len(self._before)} leases are still there")
+            self._before.clear()
+            with contextlib.suppress(ServiceError):  # what was not killed is looked for next time
+                await self._journal.durable()
+        for lease in self._leases.values():
+            self._go_on(lease, self._keep(lease))
+
+    async def _adopted(
+        self, account: str, records: Sequence[LeaseRecord]
+    ) -> Mapping[str, HeldProcessors]:
+        """Processors of an earlier life for workers of an account, by lease."""
+        try:
+            site = self._sites(account)
+            if not isinstance(site, ReattachableSite):
+                return {}
+            endpoints = {record.name: self._endpoint(record) for record in records}
+            pilots = [self._pilot(record) for record in records]
+            return await site.adopt(pilots, endpoints, self._say)
+        except SiteError as error:  # the account may be gone, too
+            self._say(str(error))
+            return {}
+
+    async def run(self) -> None:
+        """
+        Decides, again and again, until it is cancelled.
+
+        What fails of a lease, and is not its site's failure, fails here.
+        """
+        while True:
+            self._news.clear()
+            if self._fault is not None:
+                raise self._fault
+            await self._decide()
+            await asyncio.sleep(PAUSE)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._patience()):
+                    await self._news.wait()
+
+    async def close(self) -> None:
+        """Leaves its workers to themselves: they go on, and another life finds them."""
+        tasks = [lease.task for lease in self._leases.values() if lease.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for account in dict.fromkeys(lease.record.account for lease in self._leases.values()):
+            site = self._sites(account)
+            if isinstance(site, ReattachableSite):
+                await site.leave()
+
+    def look(self) -> None:
+        """Something has changed: tasks wait, a worker has come or gone, a deal was made."""
+        self._news.set()
+        for lease in self._leases.values():
+            if lease.leaving:  # its worker may be the one that is gone
+                lease.news.set()
+
+    def look_at_idle(self) -> None:
+        """Some workers may have nothing to do any more since it decided last."""
+        since = (load.idle_since for load in self._hub.leases().values())
+        if any(moment is not None and moment >= self._decided for moment in since):
+            self._news.set()
+
+    # What it says of itself.
+
+    @property
+    def free(self) -> int:
+        """Processors that no lease holds for an agreement, and that no task holds."""
+        loads = self._hub.leases()
+        taken = 0
+        for name, lease in self._leases.items():
+            load = loads.get(name)
+            if not is_shared(lease.record.pool):
+                taken += lease.record.processors
+            elif load is not None:
+                taken += load.busy
+        return max(0, self._processors - taken)
+
+    @property
+    def ready(self) -> int:
+        """Processors whose workers are there."""
+        return sum(load.ready for load in self._hub.leases().values())
+
+    @property
+    def trouble(self) -> str:
+        """
+        Why workers cannot be had; empty: they can, or cannot for users of other accounts than the
+        common one only (see :attr:`failing`).
+        """
+        common = self._account("")
+        theirs = any(pause.account == common for pause in self._pauses.values())
+        return "workers cannot be had" if theirs and not self.ready else ""
+
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """Why workers could not be had at least twice in a row, by local account."""
+        now = self._clock()
+        return {
+            pause.account: pause.reason
+            for pool, pause in sorted(self._pauses.items())
+            if pause.reason and pause.counts(now) and not self._has_workers(pool)
+        }
+
+    # Deciding.
+
+    def _patience(self) -> float | None:
+        """Seconds until it looks again though nothing was heard; None: as long as that lasts."""
+        now = self._clock()
+        # A pause that is over is only remembered for how long the next one is to be.
+        pauses = (pause.until for pause in self._pauses.values() if pause.until > now)
+        seconds = min(self._rules.wake, *pauses, math.inf) - now
+        if any(demand.tasks for demand in self._engine.demand().values()):
+            seconds = min(seconds, CALM)
+        return None if math.isinf(seconds) else max(0.0, seconds)
+
+    async def _decide(self) -> None:
+        now = self._decided = self._clock()
+        self._tell_the_desk()
+        for name, lease in list(self._leases.items()):
+            if lease.held is not None and not lease.held.workers and not lease.leaving:
+                self._pause(lease.record, now, "its workers are gone")
+                self._close(CloseLease(name=name, reason="its workers are gone", at_once=True))
+            elif lease.held is not None and lease.record.began is None and self._is_there(name):
+                self._begin(lease, None, None)  # it was still in the queue when it was adopted
+        view = self._view(now)
+        self._pauses = {
+            pool: pause
+            for pool, pause in self._pauses.items()
+            if now < pause.until + LONGEST_PAUSE and not self._has_workers(pool)
+        }
+        self._tell_of_accounts()
+        opened: list[ActiveLease] = []
+        for decision in self._rules.decide(view):
+            match decision:
+                case CloseLease():
+                    self._close(decision)
+                case OpenLease() if self._may_ask(decision.pool, now):
+                    opened += self._open(decision, now)
+        if not opened:
+            return
+        try:
+            await self._journal.durable()
+        except ServiceError as error:
+            self._say(f"no workers are asked for: {error.detail}")
+            for lease in opened:
+                self._end(lease, "unreachable", error.detail)
+            return
+        await self._keep_processors()
+        for lease in opened:
+            self._go_on(lease, self._carry(lease))
+
+    def _view(self, now: float) -> ProvisioningView:
+        loads = self._hub.leases()
+        return ProvisioningView(
+            now=now,
+            processors=self._processors,
+            wanted=self._desk.pools(now),
+            demand=self._engine.demand(),
+            leases=[_seen(lease, loads.get(name), now) for name, lease in self._leases.items()],
+        )
+
+    def _open(self, decision: OpenLease, now: float) -> list[ActiveLease]:
+        """The lease is in the journal; none where there is no room for it."""
+        record = LeaseRecord(
+            name=f"lease-{self._entropy(_NAME).hex()}",
+            pool=decision.pool,
+            processors=decision.processors,
+            asked=now,
+            account=self._account_of(decision.pool, now),
+            start=decision.start,
+            until=None if math.isinf(decision.until) else decision.until,
+        )
+        try:
+            position = self._journal.append(LEASE, msgspec.msgpack.encode(record), essential=False)
+        except ServiceError as error:
+            self._pause(record, now, "")  # that is no account's fault
+            self._say(f"no workers are asked for: {error.detail}")
+            return []
+        lease = self._leases[record.name] = ActiveLease(record, position)
+        self._rules.opened(record.name, decision, now)
+        return [lease]
+
+    def _account_of(self, pool: str, now: float) -> str:
+        """The local account under which a pool's tasks run."""
+        if is_shared(pool):
+            return self._account(pool.removeprefix(SHARED).removeprefix(":"))
+        wanted = self._desk.pools(now).get(pool)
+        return self._account(wanted.user) if wanted is not None else ""
+
+    def _close(self, decision: CloseLease) -> None:
+        lease = self._leases.get(decision.name)
+        if lease is None:
+            return
+        if not lease.leaving:
+            self._hub.dismiss(decision.name)
+        if decision.at_once and not lease.stopped:
+            self._hub.revoke(decision.name)
+            lease.stopped = True
+        lease.leaving = True
+        lease.news.set()
+
+    def _may_ask(self, pool: str, now: float) -> bool:
+        pause = self._pauses.get(pool)
+        return pause is None or pause.until <= now
+
+    def _pause(self, record: LeaseRecord, now: float, reason: str) -> None:
+        before = self._pauses.get(record.pool)
+        seconds = min(LONGEST_PAUSE, CALM if before is None else before.seconds * 2)
+        self._pauses[record.pool] = _PoolBackoff(now + seconds, seconds, record.account, reason)
+
+    def _tell_of_accounts(self) -> None:
+        """Says once of each account that its workers cannot be had, and that they can again."""
+        failing = self.failing
+        for account, reason in failing.items():
+            if account not in self._told_of:
+                self._say(f"{_of(account)} cannot be had: {reason}")
+        paused = {pause.account for pause in self._pauses.values()}
+        for account in sorted(self._told_of - failing.keys() - paused):
+            self._say(f"{_of(account)} fail no longer")
+        self._told_of = (self._told_of & paused) | failing.keys()
+
+    def _is_there(self, name: str) -> bool:
+        load = self._hub.leases().get(name)
+        return load is not None and load.ready > 0
+
+    def _has_workers(self, pool: str) -> bool:
+        loads = self._hub.leases()
+        return any(
+            loads[name].ready
+            for name, lease in self._leases.items()
+            if lease.record.pool == pool and name in loads
+        )
+
+    def _tell_the_desk(self) -> None:
+        loads = self._hub.leases()
+        ready: dict[str, int] = {}
+        for name, lease in self._leases.items():
+            if not is_shared(lease.record.pool) and name in loads:
+                ready[lease.record.pool] = ready.get(lease.record.pool, 0) + loads[name].ready
+        for pool in sorted(self._told.keys() | ready.keys()):
+            count = ready.get(pool, 0)
+            if self._told.get(pool, 0) != count:
+                self._desk.ready(pool, count)
+        self._told = ready
+
+    async def _keep_processors(self) -> None:
+        """The site keeps processors for what begins later, where it can."""
+        coming = [
+            lease.record
+            for lease in self._leases.values()
+            if lease.record.start is not None and lease.held is None and not lease.leaving
+        ]
+        if {record.name for record in coming} == self._kept.keys():
+            return
+        site = self._sites("")
+        try:
+            lead = await site.reserve([self._pilot(record) for record in coming])
+        except SiteError as error:
+            self._say(f"nothing is kept for agreements to come: {error}")
+            lead = math.inf  # asked for at once, and it waits its turn
+        self._kept = dict.fromkeys((record.name for record in coming), lead)
+
+    # One lease.
+
+    def _go_on(self, lease: ActiveLease, work: Coroutine[Any, Any, None]) -> None:
+        lease.task = asyncio.create_task(work)
+        lease.task.add_done_callback(self._has_ended)
+
+    def _has_ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fault = error
+            self._news.set()
+
+    async def _carry(self, lease: ActiveLease) -> None:
+        """From its opening to its end."""
+        record = lease.record
+        try:
+            await self._wait_for_start(lease)
+            if lease.leaving:
+                self._end(lease, "ended", "")
+                return
+            asking = asyncio.ensure_future(self._ask(lease))
+            changed = asyncio.ensure_future(self._until_leaving(lease))
+            try:
+                await asyncio.wait({asking, changed}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+                if not asking.done():
+                    asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                lease.held = await asking
+            if lease.held is None:
+                self._end(lease, "ended", "")
+                return
+            with contextlib.suppress(ServiceError):  # then the next life takes it for waiting
+                await self._journal.durable()
+        except (BursarError, OSError) as error:
+            self._say(f"{record.name}: {error}")
+            self._pause(record, self._clock(), str(error))
+            is_passing = isinstance(error, OSError) or error.transient
+            self._end(lease, "unreachable" if is_passing else "refused", str(error))
+            return
+        await self._keep(lease)
+
+    async def _keep(self, lease: ActiveLease) -> None:
+        """Holds its processors until they go, or are to go."""
+        assert lease.held is not None
+        name = lease.record.name
+        self._news.set()
+        lost = asyncio.ensure_future(lease.held.lost())
+        lost.add_done_callback(lambda _: lease.news.set())
+        try:
+            while not lost.done():
+                if lease.stopped or (lease.leaving and self._is_empty(lease)):
+                    break
+                lease.news.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._left(lease)):
+                        await lease.news.wait()
+                if self._clock() >= _ends(lease.record) and not lease.stopped:
+                    self._close(CloseLease(name=name, reason="its time is over", at_once=True))
+            loss, reason = lost.result() if lost.done() else ("ended", "")
+        finally:
+            lost.cancel()
+        self._hub.revoke(name)
+        try:
+            await lease.held.release()
+        except (SiteError, OSError) as error:
+            self._say(f"{name}: {error}")
+        if loss == "lost":
+            self._say(f"{name}: {reason}")
+        self._end(lease, loss, reason)
+
+    def _is_empty(self, lease: ActiveLease) -> bool:
+        """Whether it has no worker, and none is waited for that may have something to run."""
+        load = self._hub.leases().get(lease.record.name)
+        if load is not None and load.ready:
+            lease.expected = None
+            return False
+        return lease.expected is None or self._clock() >= lease.expected
+
+    def _end(self, lease: ActiveLease, loss: AllocationLoss, reason: str) -> None:
+        """It is no more."""
+        self._leases.pop(lease.record.name, None)
+        self._hub.revoke(lease.record.name)
+        self._rules.gone(lease.record.name, self._clock(), loss, reason)
+        self._journal.kill(lease.position)  # if that is lost, its workers will not be there
+        self._news.set()
+
+    async def _ask(self, lease: ActiveLease) -> HeldProcessors:
+        record = lease.record
+        return await self._sites(record.account).acquire(
+            self._pilot(record),
+            self._endpoint(record),
+            rigid=True,
+            begin=lambda processors=None, seconds=None: self._begin(lease, processors, seconds),
+            on_event=self._say,
+        )
+
+    def _begin(self, lease: ActiveLease, processors: int | None, seconds: float | None) -> None:
+        """Its processors are there."""
+        now = self._clock()
+        before = lease.record
+        record = msgspec.structs.replace(before, began=now)
+        if processors is not None and processors != before.processors:
+            record = msgspec.structs.replace(record, processors=processors)
+            self._endpoint(record)  # so many are let in
+        if is_shared(before.pool) and before.until is not None:
+            # It may have waited in a queue for longer than it is: its time begins now.
+            least = before.until - before.asked if seconds is None else seconds
+            record = msgspec.structs.replace(record, until=now + least)
+        position = self._journal.append(LEASE, msgspec.msgpack.encode(record), essential=True)
+        self._journal.kill(lease.position)
+        lease.record, lease.position = record, position
+        self._rules.began(record.name, now)
+        lease.news.set()
+        self._news.set()
+
+    def _endpoint(self, record: LeaseRecord) -> Endpoint:
+        token = self._hub.expect(
+            record.name,
+            pool=record.pool,
+            site=self._sites(record.account).facts.name,
+            processors=record.processors,
+        )
+        return Endpoint(address=self._address, token=token, run=self._run, door=self._hub)
+
+    def _pilot(self, record: LeaseRecord) -> Pilot:
+        """The lease as the site sees it; it has no price: the desk charges."""
+        now = self._clock()
+        start = None if record.start is None else max(0.0, record.start - now)
+        begin = max(now, record.start or now)
+        return Pilot(
+            name=record.name,
+            site=self._sites(record.account).facts.name,
+            processors=record.processors,
+            own=record.processors,
+            start=start,
+            duration=max(0.0, record.end - begin),
+            unit_price=None,
+            fixed_price=None,
+        )
+
+    async def _wait_for_start(self, lease: ActiveLease) -> None:
+        start = lease.record.start
+        if start is None:
+            return
+        due = start - self._kept.get(lease.record.name, 0.0)
+        while not lease.leaving and self._clock() < due:
+            lease.news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(due - self._clock()):
+                    await lease.news.wait()
+
+    async def _until_leaving(self, lease: ActiveLease) -> None:
+        while not lease.leaving:
+            lease.news.clear()
+            await lease.news.wait()
+
+    def _left(self, lease: ActiveLease) -> float | None:
+        """Seconds until time itself changes something for it; None: it does not."""
+        moments = [] if lease.stopped else [_ends(lease.record)]
+        if lease.leaving and lease.expected is not None:
+            moments.append(lease.expected)
+        seconds = min(moments, default=math.inf) - self._clock()
+        return None if math.isinf(seconds) else max(0.0, seconds)
+
+
+class _PoolBackoff(NamedTuple):
+    """
+    A pool is left alone, as its workers could not be had.
+
+    Parameters
+    ----------
+    until
+        Seconds since the epoch.
+    seconds
+        How long it is; each further one in a row is longer.
+    account
+        The local account of the pool's workers.
+    reason
+        What went wrong; empty: nothing of the account's.
+    """
+
+    until: float
+    seconds: float
+    account: str
+    reason: str
+
+    def counts(self, now: float) -> bool:
+        """Whether it went wrong more than once in a row, and not long ago."""
+        return self.seconds > CALM and now < self.until + LONGEST_PAUSE
+
+
+def _of(account: str) -> str:
+    return f'workers of the account "{account}"' if account else "workers"
+
+
+def _ends(record: LeaseRecord) -> float:
+    """When its time is over; infinite while it waits for processors that are then all its own."""
+    return math.inf if record.began is None and is_shared(record.pool) else record.end
+
+
+def _opened(record: LeaseRecord) -> OpenLease:
+    return OpenLease(
+        pool=record.pool, processors=record.processors, start=record.start, until=record.end
+    )
+
+
+def _seen(lease: ActiveLease, load: LeaseOccupancy | None, now: float) -> LeaseView:
+    record = lease.record
+    ready, busy, idle_since = 0, 0, None
+    if load is not None and load.ready:
+        lease.expected = None
+        ready, busy, idle_since = load.ready, load.busy, load.idle_since
+    elif lease.expected is not None and now < lease.expected:
+        busy = record.processors
+    return LeaseView(
+        name=record.name,
+        pool=record.pool,
+        processors=record.processors,
+        asked=record.asked,
+        began=record.began,
+        until=record.end,
+        ready=ready,
+        busy=busy,
+        idle_since=idle_since,
+        leaving=lease.leaving,
+        stopped=lease.stopped,
+    )

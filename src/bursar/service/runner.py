@@ -1,0 +1,424 @@
+"""The real doors of a house: sockets, TLS, files and signals."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import stat
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from bursar.dispatch.resource_limits import ResourceLimits
+from bursar.dispatch.tls import make_certificate
+from bursar.model.errors import BursarError, InputError
+from bursar.sealing.certificates import host_names_of, read_certificates
+from bursar.service.config import ServiceConfig
+from bursar.service.config_toml import read_service
+from bursar.service.disk import DiskBroken, DiskFull
+from bursar.service.execution_service import HOMES, ExecutionService, log_message
+from bursar.service.http.listener import HttpListener, serve_http
+from bursar.service.identity.first_token import provide_first_token
+from bursar.service.identity.tls import ServerTls
+from bursar.service.identity.trust import TrustFiles
+from bursar.service.identity_file import ServiceIdentity, load_identity, save_identity
+from bursar.service.interfaces import Clock, ServiceError
+from bursar.service.logs import LOGGER
+from bursar.service.real_disk import RealDisk
+from bursar.service.site_provider import AccountInstanceHomes, make_site_provider
+from bursar.service.steady_clock import SteadyClock
+from bursar.service.systemd import SystemdNotifier
+
+log = logging.getLogger(f"{LOGGER}.premises")
+
+GRACE = 5.0
+"""Seconds that requests under way have to end."""
+
+ADMIN_TOKEN = "admin.token"
+"""Name of the file with the first administrator's token, in the service's folder."""
+
+_BACKLOG = 1_024
+
+_FOLLOWED = 1.0
+"""Seconds between two looks whether the time of day was put forward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedService:
+    """
+    A service that takes requests.
+
+    Parameters
+    ----------
+    url
+        Where clients reach it.
+    admin_token
+        File with an administrator's token; None: certificates say who is one.
+    repaired
+        What had to be repaired in the journal.
+    """
+
+    url: str
+    admin_token: Path | None
+    repaired: tuple[str, ...]
+
+
+async def run_service(
+    config: ServiceConfig,
+    *,
+    file: Path | None,
+    drain_seconds: float,
+    on_start: Callable[[StartedService], None],
+) -> None:
+    """
+    Serves until a signal ends it: SIGTERM or SIGINT drain it, another one ends it at once; SIGHUP
+    reads certificates, prices and limits of users again.
+
+    Parameters
+    ----------
+    file
+        That the configuration comes from; None: none.
+    drain_seconds
+        For which it waits, when it is to end, for tasks that run; then they are left with their
+        workers.
+    on_start
+        Told once it takes requests.
+
+    Raises
+    ------
+    InputError
+        When something that it was told cannot be.
+    BursarError
+        When it can do its work no longer; started again, it goes on where it was.
+    """
+    ResourceLimits().impose()  # its memory is full of secrets: there are no core files
+    premises = ServiceRunner(config, file)
+    try:
+        await premises.run(drain_seconds, on_start)
+    except (DiskFull, DiskBroken) as error:
+        raise BursarError(f"{config.folder}: {error}") from None
+    except ServiceError as error:
+        raise BursarError(error.detail) from None
+
+
+class ServiceRunner:
+    """
+    Where a house stands.
+
+    Parameters
+    ----------
+    config
+        Of the service.
+    file
+        That it comes from; None: none.
+    """
+
+    def __init__(self, config: ServiceConfig, file: Path | None) -> None:
+        self._file = file
+        self._clock = SteadyClock()
+        self._tls, self._trust = _trust_of(config, self._clock)
+        self._config = replace(config, names=_names(config))
+        self._supervisor = SystemdNotifier()
+        self._ending = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def run(self, drain_seconds: float, on_start: Callable[[StartedService], None]) -> None:
+        """See :func:`run_service`."""
+        config = self._config
+        async with contextlib.AsyncExitStack() as stack:
+            folder = _make_folder(config)
+            disk = RealDisk(folder / "journal")
+            stack.callback(disk.close)
+            stack.callback(self._clock.close)
+            self._clock.keep(folder / "clock")  # the disk's lock is ours: nobody else notes there
+            identity = await load_identity(disk, os.urandom)
+            workers, identity = await _open_worker_socket(disk, identity)
+            stack.callback(workers.close)
+            identity = await _load_worker_certificate(disk, identity, config)
+            house = self._house(identity, disk, workers)
+            if config.worker_listen is not None:
+                house.hub.open_door(
+                    config.worker_listen.host,
+                    config.worker_listen.port,
+                    identity.door_certificate,
+                    identity.door_key.encode(),
+                )
+            stack.push_async_callback(house.close)
+            repaired = await house.open()
+            token = None
+            if config.security != "mutual":  # there it says no more than a certificate does
+                token = await _admin_token(house, config)
+            loop = asyncio.get_running_loop()
+            door = await loop.create_server(house.hub.protocol, sock=workers, backlog=_BACKLOG)
+            stack.callback(door.close)
+            listening = await serve_http(
+                house.app,
+                host=config.listen.host,
+                port=config.listen.port,
+                tls=self._tls.context if self._tls is not None else None,
+                limits=config.http,
+            )
+            stack.push_async_callback(self._close_doors, house, listening)
+            await stack.enter_async_context(self._signals(house))
+            url = _url(listening, secure=self._tls is not None)
+            self._warn_of_certificate()
+            if config.security == "none" and os.geteuid() == 0 and not config.tasks.local_user:
+                log.warning("whoever is on this machine can run programs as root by this service")
+            log.info("listening", extra={"fields": {"url": url, "security": config.security}})
+            on_start(StartedService(url=url, admin_token=token, repaired=tuple(repaired)))
+            self._supervisor.ready(f"listening on {url}")
+            await self._serve(house)
+            self._supervisor.stopping()
+            await self._drain(house, drain_seconds)
+        log.info("ended")
+
+    def _house(
+        self, identity: ServiceIdentity, disk: RealDisk, workers: socket.socket
+    ) -> ExecutionService:
+        config = self._config
+        address: tuple[str, int] = workers.getsockname()[:2]
+        tls = self._tls
+        return ExecutionService(
+            config,
+            identity=identity,
+            disk=disk,
+            clock=self._clock,
+            entropy=os.urandom,
+            sites=make_site_provider(config, identity, log_message),
+            homes=AccountInstanceHomes(config.folder / HOMES, config.local_user),
+            address=address,
+            trust=self._trust,
+            seal=config.sealed.certificate.read_text() if config.sealed is not None else "",
+            certificate_ends=lambda: tls.expires if tls is not None else None,
+        )
+
+    # While it serves.
+
+    async def _serve(self, house: ExecutionService) -> None:
+        """
+        Until it is to end.
+
+        Raises
+        ------
+        BursarError
+            When the house can do its work no longer.
+        """
+        failed = asyncio.ensure_future(house.failed())
+        ending = asyncio.ensure_future(self._ending.wait())
+        watchdog = asyncio.ensure_future(self._tell_alive())
+        following = asyncio.ensure_future(self._follow_clock(house))
+        try:
+            await asyncio.wait({failed, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                raise BursarError(f"{failed.result()}; start it again")
+        finally:
+            for waiting in (failed, ending, watchdog, following):
+                waiting.cancel()
+
+    async def _drain(self, house: ExecutionService, seconds: float) -> None:
+        draining = asyncio.ensure_future(house.drain(seconds))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            draining.cancel()
+            hurry.cancel()
+
+    async def _close_doors(self, house: ExecutionService, listening: HttpListener) -> None:
+        house.app.end_streams()
+        await listening.close(0.0 if self._hurry.is_set() else GRACE)
+
+    async def _tell_alive(self) -> None:
+        every = self._supervisor.every
+        while every is not None:
+            self._supervisor.alive()
+            await asyncio.sleep(every)
+
+    async def _follow_clock(self, house: ExecutionService) -> None:
+        """Takes up a time of day that was put forward; for what was jumped over nobody pays."""
+        while True:
+            jump = self._clock.follow()
+            if jump is not None:
+                house.desk.skipped(*jump)
+                log.warning("the clock was put forward by %.0f s", jump[1] - jump[0])
+            await asyncio.sleep(_FOLLOWED)
+
+    # Signals.
+
+    @asynccontextmanager
+    async def _signals(self, house: ExecutionService) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        handlers = {
+            signal.SIGTERM: self._end,
+            signal.SIGINT: self._end,
+            signal.SIGHUP: lambda: self._reload(house),
+        }
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    def _end(self) -> None:
+        if self._ending.is_set():
+            self._hurry.set()
+        self._ending.set()
+
+    def _reload(self, house: ExecutionService) -> None:
+        """What files say now; of one that is wrong nothing is taken, and what it said stays."""
+        self._supervisor.reloading()
+        self._reload_certificates()
+        self._reload_file(house)
+        self._supervisor.ready("read again")
+
+    def _reload_certificates(self) -> None:
+        try:
+            if self._tls is not None:
+                self._tls.reload()
+                self._warn_of_certificate()
+            if self._trust is not None:
+                self._trust.refresh()
+                if self._trust.problem:
+                    log.error("%s", self._trust.problem)
+        except BursarError as error:
+            log.error("certificates stay as they were: %s", error)
+        else:
+            log.info("certificates were read again")
+
+    def _reload_file(self, house: ExecutionService) -> None:
+        """Prices, and how much users may have and ask; all of them, or none."""
+        if self._file is None:
+            return
+        try:
+            config = read_service(self._file)
+        except BursarError as error:
+            log.error("prices and limits stay as they were: %s", error)
+            return
+        site = config.site
+        if site.pricing is not None or site.unit_price is not None:
+            house.reprice(site)
+        house.relimit(config)
+        log.info("prices and limits were read again")
+
+    def _warn_of_certificate(self) -> None:
+        if self._tls is None:
+            return
+        warning = self._tls.warning(self._clock())
+        if warning:
+            log.warning("%s", warning)
+
+
+def _trust_of(config: ServiceConfig, clock: Clock) -> tuple[ServerTls | None, TrustFiles | None]:
+    """How it speaks TLS, and which clients' certificates it trusts."""
+    files = config.certificates
+    if files is None:
+        return None, None
+    if config.security != "mutual" or files.authorities is None:
+        return ServerTls(files.certificate, files.key), None
+    tls = ServerTls(files.certificate, files.key, files.authorities)
+    return tls, TrustFiles(files.authorities, files.revoked, clock=clock)
+
+
+def _names(config: ServiceConfig) -> tuple[str, ...]:
+    """Under which clients may call it: those it was told, and those its certificate is for."""
+    names = dict.fromkeys((*config.names, config.listen.host))
+    if config.certificates is not None:
+        (own, *_) = read_certificates(config.certificates.certificate.read_bytes())
+        names |= dict.fromkeys(host_names_of(own))
+    return tuple(names)
+
+
+def _make_folder(config: ServiceConfig) -> Path:
+    """
+    The service's folder; others may pass through it only where tasks are of other users.
+
+    Raises
+    ------
+    InputError
+        When it cannot be made, or others can write in it.
+    """
+    accounts = [config.tasks.local_user, *(user.local_user for user in config.users.values())]
+    mode = 0o711 if any(accounts) else 0o700
+    try:
+        config.folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        found = config.folder.stat()
+        # What others have put there may lead anywhere, and theirs is what they can take away.
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise InputError(
+                "expected a folder of the service's own, in which nobody else can write",
+                where=str(config.folder),
+            )
+        config.folder.chmod(mode)
+    except OSError as error:
+        raise InputError(f"cannot be made: {error.strerror}", where=str(config.folder)) from None
+    return config.folder
+
+
+async def _open_worker_socket(
+    disk: RealDisk, identity: ServiceIdentity
+) -> tuple[socket.socket, ServiceIdentity]:
+    """
+    Where workers on this machine report: the port of the last life, so that they find it again.
+
+    Raises
+    ------
+    BursarError
+        When nobody can be listened to.
+    """
+    for port in dict.fromkeys((identity.port, 0)):
+        # With its protocol named, asyncio sends what is small at once (TCP_NODELAY).
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(("127.0.0.1", port))
+            listening.listen(_BACKLOG)
+        except OSError as error:
+            listening.close()
+            if not port:
+                raise BursarError(f"cannot listen on 127.0.0.1: {error.strerror}") from None
+            log.warning("port %d is taken: workers of the last life will not find it", port)
+            continue
+        listening.setblocking(False)
+        found: int = listening.getsockname()[1]
+        if found != identity.port:
+            identity = msgspec.structs.replace(identity, port=found)
+            await save_identity(disk, identity)
+        return listening, identity
+    raise AssertionError("port 0 is always tried last")
+
+
+async def _load_worker_certificate(
+    disk: RealDisk, identity: ServiceIdentity, config: ServiceConfig
+) -> ServiceIdentity:
+    """With a certificate of the door for workers from elsewhere, the same in each life."""
+    if config.worker_listen is None or identity.door_certificate:
+        return identity
+    certificate, key = make_certificate()
+    identity = msgspec.structs.replace(
+        identity, door_certificate=certificate, door_key=key.decode()
+    )
+    await save_identity(disk, identity)
+    return identity
+
+
+async def _admin_token(house: ExecutionService, config: ServiceConfig) -> Path | None:
+    """The file with the first administrator's token; None: others have come since."""
+    path = config.folder / ADMIN_TOKEN
+    try:
+        await provide_first_token(house.tokens, house.journal, path, config.owner)
+    except ServiceError as error:  # a full disk: it serves those whom it knows
+        log.warning("no administrator's token was made: %s", error.detail)
+    return path if path.exists() else None
+
+
+def _url(listening: HttpListener, *, secure: bool) -> str:
+    host, port = listening.addresses[0][:2]
+    host = f"[{host}]" if ":" in host else host
+    return f"{'https' if secure else 'http'}://{host}:{port}"

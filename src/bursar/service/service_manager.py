@@ -1,0 +1,167 @@
+"""What the service says of itself: health, figures, and what it offers to whom."""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from bursar.remote import messages as api
+from bursar.service.config import ServiceConfig
+from bursar.service.interfaces import Clock, ExecutionEngine, ServiceJournal
+from bursar.service.logs import LOGGER
+from bursar.service.metrics import MetricsSnapshot, ServiceMetrics
+from bursar.service.provisioner.worker_provisioner import WorkerProvisioner
+from bursar.version import VERSION
+
+log = logging.getLogger(f"{LOGGER}.http")
+
+
+class SlotCatalogue(Protocol):
+    """What can be bought."""
+
+    def slots(self, user: str, now: float) -> tuple[api.SlotInfo, ...]:
+        """By a user, now."""
+
+    def posted(self, user: str, now: float) -> float | None:
+        """Currency units per processor-second for a user now; None: nothing is sold."""
+
+
+class ServiceManager:
+    """
+    Speaks for the service; see :class:`bursar.service.http.dependencies.ServiceControl`.
+
+    Parameters
+    ----------
+    config
+        What it was told.
+    engine, desk, staff, journal
+        Whose figures they are.
+    clock
+        Seconds since the epoch.
+    state
+        How it stands: ``"ok"``, ``"draining"`` or ``"failing"``, and why.
+    drain
+        Begins to take nothing more.
+    seal
+        PEM of the certificate to which tasks may be sealed; empty: none may.
+    certificate_ends
+        When its certificate is good no longer; None: it has none.
+    """
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        *,
+        engine: ExecutionEngine,
+        desk: SlotCatalogue,
+        staff: WorkerProvisioner,
+        journal: ServiceJournal,
+        clock: Clock,
+        state: Callable[[], api.Health],
+        drain: Callable[[], None],
+        seal: str,
+        certificate_ends: Callable[[], float | None],
+    ) -> None:
+        self._config = config
+        self._engine = engine
+        self._desk = desk
+        self._staff = staff
+        self._journal = journal
+        self._clock = clock
+        self._state = state
+        self._drain = drain
+        self._seal = seal
+        self._certificate_ends = certificate_ends
+        self._metrics = ServiceMetrics(self._figures)
+
+    def site(self, user: str) -> api.SiteInfo:
+        """What it offers to a user."""
+        config, facts, now = self._config, self._config.site, self._clock()
+        free, price = self._staff.free, self._desk.posted(user, now)
+        return api.SiteInfo(
+            name=config.name,
+            processors=facts.processors,
+            free=free,
+            speed=facts.speed,
+            memory=facts.memory,
+            currency=facts.currency,
+            unit_price=price,
+            fixed_price=facts.fixed_price or 0.0,
+            protocols=config.selling.protocols,
+            must_buy=config.selling.must_buy,
+            shared_price=(price or 0.0) if config.selling.price_shared else 0.0,
+            slots=self._desk.slots(user, now),
+            waiting=0.0 if free else None,
+            attributes=dict(facts.attributes),
+            seal=self._seal,
+            draining=self._state().status == "draining",
+            version=VERSION,
+        )
+
+    def health(self) -> api.Health:
+        """Whether it lives: as long as it can say so, for it ends when its disk has failed."""
+        return api.Health(status="ok", version=VERSION)
+
+    def ready(self) -> api.Health:
+        """Whether it takes work, and if not, why; no names are in it."""
+        return self._state()
+
+    def degraded(self) -> str:
+        """What does not work though it takes work, for administrators; empty: all does."""
+        failing = self._staff.failing.items()
+        return "; ".join(
+            f'workers of the account "{account}" cannot be had: {reason}'
+            if account
+            else f"workers cannot be had: {reason}"
+            for account, reason in failing
+        )
+
+    def drain(self) -> None:
+        """Begins to take nothing more."""
+        self._drain()
+
+    def metrics(self) -> bytes:
+        """In the text format of Prometheus."""
+        return self._metrics.text()
+
+    # See bursar.service.http.dependencies.RequestObserver.
+
+    def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
+        """A request was answered."""
+        self._metrics.served(method=method, route=route, status=status, seconds=seconds, who=who)
+        if self._config.log.requests:
+            fields = {
+                "method": method,
+                "route": route,
+                "status": status,
+                "ms": round(seconds * 1000, 3),
+                "who": who,
+            }
+            log.info("request", extra={"fields": fields})
+
+    def failed(self, incident: str, route: str, error: BaseException) -> None:
+        """A request failed by our fault; the client was told the incident's name."""
+        self._metrics.failed(incident, route, error)
+        told = (type(error), error, error.__traceback__)
+        log.error("incident %s", incident, exc_info=told, extra={"fields": {"route": route}})
+
+    def _figures(self) -> MetricsSnapshot:
+        seen, state = self._engine.overview(), self._state()
+        ends = self._certificate_ends()
+        there = [worker for worker in seen.workers if worker.connected]
+        return MetricsSnapshot(
+            submitted=seen.submitted,
+            started=seen.started,
+            finished=seen.finished,
+            delivered=seen.delivered,
+            waiting=sum(instance.counts.waiting for instance in seen.instances),
+            running=sum(instance.counts.running for instance in seen.instances),
+            instances=len(seen.instances),
+            workers=len(there),
+            processors=sum(worker.processors for worker in there),
+            processors_busy=sum(worker.busy for worker in there),
+            accounts_failing=len(self._staff.failing),
+            journal_bytes=self._journal.size,
+            ready=state.status == "ok",
+            draining=state.status == "draining",
+            certificate_seconds=None if ends is None else ends - self._clock(),
+        )

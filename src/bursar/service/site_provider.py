@@ -1,0 +1,134 @@
+"""The site behind a service: this machine, account by account, or a cluster."""
+
+import stat
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from bursar.dispatch.accounts import find_account
+from bursar.dispatch.confinement import ControlGroups, open_control_groups
+from bursar.dispatch.detached_workers import DetachedStarter, WorkerSpec
+from bursar.dispatch.launch import LocalWorkers
+from bursar.dispatch.orphans import workers_of
+from bursar.dispatch.resource_limits import ResourceLimits
+from bursar.dispatch.workspace import prepare_workspace
+from bursar.model.errors import InputError
+from bursar.service.config import ServiceConfig
+from bursar.service.engine.instance_homes import InstanceHomes
+from bursar.service.identity_file import ServiceIdentity
+from bursar.sites.local import LocalSite
+from bursar.sites.protocol import Site
+
+PILOTS = "pilots"
+"""Name of the folder with files of pilots, in the service's."""
+
+COMPLAINTS = "workers.log"
+"""Name of the file in the service's folder in which its own workers complain."""
+
+
+def make_site_provider(
+    config: ServiceConfig, identity: ServiceIdentity, say: Callable[[str], None]
+) -> Callable[[str], Site]:
+    """
+    The site, for workers of a local account; empty: of the service's own.
+
+    Parameters
+    ----------
+    say
+        Told, in one line for people, of what is worth saying.
+
+    Raises
+    ------
+    InputError
+        When workers could not live with what tasks are held to, or everybody on this machine can
+        read the key by which they open sealed tasks.
+    """
+    if config.site.batch is not None:
+        # Its model of queues is compiled code, which takes time and memory that others can save.
+        from bursar.sites.batch import BatchSite
+
+        folder = config.folder / PILOTS
+        cluster = BatchSite(config.site, run=identity.run, folder=folder, lasting=True)
+        return lambda account: cluster
+    if config.sealed is not None:
+        _check_mode(config.sealed.key)
+    rules = config.tasks
+    try:
+        limits = ResourceLimits(
+            memory=rules.memory,
+            file_size=rules.file_size,
+            open_files=rules.open_files,
+            processes=rules.processes,
+        )
+    except ValueError as error:
+        raise InputError(str(error), where="tasks") from None
+    groups = open_control_groups(say) if rules.cgroups else None
+    known: dict[str, Site] = {}
+
+    def site(account: str) -> Site:
+        if account not in known:
+            terms = _terms(config, account, limits, groups)
+            starter = DetachedStarter(terms, living=workers_of(identity.run))
+            known[account] = LocalSite(
+                config.site, workers=partial(LocalWorkers, starter=starter), run=identity.run
+            )
+        return known[account]
+
+    return site
+
+
+def _check_mode(key: Path) -> None:
+    """Workers of other accounts are told what is in it: these need not be able to read it."""
+    try:
+        mode = key.stat().st_mode
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(key)) from None
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise InputError(
+            "everybody on this machine can read or change the key of sealed tasks",
+            where=str(key),
+            hint=f"chmod 600 {key}",
+        )
+
+
+def _terms(
+    config: ServiceConfig, account: str, limits: ResourceLimits, groups: ControlGroups | None
+) -> WorkerSpec:
+    return WorkerSpec(
+        account=find_account(account) if account else None,
+        limits=limits,
+        groups=groups,
+        seal_key=str(config.sealed.key) if config.sealed is not None else "",
+        python=config.tasks.python or sys.executable,
+        errors=str(config.folder / COMPLAINTS),
+    )
+
+
+class AccountInstanceHomes(InstanceHomes):
+    """
+    Homes whose folders belong to the account under which a user's tasks run.
+
+    Parameters
+    ----------
+    folder
+        Where they lie.
+    account
+        The local account of a user; empty: the service's own.
+    """
+
+    def __init__(self, folder: Path, account: Callable[[str], str]) -> None:
+        super().__init__(folder)
+        self._account = account
+
+    def make(self, name: str, user: str) -> None:
+        """
+        A home for a user, unless it is there.
+
+        Raises
+        ------
+        OSError
+        """
+        account = self._account(user)
+        self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        prepare_workspace(str(self.path(name)), find_account(account).owner if account else None)

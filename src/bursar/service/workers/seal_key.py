@@ -1,0 +1,52 @@
+"""The key of sealed tasks, as its file says at any time."""
+
+import os
+from pathlib import Path
+
+Version = tuple[int, int, int]
+
+
+class SealKeyFile:
+    """
+    What workers are told who may not read the file themselves.
+
+    A key that is renewed, or a user who is revoked, is in it from one moment to the next. A file
+    that cannot be read changes nothing.
+
+    Parameters
+    ----------
+    path
+        See :class:`bursar.sealing.opener.TaskOpenerFile`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version: Version | None = None
+        self._pem = ""
+
+    @property
+    def pem(self) -> str:
+        """What was in it when :meth:`look` was called last. Secret."""
+        return self._pem
+
+    def look(self) -> Version | None:
+        """
+        Reads it anew if it has changed.
+
+        Returns
+        -------
+        tuple or None
+            Another one each time that it has changed; None: it could never be read.
+        """
+        try:
+            if _version_of(os.stat(self._path)) != self._version:
+                with open(self._path, encoding="ascii") as file:
+                    version = _version_of(os.fstat(file.fileno()))
+                    self._pem, self._version = file.read(), version
+        except (OSError, UnicodeDecodeError):
+            pass
+        return self._version
+
+
+def _version_of(status: os.stat_result) -> Version:
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,0 +1,517 @@
+"""
+The hub: where the workers of all pools report.
+
+A worker that loses its connection goes on with what it has. It is given some time to come back;
+then what it had runs elsewhere, and if it does come back later it is told to end that. It keeps
+each outcome until that is durable, and says it again on its next connection.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from bursar.dispatch.credential import SILENCE, Credential, PilotTerms
+from bursar.dispatch.server import SPILL, LeaseLoad
+from bursar.dispatch.tls import server_context
+from bursar.dispatch.wire import (
+    BATCH_SIZE,
+    CancelTasks,
+    FromWorker,
+    Hello,
+    JobAssignment,
+    JobRecall,
+    LeaveOrder,
+    LeaveRequest,
+    OutcomeReport,
+    ProtocolError,
+    ReturnedJobs,
+    SealKey,
+    Welcome,
+)
+from bursar.dispatch.worker_listener import WorkerListener
+from bursar.model.errors import SiteError
+from bursar.remote.messages import WorkerInfo
+from bursar.service.engine.engine import ServiceEngine
+from bursar.service.interfaces import Clock
+from bursar.service.logs import LOGGER, RateLimitedLog
+from bursar.service.workers.bounds import LARGEST_VALUE, bound_outcomes
+from bursar.service.workers.connection import WorkerConnection
+from bursar.service.workers.leases import AdmittedLease, has_lease_token, lease_token
+from bursar.service.workers.seal_key import SealKeyFile
+
+_log = logging.getLogger(f"{LOGGER}.hub")
+
+OUTLIVES = 600.0
+"""Seconds for which workers go on without the service, and look for it."""
+
+MOST_UNAUTHENTICATED = 256
+"""Connections at a time, over TLS or on this machine, of which nobody knows whose they are."""
+
+ABSENCE = 30.0
+"""Seconds for which a worker may be without connection before what it had runs elsewhere."""
+
+_PARTING = 1.0  # seconds for what was written last to be read
+_CLEAR_OUT = 5.0  # seconds for killed tasks to be told of when a lease ends at once
+_NOWHERE = "/nonexistent"  # for tasks without a home, of which there are none
+_ALL = 2**31  # jobs; more than any worker has
+
+
+class WorkerServer:
+    """
+    Implements :class:`bursar.service.engine.dispatching.WorkerChannel` and
+    :class:`bursar.dispatch.launch.PilotAdmission`.
+
+    Parameters
+    ----------
+    engine
+        Whose tasks the workers run.
+    clock
+        Seconds since the epoch.
+    secret
+        Of the service, the same in each of its lives.
+    run
+        Identity of the service, by which its processes are recognised.
+    outlives
+        Seconds for which workers go on without the service, and look for it.
+    absence
+        Seconds for which a worker may be without connection before what it had runs elsewhere.
+    silence
+        Seconds, about, after which a pilot's machine that does not answer is taken to be gone.
+    seal_key
+        What workers open sealed tasks with that may not read it themselves; None: there are none.
+    on_change
+        Told when workers have come or gone, or have nothing to do.
+    """
+
+    def __init__(
+        self,
+        engine: ServiceEngine,
+        *,
+        clock: Clock,
+        secret: str,
+        run: str = "service",
+        outlives: float = OUTLIVES,
+        absence: float = ABSENCE,
+        silence: float = SILENCE,
+        seal_key: SealKeyFile | None = None,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._dispatching = engine.dispatching
+        self._clock = clock
+        self._secret = secret
+        self._run = run
+        self._outlives = outlives
+        self._absence = absence
+        self._silence = silence
+        self._seal_key = seal_key
+        self.on_change: Callable[[], None] = on_change or (lambda: None)
+        self._leases: dict[str, AdmittedLease] = {}
+        self._connections: dict[str, WorkerConnection] = {}
+        self._strangers: dict[WorkerConnection, None] = {}
+        self._absent: dict[str, asyncio.TimerHandle] = {}
+        self._complaints = RateLimitedLog(_log)
+        self._entrance: WorkerListener | None = None
+        self._port = 0
+        self._certificate = ""
+        self._is_gathered = self._closed = False
+        engine.attach(self)
+
+    def protocol(self) -> WorkerConnection:
+        """The protocol of a connection that a worker is about to make."""
+        return WorkerConnection(self)
+
+    def open_door(self, host: str, port: int, certificate: str, key: bytes) -> int:
+        """
+        Listens for workers of pilots, over TLS, in each life of the service alike.
+
+        Parameters
+        ----------
+        host
+            Name or address under which they find this machine.
+        port
+            0 is any that is free.
+        certificate, key
+            PEM.
+
+        Returns
+        -------
+        int
+            The port.
+
+        Raises
+        ------
+        SiteError
+            When that cannot be.
+        """
+        entrance = WorkerListener(self.protocol, self._silence)
+        self.attend(entrance, port, certificate)
+        _, self._port = entrance.open(host, lambda: server_context(certificate, key), port)
+        return self._port
+
+    def attend(self, entrance: WorkerListener, port: int, certificate: str) -> None:
+        """
+        Tell pilots of a port for workers from elsewhere; its connections are this hub's.
+
+        Parameters
+        ----------
+        entrance
+            Closed together with the hub.
+        certificate
+            PEM that pilots expect there.
+        """
+        self._entrance, self._port, self._certificate = entrance, port, certificate
+
+    def tick(self) -> None:
+        """To be called every second or so: also tasks that wait at workers need the key of now."""
+        for connection in self._connections.values():
+            self._tell_seal_key(connection)
+
+    async def close(self) -> None:
+        """Ends all connections; the workers go on, and look for the next life."""
+        self._closed = True
+        self._complaints.close()
+        for timer in self._absent.values():
+            timer.cancel()
+        self._absent.clear()
+        if self._entrance is not None:
+            await self._entrance.close()
+        for connection in [*self._connections.values(), *self._strangers]:
+            connection.abort()
+
+    # Leases.
+
+    def expect(self, lease: str, *, pool: str, site: str, processors: int) -> str:
+        """
+        Lets a lease's workers in from now on.
+
+        Returns
+        -------
+        str
+            What they must show, the same each time and in each life of the service.
+        """
+        entry = self._leases.get(lease)
+        if entry is None:
+            entry = AdmittedLease(pool, site, processors, lease_token(self._secret, lease))
+            self._leases[lease] = entry
+        entry.processors = processors
+        return entry.token
+
+    def gathered(self) -> None:
+        """Every lease of an earlier life is expected, or never will be."""
+        self._is_gathered = True
+        self._look_who_is_missing()
+
+    def dismiss(self, lease: str) -> None:
+        """Its workers get nothing more, and leave once they have nothing."""
+        entry = self._leases.get(lease)
+        if entry is None or entry.dismissed:
+            return
+        entry.dismissed = True
+        for connection in self._of(lease):
+            self._see_off(connection)
+
+    def revoke(self, lease: str) -> None:
+        """A lease's workers are let in no more; those that are there stop, and leave."""
+        if self._leases.pop(lease, None) is None:
+            return
+        for connection in self._of(lease):
+            self._turn_out(connection)
+        for name in [n for n, s in self._dispatching.seats.items() if s.lease == lease]:
+            if name in self._absent:
+                self._absent.pop(name).cancel()
+                self._dispatching.leave(name)
+        self._look_who_is_missing()
+
+    async def credential(self, terms: PilotTerms) -> bytes:
+        """
+        What a pilot of a lease that is expected needs to find its way in, the same each time.
+
+        Raises
+        ------
+        SiteError
+            When it is not expected, or nobody from elsewhere is listened to.
+        """
+        entry = self._leases.get(terms.lease)
+        if entry is None:
+            raise SiteError(f"nobody expects the workers of {terms.lease}")
+        if self._entrance is None:
+            raise SiteError("the service does not listen for workers from elsewhere")
+        entry.processors = terms.processors
+        entry.on_join, entry.on_leave = terms.on_join, terms.on_leave
+        return Credential(
+            host=terms.host,
+            port=self._port,
+            token=entry.token,
+            certificate=self._certificate,
+            run=self._run,
+            site=terms.site,
+            lease=terms.lease,
+            processors=terms.processors,
+            idle=terms.idle,
+            patience=max(terms.patience, self._outlives),
+            silence=self._silence,
+        ).encode()
+
+    @property
+    def expected(self) -> Collection[str]:
+        """Names of the leases whose workers are let in, whether any is there or not."""
+        return self._leases.keys()
+
+    def leases(self) -> dict[str, LeaseLoad]:
+        """What the workers do that are there, by lease."""
+        found: dict[str, LeaseLoad] = {}
+        for name, connection in self._connections.items():
+            seat = self._dispatching.seats[name]
+            before = found.get(connection.lease, LeaseLoad(ready=0, busy=0, idle_since=0.0))
+            idle_since = None
+            if not seat.claims and before.idle_since is not None:
+                idle_since = max(seat.idle_since, before.idle_since)
+            found[connection.lease] = LeaseLoad(
+                ready=before.ready + connection.processors,
+                busy=before.busy + min(seat.used, connection.processors),
+                idle_since=idle_since,
+            )
+        return found
+
+    # For the engine; see Port.
+
+    def give(self, worker: str, jobs: Sequence[bytes]) -> None:
+        """Jobs, each a :class:`bursar.dispatch.wire.WireJob`."""
+        connection = self._connections.get(worker)
+        if connection is None:
+            return
+        self._tell_seal_key(connection)
+        batch: list[msgspec.Raw] = []
+        size = 0
+        for job in jobs:
+            if batch and size + len(job) > BATCH_SIZE:
+                connection.say(JobAssignment(batch))
+                batch, size = [], 0
+            batch.append(msgspec.Raw(job))
+            size += len(job)
+        if batch:
+            connection.say(JobAssignment(batch))
+
+    def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
+        """Tasks are to end."""
+        connection = self._connections.get(worker)
+        if connection is not None and tasks:
+            connection.say(CancelTasks(list(tasks), grace, reason))
+
+    def take_back(self, worker: str, count: int) -> None:
+        """So many jobs that have not started are to come back."""
+        connection = self._connections.get(worker)
+        if connection is not None:
+            connection.say(JobRecall(count))
+
+    def workers(self) -> list[WorkerInfo]:
+        """All of them, those included that may come back."""
+        return [
+            WorkerInfo(
+                name=name,
+                host=seat.host,
+                pool=seat.pool,
+                processors=seat.processors,
+                busy=max(0, min(seat.used, seat.processors)),
+                connected=name in self._connections,
+            )
+            for name, seat in self._dispatching.seats.items()
+        ]
+
+    # For connections; see Listener.
+
+    def came(self, connection: WorkerConnection) -> bool:
+        """
+        Somebody has connected; whether it may stay.
+
+        Where there is no room for one more stranger the one that has said nothing for longest
+        goes: a worker says at once who it is, so that a crowd does not keep it out.
+        """
+        if self._closed:
+            return False
+        if len(self._strangers) >= MOST_UNAUTHENTICATED:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.abort()
+        self._strangers[connection] = None
+        return True
+
+    def joined(self, connection: WorkerConnection, hello: Hello) -> bool:
+        """A stranger says who it is; whether it is that."""
+        if not has_lease_token(self._secret, hello):
+            return False
+        entry = self._leases.get(hello.lease)
+        if entry is None:
+            if not self._is_gathered:
+                return False  # it may be expected soon: it will try again
+            connection.say(LeaveOrder())
+            connection.hang_up()
+            return True
+        if not entry.has_room(hello):
+            return False
+        self._strangers.pop(connection, None)
+        connection.introduce(hello)
+        self._take_place(connection, hello, entry)
+        return True
+
+    def heard(self, connection: WorkerConnection, message: FromWorker) -> None:
+        """A worker has said something."""
+        if self._connections.get(connection.worker) is not connection:
+            return  # there is a newer one, on which it says so again
+        match message:
+            case OutcomeReport(outcomes):
+                taken = bound_outcomes(outcomes)
+                told = connection.recording(len(taken), self._let_go)
+                self._dispatching.outcomes(connection.worker, taken, told)
+            case ReturnedJobs(jobs):
+                self._dispatching.returned(connection.worker, jobs)
+                self._let_go(connection)
+            case LeaveRequest(must):
+                if must:
+                    self._see_off(connection)
+                elif self._is_done(connection):
+                    connection.leaving = True
+                    self._let_go(connection)
+            case Hello():
+                raise ProtocolError("a second hello")
+        if self._is_done(connection):
+            self.on_change()
+
+    def misspoke(self, connection: WorkerConnection, error: Exception) -> None:
+        """Log that a worker has sent what no worker sends; its connection ends."""
+        self._complaints.warning(
+            "the worker %a on %a says what no worker says (%s); its connection ends",
+            connection.worker,
+            connection.host,
+            error,
+        )
+
+    def left(self, connection: WorkerConnection) -> None:
+        """It is gone, worker or stranger."""
+        self._strangers.pop(connection, None)
+        name = connection.worker
+        if self._closed or self._connections.get(name) is not connection:
+            return
+        del self._connections[name]
+        entry = self._leases.get(connection.lease)
+        if entry is not None:
+            entry.workers.pop(name, None)
+            if not entry.dismissed and entry.on_leave is not None:
+                entry.on_leave()
+        if entry is None or not self._dispatching.seats[name].claims:
+            self._dispatching.leave(name)
+        else:
+            self._dispatching.pause(name)
+            loop = asyncio.get_running_loop()
+            self._absent[name] = loop.call_later(self._absence, self._give_up, name)
+        self.on_change()
+
+    def failed(self, error: BaseException) -> None:
+        """We did something wrong, not the worker."""
+        self._engine.on_fault(error)
+
+    # Inside.
+
+    def _take_place(self, connection: WorkerConnection, hello: Hello, entry: AdmittedLease) -> None:
+        name = hello.worker
+        before = self._connections.pop(name, None)
+        if before is not None:  # whose end nobody has noticed
+            before.abort()
+        if name in self._absent:
+            self._absent.pop(name).cancel()
+        self._connections[name] = connection
+        is_first = not entry.workers
+        entry.workers[name] = hello.processors
+        connection.say(
+            Welcome(
+                run=self._run,
+                root=_NOWHERE,
+                files=_NOWHERE,
+                work=_NOWHERE,
+                logs=_NOWHERE,
+                spill=SPILL,
+                outlives=self._outlives,
+                largest_value=LARGEST_VALUE,
+            )
+        )
+        self._tell_seal_key(connection)
+        unwanted = self._dispatching.join(
+            name,
+            pool=entry.pool,
+            lease=hello.lease,
+            processors=hello.processors,
+            host=connection.host,
+            holds=hello.holds,
+        )
+        if unwanted:
+            connection.say(CancelTasks(unwanted, 0.0, "it is not wanted any more"))
+        if entry.dismissed:
+            self._see_off(connection)
+        if is_first and entry.on_join is not None:
+            entry.on_join()
+        self._look_who_is_missing()
+        self.on_change()
+
+    def _tell_seal_key(self, connection: WorkerConnection) -> None:
+        """
+        Before a worker gets tasks that may be sealed to another key than it has.
+
+        One that reads the key itself, or began before workers were told of it, hears nothing.
+        """
+        if self._seal_key is None or not connection.has_seal_key:
+            return
+        version = self._seal_key.look()
+        if version != connection.seal_key:
+            connection.seal_key = version
+            connection.say(SealKey(self._seal_key.pem))
+
+    def _of(self, lease: str) -> list[WorkerConnection]:
+        return [c for c in self._connections.values() if c.lease == lease]
+
+    def _see_off(self, connection: WorkerConnection) -> None:
+        """A worker gets nothing more, and goes once it has nothing."""
+        self._dispatching.pause(connection.worker)
+        connection.leaving = True
+        if not self._is_done(connection):
+            connection.say(JobRecall(_ALL))
+        self._let_go(connection)
+
+    def _let_go(self, connection: WorkerConnection) -> None:
+        if (
+            connection.leaving
+            and self._connections.get(connection.worker) is connection
+            and self._is_done(connection)
+        ):
+            self._dispatching.pause(connection.worker)
+            connection.say(LeaveOrder())
+
+    def _is_done(self, connection: WorkerConnection) -> bool:
+        """Whether a worker has nothing, and all it had is durable."""
+        return not connection.unrecorded and not self._dispatching.seats[connection.worker].claims
+
+    def _turn_out(self, connection: WorkerConnection) -> None:
+        """A worker stops at once, and goes."""
+        self._dispatching.pause(connection.worker)
+        connection.leaving = True
+        has_tasks = bool(self._dispatching.seats[connection.worker].claims)
+        if has_tasks:
+            connection.say(CancelTasks([], 0.0, "its processors go back"))
+        self._let_go(connection)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_CLEAR_OUT if has_tasks else _PARTING, connection.hang_up)
+
+    def _give_up(self, name: str) -> None:
+        """A worker has been away for too long."""
+        self._absent.pop(name, None)
+        self._dispatching.leave(name)
+        self.on_change()
+
+    def _look_who_is_missing(self) -> None:
+        """Tasks of an earlier life may be given out once all its workers are back."""
+        if self._is_gathered and all(
+            entry.ready >= entry.processors for entry in self._leases.values()
+        ):
+            self._engine.settle()

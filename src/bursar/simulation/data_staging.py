@@ -1,0 +1,169 @@
+"""Files that come to simulated sites, over links that all transfers share."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from bursar.model.network_link import NetworkLink
+from bursar.model.replica import Replica
+from bursar.model.site import SiteFacts
+from bursar.model.task import Task
+from bursar.model.topology import Topology
+from bursar.replicas.stager import AT_ONCE
+from bursar.simulation.flow_network import Flow, FlowNetwork
+
+
+class SimulatedDataStaging:
+    """
+    Moves files as :class:`bursar.broker.brokered_scheduler.FileStaging` says, in simulated time.
+
+    What was brought to a site stays there. Sites without a link between them share their
+    files, as elsewhere. Over one link go as many files at once as in a real run, and share it.
+
+    Parameters
+    ----------
+    tasks
+        Whose files they are.
+    sites
+        Between whom.
+    copies
+        Where each logical file is at the begin.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        sites: Sequence[SiteFacts],
+        copies: Mapping[str, Sequence[Replica]],
+    ) -> None:
+        self._tasks = tasks
+        self._sites = {site.name: site for site in sites}
+        self._copies: dict[str, dict[str, Replica]] = {
+            name: {copy.site: copy for copy in found} for name, found in copies.items()
+        }
+        self._coming: dict[tuple[str, str], list[Callable[[str], None]]] = {}
+        self._lines: dict[tuple[str, str], _LinkQueue] = {}
+        self._network: FlowNetwork | None = None
+
+    def copies(self, name: str) -> list[Replica]:
+        """Where a logical file is now."""
+        return list(self._copies.get(name, {}).values())
+
+    def bring(self, task: int, site: str, done: Callable[[str], None]) -> None:
+        """What a task reads comes to a site; ``done`` is told, never from within this call."""
+        missing = [
+            name for name in self._tasks[task].data if site not in self._copies.get(name, {})
+        ]
+        left = len(missing)
+        problems: list[str] = []
+
+        def came(problem: str) -> None:
+            nonlocal left
+            left -= 1
+            if problem:
+                problems.append(problem)
+            if not left:
+                done("; ".join(problems))
+
+        if not missing:
+            asyncio.get_running_loop().call_soon(done, "")
+        for name in missing:
+            self._fetch(name, site, came)
+
+    def keep(self, task: int, site: str, done: Callable[[str], None]) -> None:
+        """What a task registers is at its site."""
+        sizes = {file.name: file.size for file in self._tasks[task].outputs}
+        for output, name in self._tasks[task].registers.items():
+            made = Replica(name=name, site=site, url="", size=sizes.get(output))
+            self._copies.setdefault(name, {})[site] = made
+        asyncio.get_running_loop().call_soon(done, "")
+
+    def release(self, task: int) -> None:
+        """What was brought stays."""
+
+    def _fetch(self, name: str, site: str, came: Callable[[str], None]) -> None:
+        waiting = self._coming.get((name, site))
+        if waiting is not None:
+            waiting.append(came)
+            return
+        self._coming[name, site] = [came]
+        loop = asyncio.get_running_loop()
+        network = self._on(loop)
+        copies = self._copies.get(name, {})
+        linked = [copy for copy in copies.values() if site in self._links(copy.site)]
+        if not copies:
+            loop.call_soon(self._came, name, site, None, f"{name}: no copy of it is known")
+        elif len(linked) < len(copies):  # one is at a site that shares its files with this one
+            copy = next(copy for copy in copies.values() if copy not in linked)
+            loop.call_soon(self._came, name, site, copy, "")
+        else:
+
+            def seconds(copy: Replica) -> float:
+                share = network.share(copy.site, site)
+                return network.latency(copy.site, site) + (copy.size or 0) / share
+
+            best = min(linked, key=seconds)
+            line = self._lines.setdefault((best.site, site), _LinkQueue())
+            line.waiting.append((name, best))
+            self._send(line, site, network)
+
+    def _send(self, line: "_LinkQueue", site: str, network: FlowNetwork) -> None:
+        """What waits for a link goes, as far as may."""
+        while line.waiting and line.under_way < AT_ONCE:
+            name, copy = line.waiting.popleft()
+            line.under_way += 1
+            arrived = partial(self._arrived, line, name, site, copy, network)
+            network.send(copy.site, site, copy.size or 0, arrived)
+
+    def _arrived(
+        self,
+        line: "_LinkQueue",
+        name: str,
+        site: str,
+        copy: Replica,
+        network: FlowNetwork,
+        flow: Flow,
+    ) -> None:
+        line.under_way -= 1
+        self._send(line, site, network)
+        self._came(name, site, copy, "")
+
+    def _came(self, name: str, site: str, copy: Replica | None, problem: str) -> None:
+        if copy is not None:
+            self._copies[name][site] = Replica(
+                name=name, site=site, url=copy.url, size=copy.size, checksum=copy.checksum
+            )
+        for came in self._coming.pop((name, site)):
+            came(problem)
+
+    def _links(self, site: str) -> Mapping[str, object]:
+        facts = self._sites.get(site)
+        return {} if facts is None else facts.links
+
+    def _on(self, loop: asyncio.AbstractEventLoop) -> FlowNetwork:
+        """The network, made on the loop of the simulation."""
+        if self._network is None:
+            wires = [
+                NetworkLink(
+                    source=site.name,
+                    target=target,
+                    bandwidth=link.bandwidth,
+                    latency=link.latency,
+                    duplex="one-way",
+                )
+                for site in self._sites.values()
+                for target, link in site.links.items()
+            ]
+            topology = Topology(nodes=tuple(self._sites), wires=tuple(wires))
+            self._network = FlowNetwork(topology, loop)
+        return self._network
+
+
+@dataclass(slots=True, eq=False)
+class _LinkQueue:
+    """Files on their way from one site to another, and such as wait for these."""
+
+    under_way: int = 0
+    waiting: deque[tuple[str, Replica]] = field(default_factory=deque)

@@ -1,0 +1,228 @@
+"""Computing elements: the queue of a site, and the processors that it feeds."""
+
+import asyncio
+import math
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+import numpy as np
+
+from bursar.cluster.element import ComputingElement
+from bursar.model.site import SiteFacts
+from bursar.model.status import SiteStatus
+from bursar.simulation.datagrid.grid_job import GridJob
+from bursar.simulation.loaded_cluster import LoadedCluster
+from bursar.simulation.virtual_loop import VirtualLoop
+
+OnJobChange = Callable[[GridJob], None]
+
+_SHORTEST = 1e-6
+"""Seconds that a job takes on a batch machine at the least: none may take no time there."""
+
+
+class SimulatedElement(Protocol):
+    """A site that runs jobs."""
+
+    facts: SiteFacts
+
+    @property
+    def queued(self) -> int:
+        """Jobs of the grid that wait there."""
+
+    @property
+    def running(self) -> int:
+        """Jobs of the grid that run there."""
+
+    def submit(self, job: GridJob, seconds: float, estimate: float | None) -> None:
+        """A job comes; it takes so many seconds here, and was said to take the estimate."""
+
+    def lose(self) -> list[GridJob]:
+        """It is gone, and with it these jobs."""
+
+    def status(self) -> SiteStatus:
+        """What it says now."""
+
+
+class FcfsElement:
+    """
+    Jobs start in the order in which they came, each as soon as its processors are free.
+
+    Parameters
+    ----------
+    facts
+        Of the site.
+    loop
+        Whose time it takes.
+    began, ended
+        Told of jobs that do.
+    """
+
+    def __init__(
+        self, facts: SiteFacts, loop: VirtualLoop, began: OnJobChange, ended: OnJobChange
+    ) -> None:
+        self.facts = facts
+        self._loop = loop
+        self._began = began
+        self._ended = ended
+        self._clear()
+
+    def _clear(self) -> None:
+        self._element = ComputingElement(self.facts.processors, self.facts.speed)
+        self._here: dict[Hashable, tuple[GridJob, float]] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+
+    @property
+    def queued(self) -> int:
+        """Jobs that wait there."""
+        return self._element.waiting
+
+    @property
+    def running(self) -> int:
+        """Jobs that run there."""
+        return self._element.running
+
+    def submit(self, job: GridJob, seconds: float, estimate: float | None) -> None:
+        """A job comes; it takes so many seconds here, and was said to take the estimate."""
+        self._element.submit(job.number, job.kind.processors, estimate, self._loop.time())
+        self._here[job.number] = job, seconds
+        self._start()
+
+    def lose(self) -> list[GridJob]:
+        """It is gone, and with it these jobs."""
+        lost = [job for job, _ in self._here.values()]
+        for timer in self._timers.values():
+            timer.cancel()
+        self._clear()
+        return lost
+
+    def status(self) -> SiteStatus:
+        """What it says now."""
+        return self._element.status(self._loop.time(), self.facts.name)
+
+    def _start(self) -> None:
+        now = self._loop.time()
+        for number in self._element.startable():
+            job, seconds = self._here[number]
+            self._element.began(number, now)
+            self._timers[job.number] = self._loop.call_at(now + seconds, self._end, job)
+            self._began(job)
+
+    def _end(self, job: GridJob) -> None:
+        del self._here[job.number], self._timers[job.number]
+        self._element.ended(job.number, self._loop.time())
+        self._ended(job)
+        self._start()
+
+
+class BatchElement:
+    """
+    A machine with a batch scheduler, and perhaps jobs of its own beside the grid's.
+
+    Parameters
+    ----------
+    facts, loop, began, ended
+        As of :class:`FcfsElement`.
+    cluster
+        At the moment at which the simulation begins.
+    """
+
+    def __init__(
+        self,
+        facts: SiteFacts,
+        loop: VirtualLoop,
+        began: OnJobChange,
+        ended: OnJobChange,
+        cluster: LoadedCluster,
+    ) -> None:
+        self.facts = facts
+        self._loop = loop
+        self._began = began
+        self._ended = ended
+        self._cluster = cluster
+        self._offset = cluster.now - loop.time()
+        self._waiting: dict[int, GridJob] = {}  # by number on the machine
+        self._running: dict[int, GridJob] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def queued(self) -> int:
+        """Jobs of the grid that wait there."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Jobs of the grid that run there."""
+        return len(self._running)
+
+    def submit(self, job: GridJob, seconds: float, estimate: float | None) -> None:
+        """
+        A job comes; it takes so many seconds here, and was said to take the estimate.
+
+        It asks for as long as it takes at the least: none is killed at its limit.
+        """
+        self._advance()
+        seconds = max(seconds, _SHORTEST)
+        asked = seconds if estimate is None else max(seconds, estimate)
+        number = self._cluster.machine.submit(job.kind.processors, asked, runtime=seconds)
+        self._waiting[number] = job
+        self._go_on()
+
+    def lose(self) -> list[GridJob]:
+        """It is gone, and with it these jobs; its own come back with it."""
+        lost = [*self._waiting.values(), *self._running.values()]
+        for number in [*self._waiting, *self._running]:
+            self._cluster.machine.cancel(number)
+        self._waiting.clear()
+        self._running.clear()
+        return lost
+
+    def status(self) -> SiteStatus:
+        """What it says now."""
+        self._advance()
+        machine = self._cluster.machine
+        return SiteStatus(
+            site=self.facts.name,
+            at=self._loop.time(),
+            free_processors=machine.free,
+            running=len(machine.running),
+            waiting=len(machine.waiting),
+            traversal_time=self._cluster.traversal_time(1, _SHORTEST),
+        )
+
+    def _advance(self) -> None:
+        self._cluster.advance(max(self._cluster.now, self._loop.time() + self._offset))
+
+    def _go_on(self) -> None:
+        """What began and ended by now is told, and the next moment waited for."""
+        self._advance()
+        machine = self._cluster.machine
+        for number in _filter_jobs(self._waiting, machine.started):
+            job = self._running[number] = self._waiting.pop(number)
+            self._began(job)
+        for number in _filter_jobs(self._running, machine.ended):
+            self._ended(self._running.pop(number))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if (self._waiting or self._running) and math.isfinite(self._cluster.next_event):
+            self._timer = self._loop.call_at(self._cluster.next_event - self._offset, self._go_on)
+
+
+def _filter_jobs(jobs: dict[int, GridJob], happened: Callable[..., np.ndarray]) -> list[int]:
+    """Numbers of the jobs to which something has happened, ascending."""
+    numbers = np.fromiter(jobs, dtype=np.int64, count=len(jobs))
+    found: list[int] = numbers[happened(numbers)].tolist()
+    return found
+
+
+def make_element(
+    facts: SiteFacts,
+    loop: VirtualLoop,
+    began: OnJobChange,
+    ended: OnJobChange,
+    cluster: LoadedCluster | None,
+) -> SimulatedElement:
+    """The computing element of a site; with a batch scheduler where there is one."""
+    if cluster is None:
+        return FcfsElement(facts, loop, began, ended)
+    return BatchElement(facts, loop, began, ended, cluster)

@@ -1,0 +1,36 @@
+"""What happens, as numbers that add up to a digest: equal simulations have equal ones."""
+
+import hashlib
+import struct
+from enum import IntEnum
+
+
+class GridJobEvent(IntEnum):
+    """Of a job."""
+
+    SUBMITTED = 0
+    SENT = 1
+    ARRIVED = 2
+    BEGAN = 3
+    ENDED = 4
+    SET_BACK = 5
+    FAILED = 6
+
+
+class EventDigest:
+    """Counts events and digests them; keeps none."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._pack = struct.Struct("<dBqi").pack
+
+    def add(self, time: float, event: GridJobEvent, job: int, site: int) -> None:
+        """Something happened to a job."""
+        self.count += 1
+        self._digest.update(self._pack(time, event, job, site))
+
+    @property
+    def digest(self) -> str:
+        """Of all so far."""
+        return self._digest.hexdigest()

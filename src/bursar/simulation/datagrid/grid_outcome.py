@@ -1,0 +1,153 @@
+"""What came of a simulation."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.simulation.datagrid.event_digest import EventDigest, GridJobEvent
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GridOutcome:
+    """
+    Times of every job, seconds; NaN of what did not come.
+
+    Parameters
+    ----------
+    sites
+        Names.
+    submitted
+        To the broker.
+    arrived
+        At the computing element where it ran, or was sent last.
+    began, ended
+        There.
+    site
+        Number of the site; -1 when it never had one.
+    attempts
+        How often it was sent.
+    reasons
+        Why jobs failed, and how many each time; retries that went well are not here.
+    events
+        How many things happened.
+    digest
+        Of all of them, in order: equal seeds give equal ones.
+    """
+
+    sites: tuple[str, ...]
+    submitted: FloatArray
+    arrived: FloatArray
+    began: FloatArray
+    ended: FloatArray
+    site: IntArray
+    attempts: IntArray
+    reasons: Counter[str]
+    events: int
+    digest: str
+
+    @property
+    def finished(self) -> int:
+        """Jobs that did."""
+        return int(np.isfinite(self.ended).sum())
+
+    @property
+    def failed(self) -> int:
+        """Jobs that did not finish."""
+        return len(self.ended) - self.finished
+
+    @property
+    def lifetimes(self) -> FloatArray:
+        """From submission to completion (section 2.2), of the jobs that finished."""
+        return self.of_finished(self.ended - self.submitted)
+
+    @property
+    def waits(self) -> FloatArray:
+        """In the queues of computing elements, of the jobs that finished."""
+        return self.of_finished(self.began - self.arrived)
+
+    def of_finished(self, values: FloatArray) -> FloatArray:
+        """Those of jobs that finished."""
+        return values[np.isfinite(self.ended)]
+
+    def mean_lifetime(self, warm_up: float = 0.0) -> float:
+        """
+        Mean lifetime; NaN when no job finished.
+
+        Parameters
+        ----------
+        warm_up
+            Share of the jobs, the first ones, that is left out.
+        """
+        later = (self.ended - self.submitted)[math.floor(warm_up * len(self.ended)) :]
+        later = later[np.isfinite(later)]
+        return float(later.mean()) if len(later) else math.nan
+
+    @property
+    def jobs_at(self) -> dict[str, int]:
+        """Jobs that finished at each site."""
+        counts = np.bincount(self.site[np.isfinite(self.ended)], minlength=len(self.sites))
+        return dict(zip(self.sites, counts.tolist(), strict=True))
+
+
+class GridRecorder:
+    """
+    Writes down what happens to the jobs of a simulation.
+
+    Parameters
+    ----------
+    sites
+        Names.
+    submitted
+        When each job is, seconds.
+    """
+
+    def __init__(self, sites: tuple[str, ...], submitted: FloatArray) -> None:
+        self._sites = sites
+        self.number = {name: i for i, name in enumerate(sites)}
+        """Of each site, by name."""
+        self._submitted = submitted
+        self._times = {
+            event: np.full(len(submitted), math.nan)
+            for event in (GridJobEvent.ARRIVED, GridJobEvent.BEGAN, GridJobEvent.ENDED)
+        }
+        self._site = np.full(len(submitted), -1, dtype=np.int64)
+        self._attempts = np.zeros(len(submitted), dtype=np.int64)
+        self._log = EventDigest()
+        self.reasons: Counter[str] = Counter()
+        self.finished = 0
+        self.failed = 0
+
+    def add(self, time: float, event: GridJobEvent, job: int, site: int) -> None:
+        """Something happened to a job at a site, or on the way to it."""
+        self._log.add(time, event, job, site)
+        times = self._times.get(event)
+        if times is not None:
+            times[job] = time
+        if event is GridJobEvent.SENT:
+            self._site[job] = site
+            self._attempts[job] += 1
+        elif event is GridJobEvent.ENDED:
+            self.finished += 1
+        elif event is GridJobEvent.FAILED:
+            self.failed += 1
+
+    def outcome(self) -> GridOutcome:
+        """All of it."""
+        return GridOutcome(
+            sites=self._sites,
+            submitted=self._submitted,
+            arrived=self._times[GridJobEvent.ARRIVED],
+            began=self._times[GridJobEvent.BEGAN],
+            ended=self._times[GridJobEvent.ENDED],
+            site=self._site,
+            attempts=self._attempts,
+            reasons=self.reasons,
+            events=self._log.count,
+            digest=self._log.digest,
+        )

@@ -1,0 +1,348 @@
+"""The grid put together, and a load sent through it."""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bursar.broker.matchmaking.broker import ResourceBroker
+from bursar.broker.matchmaking.broker_interfaces import BrokerJob as Asked
+from bursar.model.admission import Refusal
+from bursar.simulation.datagrid.computing_elements import make_element
+from bursar.simulation.datagrid.event_digest import GridJobEvent
+from bursar.simulation.datagrid.file_times import GridFileTimes, read_seconds
+from bursar.simulation.datagrid.grid_job import GridJob, GridJobState
+from bursar.simulation.datagrid.grid_outcome import GridOutcome, GridRecorder
+from bursar.simulation.datagrid.grid_workload import GridWorkload
+from bursar.simulation.datagrid.information_service import InformationService
+from bursar.simulation.datagrid.job_counts import GridJobCounts
+from bursar.simulation.datagrid.scenario import BrokerPolicy, DataGrid, GridFaults, GridServices
+from bursar.simulation.datagrid.staging import GridStaging
+from bursar.simulation.datagrid.storage import ReplicaCatalogue, storages_of
+from bursar.simulation.datagrid.submission import SubmissionService
+from bursar.simulation.datagrid.transport import GridTransport
+from bursar.simulation.loaded_cluster import LoadedCluster
+from bursar.simulation.virtual_loop import VirtualLoop
+
+NO_FAULTS = GridFaults()
+
+SimulationObserver = Callable[["DataGridSimulation"], None]
+"""Told after every event."""
+
+
+def simulate(
+    grid: DataGrid,
+    load: GridWorkload,
+    *,
+    policy: BrokerPolicy | None = None,
+    services: GridServices | None = None,
+    faults: GridFaults | None = None,
+    clusters: Mapping[str, LoadedCluster] | None = None,
+    seed: int = 0,
+    watch: SimulationObserver | None = None,
+) -> GridOutcome:
+    """
+    Sends a load through a grid.
+
+    Parameters
+    ----------
+    grid, load
+        Where, and what.
+    policy
+        Of the broker; None: our own.
+    services, faults
+        None: the usual ones, and none.
+    clusters
+        Machines with a batch scheduler, by site, which are used up; the other sites serve
+        first come, first served.
+    seed
+        Of the broker's choices. Equal seeds give equal traces.
+    watch
+        Told after every event.
+
+    Raises
+    ------
+    InputError
+        When a job asks for something that cannot be read.
+    """
+    loop = VirtualLoop()
+    try:
+        world = DataGridSimulation(
+            grid,
+            load,
+            policy or BrokerPolicy(),
+            services or GridServices(),
+            faults or GridFaults(),
+            clusters or {},
+            loop,
+            seed,
+            watch,
+        )
+        return world.run()
+    finally:
+        loop.close()
+
+
+class DataGridSimulation:
+    """
+    One simulation.
+
+    Parameters
+    ----------
+    grid, load, policy, services, faults, clusters, seed, watch
+        As of :func:`simulate`.
+    loop
+        Its time.
+    """
+
+    def __init__(
+        self,
+        grid: DataGrid,
+        load: GridWorkload,
+        policy: BrokerPolicy,
+        services: GridServices,
+        faults: GridFaults,
+        clusters: Mapping[str, LoadedCluster],
+        loop: VirtualLoop,
+        seed: int,
+        watch: SimulationObserver | None,
+    ) -> None:
+        self._loop = loop
+        self._load = load
+        self._services = services
+        self._faults = faults
+        self._watch = watch
+        self._facts = grid.sites
+        self._names = tuple(site.name for site in grid.sites)
+        catalogue = ReplicaCatalogue(grid.replicas)
+        transport = GridTransport(grid, loop)
+        self._catalogue = catalogue
+        self._storages = storages_of(grid)
+        self._staging = GridStaging(
+            self._names,
+            self._storages,
+            catalogue,
+            transport,
+            faults,
+            keeps=services.keeps,
+            staged=self._staged,
+            failed=self._not_staged,
+        )
+        self._submission = SubmissionService(
+            services, loop, bring=self._staging.bring, hand_over=self._hand_over
+        )
+        self._elements = {
+            site.name: make_element(site, loop, self._began, self._ended, clusters.get(site.name))
+            for site in grid.sites
+        }
+        self._information = InformationService(
+            services, loop, self._elements, faults.mute, self._asks_again
+        )
+        self._broker = ResourceBroker(
+            grid.sites,
+            index=self._information.index,
+            files=GridFileTimes(catalogue, transport, grid.sites),
+            direct=self._information if policy.direct else None,
+            weights=policy.weights,
+            choice=policy.choice,
+            as_published=policy.as_published,
+            rng=np.random.default_rng(seed),
+            clock=loop.time,
+        )
+        self._next = 0
+        self._paused: dict[int, GridJob] = {}
+        self._looking = False
+        self._error: BaseException | None = None
+        self._record = GridRecorder(self._names, load.at)
+
+    def run(self) -> GridOutcome:
+        """Until every job has finished or failed; what came of it."""
+        self._loop.set_exception_handler(self._stop_on)
+        self._information.start()
+        for outage in self._faults.outages:
+            self._loop.call_at(outage.begin, self._lose, outage.site)
+            if math.isfinite(outage.end):
+                self._loop.call_at(outage.end, self._find_again, outage.site)
+        self._loop.call_at(float(self._load.at[0]), self._submit)
+        self._loop.run_forever()
+        if self._error is not None:
+            raise self._error
+        return self._record.outcome()
+
+    @property
+    def now(self) -> float:
+        """Seconds."""
+        return self._loop.time()
+
+    @property
+    def submitted(self) -> int:
+        """Jobs so far."""
+        return self._next
+
+    @property
+    def census(self) -> GridJobCounts:
+        """Where all jobs are, counted at the services that hold them."""
+        return GridJobCounts(
+            submitted=self._next,
+            paused=len(self._paused),
+            staging=self._submission.waiting + len(self._staging.jobs),
+            submitting=self._submission.ready,
+            queued=sum(element.queued for element in self._elements.values()),
+            running=sum(element.running for element in self._elements.values()),
+            finished=self._record.finished,
+            failed=self._record.failed,
+        )
+
+    # The life of a job.
+
+    def _submit(self) -> None:
+        """The user interface."""
+        number = self._next
+        kind = self._load.kinds[self._load.kind[number]]
+        job = GridJob(number, kind, float(self._load.work[number]))
+        self._next += 1
+        if self._next < len(self._load):
+            self._loop.call_at(float(self._load.at[self._next]), self._submit)
+        self._note(GridJobEvent.SUBMITTED, job)
+        self._match(job)
+
+    def _match(self, job: GridJob) -> None:
+        """The resource broker."""
+        self._paused.pop(job.number, None)
+        asked = _broker_job(job)
+        match = self._broker.choose(asked)
+        if isinstance(match, Refusal):
+            # Where it failed before is better than nowhere.
+            again = bool(job.avoids) or not match.final
+            job.avoids = ()
+            self._set_back(job, match.reason, again=again)
+            return
+        job.site = self._record.number[match.site]
+        self._broker.sent(asked, match.site)
+        self._note(GridJobEvent.SENT, job)
+        self._submission.accept(job)
+
+    def _staged(self, job: GridJob) -> None:
+        self._submission.staged(job)
+
+    def _not_staged(self, job: GridJob, reason: str) -> None:
+        self._submission.failed()
+        self._fail(job, reason)
+
+    def _hand_over(self, job: GridJob) -> None:
+        """The job submission service brings a job to its site."""
+        site = self._names[job.site]
+        facts = self._facts[job.site]
+        if site in self._information.gone:
+            self._fail(job, f'the site "{site}" is gone')
+            return
+        if job.kind.processors > facts.processors:
+            # It was sent to a site by name.
+            self._fail(job, f'the site "{site}" has only {facts.processors} processors')
+            return
+        job.state = GridJobState.QUEUED
+        self._broker.arrived(job.number)
+        self._note(GridJobEvent.ARRIVED, job)
+        size = sum(self._catalogue.size(name) for name in job.kind.data)
+        access = read_seconds(facts, size)
+        told = job.kind.estimate(job.work)
+        self._elements[site].submit(
+            job,
+            access + job.work / facts.speed,
+            None if told is None else access + told / facts.speed,
+        )
+
+    def _began(self, job: GridJob) -> None:
+        storage = self._storages[self._names[job.site]]
+        if not all(storage.has(name) or name in job.own for name in job.kind.data):
+            raise RuntimeError(f"job {job.number} starts before its files are there")
+        job.state = GridJobState.RUNNING
+        self._broker.began(job.number)
+        self._note(GridJobEvent.BEGAN, job)
+
+    def _ended(self, job: GridJob) -> None:
+        job.state = GridJobState.FINISHED
+        self._staging.release(job)
+        self._broker.ended(job.number)
+        self._note(GridJobEvent.ENDED, job)
+        self._stop_when_done()
+
+    def _fail(self, job: GridJob, reason: str) -> None:
+        """An attempt that came to a site did not go well."""
+        self._staging.release(job)
+        self._broker.ended(job.number, well=False)
+        job.avoids = (*job.avoids, self._names[job.site])
+        self._set_back(job, reason, again=True)
+
+    def _set_back(self, job: GridJob, reason: str, *, again: bool) -> None:
+        job.attempt += 1
+        if again and job.attempt <= self._services.retries:
+            job.state = GridJobState.PAUSED
+            self._paused[job.number] = job
+            self._note(GridJobEvent.SET_BACK, job)
+            self._loop.call_later(self._services.pause, self._match, job)
+            return
+        job.state = GridJobState.FAILED
+        self._record.reasons[reason] += 1
+        self._note(GridJobEvent.FAILED, job)
+        self._stop_when_done()
+
+    def _asks_again(self) -> bool:
+        """Whether the broker will be asked for a site once more, or might be."""
+        return self._next < len(self._load) or bool(self._paused) or self._faults != NO_FAULTS
+
+    # Sites that go and come.
+
+    def _lose(self, site: str) -> None:
+        self._information.gone.add(site)
+        for job in self._elements[site].lose():
+            self._fail(job, f'the site "{site}" is gone')
+        self._staging.lose(site)
+
+    def _find_again(self, site: str) -> None:
+        self._information.gone.discard(site)
+        self._staging.find_again(site)
+
+    # What is written down.
+
+    def _note(self, event: GridJobEvent, job: GridJob) -> None:
+        self._record.add(self._loop.time(), event, job.number, job.site)
+        if self._watch is not None and not self._looking:
+            # Once what is happening has come to its end: a job is at one place then.
+            self._looking = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        if self._watch is not None:
+            self._watch(self)
+
+    def _stop_when_done(self) -> None:
+        if self._record.finished + self._record.failed == len(self._load):
+            self._loop.call_soon(self._loop.stop)
+
+    def _stop_on(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error in a callback ends the simulation, rather than being passed over."""
+        self._error = context.get("exception") or RuntimeError(context["message"])
+        loop.stop()
+
+
+def _broker_job(job: GridJob) -> Asked:
+    """The job as the broker sees it."""
+    kind = job.kind
+    matching = kind.matching
+    if job.avoids:
+        avoided = [f'other.Name =!= "{site}"' for site in dict.fromkeys(job.avoids)]
+        wanted = [f"({matching.requirements})"] if matching.requirements else []
+        matching = replace(matching, requirements=" && ".join([*wanted, *avoided]))
+    return Asked(
+        number=job.number,
+        matching=matching,
+        processors=kind.processors,
+        runtime=kind.estimate(job.work),
+        memory=kind.memory,
+        data=kind.data,
+    )

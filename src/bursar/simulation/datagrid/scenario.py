@@ -1,0 +1,213 @@
+"""What a simulation of the data grid is given: sites, files, services, and what goes wrong."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bursar.broker.directory.hierarchy import IndexLevel
+from bursar.model.errors import InputError, spelling_hint
+from bursar.model.matching import CHOICES
+from bursar.model.replica import Replica
+from bursar.model.site import SiteFacts
+from bursar.model.topology import Topology
+from bursar.model.weights import RankWeights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataGrid:
+    """
+    Sites, copies of files at them, and the network between them.
+
+    Parameters
+    ----------
+    sites
+        Each is a computing element (processors, speed, the policy of its background) with
+        a storage element (read rate, size limit).
+    stores
+        Storages without a computing element, by name; they have room for all that is there.
+    replicas
+        Copies there are at the begin; sizes are what the catalogue says.
+    topology
+        The network; None: by the links of the sites, of which each has its own capacity.
+    nodes
+        Where in the topology a site is, by its name; the node of that name if not here.
+
+    Raises
+    ------
+    InputError
+        When two sites have one name, a copy is at a site that is not there, a size is
+        unknown or differs between copies, or a site has no place in the topology.
+    """
+
+    sites: tuple[SiteFacts, ...]
+    stores: tuple[str, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    topology: Topology | None = None
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.sites:
+            raise InputError("a grid needs at least one site")
+        names = [*(site.name for site in self.sites), *self.stores]
+        if len(set(names)) < len(names):
+            twice = next(name for i, name in enumerate(names) if name in names[:i])
+            raise InputError(f'two sites are called "{twice}"')
+        sizes: dict[str, int] = {}
+        for copy in self.replicas:
+            if copy.site not in names:
+                raise InputError(
+                    f'a copy of "{copy.name}" is at the unknown site "{copy.site}"',
+                    hint=spelling_hint(copy.site, names),
+                )
+            if copy.size is None:
+                raise InputError(f'the size of "{copy.name}" is unknown, and is needed to simulate')
+            if sizes.setdefault(copy.name, copy.size) != copy.size:
+                raise InputError(f'copies of "{copy.name}" differ in size')
+        if self.topology is not None:
+            for name in names:
+                if self.node(name) not in self.topology.nodes:
+                    raise InputError(
+                        f'the topology has no node "{self.node(name)}" for the site "{name}"',
+                        hint=spelling_hint(self.node(name), self.topology.nodes),
+                    )
+
+    def node(self, site: str) -> str:
+        """Where in the topology a site is."""
+        return self.nodes.get(site, site)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPolicy:
+    """
+    How the broker ranks and chooses.
+
+    Parameters
+    ----------
+    choice
+        Name of a choice rule (:data:`bursar.model.matching.CHOICES`).
+    weights
+        Of equations 1 and 3.
+    direct
+        Whether the broker asks the candidates themselves in its second phase, rather than
+        the index.
+    as_published
+        Whether the rule ``stochastic`` takes ranks as sites publish them, as the paper's broker
+        does; otherwise its ranks count the broker's own jobs on their way.
+
+    Raises
+    ------
+    InputError
+        When there is no such rule.
+    """
+
+    choice: str = "completion"
+    weights: RankWeights = field(default_factory=RankWeights)
+    direct: bool = False
+    as_published: bool = False
+
+    def __post_init__(self) -> None:
+        if self.choice not in CHOICES:
+            raise InputError(
+                f'unknown choice "{self.choice}", expected one of {", ".join(CHOICES)}',
+                hint=spelling_hint(self.choice, CHOICES),
+            )
+
+
+CURRENT = BrokerPolicy(choice="best", weights=RankWeights(alpha=1.0, beta=0.0))
+"""Of the paper's day: the best by estimated traversal time alone (section 2.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridServices:
+    """
+    The services between a user and a site.
+
+    Parameters
+    ----------
+    levels
+        Of the information index, from the sites up to where the broker reads: how often
+        each asks the one below, and how long that takes.
+    expiry
+        Seconds without an answer after which a site is dropped from the index.
+    overhead
+        Seconds that the job submission service takes to hand a job to its site.
+    channels
+        Jobs that it hands over at a time; None: as many as there are.
+    stagings
+        Jobs whose files it brings at a time; None: as many as there are.
+    keeps
+        Whether files that were brought stay as copies, while there is room, for other
+        jobs; otherwise each job brings its own, and they go when it ends.
+    retries
+        How often a job is tried again after a failure.
+    pause
+        Seconds before it is.
+
+    Raises
+    ------
+    InputError
+        When a value is out of range.
+    """
+
+    levels: tuple[IndexLevel, ...] = (IndexLevel(every=60.0),)
+    expiry: float = math.inf
+    overhead: float = 0.0
+    channels: int | None = None
+    stagings: int | None = None
+    keeps: bool = False
+    retries: int = 3
+    pause: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pause < math.inf:
+            raise InputError(f"pause must be positive, got {self.pause:g}")
+        for name in ("channels", "stagings"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise InputError(f"{name} must be at least 1, got {count}")
+        if not (0 <= self.overhead < math.inf):
+            raise InputError(f"overhead must be finite and not negative, got {self.overhead:g}")
+        if self.retries < 0:
+            raise InputError(f"retries must not be negative, got {self.retries}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteOutage:
+    """
+    A site that is gone for a while: its jobs are lost, and nothing comes from its storage.
+
+    Parameters
+    ----------
+    site
+        Its name.
+    begin, end
+        Seconds; infinite when it does not come back.
+    """
+
+    site: str
+    begin: float
+    end: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridFaults:
+    """
+    What goes wrong.
+
+    Parameters
+    ----------
+    outages
+        Sites that go.
+    unreachable
+        Copies, as (logical name, site), that cannot be read.
+    lies
+        Bytes that a copy really has, where its size in the catalogue is wrong, by (logical
+        name, site). It is found out once the copy has been brought, and the copy forgotten.
+    mute
+        Sites that run jobs but publish nothing.
+    """
+
+    outages: tuple[SiteOutage, ...] = ()
+    unreachable: frozenset[tuple[str, str]] = frozenset()
+    lies: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    mute: frozenset[str] = frozenset()

@@ -1,0 +1,196 @@
+"""
+The machine whose processors the service has: its workers outlive the service, and die themselves.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from bursar.broker.pilot_plan import Pilot
+from bursar.dispatch.launch import Endpoint
+from bursar.model.errors import SiteError
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.status import SiteStatus
+from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite, view_at_once
+from bursar.simulation.faults.faulty_worker import FaultyWorker, WorkerAssignment
+from bursar.sites.protocol import PilotBeginListener
+
+StartWorker = Callable[[WorkerAssignment], FaultyWorker]
+"""Starts a worker, which reports by itself."""
+
+
+class SimulatedHost:
+    """
+    What is there of the site, whoever uses it.
+
+    Parameters
+    ----------
+    facts
+        Of the site.
+    hire
+        Starts workers.
+    on_over
+        Told of a worker whose lease has ended for good.
+    """
+
+    def __init__(
+        self,
+        facts: SiteFacts,
+        hire: StartWorker,
+        on_over: Callable[[WorkerAssignment], None] = lambda post: None,
+    ) -> None:
+        self.facts = facts
+        self.hire = hire
+        self.on_over = on_over
+        self.workers: dict[str, FaultyWorker] = {}  # by lease
+        self._hired = 0
+
+    def start(self, pilot: Pilot, endpoint: Endpoint) -> FaultyWorker:
+        """One worker, with all processors of a lease."""
+        self._hired += 1
+        post = WorkerAssignment(
+            name=f"{pilot.site}-{pilot.name}-{self._hired}",
+            site=pilot.site,
+            lease=pilot.name,
+            processors=pilot.processors,
+            token=endpoint.token,
+        )
+        worker = self.workers[pilot.name] = self.hire(post)
+        return worker
+
+    def living(self) -> list[FaultyWorker]:
+        """Workers that are there."""
+        return [worker for worker in self.workers.values() if worker.life.is_alive]
+
+
+class FaultySite:
+    """
+    The machine as one life of the service sees it; see :class:`bursar.sites.protocol.Site`.
+
+    Parameters
+    ----------
+    machine
+        That outlives it.
+    """
+
+    def __init__(self, machine: SimulatedHost) -> None:
+        self._machine = machine
+
+    @property
+    def facts(self) -> SiteFacts:
+        """What is known of it."""
+        return self._machine.facts
+
+    def offers(self) -> tuple[Slot, ...]:
+        """All its processors, now and for as long as one likes."""
+        return self._machine.facts.offers
+
+    def status(self, seconds: float | None = None) -> SiteStatus:
+        """What it says of itself now."""
+        return SiteStatus(
+            site=self.facts.name,
+            at=asyncio.get_running_loop().time(),
+            free_processors=self._free,
+            running=len(self._machine.living()),
+            traversal_time=0.0 if self._free else None,
+        )
+
+    def view(self) -> PoolSite:
+        """What a pool sees of it."""
+        return view_at_once(self.facts, self._free)
+
+    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+        """Its processors are there at once."""
+        return 0.0
+
+    async def acquire(
+        self,
+        pilot: Pilot,
+        endpoint: Endpoint,
+        *,
+        rigid: bool,
+        begin: PilotBeginListener,
+        on_event: Callable[[str], None],
+    ) -> "FaultySiteAllocation":
+        """
+        One worker.
+
+        Raises
+        ------
+        SiteError
+            When it has too few processors left.
+        """
+        if pilot.processors > self._free:
+            raise SiteError(f"{self.facts.name}: {pilot.processors} processors are not free")
+        begin()
+        return FaultySiteAllocation(self._machine, pilot, endpoint)
+
+    async def adopt(
+        self,
+        pilots: Sequence[Pilot],
+        endpoints: Mapping[str, Endpoint],
+        say: Callable[[str], None],
+    ) -> Mapping[str, "FaultySiteAllocation"]:
+        """Those whose workers are there still."""
+        return {
+            pilot.name: FaultySiteAllocation(self._machine, pilot, endpoints[pilot.name])
+            for pilot in pilots
+            if (worker := self._machine.workers.get(pilot.name)) and worker.life.is_alive
+        }
+
+    async def end_others(self, pilots: Collection[str]) -> None:
+        """All other workers go."""
+        for lease, worker in self._machine.workers.items():
+            if lease not in pilots:
+                worker.life.kill()
+
+    async def leave(self) -> None:
+        """Workers go on without the service."""
+
+    @property
+    def _free(self) -> int:
+        taken = sum(worker.post.processors for worker in self._machine.living())
+        return max(0, self.facts.processors - taken)
+
+
+class FaultySiteAllocation:
+    """A lease on the machine; a worker that died is replaced, one that left is not."""
+
+    def __init__(self, machine: SimulatedHost, pilot: Pilot, endpoint: Endpoint) -> None:
+        self._machine = machine
+        self._pilot = pilot
+        self._endpoint = endpoint
+        worker = machine.workers.get(pilot.name)
+        self._worker = worker if worker and worker.life.is_alive else self._hire()
+        self._over = False
+
+    @property
+    def workers(self) -> int:
+        """One, while it is there or will be again."""
+        return int(not self._over and not self._worker.has_left)
+
+    async def lost(self) -> tuple[AllocationLoss, str]:
+        """Returns when its worker has left."""
+        while True:
+            await self._death(self._worker)
+            if self._worker.has_left:
+                return "ended", "its worker has left"
+            await asyncio.sleep(0.1)
+            if not self._over:
+                self._worker = self._hire()
+
+    async def release(self) -> None:
+        """The worker goes, and what it runs."""
+        self._over = True
+        self._worker.life.kill()
+        self._machine.on_over(self._worker.post)
+
+    def _hire(self) -> FaultyWorker:
+        return self._machine.start(self._pilot, self._endpoint)
+
+    @staticmethod
+    async def _death(worker: FaultyWorker) -> None:
+        died = asyncio.Event()
+        worker.life.on_death(died.set)
+        if worker.life.is_alive:
+            await died.wait()

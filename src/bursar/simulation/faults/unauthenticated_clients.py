@@ -1,0 +1,158 @@
+"""
+Connections to the workers' door that are nobody's: silent, talking nonsense, or too late.
+
+The service must end each of them soon, however many there are, and let none work.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from bursar.dispatch.wire import (
+    FrameDecoder,
+    FromServer,
+    Hello,
+    JobAssignment,
+    LeaveOrder,
+    Welcome,
+    frame,
+)
+from bursar.simulation.faults.event_trace import EventTrace
+from bursar.simulation.faults.faulty_connection import FaultyListener
+from bursar.simulation.faults.faulty_network import FaultyNetwork
+from bursar.simulation.faults.faulty_worker import WorkerAssignment
+from bursar.simulation.faults.simulated_process import ProcessLoop, SimulatedProcess
+
+HELD = 40.0
+"""Seconds after which a connection of a stranger must have ended: the service's patience of 10 s,
+what TLS takes to end, and words that are late."""
+
+_MOST = 12
+"""Strangers of a crowd."""
+
+_DECODER = msgspec.msgpack.Decoder(FromServer)
+
+ReportViolation = Callable[[str, str], None]
+"""Told the party and what must not have happened."""
+
+
+class UnauthenticatedClients:
+    """
+    Connects as nobody that is expected.
+
+    Parameters
+    ----------
+    loop, network, door, trace
+        Where they connect, and who is told.
+    chance
+        Says what they say.
+    server
+        The life of the service now, if there is one.
+    wrong
+        See :data:`ReportViolation`.
+    """
+
+    def __init__(
+        self,
+        loop: ProcessLoop,
+        network: FaultyNetwork,
+        door: FaultyListener,
+        trace: EventTrace,
+        *,
+        chance: random.Random,
+        server: Callable[[], SimulatedProcess | None],
+        wrong: ReportViolation,
+    ) -> None:
+        self._loop = loop
+        self._network = network
+        self._door = door
+        self._trace = trace
+        self._chance = chance
+        self._server = server
+        self._wrong = wrong
+        self._count = 0
+
+    def crowd(self) -> None:
+        """Some connect at once: they say nothing, or what no worker says."""
+        many = self._chance.randint(1, _MOST)
+        self._trace.fault("strangers", "nobody", f"{many} connect")
+        hello = frame(Hello("0" * 64, "site-x-1", "site", 1, "x", "nobody", ()))
+        for _ in range(many):
+            said = self._chance.choice(
+                (b"", b"", hello[: len(hello) // 2], hello, self._chance.randbytes(40))
+            )
+            self._connect(said)
+
+    def come_late(self, post: WorkerAssignment) -> None:
+        """Somebody shows what the workers of a lease showed that is over."""
+        name = f"{post.name}-late"
+        hello = Hello(post.token, name, post.site, post.processors, post.lease, "elsewhere", ())
+        self._connect(frame(hello))
+
+    def _connect(self, said: bytes) -> None:
+        self._count += 1
+        life = SimulatedProcess(self._loop, f"stranger-{self._count}")
+        link = _UnauthenticatedProtocol(said, self._network, life, self._server(), self._wrong)
+        try:
+            self._door.connect(life, link)
+        except OSError:
+            return
+        life.call_later(HELD, link.look)
+
+
+class _UnauthenticatedProtocol(asyncio.Protocol):
+    """One connection of a stranger."""
+
+    def __init__(
+        self,
+        said: bytes,
+        network: FaultyNetwork,
+        life: SimulatedProcess,
+        server: SimulatedProcess | None,
+        wrong: ReportViolation,
+    ) -> None:
+        self._said = said
+        self._network = network
+        self._life = life
+        self._server = server
+        self._wrong = wrong
+        self._frames = FrameDecoder()
+        self._is_welcome = self._was_made = self._is_over = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say what there is to say, once."""
+        assert isinstance(transport, asyncio.Transport)
+        self._was_made = True
+        if self._said:
+            transport.write(self._said)
+
+    def data_received(self, data: bytes) -> None:
+        """Note what it is told."""
+        for body in self._frames.feed(data):
+            match _DECODER.decode(body):
+                case Welcome():
+                    self._is_welcome = True
+                case LeaveOrder():
+                    self._is_welcome = False
+                case JobAssignment() if not self._is_welcome:
+                    self._wrong(self._life.party, "is given work and is no worker")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended, as it must."""
+        self._is_over = True
+
+    def look(self) -> None:
+        """By now it must have ended."""
+        server = self._server
+        party = self._life.party
+        if not self._was_made or self._is_over or server is None or not server.is_alive:
+            return
+        late = self._network.late_until(server.party, party) + HELD - self._network.now
+        if late > 0:  # the service, or word of it, was held up
+            self._life.call_later(late, self.look)
+        elif self._is_welcome:
+            self._wrong(party, "works for a lease that is over")
+        else:
+            self._wrong(party, f"is connected for {HELD:g} s and has not said who it is")

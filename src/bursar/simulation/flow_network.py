@@ -1,0 +1,320 @@
+"""
+Transfers over a network, each with its fair share of every wire on its way.
+
+A fluid model: a flow has a rate at every moment, and rates change only when a flow begins
+or ends or a wire's bandwidth does. Nothing happens between, so that a simulation costs as
+much as its transfers, however long they take.
+"""
+
+import asyncio
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable
+
+from bursar.model.topology import Route, Topology
+from bursar.simulation.flow import Flow
+from bursar.simulation.lane_table import LaneTable
+
+__all__ = ["Flow", "FlowNetwork"]
+
+_LIGHTEST, _HEAVIEST = 1e-3, 1e3
+
+
+class FlowNetwork:
+    """
+    A network in use.
+
+    Flows share each wire by max-min fairness: no flow could get more but at the cost of one
+    that gets no more than it.
+
+    Parameters
+    ----------
+    topology
+        The nodes and wires.
+    loop
+        Whose clock it goes by, and that it calls back on.
+
+    References
+    ----------
+    .. [1] Bertsekas, Gallager (1992). Data Networks, 2nd edition, section 6.5.2.
+    """
+
+    def __init__(self, topology: Topology, loop: asyncio.AbstractEventLoop) -> None:
+        self.topology = topology
+        self._loop = loop
+        self._latest = loop.time()
+        self._numbers = itertools.count(1)
+        self._carried = 0.0  # by flows that have ended
+        self._untold: deque[Flow] = deque()  # that have ended, and nobody knows
+        self._dirty = False  # rates are to be found anew
+        self._telling = False
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._next = math.inf  # when it calls
+        self._change: asyncio.TimerHandle | None = None
+        # An infinite wire is no bottleneck: no lane is said to use it.
+        bandwidths = [channel.bandwidth for channel in topology.channels]
+        self._finite = [math.isfinite(bandwidth) for bandwidth in bandwidths]
+        self._lanes = LaneTable([b if math.isfinite(b) else 0.0 for b in bandwidths])
+        self._varying = [i for i, c in enumerate(topology.channels) if c.profile is not None]
+
+    # What is asked of it.
+
+    def send(
+        self,
+        source: str,
+        target: str,
+        size: float,
+        done: Callable[[Flow], object],
+        *,
+        weight: float = 1.0,
+        limit: float = math.inf,
+    ) -> Flow:
+        """
+        Begins a transfer.
+
+        Parameters
+        ----------
+        source, target
+            Nodes. Within one node it takes no time.
+        size
+            Bytes. Finite, not negative.
+        done
+            Called with the flow once its last byte has arrived; never from within this call.
+        weight
+            A flow of weight 2 gets twice what one of weight 1 gets on a full wire. From
+            0.001 to 1000.
+        limit
+            Greatest rate, bytes per second. Positive.
+
+        Raises
+        ------
+        InputError
+            When there is no such node, or no way.
+        ValueError
+            When a number is out of range.
+        """
+        if not 0 <= size < math.inf:
+            raise ValueError(f"size must be finite and not negative, got {size}")
+        if not _LIGHTEST <= weight <= _HEAVIEST:
+            raise ValueError(f"weight must be from {_LIGHTEST:g} to {_HEAVIEST:g}, got {weight}")
+        if not limit > 0:
+            raise ValueError(f"limit must be positive, got {limit}")
+        route = self.topology.route(source, target)
+        now = self._now()
+        flow = Flow(
+            number=next(self._numbers), source=source, target=target, size=size, weight=weight,
+            limit=limit, sent=now, done=done,
+        )  # fmt: skip
+        if route.latency > 0:
+            flow.begins = self._loop.call_at(now + route.latency, self._begin, flow, route)
+        else:
+            self._begin(flow, route)
+        return flow
+
+    def cancel(self, flow: Flow) -> float:
+        """
+        Ends a flow; what it had carried, bytes.
+
+        Its ``done`` is not called any more, also if it ended at this very moment. One that
+        has ended stays as it is.
+        """
+        flow.done = _ignore_cancelled
+        carried = self.carried(flow)
+        if flow.ended is not None:
+            return carried
+        if flow.begins is not None:
+            flow.begins.cancel()
+        now = self._now()
+        if flow.lane is not None:
+            self._lanes.leave(flow, now)
+            self._change_rates()
+        self._close(flow, now, carried)
+        return carried
+
+    def rate(self, flow: Flow) -> float:
+        """Bytes per second now; 0 before its first byte and after its last."""
+        if flow.lane is None:
+            return 0.0
+        self._settle()
+        return self._lanes.pace(flow.lane) * flow.weight
+
+    def carried(self, flow: Flow) -> float:
+        """Bytes of it that have arrived."""
+        if flow.lane is None:
+            return flow.carried
+        gone = self._lanes.progress(flow.lane, self._now()) - flow.start
+        return min(flow.size, max(0.0, gone) * flow.weight)
+
+    @property
+    def total_carried(self) -> float:
+        """Bytes of all flows that have arrived, also of those that were cancelled."""
+        return self._carried + math.fsum(map(self.carried, self._lanes.flows()))
+
+    @property
+    def sending(self) -> int:
+        """How many flows have bytes on the way now: none before its first or after its last."""
+        return len(self._lanes.flows())
+
+    def bandwidth(self, source: str, target: str) -> float:
+        """
+        What a flow would get now if there were no other, bytes per second.
+
+        Infinite within a node, 0 where there is no way.
+
+        Raises
+        ------
+        InputError
+            When there is no such node.
+        """
+        route = self.topology.find(source, target)
+        if route is None:
+            return 0.0
+        if not self._varying:
+            return route.bandwidth
+        now = self._now()
+        return min((self._bandwidth_of(c, now) for c in route.channels), default=math.inf)
+
+    def latency(self, source: str, target: str) -> float:
+        """
+        Seconds before a first byte would be there; infinite where there is no way.
+
+        Raises
+        ------
+        InputError
+            When there is no such node.
+        """
+        route = self.topology.find(source, target)
+        return math.inf if route is None else route.latency
+
+    def share(self, source: str, target: str) -> float:
+        """
+        What one more flow of weight 1 would get now, bytes per second.
+
+        Others would then have less. Infinite within a node, 0 where there is no way.
+
+        Raises
+        ------
+        InputError
+            When there is no such node.
+        """
+        self._settle()
+        route = self.topology.find(source, target)
+        if route is None or not self._lanes.busy or not self._is_finite(route):
+            return self.bandwidth(source, target)
+        return self._lanes.pace_of_one_more((source, target, 1.0, math.inf), self._hops(route))
+
+    # What happens in it.
+
+    def _begin(self, flow: Flow, route: Route) -> None:
+        """Its first byte is there."""
+        flow.begins = None
+        if flow.size == 0 or (flow.limit == math.inf and not self._is_finite(route)):
+            self._close(flow, self._now(), flow.size)
+            self._untold.append(flow)
+            self._touch()
+            return
+        key = (flow.source, flow.target, flow.weight, flow.limit)
+        lane = self._lanes.find(key) or self._lanes.open(key, self._hops(route))
+        self._lanes.enter(lane, flow, self._now())
+        self._change_rates()
+
+    def _finish(self) -> None:
+        """The moment has come at which a flow ends, or several on several ways."""
+        self._timer = None
+        moment, self._next = self._next, math.inf
+        self._latest = max(self._latest, moment)
+        if self._dirty:  # something else has happened at this very moment, before
+            self._settle()
+            return
+        for flow in self._lanes.end(moment):
+            self._close(flow, self._latest, flow.size)
+            self._untold.append(flow)
+        self._dirty = True
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tells of the flows that have ended; who is told may send more, or cancel."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        self._telling = True
+        try:
+            while self._untold:
+                flow = self._untold.popleft()
+                flow.done(flow)
+        finally:
+            self._telling = False
+            if self._untold:  # what was called has failed; the others are told all the same
+                self._touch()
+            self._settle()
+
+    def _vary(self) -> None:
+        """The moment has come at which a wire's bandwidth changes."""
+        self._change = None
+        self._dirty = True
+        self._settle()
+
+    def _close(self, flow: Flow, now: float, carried: float) -> None:
+        flow.ended = now
+        flow.carried = carried
+        self._carried += carried
+
+    def _change_rates(self) -> None:
+        self._dirty = True
+        self._touch()
+
+    def _touch(self) -> None:
+        """All that happens at a moment is told, and rates are found, once."""
+        if self._soon is None and not self._telling:
+            self._soon = self._loop.call_soon(self._tell)
+
+    def _settle(self) -> None:
+        """Finds the rates after what has happened, and when a flow ends next."""
+        if not self._dirty:
+            return
+        self._dirty = False
+        now = self._now()
+        if self._varying and self._lanes.busy and self._change is None:
+            self._look_at_profiles(now)
+        moment = self._lanes.share_anew(now)
+        if moment == self._next and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._next = moment
+        if moment < math.inf:
+            self._timer = self._loop.call_at(moment, self._finish)
+
+    def _look_at_profiles(self, now: float) -> None:
+        """What is there of each wire now, and a call when that changes."""
+        change = math.inf
+        for number in self._varying:
+            self._lanes.set_capacity(number, self._bandwidth_of(number, now))
+            profile = self.topology.channels[number].profile
+            assert profile is not None
+            change = min(change, profile.change_after(now))
+        self._change = self._loop.call_at(change, self._vary)
+
+    def _bandwidth_of(self, number: int, now: float) -> float:
+        channel = self.topology.channels[number]
+        if channel.profile is None:
+            return channel.bandwidth
+        return channel.bandwidth * channel.profile.share_at(now)
+
+    def _is_finite(self, route: Route) -> bool:
+        return any(self._finite[c] for c in route.channels)
+
+    def _hops(self, route: Route) -> list[int]:
+        return [c for c in route.channels if self._finite[c]]
+
+    def _now(self) -> float:
+        """The loop's time; a loop may call a little before it, and time must not go back."""
+        self._latest = max(self._latest, self._loop.time())
+        return self._latest
+
+
+def _ignore_cancelled(_: Flow) -> None:
+    """Who is told of a flow that was cancelled."""

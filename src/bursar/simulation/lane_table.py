@@ -1,0 +1,217 @@
+"""
+The lanes of a network, as tables: how fast each goes, how far it is, when a flow ends.
+
+Progress is counted for a lane, not for its flows: it grows by the lane's pace, and a flow
+ends when it has grown by the flow's size over its weight. So what a change costs hangs on
+the number of lanes, not of flows.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from bursar.simulation.fairness import fill_progressively, recompute_rates
+from bursar.simulation.flow import Flow, FlowKey, FlowLane
+
+_SPARE = 256
+"""Lanes without flows that may stay beside as many as have some: the next flow may want one."""
+
+_COLUMNS = (
+    "_hops", "_depth", "_stale", "_weight", "_ceiling", "_pace", "_progress", "_since", "_due",
+    "_ends",
+)  # fmt: skip
+
+
+class LaneTable:
+    """
+    Parameters
+    ----------
+    capacity
+        Of each channel, bytes per second; to be changed by :meth:`set_capacity` only.
+    """
+
+    def __init__(self, capacity: Sequence[float]) -> None:
+        self.busy = 0
+        """Lanes with flows."""
+        self._capacity = np.array(capacity, dtype=np.float64)
+        self._lanes: list[FlowLane] = []
+        self._by_key: dict[FlowKey, FlowLane] = {}
+        # What these hold: bursar.simulation.fairness.
+        self._hops = np.zeros((16, 4), np.int64)
+        self._depth = np.zeros(16, np.int64)
+        self._stale = np.zeros(16, np.bool_)
+        self._weight = np.zeros(16)
+        self._ceiling = np.zeros(16)
+        self._pace = np.zeros(16)
+        self._progress = np.zeros(16)
+        self._since = np.zeros(16)
+        self._due = np.zeros(16)
+        self._ends = np.zeros(16)
+
+    def __len__(self) -> int:
+        """How many there are, also without flows."""
+        return len(self._lanes)
+
+    def find(self, key: FlowKey) -> FlowLane | None:
+        """The lane of such flows, if there is one."""
+        return self._by_key.get(key)
+
+    def open(self, key: FlowKey, channels: Sequence[int]) -> FlowLane:
+        """
+        A new lane.
+
+        Parameters
+        ----------
+        channels
+            Numbers of those that it uses.
+        """
+        lane = FlowLane(key, self._lay_out(key, channels))
+        self._lanes.append(lane)
+        self._by_key[key] = lane
+        return lane
+
+    def set_capacity(self, channel: int, capacity: float) -> None:
+        """Another capacity; :meth:`recompute_rates` is then due."""
+        self._capacity[channel] = capacity
+        self._stale[: len(self._lanes)] = True
+
+    def enter(self, lane: FlowLane, flow: Flow, now: float) -> None:
+        """A flow's first byte."""
+        row = lane.row
+        if lane.flows:
+            self._advance(row, now)
+        else:
+            # From 0 again: the less lies behind, the finer it counts.
+            self.busy += 1
+            self._progress[row] = self._pace[row] = 0.0
+            self._since[row] = now
+        lane.flows += 1
+        self._weight[row] = lane.flows * flow.weight
+        flow.lane = lane
+        flow.start = float(self._progress[row])
+        heapq.heappush(lane.queue, (flow.start + flow.size / flow.weight, flow.number, flow))
+        self._look_ahead(lane)
+
+    def leave(self, flow: Flow, now: float) -> None:
+        """A flow goes before its last byte."""
+        lane = flow.lane
+        assert lane is not None
+        self._advance(lane.row, now)
+        self._drop(lane, flow)
+        self._look_ahead(lane)
+
+    def end(self, moment: float) -> list[Flow]:
+        """The flows that end up to this moment, in the order in which they were sent."""
+        ended: list[Flow] = []
+        for row in (self._ends[: len(self._lanes)] <= moment).nonzero()[0].tolist():
+            lane = self._lanes[row]
+            # To the last byte, whatever was lost in rounding.
+            reached = lane.queue[0][0]
+            self._progress[row] = reached
+            self._since[row] = moment
+            while lane.queue and lane.queue[0][0] <= reached:
+                flow = heapq.heappop(lane.queue)[2]
+                if flow.lane is lane:
+                    self._drop(lane, flow)
+                    ended.append(flow)
+            self._look_ahead(lane)
+        ended.sort(key=_flow_number)
+        return ended
+
+    def share_anew(self, now: float) -> float:
+        """New paces after what has changed; when a flow ends next, seconds."""
+        first = recompute_rates(
+            len(self._lanes), float(now), self._hops, self._depth, self._weight, self._ceiling,
+            self._capacity, self._stale, self._pace, self._progress, self._since, self._due,
+            self._ends,
+        )  # fmt: skip
+        moment = float(self._ends[first]) if first >= 0 else math.inf
+        if len(self._lanes) > 2 * self.busy + _SPARE:
+            self._sweep()
+        return moment
+
+    def pace(self, lane: FlowLane) -> float:
+        """Bytes per second for each unit of weight."""
+        return float(self._pace[lane.row])
+
+    def progress(self, lane: FlowLane, now: float) -> float:
+        """What it has carried for each unit of weight, bytes."""
+        row = lane.row
+        return float(self._progress[row] + self._pace[row] * (now - self._since[row]))
+
+    def pace_of_one_more(self, key: FlowKey, channels: Sequence[int]) -> float:
+        """What a lane with one such flow would get beside all others."""
+        row = self._lay_out(key, channels)
+        self._weight[row] = key[2]
+        pace = np.empty(row + 1)
+        everyone = np.ones(row + 1, np.bool_)
+        fill_progressively(
+            row + 1, self._hops, self._depth, self._weight, self._ceiling, self._capacity,
+            everyone, pace,
+        )  # fmt: skip
+        return float(pace[row])
+
+    def flows(self) -> list[Flow]:
+        """All that are in a lane."""
+        entries = (entry[2] for lane in self._lanes for entry in lane.queue)
+        return [flow for flow in entries if flow.lane is not None]
+
+    def _drop(self, lane: FlowLane, flow: Flow) -> None:
+        flow.lane = None
+        lane.flows -= 1
+        self.busy -= not lane.flows
+        # Not less by less: nothing of a weight may stay behind.
+        self._weight[lane.row] = lane.flows * flow.weight
+
+    def _advance(self, row: int, now: float) -> None:
+        reached = self._progress[row] + self._pace[row] * (now - self._since[row])
+        self._progress[row] = min(reached, self._due[row])
+        self._since[row] = now
+
+    def _look_ahead(self, lane: FlowLane) -> None:
+        """Notes which flow ends next, and that the pace may become another."""
+        while lane.queue and lane.queue[0][2].lane is not lane:
+            heapq.heappop(lane.queue)
+        self._due[lane.row] = lane.queue[0][0] if lane.queue else math.inf
+        self._stale[lane.row] = True
+
+    def _lay_out(self, key: FlowKey, channels: Sequence[int]) -> int:
+        """Writes a lane without flows into the row below the last one."""
+        row, hops = len(self._lanes), len(channels)
+        if row == len(self._depth) or hops > self._hops.shape[1]:
+            self._grow(row + 1, hops)
+        self._depth[row] = hops
+        self._hops[row, :hops] = channels
+        _, _, weight, limit = key
+        self._ceiling[row] = limit / weight
+        self._weight[row] = self._pace[row] = 0.0
+        self._due[row] = self._ends[row] = math.inf
+        self._stale[row] = False
+        return row
+
+    def _grow(self, rows: int, hops: int) -> None:
+        more = len(self._depth) if rows > len(self._depth) else 0
+        wider = max(0, hops - self._hops.shape[1])
+        self._hops = np.pad(self._hops, ((0, 0), (0, wider)))
+        for name in _COLUMNS:
+            table = getattr(self, name)
+            added = np.zeros((more, *table.shape[1:]), table.dtype)
+            setattr(self, name, np.concatenate((table, added)))
+
+    def _sweep(self) -> None:
+        """Closes the lanes without flows."""
+        kept = [lane for lane in self._lanes if lane.flows]
+        rows = [lane.row for lane in kept]
+        for name in _COLUMNS:
+            table = getattr(self, name)
+            table[: len(rows)] = table[rows]
+        for row, lane in enumerate(kept):
+            lane.row = row
+        self._lanes = kept
+        self._by_key = {lane.key: lane for lane in kept}
+
+
+def _flow_number(flow: Flow) -> int:
+    return flow.number

@@ -1,0 +1,382 @@
+"""
+A batch cluster under the load of a trace, and what a workflow meets there.
+
+HPDC'07 sections 4 and 5: the cluster runs its own jobs, advertises what its
+schedule leaves free, takes reservations, and runs a workflow's tasks just in time
+(*best effort*): each is submitted to the queue when its parents have ended.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.cluster.machine import Early, Machine, Policy, Reservation
+from bursar.model.admission import Refusal
+from bursar.model.errors import InputError
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.trace import Trace
+from bursar.model.workflow import Workflow
+from bursar.planning.problem import PlanningProblem
+from bursar.planning.schedulers import Schedule
+from bursar.simulation.scaling import WEEK
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+SU = 1 / 3600
+"""Service units of a processor-second."""
+ROUNDING = 1e-6
+"""Seconds by which windows that follow one another are kept apart."""
+USUAL = 3600.0
+"""Seconds that a job is taken to ask for where there is no other to go by."""
+SHORTEST = 1e-3
+"""Seconds. A free slot shorter than this is not worth a line in an advertisement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkflowExecution:
+    """
+    A workflow that was run.
+
+    Parameters
+    ----------
+    submit, start, finish
+        Of each task, seconds since the first was submitted, shape ``(n_tasks,)``.
+    """
+
+    submit: FloatArray
+    start: FloatArray
+    finish: FloatArray
+
+    @property
+    def makespan(self) -> float:
+        """From the first submission to the last end, seconds."""
+        return float(self.finish.max())
+
+
+class LoadedCluster:
+    """
+    A machine on which the jobs of a trace run, at some moment of it.
+
+    Parameters
+    ----------
+    trace
+        Its own jobs; those wider than the machine are left out.
+    processors
+        Of the machine.
+    at
+        Moment to begin at, seconds on the trace's clock.
+    policy, early
+        See :class:`bursar.cluster.machine.Machine`.
+    looseness
+        Users ask for their job's run time times this; None: for what they asked in
+        the log.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        processors: int,
+        *,
+        at: float,
+        policy: Policy = "conservative",
+        early: Early = "keep",
+        looseness: float | None = 1.0,
+    ) -> None:
+        if looseness is not None and not 1.0 <= looseness < math.inf:
+            raise InputError(f"jobs cannot ask for less than they take, got {looseness} times it")
+        fits = trace.processors <= processors
+        self._submit = trace.submit[fits]
+        self._width = trace.processors[fits]
+        self._runtime = trace.runtime[fits]
+        asked = trace.estimate if looseness is None else trace.runtime * looseness
+        self._estimate = asked[fits]
+        self._next = 0
+        self._own = np.zeros(0, dtype=np.int64)  # numbers of the trace's jobs on the machine
+        first = min(at, float(self._submit[0])) if len(self._submit) else at
+        self.machine = Machine(processors, policy, early=early, now=first)
+        self.advance(at)
+
+    @property
+    def now(self) -> float:
+        """Seconds on the trace's clock."""
+        return self.machine.now
+
+    def copy(self) -> "LoadedCluster":
+        """Another in the same state; what happens to one is not the other's."""
+        twin = object.__new__(LoadedCluster)
+        twin.__dict__.update(self.__dict__)
+        twin.machine = self.machine.copy()
+        return twin
+
+    def as_expected(self, times: int, span: float = WEEK) -> "LoadedCluster":
+        """
+        A copy whose jobs to come are those of the time just past, again and again.
+
+        What one can know of the future: what runs and waits now, and what users usually
+        send.
+
+        Parameters
+        ----------
+        times
+            How often.
+        span
+            How much of the past comes again, seconds; less where the log is younger.
+        """
+        twin = self.copy()
+        past = self._submit[: self._next]
+        span = min(span, self.now - float(past[0])) if len(past) else 0.0
+        again = np.flatnonzero(past > self.now - span)
+        if not len(again):
+            times = 0
+        shift = np.repeat(span * np.arange(1, times + 1), len(again))
+        chosen = np.concatenate((np.arange(self._next), np.tile(again, times)))
+        shifts = np.concatenate((np.zeros(self._next), shift))
+        twin._submit = self._submit[chosen] + shifts
+        twin._width = self._width[chosen]
+        twin._runtime = self._runtime[chosen]
+        twin._estimate = self._estimate[chosen]
+        return twin
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether the trace has any."""
+        return len(self._submit) > 0
+
+    def advance(self, until: float) -> None:
+        """Moves the clock; the trace's jobs of that time are submitted."""
+        end = int(np.searchsorted(self._submit, until, side="right"))
+        first, jobs = self._next, slice(self._next, end)
+        if end > first:
+            number = len(self.machine.submitted)
+            self.machine.submit_all(
+                self._submit[jobs], self._width[jobs], self._estimate[jobs], self._runtime[jobs]
+            )
+            self._own = np.concatenate((self._own, np.arange(number, number + end - first)))
+            self._next = end
+        self.machine.advance(until)
+
+    @property
+    def next_event(self) -> float:
+        """When something happens next by itself, seconds; infinite when nothing will."""
+        coming = float(self._submit[self._next]) if self._next < len(self._submit) else math.inf
+        return min(self.machine.next_event, coming)
+
+    def traversal_time(self, processors: int = 1, seconds: float | None = None) -> float:
+        """
+        Seconds that a job submitted now would wait if all ran as long as estimated.
+
+        The *estimated traversal time* of the queue (Cavalieri et al. 2003, section 2.1), under
+        any policy.
+
+        Parameters
+        ----------
+        processors
+            Of the job.
+        seconds
+            That it asks for; None: as long as the jobs that are here do in the mean.
+
+        Raises
+        ------
+        InputError
+            When no such job can run.
+        """
+        seconds = self._usual() if seconds is None else seconds
+        return self.machine.expected_start(processors, seconds) - self.now
+
+    def _usual(self) -> float:
+        """Seconds that the jobs that run and wait ask for in the mean."""
+        here = np.concatenate((self.machine.running, self.machine.waiting))
+        asked = self.machine.estimates[here]
+        return float(asked.mean()) if len(asked) else USUAL
+
+    # Provisioned.
+
+    def facts(self, name: str = "cluster", *, unit_price: float = SU) -> SiteFacts:
+        """
+        What it advertises now: its free slots (HPDC'07 section 4), in seconds from now.
+
+        Parameters
+        ----------
+        unit_price
+            SU per processor-second.
+        """
+        return SiteFacts(
+            name=name,
+            kind="advertised",
+            processors=self.machine.processors,
+            slots=tuple(
+                Slot(
+                    site=name,
+                    start=free.start - self.now,
+                    duration=free.duration,
+                    processors=free.processors,
+                    unit_price=unit_price,
+                    divisible=free.divisible,
+                    extensible=free.extensible,
+                )
+                for free in self.machine.free_slots()
+                if free.duration >= SHORTEST
+            ),
+        )
+
+    def provision(self, problem: PlanningProblem, schedule: Schedule) -> list[Reservation]:
+        """
+        Reserves what a schedule over its slots, as advertised now, pays.
+
+        Raises
+        ------
+        InputError
+            When something of it is not free; nothing is reserved then.
+        """
+        answer = self.reserve(reserved_windows(problem, schedule))
+        if isinstance(answer, Refusal):
+            raise InputError(f"the plan cannot be reserved: {answer.reason}")
+        return answer
+
+    def reserve(self, asked: Iterable[tuple[float, float, int]]) -> list[Reservation] | Refusal:
+        """
+        Keeps processors free for windows, all of them or none.
+
+        Parameters
+        ----------
+        asked
+            Start (seconds from now), duration and processors of each.
+        """
+        made: list[Reservation] = []
+        for start, duration, processors in asked:
+            if duration <= ROUNDING:
+                continue
+            answer = self.machine.reserve(self.now + start, duration - ROUNDING, processors)
+            if isinstance(answer, Refusal):
+                for reservation in made:
+                    self.machine.release(reservation)
+                return answer
+            made.append(answer)
+        return made
+
+    # Best effort.
+
+    def run(self, workflow: Workflow) -> WorkflowExecution:
+        """
+        Runs a workflow just in time; the clock is at its end then.
+
+        Tasks that become free at one moment are sent by their numbers.
+
+        Raises
+        ------
+        InputError
+            When a runtime is unknown or a task is wider than the machine.
+        """
+        if any(task.runtime is None for task in workflow.tasks):
+            raise InputError("a task of unknown runtime cannot be simulated")
+        n = len(workflow.tasks)
+        submit, finish = np.zeros(n), np.zeros(n)
+        runtimes = np.array([task.runtime for task in workflow.tasks], dtype=np.float64)
+        waits_for = [len(parents) for parents in workflow.parents]
+        children = workflow.children
+        began = self.now
+        jobs, tasks = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        ready = [i for i in range(n) if not waits_for[i]]
+        left = n
+        while True:
+            submitted: list[tuple[int, int]] = []
+            while ready:
+                task = heapq.heappop(ready)
+                submit[task] = self.now
+                if runtimes[task] > 0:
+                    width = workflow.tasks[task].processors
+                    job = self.machine.submit(width, float(runtimes[task]))
+                    submitted.append((job, task))
+                else:
+                    finish[task] = self.now
+                    left -= 1
+                    _release(task, children, waits_for, ready)
+            if submitted:
+                added = np.array(submitted, dtype=np.int64)
+                jobs = np.concatenate((jobs, added[:, 0]))
+                tasks = np.concatenate((tasks, added[:, 1]))
+                self.advance(self.now)
+            if not left:
+                break
+            self.advance(self.next_event)
+            over = self.machine.ended(jobs)
+            for task in tasks[over].tolist():
+                finish[task] = self.now
+                left -= 1
+                _release(task, children, waits_for, ready)
+            jobs, tasks = jobs[~over], tasks[~over]
+        return WorkflowExecution(
+            submit=submit - began, start=finish - runtimes - began, finish=finish - began
+        )
+
+    # The others.
+
+    def waits(self, first: float, last: float) -> FloatArray:
+        """
+        How long the trace's jobs submitted in a time wait, seconds.
+
+        The clock is at the start of the last of them afterwards, or later.
+        """
+        self.advance(max(self.now, last))
+        submitted = self.machine.submitted[self._own]
+        asked = self._own[(submitted >= first) & (submitted < last)]
+        while True:
+            start, *_ = self.machine.outcome()
+            if not np.isnan(start[asked]).any():
+                return np.asarray(start[asked] - self.machine.submitted[asked])
+            self.advance(self.now + 86_400.0)
+
+
+def _release(task: int, children: list[list[int]], waits_for: list[int], ready: list[int]) -> None:
+    """Adds the children that wait for nothing else to a heap."""
+    for child in children[task]:
+        waits_for[child] -= 1
+        if not waits_for[child]:
+            heapq.heappush(ready, child)
+
+
+def reserved_windows(
+    problem: PlanningProblem, schedule: Schedule
+) -> list[tuple[float, float, int]]:
+    """
+    Start, duration and processors of all that a schedule holds of its slots.
+
+    Of a slot paid whole, all of it, and of its extension what is used; of a divisible
+    one what tasks use, in rectangles between the moments when that changes.
+    """
+    slots = problem.offers.arrays
+    made: list[tuple[float, float, int]] = []
+    task, slot, width = schedule.holdings
+    for j in np.flatnonzero(schedule.used).tolist():
+        begin = float(slots.begin[j])
+        if not slots.divisible[j]:
+            end = max(float(slots.end[j]), float(schedule.until[j]))
+            made.append((begin, end - begin, int(slots.processors[j])))
+            continue
+        held = slot == j
+        start, finish = schedule.start[task[held]], schedule.finish[task[held]]
+        made.extend(_steps(start, finish, width[held]))
+    return made
+
+
+def _steps(
+    start: FloatArray, finish: FloatArray, width: IntArray
+) -> list[tuple[float, float, int]]:
+    """The sum of rectangles as rectangles that follow one another."""
+    moments, index = np.unique(np.concatenate((start, finish)), return_inverse=True)
+    change = np.zeros(len(moments), dtype=np.int64)
+    np.add.at(change, index, np.concatenate((width, -width)))
+    height = np.cumsum(change)
+    kept = np.flatnonzero(change != 0)
+    return [
+        (float(moments[a]), float(moments[b] - moments[a]), int(height[a]))
+        for a, b in itertools.pairwise(kept)
+        if height[a] > 0
+    ]

@@ -1,0 +1,98 @@
+"""A network in memory: streams between protocols of one loop, in order and without loss."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+
+class MemoryListener:
+    """
+    Who accepts connections at an address; what ``create_server`` returns.
+
+    Parameters
+    ----------
+    address
+        Host and port.
+    factory
+        Makes the protocol of each connection.
+    on_close
+        Told the address.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        factory: ProtocolFactory,
+        *,
+        on_close: Callable[[tuple[str, int], None], Any],
+    ) -> None:
+        self.address = address
+        self.factory = factory
+        self._on_close = on_close
+
+    @property
+    def sockets(self) -> "tuple[MemoryListener, ...]":
+        """Itself, for its name."""
+        return (self,)
+
+    def getsockname(self) -> tuple[str, int]:
+        """Its address."""
+        return self.address
+
+    def close(self) -> None:
+        """Accepts nothing more."""
+        self._on_close(self.address, None)
+
+    async def wait_closed(self) -> None:
+        """Nothing is left to wait for."""
+
+
+class MemoryTransport(asyncio.Transport):
+    """One end of a connection in memory."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._loop = loop
+        self._protocol = protocol
+        self._closing = False
+        self.peer: MemoryTransport | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Sends; the other end has it in the loop's next round."""
+        if not self._closing and self.peer is not None:
+            self._loop.call_soon(self.peer._receive, bytes(data))
+
+    def is_closing(self) -> bool:
+        """Whether this end is closed, or about to be."""
+        return self._closing
+
+    def close(self) -> None:
+        """Closes both ends, once what was written has arrived."""
+        if not self._closing:
+            self._closing = True
+            self._loop.call_soon(self._protocol.connection_lost, None)
+            if self.peer is not None:
+                self._loop.call_soon(self.peer.close)
+
+    def abort(self) -> None:
+        """As :meth:`close`: nothing is buffered."""
+        self.close()
+
+    def _receive(self, data: bytes) -> None:
+        if not self._closing:
+            self._protocol.data_received(data)
+
+
+def connect_in_memory(
+    loop: asyncio.AbstractEventLoop, client: asyncio.BaseProtocol, server: asyncio.BaseProtocol
+) -> tuple[MemoryTransport, asyncio.BaseProtocol]:
+    """Joins two protocols; the client's transport and protocol."""
+    assert isinstance(client, asyncio.Protocol)
+    assert isinstance(server, asyncio.Protocol)
+    ours, theirs = MemoryTransport(loop, client), MemoryTransport(loop, server)
+    ours.peer, theirs.peer = theirs, ours
+    server.connection_made(theirs)
+    client.connection_made(ours)
+    return ours, client

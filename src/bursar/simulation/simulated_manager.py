@@ -1,0 +1,730 @@
+"""A local resource manager on virtual time: a loaded cluster, or processors by a timetable."""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.cluster.machine import Policy, Reservation
+from bursar.model.admission import Refusal
+from bursar.model.errors import InputError, SiteError
+from bursar.model.trace import Trace
+from bursar.provisioning.lrm.resource_manager import (
+    ClusterNode,
+    JobEnding,
+    JobReport,
+    JobRequest,
+    JobState,
+    JobUsage,
+    ManagerCapabilities,
+    QueuedJob,
+    QueueReservation,
+    QueueState,
+)
+from bursar.simulation.loaded_cluster import LoadedCluster
+
+EVER = 1e9
+"""Seconds, more than any simulation lasts."""
+
+_NONE, _NOBODY = np.zeros(0), np.zeros(0, dtype=np.int64)
+_NO_JOBS = Trace(
+    name="none",
+    number=_NOBODY,
+    submit=_NONE,
+    runtime=_NONE,
+    estimate=_NONE,
+    processors=_NOBODY,
+    wait=_NONE,
+    user=_NOBODY,
+)
+
+_ESTIMATES = 12
+"""Times that are tried between the least and the most that a job asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLatency:
+    """
+    Time that a scheduler takes for itself.
+
+    Parameters
+    ----------
+    submission
+        Seconds of one submission; the next one waits for it.
+    start
+        Seconds from when a job has its processors until its script runs, at the least.
+    spread
+        And at the most so many more, drawn evenly.
+    """
+
+    submission: float = 0.0
+    start: float = 0.0
+    spread: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("submission", "start", "spread"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SimulatedJob:
+    """
+    A job, as its script sees it.
+
+    Parameters
+    ----------
+    id
+        Of the manager.
+    element
+        Number among those that are alike.
+    request
+        What was asked for.
+    processors
+        That it asks for; from its start on, that it has.
+    seconds
+        Its wall-clock limit.
+    submitted, began, ended
+        Loop time; None: not yet.
+    state, how, reason
+        See :class:`bursar.provisioning.lrm.resource_manager.JobReport`.
+    """
+
+    id: str
+    element: int
+    request: JobRequest
+    processors: int
+    seconds: float
+    submitted: float
+    began: float | None = None
+    ended: float | None = None
+    state: JobState = "pending"
+    how: JobEnding | None = None
+    reason: str = ""
+    _numbers: list[int] = field(default_factory=list)  # of the machine's jobs that it is
+    _window: str | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _kill: Callable[[], None] | None = None
+    _finish: Callable[["SimulatedJob", JobEnding], None] | None = None
+
+    @property
+    def until(self) -> float:
+        """When its limit is over, loop time; infinite before it starts."""
+        return math.inf if self.began is None else self.began + self.seconds
+
+    def end(self, how: JobEnding = "completed") -> None:
+        """Its script has come to its end. Ending again changes nothing."""
+        if self._finish is not None:
+            self._finish(self, how)
+
+
+OnJobStart = Callable[[SimulatedJob], Callable[[], None] | None]
+"""
+Told of a job whose script begins now; returns what is to be called when the job is ended by
+another than its script: cancelled, over its time, or lost.
+"""
+
+
+def cluster_with_timetable(
+    processors: int, timetable: Iterable[tuple[float, int]] = (), *, policy: Policy = "fcfs"
+) -> LoadedCluster:
+    """
+    A cluster of which so many processors are free from some moments on.
+
+    The others are kept away as by reservations that everybody knows of.
+
+    Parameters
+    ----------
+    processors
+        That are free at the most.
+    timetable
+        Moments, seconds from the begin, ascending, and how many are free from then on:
+        ``[(0, 47), (160, 48)]``. Empty: all of them.
+
+    Raises
+    ------
+    InputError
+        When the moments do not ascend, or more are free than there are.
+    """
+    cluster = LoadedCluster(_NO_JOBS, processors, at=0.0, policy=policy)
+    steps = [*timetable] or [(0.0, processors)]
+    ends = [moment for moment, _ in steps[1:]] + [EVER]
+    for (begin, free), end in zip(steps, ends, strict=True):
+        if not (0 <= begin < end and 0 <= free <= processors):
+            raise InputError(f"no timetable of {processors} processors: {steps}")
+        if free < processors:
+            cluster.machine.reserve(begin, end - begin, processors - free)
+    return cluster
+
+
+class SimulatedResourceManager:
+    """
+    The manager of a machine on virtual time. Seconds since the epoch are those of the loop.
+
+    Parameters
+    ----------
+    cluster
+        The machine with its own jobs. It is moved on from now, or from the loop's second 0
+        where none runs yet.
+    launch
+        Is told of jobs that start; None: each runs until its limit.
+    latency
+        Of the scheduler.
+    rng
+        Draws the spread of starts.
+    name
+        Of its one node, or the beginning of its nodes' names.
+    per_node
+        Processors of a node; None: all are of one. Jobs are placed on processors, wherever
+        these are; only sizes count.
+    longest
+        Most seconds that a job may ask for; None: no limit.
+    may_reserve
+        Whether its users may keep processors in advance.
+
+    Attributes
+    ----------
+    is_reachable
+        Set to False, nothing is answered, and jobs run on.
+    commands
+        How often it was asked.
+
+    Notes
+    -----
+    A job over a range of nodes waits for the fewest, and takes at its start what else is free. A
+    job whose time may be cut is cut when it is submitted, to the longest that lets it start then.
+    """
+
+    def __init__(
+        self,
+        cluster: LoadedCluster,
+        launch: OnJobStart | None = None,
+        *,
+        latency: SchedulerLatency | None = None,
+        rng: np.random.Generator | None = None,
+        name: str = "simulated",
+        per_node: int | None = None,
+        longest: float | None = None,
+        may_reserve: bool = False,
+    ) -> None:
+        if per_node is not None and (per_node < 1 or cluster.machine.processors % per_node):
+            raise InputError(
+                f"{cluster.machine.processors} processors are no nodes of {per_node} each"
+            )
+        self._cluster = cluster
+        self._machine = cluster.machine
+        self._launch = launch
+        self._latency = latency or SchedulerLatency()
+        self._rng = rng or np.random.default_rng(0)
+        self._name = name
+        self._per_node = per_node
+        self._longest = longest
+        self._may_reserve = may_reserve
+        self._shift = cluster.now - _loop_time()  # of its clock against the loop's
+        self._turn = asyncio.Lock()
+        self._jobs: dict[str, SimulatedJob] = {}
+        self._of_number: dict[int, SimulatedJob] = {}
+        self._waiting: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._running: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._windows: dict[str, Reservation] = {}
+        self._in_windows: dict[str, list[SimulatedJob]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf  # for which the timer is set, on the cluster's clock
+        self._last = 0
+        self.is_reachable = True
+        self.commands = 0
+
+    @property
+    def abilities(self) -> ManagerCapabilities:
+        """All but that jobs shrink."""
+        return ManagerCapabilities(
+            arrays=True,
+            node_ranges=self._per_node is not None,
+            time_ranges=True,
+            start_estimates=True,
+            reservations=self._may_reserve,
+            begin=True,
+            accounting=True,
+        )
+
+    @property
+    def cluster(self) -> LoadedCluster:
+        """The machine as it is now."""
+        self._go_on()
+        return self._cluster
+
+    @property
+    def jobs(self) -> list[SimulatedJob]:
+        """All jobs that were handed in, the ended ones included, in the order of submission."""
+        return list(self._jobs.values())
+
+    # Jobs.
+
+    async def submit(self, request: JobRequest) -> list[str]:
+        """Hands in jobs; see :class:`bursar.provisioning.lrm.resource_manager.ResourceManager`."""
+        self._asked()
+        width = self._check(request)
+        async with self._turn:
+            await asyncio.sleep(self._latency.submission)
+            self._must_be_reachable()
+            now = asyncio.get_running_loop().time()
+            self._last += 1
+            jobs = []
+            for element in range(request.copies):
+                id = f"{self._last}" if request.copies == 1 else f"{self._last}_{element}"
+                job = SimulatedJob(
+                    id=id,
+                    element=element,
+                    request=request,
+                    processors=width,
+                    seconds=request.seconds,
+                    submitted=now,
+                )
+                job._finish = self._end
+                self._jobs[id] = job
+                jobs.append(job)
+            if request.reservation is not None:
+                for job in jobs:
+                    self._place_in_window(job, request.reservation)
+            elif request.begin is not None and request.begin > now:
+                for job in jobs:
+                    job.reason = "waits for its begin"
+                loop = asyncio.get_running_loop()
+                loop.call_at(request.begin, self._enqueue, jobs)
+            else:
+                self._enqueue(jobs)
+            return [job.id for job in jobs]
+
+    async def cancel(self, ids: Sequence[str]) -> None:
+        """Ends jobs at once; such as have ended already, or are unknown, are no error."""
+        self._asked()
+        self._go_on()
+        for id in ids:
+            job = self._jobs.get(id)
+            if job is not None:
+                self._stop(job, "cancelled")
+        self._go_on()
+
+    async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
+        """Where jobs stand."""
+        self._asked()
+        self._go_on()
+        starts = self._expected_starts() if any(self._waits(id) for id in ids) else {}
+        return {id: self._report(id, starts) for id in ids}
+
+    async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
+        """What jobs took; of those that wait nothing is known."""
+        self._asked()
+        now = self._go_on()
+        found = {}
+        for id in ids:
+            job = self._jobs.get(id)
+            if job is None or job.state not in ("running", "ended"):
+                continue
+            end = now if job.ended is None else job.ended
+            held = 0.0 if job.began is None else end - job.began
+            processors = 0 if job.began is None else job.processors
+            found[id] = JobUsage(id=id, processors=processors, seconds=held, how=job.how)
+        return found
+
+    async def shrink(self, id: str, nodes: Sequence[str]) -> None:
+        """
+        Raises
+        ------
+        SiteError
+            Always: its jobs do not shrink.
+        """
+        self._asked()
+        raise SiteError(f"{self._name}: jobs do not shrink")
+
+    def lose(self, id: str, how: JobEnding = "node-fail") -> None:
+        """A job breaks down, as when its node does."""
+        self._go_on()
+        self._stop(self._jobs[id], how)
+        self._go_on()
+
+    # The queue.
+
+    async def queue(self) -> QueueState:
+        """The machine, its own jobs and ours, and what is kept."""
+        self._asked()
+        now = self._go_on()
+        machine, shift = self._machine, self._shift
+        jobs = []
+        for number in (*machine.running.tolist(), *machine.waiting.tolist()):
+            state = machine.job(number)
+            mine = self._of_number.get(number)
+            jobs.append(
+                QueuedJob(
+                    id=mine.id if mine is not None else f"m{number}",
+                    running=state.start is not None,
+                    processors=state.processors,
+                    submitted=state.submit - shift,
+                    began=None if state.start is None else state.start - shift,
+                    seconds=state.estimate,
+                    own=mine is not None,
+                )
+            )
+        own = {kept.number: name for name, kept in self._windows.items()}
+        windows = tuple(
+            QueueReservation(
+                name=own.get(kept.number, f"r{kept.number}"),
+                start=kept.start - shift,
+                seconds=kept.end - kept.start,
+                processors=kept.processors,
+                own=kept.number in own,
+            )
+            for kept in machine.reservations
+        )
+        return QueueState(
+            at=now,
+            nodes=self._nodes(sum(job.processors for job in jobs if job.running)),
+            jobs=tuple(jobs),
+            windows=windows,
+            longest=self._longest,
+        )
+
+    async def expected_start(self, request: JobRequest) -> float | None:
+        """When a request would start by the estimates of all that runs and waits."""
+        self._asked()
+        width = self._check(request)
+        now = self._go_on()
+        if request.reservation is not None:
+            kept = self._windows.get(request.reservation)
+            return None if kept is None else max(now, kept.start - self._shift)
+        begin = self._machine.expected_start(width, request.seconds) - self._shift
+        return begin if request.begin is None else max(begin, request.begin)
+
+    async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
+        """
+        Keeps processors; a start in the past is now.
+
+        Raises
+        ------
+        SiteError
+            When nobody may, they are not free, or the name is taken.
+        """
+        self._asked()
+        if not self._may_reserve:
+            raise SiteError(
+                f"{self._name}: permission denied: only operators may keep processors in advance"
+            )
+        now = self._go_on()
+        if name in self._windows:
+            raise SiteError(f"{self._name}: there is a reservation {name!r} already")
+        begin = max(start, now) + self._shift
+        answer = self._machine.reserve(begin, seconds, processors)
+        if isinstance(answer, Refusal):
+            raise SiteError(f"{self._name}: {answer.reason}")
+        self._windows[name] = answer
+        self._in_windows[name] = []
+        self._set_timer()
+
+    async def unreserve(self, name: str) -> None:
+        """Keeps processors no more; jobs in that window end with it."""
+        self._asked()
+        self._go_on()
+        for job in self._in_windows.pop(name, []):
+            self._stop(job, "cancelled")
+        kept = self._windows.pop(name, None)
+        if kept is not None and kept in self._machine.reservations:
+            self._machine.release(kept)
+        self._go_on()
+
+    # Inside.
+
+    def _asked(self) -> None:
+        self.commands += 1
+        self._must_be_reachable()
+
+    def _must_be_reachable(self) -> None:
+        if not self.is_reachable:
+            raise SiteError(f"{self._name} gives no answer", transient=True)
+
+    def _check(self, request: JobRequest) -> int:
+        """Processors that a job asks for at the least."""
+        if request.processors < 1 or request.copies < 1:
+            raise InputError(f"a job has a processor at least, got {request.processors}")
+        if not 0 < request.seconds < math.inf:
+            raise InputError(f"seconds must be positive and finite, got {request.seconds}")
+        least = request.least_seconds
+        if least is not None and not 0 < least <= request.seconds:
+            raise InputError(f"0 < least_seconds <= seconds must hold, got {least}")
+        fewest, most = request.nodes or (1, 1)
+        if not 1 <= fewest <= most:
+            raise InputError(f"1 <= fewest <= most nodes must hold, got {request.nodes}")
+        per_node = self._per_node or self._machine.processors
+        whole = request.nodes is not None or request.together
+        if whole and request.processors > per_node:
+            raise SiteError(
+                f"{self._name}: nodes have {per_node} processors, {request.processors} are asked"
+            )
+        width = request.processors * fewest
+        if width > self._machine.processors:
+            raise SiteError(
+                f"{self._name} has {self._machine.processors} processors, {width} are asked"
+            )
+        if self._longest is not None and request.seconds > self._longest:
+            raise SiteError(
+                f"{self._name}: jobs have {self._longest:g} s at most, {request.seconds:g} are "
+                'asked (lower "longest" of the pool)'
+            )
+        return width
+
+    def _enqueue(self, jobs: Sequence[SimulatedJob]) -> None:
+        if self._cluster.has_jobs or any(job.request.least_seconds is not None for job in jobs):
+            self._go_on()  # its own jobs of the time until now come before these
+        moment = asyncio.get_running_loop().time() + self._shift
+        moment = max(moment, self._machine.now)
+        numbers = []
+        for job in jobs:
+            if job.state != "pending":
+                continue
+            job.reason = "waits for processors"
+            job.seconds = self._seconds_for(job)
+            number = self._machine.submit(job.processors, job.seconds, at=moment)
+            job._numbers.append(number)
+            self._of_number[number] = job
+            numbers.append(number)
+        self._waiting = np.concatenate((self._waiting, np.array(numbers, dtype=np.int64)))
+        self._go_on()
+
+    def _seconds_for(self, job: SimulatedJob) -> float:
+        """The longest time with which it starts now, if there is one; else all it asks for."""
+        least, most = job.request.least_seconds, job.request.seconds
+        machine = self._machine
+        if least is None or machine.expected_start(job.processors, most) <= machine.now:
+            return most
+        if machine.expected_start(job.processors, least) > machine.now:
+            return most
+        low, high = least, most
+        for _ in range(_ESTIMATES):
+            middle = (low + high) / 2
+            if machine.expected_start(job.processors, middle) <= machine.now:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _place_in_window(self, job: SimulatedJob, name: str) -> None:
+        kept = self._windows.get(name)
+        if kept is None:
+            job.state, job.how, job.ended = "ended", "rejected", job.submitted
+            job.reason = f"there is no reservation {name!r}"
+            return
+        job._window = name
+        self._in_windows[name].append(job)
+        begin = max(job.submitted, kept.start - self._shift)
+        job._timer = asyncio.get_running_loop().call_at(begin, self._open_window, name)
+
+    def _open_window(self, name: str) -> None:
+        """Starts what fits into a window that is open."""
+        kept = self._windows.get(name)
+        if kept is None:
+            return
+        now = self._go_on()
+        inside = self._in_windows[name]
+        left = kept.processors - sum(job.processors for job in inside if job.state == "running")
+        end = kept.end - self._shift
+        for job in inside:
+            if job.state != "pending" or job.processors > left or end <= now:
+                continue
+            left -= job.processors
+            job.seconds = min(job.seconds, end - now)
+            self._begin(job, now)
+            asyncio.get_running_loop().call_at(job.until, self._stop, job, "timeout")
+
+    def _go_on(self) -> float:
+        """Moves the machine to the loop's time, and follows what happened; returns that time."""
+        now = asyncio.get_running_loop().time()
+        moment = now + self._shift
+        # What starts may end at once and let others start, until nothing happens any more.
+        while True:
+            self._cluster.advance(max(moment, self._cluster.now))
+            if not (self._follow_ends(now) | self._follow_starts(now)):
+                break
+        self._set_timer()
+        return now
+
+    def _follow_starts(self, now: float) -> bool:
+        begun = self._machine.started(self._waiting)
+        if not begun.any():
+            return False
+        numbers = self._waiting[begun]
+        self._waiting = self._waiting[~begun]
+        self._running = np.concatenate((self._running, numbers))
+        for number in numbers.tolist():
+            job = self._of_number[number]
+            if job.request.nodes is not None and job.request.nodes[1] > job.request.nodes[0]:
+                self._widen(job)
+            self._begin(job, now)
+        return True
+
+    def _widen(self, job: SimulatedJob) -> None:
+        """A job over a range of nodes takes what else is free at its start."""
+        assert job.request.nodes is not None
+        fewest, most = job.request.nodes
+        more = min(most - fewest, self._machine.free // job.request.processors)
+        more *= job.request.processors
+        if more < 1:
+            return
+        number = self._machine.submit(more, job.seconds)
+        self._cluster.advance(self._cluster.now)
+        if self._machine.job(number).start is None:  # others come first
+            self._machine.cancel(number)
+            return
+        job._numbers.append(number)
+        job.processors += more
+        self._of_number[number] = job
+
+    def _follow_ends(self, now: float) -> bool:
+        over = self._machine.ended(self._running)
+        if not over.any():
+            return False
+        numbers = self._running[over]
+        self._running = self._running[~over]
+        for number in numbers.tolist():
+            job = self._of_number[number]
+            if job.state == "running":
+                self._stop(job, "timeout")
+        return True
+
+    def _begin(self, job: SimulatedJob, now: float) -> None:
+        job.state, job.began, job.reason = "running", now, ""
+        if self._launch is None:
+            return
+        late = self._latency.start
+        if self._latency.spread > 0:
+            late += float(self._rng.uniform(0.0, self._latency.spread))
+        job._timer = asyncio.get_running_loop().call_later(late, self._run, job)
+
+    def _run(self, job: SimulatedJob) -> None:
+        job._timer = None
+        if self._launch is not None and job.state == "running":
+            kill = self._launch(job)
+            if job.state == "running":
+                job._kill = kill
+
+    def _end(self, job: SimulatedJob, how: JobEnding) -> None:
+        """A script is at its end."""
+        job._kill = None
+        self._stop(job, how)
+        self._soon()
+
+    def _stop(self, job: SimulatedJob, how: JobEnding) -> None:
+        """A job comes to its end now. One that has ended is left as it is."""
+        if job.state == "ended":
+            return
+        now = asyncio.get_running_loop().time()
+        job.state, job.how, job.ended = "ended", how, now
+        job.reason = how
+        if job._timer is not None:
+            job._timer.cancel()
+        for number in job._numbers:
+            self._machine.cancel(number)
+        gone = np.array(job._numbers, dtype=np.int64)
+        if len(gone):
+            self._waiting = self._waiting[~np.isin(self._waiting, gone)]
+        kill, job._kill = job._kill, None
+        if kill is not None:
+            kill()
+        if job._window is not None and job._window in self._windows:
+            asyncio.get_running_loop().call_soon(self._open_window, job._window)
+
+    def _soon(self) -> None:
+        """Looks again within this moment: others may start."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = -math.inf
+        self._timer = loop.call_at(loop.time(), self._on_timer)
+
+    def _set_timer(self) -> None:
+        self._due = math.inf  # with nothing that anybody waits for
+        if len(self._waiting) or len(self._running):
+            self._due = self._cluster.next_event
+        event = self._due - self._shift
+        if self._timer is not None:
+            if not self._timer.cancelled() and self._timer.when() == event:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if event < math.inf:
+            self._timer = asyncio.get_running_loop().call_at(event, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        # From one clock to the other and back, the moment must not be missed by a rounding.
+        self._cluster.advance(max(self._due, self._cluster.now))
+        self._go_on()
+
+    def _waits(self, id: str) -> bool:
+        job = self._jobs.get(id)
+        return job is not None and job.state == "pending"
+
+    def _expected_starts(self) -> dict[int, float]:
+        """Loop time of the start of each job that waits, by its number."""
+        starts = self._machine.expected_starts() - self._shift
+        return dict(zip(self._machine.waiting.tolist(), starts.tolist(), strict=True))
+
+    def _report(self, id: str, starts: Mapping[int, float]) -> JobReport:
+        job = self._jobs.get(id)
+        if job is None:
+            return JobReport(id=id, state="unknown", reason="there is no such job")
+        expected = None
+        if job.state == "pending" and job._numbers:
+            expected = starts.get(job._numbers[0])
+        elif job.state == "pending":
+            expected = job.request.begin
+        return JobReport(
+            id=id,
+            state=job.state,
+            how=job.how,
+            reason=job.reason,
+            began=job.began,
+            ended=job.ended,
+            until=job.until if job.state == "running" else None,
+            processors=job.processors,
+            expected=expected,
+        )
+
+    def _nodes(self, held: int) -> tuple[ClusterNode, ...]:
+        """Nodes with what is held, one after the other."""
+        kept = sum(
+            r.processors
+            for r in self._machine.reservations
+            if r.start <= self._machine.now
+            and r.number not in {window.number for window in self._windows.values()}
+        )
+        held += sum(
+            job.processors
+            for jobs in self._in_windows.values()
+            for job in jobs
+            if job.state == "running"
+        )
+        size = self._per_node or self._machine.processors
+        left = min(held + kept, self._machine.processors)
+        nodes = []
+        for number in range(self._machine.processors // size):
+            here = min(left, size)
+            left -= here
+            nodes.append(
+                ClusterNode(
+                    name=self._name if self._per_node is None else f"{self._name}{number + 1}",
+                    processors=size,
+                    allocated=here,
+                    up=True,
+                    state="allocated" if here == size else "mixed" if here else "idle",
+                )
+            )
+        return tuple(nodes)
+
+
+def _loop_time() -> float:
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return 0.0

@@ -1,0 +1,362 @@
+"""A site that is simulated: a cluster under the load of its own jobs, or just processors."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bursar.broker.pilot_plan import Pilot, pilot_windows
+from bursar.cluster.machine import Machine, Reservation
+from bursar.dispatch.launch import Endpoint
+from bursar.market.lease import Lease
+from bursar.model.admission import Refusal
+from bursar.model.errors import InputError, SiteError
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.status import SiteStatus
+from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
+from bursar.simulation.execution_model import ExecutionModel
+from bursar.simulation.loaded_cluster import LoadedCluster
+from bursar.simulation.simulated_worker import SimulatedWorker
+from bursar.sites.projection import backfill_windows_of
+from bursar.sites.protocol import MeteredTime, PilotBeginListener
+
+
+class SimulatedSite:
+    """
+    A site on virtual time.
+
+    Parameters
+    ----------
+    facts
+        Of the site.
+    world
+        Tells how long tasks take.
+    cluster
+        Its machine at the begin of the simulation, with its own jobs; None: its
+        processors are there as its slots say, and it has no queue.
+    """
+
+    def __init__(
+        self, facts: SiteFacts, world: ExecutionModel, cluster: LoadedCluster | None = None
+    ) -> None:
+        self._facts = facts
+        self._world = world
+        self._cluster = cluster
+        self._began = 0.0 if cluster is None else cluster.now
+        self._kept: list[Reservation] = []
+        self._queued: dict[int, asyncio.Future[None]] = {}
+        self._waiting = np.zeros(0, dtype=np.int64)  # jobs of these
+        self._timer: asyncio.TimerHandle | None = None
+        self._pilots = 0  # that did not come through the queue
+        self._bought = 0  # processors of these
+        self._spans: dict[str, tuple[float, float]] = {}  # of pilots that are over, loop time
+
+    @property
+    def unwatched(self) -> float:
+        """Nothing: its processors end with the run, which is not killed."""
+        return 0.0
+
+    async def meter(self, lease: Lease, watched: float | None) -> MeteredTime:
+        """How long a lease's processors were held by its own clock; see Settles."""
+        span = self._spans.pop(lease.id, None)
+        if span is None:
+            return MeteredTime(seconds=None)
+        agreed = math.inf if lease.until is None else lease.until - lease.start
+        return MeteredTime(seconds=min(span[1] - span[0], agreed))
+
+    @property
+    def facts(self) -> SiteFacts:
+        """What is known of it."""
+        return self._facts
+
+    @property
+    def cluster(self) -> LoadedCluster | None:
+        """Its machine, as it is now; None where it has none."""
+        if self._cluster is not None:
+            self._go_on(self._cluster)
+        return self._cluster
+
+    @property
+    def left_behind(self) -> LoadedCluster | None:
+        """Its machine as the simulation left it; None where it has none."""
+        return self._cluster
+
+    def offers(self) -> tuple[Slot, ...]:
+        """What can be bought now: of a cluster, what its schedule leaves free."""
+        cluster = self.cluster
+        if cluster is None or self._facts.slots is None:
+            return tuple(_remaining_slots(self._facts.offers, asyncio.get_running_loop().time()))
+        return advertised_slots(self._facts, cluster)
+
+    def expected_wait(self, processors: int, seconds: float) -> float:
+        """
+        Seconds until a job sent to its queue now would start, by what is known now.
+
+        Raises
+        ------
+        SiteError
+            When it has no queue, or the job is wider than the machine.
+        """
+        try:
+            return self._queue().traversal_time(processors, seconds)
+        except InputError as error:
+            raise SiteError(f"{self._facts.name}: {error.message}") from None
+
+    def status(self, seconds: float | None = None) -> SiteStatus:
+        """
+        What its machine says of itself, and at least what pilots hold that are not its jobs.
+
+        Without a machine it has no queue: a job waits for nothing while one of the processors
+        that its slots offer is free, and otherwise nobody knows how long.
+        """
+        now = asyncio.get_running_loop().time()
+        cluster = self.cluster
+        if cluster is None:
+            offered = sum(
+                s.processors for s in _remaining_slots(self._facts.offers, now) if s.start <= 0
+            )
+            free = max(0, offered - self._bought)
+            return SiteStatus(
+                site=self._facts.name,
+                at=now,
+                free_processors=free,
+                running=self._pilots,
+                traversal_time=0.0 if free else None,
+            )
+        machine = cluster.machine
+        kept = sum(r.processors for r in machine.reservations if r.start <= machine.now)
+        free = max(0, machine.free - max(0, self._bought - kept))
+        is_known = free or machine.free == 0
+        return SiteStatus(
+            site=self._facts.name,
+            at=now,
+            free_processors=free,
+            running=len(machine.running) + self._pilots,
+            waiting=len(machine.waiting),
+            traversal_time=cluster.traversal_time(1, seconds) if is_known else None,
+        )
+
+    def view(self) -> PoolSite:
+        """What its machine leaves free; without one, its processors are there at once."""
+        cluster = self.cluster
+        facts = self._facts
+        seen = PoolSite(
+            name=facts.name,
+            rules=facts.acquiring,
+            processors=facts.processors,
+            speed=facts.speed,
+            unit_price=facts.unit_price,
+            fixed_price=facts.fixed_price,
+            batch=cluster is not None,
+            free=max(0, facts.processors - self._bought),
+        )
+        if cluster is None:
+            return seen
+        machine = cluster.machine
+        return replace(
+            seen,
+            free=machine.free,
+            holes=backfill_windows_of(machine),
+            waiting=len(machine.waiting) - len(self._waiting),
+        )
+
+    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+        """Keeps processors of the machine; see :class:`bursar.sites.protocol.Site`."""
+        cluster = self.cluster
+        if cluster is None:
+            return 0.0
+        machine = cluster.machine
+        there = machine.reservations
+        for reservation in self._kept:
+            if reservation in there:
+                machine.release(reservation)
+        self._kept = []
+        answer = cluster.reserve(pilot_windows(pilots))
+        if isinstance(answer, Refusal):
+            raise SiteError(f"{self._facts.name}: the offer does not hold: {answer.reason}")
+        self._kept = answer
+        return 0.0
+
+    async def acquire(
+        self,
+        pilot: Pilot,
+        endpoint: Endpoint,
+        *,
+        rigid: bool,
+        begin: PilotBeginListener,
+        on_event: Callable[[str], None],
+    ) -> "SimulatedAllocation":
+        """One worker, at once or when the queue lets it; see the Site protocol."""
+        job = await self._wait_in_queue(pilot) if pilot.start is None else None
+        overhead = self._world.overhead(pilot.site)
+        held = SimulatedAllocation(self, job, pilot, overhead.stopping)
+        try:
+            begin()
+            if overhead.starting:
+                await asyncio.sleep(overhead.starting)
+            await held.start(
+                SimulatedWorker(
+                    self._world,
+                    endpoint,
+                    name=f"{pilot.site}-{pilot.name}",
+                    site=pilot.site,
+                    lease=pilot.name,
+                    processors=pilot.processors,
+                ),
+                endpoint,
+            )
+        except BaseException:
+            await held.release()
+            raise
+        return held
+
+    # The queue.
+
+    async def _wait_in_queue(self, pilot: Pilot) -> int:
+        machine = self._queue().machine
+        seconds = _LONG if pilot.extensible else pilot.duration
+        job = _submit_job(machine, pilot.processors, seconds, pilot.site)
+        self._queued[job] = begun = asyncio.get_running_loop().create_future()
+        self._waiting = np.append(self._waiting, job)
+        try:
+            self._look()
+            await begun
+        except asyncio.CancelledError:
+            self._queued.pop(job, None)
+            self._waiting = self._waiting[self._waiting != job]
+            self._cancel(job)
+            raise
+        return job
+
+    def _look(self) -> None:
+        """Tells those that have started, and looks again when something happens next."""
+        cluster = self._queue()
+        started = cluster.machine.started(self._waiting)
+        for job in self._waiting[started].tolist():
+            begun = self._queued.pop(job)
+            if not begun.done():  # cancelled, and about to leave
+                begun.set_result(None)
+        self._waiting = self._waiting[~started]
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if len(self._waiting):
+            moment = cluster.next_event - self._began
+            if math.isinf(moment):
+                raise SiteError(f"{self._facts.name}: a job waits for ever")
+            self._timer = asyncio.get_running_loop().call_at(moment, self._look)
+
+    def _cancel(self, job: int) -> None:
+        """A job ends before its time, or leaves the queue; others may start."""
+        self._queue().machine.cancel(job)
+        if len(self._waiting):
+            self._look()
+
+    def _hold(self, processors: int) -> None:
+        """A pilot that did not come through the queue gets its processors, or gives them back."""
+        self._bought += processors
+        self._pilots += (processors > 0) - (processors < 0)
+
+    def _queue(self) -> LoadedCluster:
+        cluster = self.cluster
+        if cluster is None:
+            raise SiteError(
+                f"{self._facts.name} is known by its slots only: there is no queue for best effort"
+            )
+        return cluster
+
+    def _go_on(self, cluster: LoadedCluster) -> None:
+        """The cluster's clock follows the loop's."""
+        now = self._began + asyncio.get_running_loop().time()
+        if now > cluster.now:
+            cluster.advance(now)
+
+
+class SimulatedAllocation:
+    """
+    A pilot on a simulated site.
+
+    Parameters
+    ----------
+    stopping
+        Seconds until its processors are given back once it is released.
+    """
+
+    def __init__(
+        self, site: SimulatedSite, job: int | None, pilot: Pilot, stopping: float = 0.0
+    ) -> None:
+        self._site = site
+        self._stopping = stopping
+        self._is_stopping = False
+        self._job = job
+        self._pilot = pilot.name
+        self._since = asyncio.get_running_loop().time()
+        self._bought = 0 if job is not None else pilot.processors
+        site._hold(self._bought)
+        self._worker: SimulatedWorker | None = None
+
+    async def start(self, worker: SimulatedWorker, endpoint: Endpoint) -> None:
+        """Connects its worker."""
+        self._worker = worker
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: worker, *endpoint.address)
+
+    @property
+    def workers(self) -> int:
+        """One, until it has been released."""
+        return int(self._worker is not None and (self._worker.is_there or self._is_stopping))
+
+    async def lost(self) -> tuple[AllocationLoss, str]:
+        """Never: its machine takes nothing away before its time."""
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def release(self) -> None:
+        """The worker goes, and its job ends."""
+        if self._worker is not None:
+            if self._stopping:
+                self._is_stopping = True
+                await asyncio.sleep(self._stopping)
+                self._is_stopping = False
+            self._worker.leave()
+        now = asyncio.get_running_loop().time()
+        self._site._spans.setdefault(self._pilot, (self._since, now))
+        if self._job is not None:
+            self._site._cancel(self._job)
+            self._job = None
+        self._site._hold(-self._bought)
+        self._bought = 0
+
+
+_LONG = 1e9
+"""Seconds for which processors are kept that are given back when there is no more work."""
+
+
+def advertised_slots(facts: SiteFacts, cluster: LoadedCluster) -> tuple[Slot, ...]:
+    """A cluster's free slots now, at a site's prices; starts are seconds from now."""
+    return tuple(
+        replace(slot, unit_price=facts.unit_price, fixed_price=facts.fixed_price)
+        for slot in cluster.facts(facts.name).slots or ()
+    )
+
+
+def _submit_job(machine: Machine, processors: int, seconds: float, site: str) -> int:
+    try:
+        job = machine.submit(processors, seconds)
+    except InputError as error:
+        raise SiteError(f"{site}: {error.message}") from None
+    machine.advance(machine.now)
+    return job
+
+
+def _remaining_slots(slots: Sequence[Slot], now: float) -> list[Slot]:
+    """What is left of slots from a moment on, as seen from there."""
+    left = []
+    for slot in slots:
+        start = max(0.0, slot.start - now)
+        duration = slot.end - now - start
+        if duration > 0:
+            left.append(replace(slot, start=start, duration=duration))
+    return left

@@ -1,0 +1,114 @@
+"""
+Virtual time: an asyncio loop whose clock jumps to the next timer when nothing is ready.
+
+Code that learns the time only from its loop runs on it unchanged. A network in memory
+takes the place of sockets, and what would run in another thread runs at once, so that a
+simulation is one thread and the same every time.
+"""
+
+import asyncio
+import heapq
+import math
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+from bursar.model.errors import BursarError
+from bursar.simulation.memory_network import MemoryListener, connect_in_memory
+
+_ROUNDING = 1e-6
+"""Seconds, more than what sums of times lose."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """
+    A loop on virtual time, whose clock starts at 0.
+
+    Parameters
+    ----------
+    epoch
+        What the clock's 0 is, seconds since the epoch.
+    """
+
+    def __init__(self, epoch: float = 0.0) -> None:
+        self.epoch = epoch
+        self._now = 0.0
+        self._listeners: dict[tuple[str, int], MemoryListener] = {}
+        self._next_port = 1
+        self._moments: list[float] = []
+        super().__init__(_JumpingSelector(self._jump))
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._now
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """As any loop's; the moment is kept, so that time jumps to it to the last bit."""
+        heapq.heappush(self._moments, when)
+        return super().call_at(when, callback, *args, context=context)
+
+    def _jump(self, seconds: float | None) -> None:
+        if seconds is None:
+            raise BursarError("the simulation waits for something that will never happen")
+        target = self._now + max(0.0, seconds)
+        while self._moments and self._moments[0] <= self._now:
+            heapq.heappop(self._moments)
+        moment = self._moments[0] if self._moments else target
+        self._now = moment if abs(moment - target) < _ROUNDING else target
+        # A timer is due when its moment lies below now and this, which must not be lost in it.
+        self._clock_resolution = max(1e-9, 2 * math.ulp(self._now))
+
+    # What would leave the thread or the process.
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
+        """Calls at once: a thread's time would not be virtual."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, *_: Any, **__: Any
+    ) -> Any:
+        """Listens on the network in memory, on a port of its own."""
+        address = (str(host), self._next_port)
+        self._next_port += 1
+        listener = MemoryListener(address, protocol_factory, on_close=self._listeners.pop)
+        self._listeners[address] = listener
+        return listener
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        """
+        Connects to who listens there.
+
+        Raises
+        ------
+        ConnectionRefusedError
+            When nobody does.
+        """
+        listener = self._listeners.get((str(host), int(port)))
+        if listener is None:
+            raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
+        return connect_in_memory(self, protocol_factory(), listener.factory())
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Looks at real files (a signal's, for one) without waiting, and lets time jump instead."""
+
+    def __init__(self, jump: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._jump = jump
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and (timeout is None or timeout > 0):
+            self._jump(timeout)
+        return ready

@@ -1,0 +1,153 @@
+"""Files that travel, between the run's and those of one job that runs where these are not seen."""
+
+import os
+import stat
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from bursar.dispatch.confined_files import parts_of
+from bursar.dispatch.staging import RootNamespace, StagingError
+from bursar.dispatch.wire import WireJob
+from bursar.sites.job_inputs import files_read, plain_files
+
+MOST = 64 * 1024 * 1024
+"""Bytes of files that may travel with one job, each way."""
+
+FileIdentities = Mapping[str, tuple[int, int, int]]
+"""Identity, size and time of change of files that were there before, by name."""
+
+
+class FilePayload(msgspec.Struct, frozen=True, array_like=True):
+    """
+    One file.
+
+    Parameters
+    ----------
+    name
+        Relative, among the run's files.
+    mode
+        Who may do what with it, as of ``chmod``.
+    """
+
+    name: str
+    mode: int
+    content: bytes
+
+
+def pack(root: RootNamespace, job: WireJob) -> list[FilePayload]:
+    """
+    The files that a job reads.
+
+    What one of its steps copies may be missing: that is the step's affair.
+
+    Raises
+    ------
+    StagingError
+        When an input is missing or lies elsewhere, or they are too large.
+    OSError
+        When one cannot be read.
+    """
+    if job.data:
+        raise StagingError("files of a site's storage cannot travel to a Dask cluster")
+    parcels: list[FilePayload] = []
+    size = 0
+    for wanted in files_read(job):
+        name = "/".join(parts_of(wanted))
+        try:
+            found = list(plain_files(root, name))
+        except StagingError:
+            if wanted in job.inputs:
+                raise
+            continue
+        for inner, path in found:
+            if not os.path.isfile(path):
+                raise StagingError(f'"{inner}" is not a plain file')
+            size += os.path.getsize(path)
+            if size > MOST:
+                raise StagingError(
+                    f"the files that it reads take more than the {MOST} bytes that can travel; "
+                    "use a file system that the Dask workers see"
+                )
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+            parcels.append(FilePayload(inner, mode, Path(path).read_bytes()))
+    return parcels
+
+
+def unpack(parcels: Iterable[FilePayload], folder: str) -> FileIdentities:
+    """
+    Lays out files in a folder.
+
+    Raises
+    ------
+    StagingError
+        When one would lie elsewhere.
+    OSError
+        When one cannot be written.
+    """
+    deliver(parcels, folder)
+    return {name: _identity(path) for name, path in _plain_below(folder)}
+
+
+def gather(folder: str, seen: FileIdentities) -> list[FilePayload]:
+    """
+    The files of a folder that are new or changed; links do not travel.
+
+    Raises
+    ------
+    StagingError
+        When they are too large.
+    OSError
+        When one cannot be read.
+    """
+    parcels: list[FilePayload] = []
+    size = 0
+    for name, path in _plain_below(folder):
+        if seen.get(name) == _identity(path):
+            continue
+        look = os.stat(path)
+        size += look.st_size
+        if size > MOST:
+            raise StagingError(f"what it made takes more than the {MOST} bytes that can travel")
+        parcels.append(FilePayload(name, stat.S_IMODE(look.st_mode), Path(path).read_bytes()))
+    return parcels
+
+
+def deliver(parcels: Iterable[FilePayload], folder: str) -> None:
+    """
+    Puts files in their places, each whole or not at all.
+
+    Raises
+    ------
+    StagingError
+        When one would lie elsewhere.
+    OSError
+        When one cannot be written.
+    """
+    root = RootNamespace(folder, folder)
+    for parcel in parcels:
+        path = root.target(parcel.name)
+        fresh = f"{path}.part-{os.getpid()}-{threading.get_ident()}"
+        with open(fresh, "wb") as file:
+            file.write(parcel.content)
+            os.fchmod(file.fileno(), parcel.mode & 0o777)
+        os.replace(fresh, path)
+
+
+def _plain_below(folder: str) -> list[tuple[str, str]]:
+    """Name and path of every plain file, in order."""
+    found = []
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        for file in sorted(files):
+            path = os.path.join(parent, file)
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                found.append((os.path.relpath(path, folder), path))
+    return found
+
+
+def _identity(path: str) -> tuple[int, int, int]:
+    look = os.stat(path)
+    return look.st_ino, look.st_size, look.st_mtime_ns

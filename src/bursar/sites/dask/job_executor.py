@@ -1,0 +1,404 @@
+"""Jobs on their way to one Dask worker and back."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bursar.dispatch.staging import RootNamespace, StagingError
+from bursar.dispatch.wire import BATCH_SIZE, Welcome, WireJob
+from bursar.model.outcome import Outcome, Status
+from bursar.sites.dask.file_payloads import MOST, FilePayload, deliver, pack
+from bursar.sites.dask.job_messages import (
+    DaskJobOrder,
+    DaskJobResult,
+    DaskReply,
+    SharedRunPaths,
+    decode_answer,
+    encode_order,
+)
+from bursar.sites.dask.sidecar import unstarted_outcome
+from bursar.sites.dask.sidecar_registry import cancel_jobs, run_jobs
+
+PATIENCE = 30.0
+"""Seconds after which Dask workers take a run to be gone that they do not hear of."""
+
+MOST_TOGETHER = 1024
+"""Jobs of one order."""
+
+_REACH = 5.0
+"""Seconds in which a Dask worker must have heard that jobs are to stop."""
+
+_LARGE = 1 << 20
+"""Bytes of an order that goes to the worker as data, not through the scheduler's graph."""
+
+_FIXED = 128  # bytes, about, of a job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaskWorker:
+    """
+    One worker of a Dask cluster.
+
+    Parameters
+    ----------
+    address
+        By which Dask knows it.
+    identity
+        Of its process.
+    threads
+        How many it has.
+    sees_files
+        Whether the run's files are seen there; otherwise they travel.
+    """
+
+    address: str
+    identity: str
+    threads: int
+    sees_files: bool
+
+
+class DaskJobExecutor:
+    """
+    Has processors of one Dask worker; a :class:`bursar.sites.proxy_worker.JobExecutor`.
+
+    Each processor has one order under way at a time. It is answered when half of the jobs in hand
+    have ended; the next takes along what has come meanwhile, and the other half hides how long
+    that takes. One message of Dask's costs more than many a job. A job that is wide goes alone,
+    and takes as many of the processors.
+
+    Parameters
+    ----------
+    client
+        An asynchronous ``distributed.Client``.
+    worker
+        Whose processors they are.
+    run
+        Identity of the run among all that use the Dask cluster.
+    processors
+        Of it that are ours.
+    report
+        Told of outcomes.
+    hand_back
+        Told of jobs that it returns unasked, the last first: they wait behind one that takes long.
+    on_broken
+        Told, once, why nothing more can be had of the worker; what it had is lost then.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        worker: DaskWorker,
+        run: str,
+        processors: int,
+        *,
+        report: Callable[[Sequence[Outcome]], None],
+        hand_back: Callable[[Sequence[WireJob]], None],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._worker = worker
+        self._run = run
+        self._processors = processors
+        self._tell = report
+        self._hand_back = hand_back
+        self._on_broken = on_broken
+        self._welcome: Welcome | None = None
+        self._root = RootNamespace("", "")
+        self._waiting: deque[WireJob] = deque()
+        self._sent: dict[tuple[int, int], WireJob] = {}
+        self._unwanted: dict[tuple[int, int], str] = {}
+        self._used = 0
+        self._hurried = False
+        self._is_over = False
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._futures: set[Any] = set()
+
+    def welcome(self, welcome: Welcome) -> None:
+        """Where the run's files lie."""
+        self._welcome = welcome
+        self._root = RootNamespace(welcome.root, welcome.files)
+
+    def carry(self, jobs: Sequence[WireJob]) -> None:
+        """Sends jobs on, with others that come in this turn of the loop."""
+        self._waiting.extend(jobs)
+        self._hurry()
+
+    def give_back(self, count: int) -> Sequence[WireJob]:
+        """Up to so many jobs that have not been sent on, the last ones first."""
+        return [self._waiting.pop() for _ in range(min(count, len(self._waiting)))]
+
+    def cancel(self, tasks: Sequence[int] | None, grace: float, reason: str) -> None:
+        """Has tasks stopped, here and over there."""
+        which = None if tasks is None else set(tasks)
+        kept: deque[WireJob] = deque()
+        for job in self._waiting:
+            if which is None or job.task in which:
+                self._report([unstarted_outcome(job, Status.CANCELLED, reason)])
+            else:
+                kept.append(job)
+        self._waiting = kept
+        sent = [one for one in self._sent if which is None or one[0] in which]
+        if sent:
+            self._unwanted |= dict.fromkeys(sent, reason)
+            self._begin(self._stop_over_there(sent, grace, reason))
+
+    async def stop(self) -> None:
+        """Carries nothing more; what runs is stopped, if it can be reached."""
+        self._is_over = True
+        self._waiting.clear()
+        sent = list(self._sent)
+        if sent:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REACH):
+                    await self._stop_over_there(sent, 0.0, "its processors go back")
+        for future in list(self._futures):
+            with contextlib.suppress(Exception):  # the scheduler may be gone
+                future.release()
+        for task in list(self._under_way):
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    # Orders.
+
+    def _hurry(self) -> None:
+        if not self._hurried and self._waiting:
+            self._hurried = True
+            asyncio.get_running_loop().call_soon(self._send_on)
+
+    def _send_on(self) -> None:
+        """Fills the processors that no order has."""
+        self._hurried = False
+        while self._waiting and not self._is_over:
+            width = self._waiting[0].processors
+            free = self._processors - self._used
+            if width > free:
+                break
+            jobs = [self._waiting.popleft()] if width > 1 else self._together(free)
+            self._used += width
+            self._begin(self._carry_through(jobs, width))
+
+    def _together(self, orders: int) -> list[WireJob]:
+        """The next narrow jobs, a fair part for one of so many orders."""
+        fair = min(MOST_TOGETHER, -(-len(self._waiting) // orders))
+        jobs: list[WireJob] = []
+        size = 0
+        while self._waiting and len(jobs) < fair and size < BATCH_SIZE:
+            if self._waiting[0].processors > 1:
+                break
+            jobs.append(self._waiting.popleft())
+            size += _bulk(jobs[-1])
+        return jobs
+
+    async def _carry_through(self, jobs: list[WireJob], width: int) -> None:
+        """Order after order at one bench, until nothing is in hand there."""
+        bench = ""
+        try:
+            while jobs or bench:
+                self._sent |= {_which(job): job for job in jobs}
+                order = await self._ordered(jobs, bench)
+                if not order.jobs and not bench:
+                    break
+                answer = await self._ask(encode_order(order))
+                await self._take_in(answer)
+                bench = answer.bench
+                jobs = self._together(self._processors) if bench and width == 1 else []
+        except _DaskProtocolError as broken:
+            self._break(str(broken))
+        except Exception as error:  # ours; nobody would hear of the jobs
+            self._break(f"is given up: {_line(error)}")
+            raise
+        finally:
+            self._used -= width
+            self._hurry()
+
+    async def _ordered(self, jobs: list[WireJob], bench: str) -> DaskJobOrder:
+        """An order of jobs with the files that they read, without those that cannot go."""
+        welcome = self._welcome
+        assert welcome is not None
+        place: SharedRunPaths | None = SharedRunPaths(
+            welcome.root, welcome.files, welcome.work, welcome.logs
+        )
+        parcels: list[list[FilePayload]] = []
+        if not self._worker.sees_files:
+            place = None
+            going, failed = await asyncio.to_thread(_packed, self._root, jobs)
+            self._ended(failed)
+            for job in reversed(jobs[len(going) + len(failed) :]):  # with the next order
+                del self._sent[_which(job)]
+                self._waiting.appendleft(job)
+            jobs = [job for job, _ in going]
+            parcels = [packed for _, packed in going]
+        return DaskJobOrder(
+            self._run,
+            welcome.run,
+            self._worker.identity,
+            welcome.spill,
+            PATIENCE,
+            bench,
+            jobs,
+            place,
+            parcels,
+        )
+
+    async def _ask(self, order: bytes) -> DaskReply:
+        """
+        Has Dask carry out an order over there.
+
+        Raises
+        ------
+        _Broken
+            When it does not.
+        """
+        aside: dict[str, Any] = {
+            "workers": [self._worker.address],
+            "allow_other_workers": False,
+            "pure": False,
+            "retries": 0,
+        }
+        future = None
+        try:
+            given: Any = order
+            if len(order) > _LARGE:
+                given = await self._client.scatter(
+                    order, workers=[self._worker.address], hash=False
+                )
+            future = self._client.submit(run_jobs, given, **aside)
+            self._futures.add(future)
+            answer = decode_answer(await future)
+        except Exception as error:  # Dask's, or of whatever is between
+            if self._client.status != "running":
+                raise _DaskProtocolError(
+                    "is out of reach: the connection to the scheduler is lost"
+                ) from None
+            raise _DaskProtocolError(f"does not answer as it should: {_line(error)}") from None
+        finally:
+            self._futures.discard(future)
+        if answer.is_other:
+            raise _DaskProtocolError("was started again")
+        return answer
+
+    async def _take_in(self, answer: DaskReply) -> None:
+        done = answer.done
+        if any(one.made or one.logs for one in done):
+            assert self._welcome is not None
+            folders = self._welcome.files, self._welcome.logs
+            done = await asyncio.to_thread(lambda: [_delivered(one, *folders) for one in done])
+        self._ended([one.outcome for one in done])
+        stuck: list[WireJob] = []
+        for which in answer.returned:
+            job = self._sent.pop((which[0], which[1]), None)
+            if job is None:
+                continue
+            reason = self._unwanted.pop(_which(job), None)
+            if reason is None:
+                stuck.append(job)
+            else:
+                self._report([unstarted_outcome(job, Status.CANCELLED, reason)])
+        if stuck and not self._is_over:
+            # Another Dask worker may run them sooner; what waits here came after them.
+            self._hand_back([*self.give_back(len(self._waiting)), *stuck])
+
+    # Ends.
+
+    async def _stop_over_there(
+        self, jobs: list[tuple[int, int]], grace: float, reason: str
+    ) -> None:
+        address = self._worker.address
+        try:
+            said = await self._client.run(
+                cancel_jobs, self._run, PATIENCE, jobs, grace, reason, workers=[address]
+            )
+        except Exception:  # it is gone, and so is what it ran; or will hear of it never more
+            return
+        ended = [self._sent[one] for one in map(_pair, said.get(address, ())) if one in self._sent]
+        self._ended([unstarted_outcome(job, Status.CANCELLED, reason) for job in ended])
+
+    def _ended(self, outcomes: Sequence[Outcome]) -> None:
+        """What comes of jobs that are known to have ended already is passed over."""
+        fresh = []
+        for outcome in outcomes:
+            which = outcome.task, outcome.attempt
+            if self._sent.pop(which, None) is not None:
+                self._unwanted.pop(which, None)
+                fresh.append(outcome)
+        self._report(fresh)
+
+    def _report(self, outcomes: Sequence[Outcome]) -> None:
+        if outcomes and not self._is_over:
+            self._tell(outcomes)
+
+    def _break(self, reason: str) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._on_broken(reason)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+
+class _DaskProtocolError(Exception):
+    """The Dask worker does not answer as it should."""
+
+
+def _packed(
+    root: RootNamespace, jobs: list[WireJob]
+) -> tuple[list[tuple[WireJob, list[FilePayload]]], list[Outcome]]:
+    """
+    Jobs with the files that they read, and what became of those that cannot have theirs.
+
+    Of the first ones, as many as fit into one order.
+    """
+    going: list[tuple[WireJob, list[FilePayload]]] = []
+    failed: list[Outcome] = []
+    size = 0
+    for job in jobs:
+        if size > MOST:
+            break
+        try:
+            going.append((job, pack(root, job)))
+            size += sum(len(parcel.content) for parcel in going[-1][1])
+        except (StagingError, OSError) as error:
+            failed.append(unstarted_outcome(job, Status.FAILED, str(error)))
+    return going, failed
+
+
+def _delivered(done: DaskJobResult, files: str, logs: str) -> DaskJobResult:
+    """What a job made is put in its place, here."""
+    try:
+        deliver(done.made, files)
+        deliver(done.logs, logs)
+    except (StagingError, OSError) as error:
+        had = done.outcome
+        failed = Outcome(
+            task=had.task,
+            attempt=had.attempt,
+            status=Status.FAILED,
+            start=had.start,
+            end=had.end,
+            reason=f"its files: {error}",
+        )
+        return DaskJobResult(failed)
+    return done
+
+
+def _which(job: WireJob) -> tuple[int, int]:
+    return job.task, job.attempt
+
+
+def _pair(which: Sequence[int]) -> tuple[int, int]:
+    return which[0], which[1]
+
+
+def _bulk(job: WireJob) -> int:
+    """Bytes, about, of a job on its way, without its files."""
+    return _FIXED + sum(len(repr(step)) for step in job.steps)
+
+
+def _line(error: BaseException) -> str:
+    said = str(error).splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

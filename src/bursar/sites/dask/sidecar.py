@@ -1,0 +1,353 @@
+"""
+A worker process of ours beside a Dask worker, for one of its threads.
+
+Dask's threads cannot start programs as ours does: a working directory and the ended children
+belong to a whole process. So each thread that carries out jobs has a small process at its side,
+the very program that runs tasks on this machine. All that is done to a task (limits, killing,
+captured streams) is done by it, and so comes out the same.
+"""
+
+import contextlib
+import os
+import secrets
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from bursar.dispatch.orphans import RUN, WORKER, kill_leftovers
+from bursar.dispatch.staging import StagingError
+from bursar.dispatch.wire import (
+    NONSENSE,
+    CancelTasks,
+    FrameDecoder,
+    FromServer,
+    FromWorker,
+    Hello,
+    JobAssignment,
+    JobRecall,
+    OutcomeReport,
+    ProtocolError,
+    ReturnedJobs,
+    Welcome,
+    WireJob,
+    frame,
+)
+from bursar.dispatch.work_directories import remove_tree
+from bursar.dispatch.worker_settings import WorkerSettings
+from bursar.dispatch.workspace import FILES, LOGS, WORK
+from bursar.model.outcome import Outcome, Status
+from bursar.sites.dask.file_payloads import FileIdentities, FilePayload, gather, unpack
+from bursar.sites.dask.job_messages import DaskJobResult, SharedRunPaths
+
+SLICE = 0.25
+"""Seconds after which what has ended is told, though more is to come."""
+
+_READY = 30.0
+"""Seconds in which a worker process must have said hello."""
+
+_MANNERS = 5.0
+"""Seconds in which whoever connects must have said who it is."""
+
+_FULL = 32 * 1024 * 1024
+"""Bytes of files and streams with which what has ended is told at once."""
+
+_PIECE = 1 << 20  # bytes read at a time
+_DIED = "the worker process beside Dask's died"
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedJob:
+    """A job whose files travel: where they lie here, and what lay there before."""
+
+    home: str
+    seen: FileIdentities
+
+
+class DaskSidecar:
+    """
+    A worker process, and the line to it.
+
+    One thread begins jobs and waits for them; any may cancel and close.
+
+    Parameters
+    ----------
+    mark
+        Of the run's processes.
+    spill
+        Bytes of a stream that travel with an outcome.
+    processors
+        Of each of its jobs; of more than one it gets one at a time.
+    place
+        Where the run's files lie; None: they travel.
+    parent
+        Folder that it may have a scratch folder in.
+
+    Raises
+    ------
+    OSError
+        When it cannot be started.
+    """
+
+    def __init__(
+        self, mark: str, spill: int, processors: int, place: SharedRunPaths | None, parent: str
+    ) -> None:
+        self.processors = processors
+        self.name = f"dask-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._mark = mark
+        self._is_cut = False
+        self._left: dict[tuple[int, int], WireJob] = {}
+        self._away: dict[tuple[int, int], _StagedJob] = {}
+        self._frames = FrameDecoder()
+        self._decode = msgspec.msgpack.Decoder(FromWorker).decode
+        self._sending = threading.Lock()
+        self._scratch = tempfile.mkdtemp(prefix="bursar-", dir=parent)
+        try:
+            self._start()
+            self._send(_welcome(mark, spill, place or self._own_place()))
+        except BaseException:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is there, and can be spoken with."""
+        return not self._is_cut and self._process.poll() is None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job is here."""
+        return bool(self._left)
+
+    def begin(
+        self, jobs: Sequence[WireJob], parcels: Sequence[list[FilePayload]]
+    ) -> list[DaskJobResult]:
+        """
+        Hands jobs to the process.
+
+        Parameters
+        ----------
+        parcels
+            Of each, the files that it reads; empty where they are seen.
+
+        Returns
+        -------
+        list
+            Those whose files could not be laid out; the others are in hand now.
+        """
+        failed: list[DaskJobResult] = []
+        sent: list[WireJob] = []
+        for i, job in enumerate(jobs):
+            if parcels:
+                try:
+                    home = self._home(job, parcels[i])
+                except (StagingError, OSError) as error:
+                    failed.append(
+                        DaskJobResult(unstarted_outcome(job, Status.FAILED, f"its files: {error}"))
+                    )
+                    continue
+                job = msgspec.structs.replace(job, home=home)
+            self._left[job.task, job.attempt] = job
+            sent.append(job)
+        with contextlib.suppress(OSError):  # it has died: found out when it is waited for
+            self._send(JobAssignment([msgspec.Raw(msgspec.msgpack.encode(job)) for job in sent]))
+        return failed
+
+    def wait(self) -> tuple[list[DaskJobResult], list[tuple[int, int]]]:
+        """
+        Waits for the jobs in hand: for half of them, while the process goes on with the others,
+        or for some time where there is something to tell. Jobs of a process that has died are
+        lost.
+
+        Returns
+        -------
+        done : list
+            Those that have ended.
+        returned : list
+            Task and attempt of those that have not begun and will not, since another takes long.
+        """
+        done: list[DaskJobResult] = []
+        returned: list[tuple[int, int]] = []
+        until = time.monotonic() + SLICE
+        half = len(self._left) // 2
+        size = 0
+        asked = False
+        try:
+            while self._left:
+                tells = bool(done or returned or len(self._left) > 1)
+                enough = tells and (size > _FULL or time.monotonic() >= until)
+                alone = len(self._left) == 1 and (enough or bool(returned))
+                if alone or (done and len(self._left) <= half):
+                    break
+                if enough and not asked:
+                    self._send(JobRecall(len(self._left)))
+                    asked = True
+                # Once asked, it says at once what of them has ended, or gives back the rest.
+                patience = until - time.monotonic() if tells and not asked else None
+                for message in self._heard(patience):
+                    if isinstance(message, ReturnedJobs):
+                        for which in message.jobs:
+                            self._forget(which)
+                            returned.append((which[0], which[1]))
+                    elif isinstance(message, OutcomeReport):
+                        for outcome in message.outcomes:
+                            if (outcome.task, outcome.attempt) in self._left:
+                                done.append(self._ended(outcome))
+                                size += _size(done[-1])
+        except (OSError, *NONSENSE):
+            self._is_cut = True
+            for job in list(self._left.values()):
+                self._forget((job.task, job.attempt))
+                done.append(DaskJobResult(unstarted_outcome(job, Status.LOST, _DIED)))
+        return done, returned
+
+    def cancel(self, tasks: list[int], grace: float, reason: str) -> None:
+        """Tasks are to stop; others that it does not have are passed over."""
+        with contextlib.suppress(OSError):
+            self._send(CancelTasks(tasks, grace, reason))
+
+    def close(self) -> None:
+        """Ends the process, and all that it runs."""
+        with contextlib.suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)  # who waits for it hears so, unlike of a close
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        kill_leftovers(self._mark, self.name)
+        self._line.close()
+        remove_tree(self._scratch)
+
+    def _start(self) -> None:
+        token = secrets.token_urlsafe(32)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            settings = WorkerSettings(
+                host="127.0.0.1",
+                port=listening.getsockname()[1],
+                token=token,
+                worker=self.name,
+                site="dask",
+                lease="dask",
+                processors=self.processors,
+            )
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "bursar.dispatch.worker"],
+                stdin=subprocess.PIPE,
+                env={**os.environ, RUN: self._mark, WORKER: self.name},
+            )
+            try:
+                assert self._process.stdin is not None
+                with self._process.stdin as stdin:
+                    stdin.write(msgspec.json.encode(settings))
+                self._line = self._met(listening, token)
+            except BaseException:
+                self._process.kill()
+                self._process.wait()
+                raise
+
+    def _met(self, listening: socket.socket, token: str) -> socket.socket:
+        """The connection of the process that was started; others that come are turned away."""
+        listening.settimeout(0.2)
+        until = time.monotonic() + _READY
+        while time.monotonic() < until and self.is_alive:
+            try:
+                line, _ = listening.accept()
+            except TimeoutError:
+                continue
+            line.settimeout(_MANNERS)
+            with contextlib.suppress(OSError, *NONSENSE):
+                if secrets.compare_digest(self._first(line).token, token):
+                    line.settimeout(None)
+                    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    return line
+            line.close()
+        raise OSError("the worker process beside Dask's did not say hello")
+
+    def _first(self, line: socket.socket) -> Hello:
+        frames = FrameDecoder(4096)
+        while data := line.recv(4096):
+            for body in frames.feed(data):
+                message = self._decode(body)
+                if isinstance(message, Hello):
+                    return message
+                raise ProtocolError("expected a hello")
+        raise ProtocolError("hung up")
+
+    def _own_place(self) -> SharedRunPaths:
+        parts = [os.path.join(self._scratch, part) for part in ("root", FILES, WORK, LOGS)]
+        for part in parts:
+            os.mkdir(part)
+        return SharedRunPaths(*parts)
+
+    def _home(self, job: WireJob, parcels: list[FilePayload]) -> str:
+        """A home for a job whose files travel, with those that it reads."""
+        home = os.path.join(self._scratch, f"home-{job.task}-{job.attempt}")
+        remove_tree(home)
+        for part in (FILES, WORK, LOGS):
+            os.makedirs(os.path.join(home, part))
+        seen = unpack(parcels, os.path.join(home, FILES))
+        self._away[job.task, job.attempt] = _StagedJob(home, seen)
+        return home
+
+    def _ended(self, outcome: Outcome) -> DaskJobResult:
+        which = outcome.task, outcome.attempt
+        away = self._away.get(which)
+        job = self._left[which]
+        try:
+            if away is None:
+                return DaskJobResult(outcome)
+            made = gather(os.path.join(away.home, FILES), away.seen)
+            return DaskJobResult(outcome, made, gather(os.path.join(away.home, LOGS), {}))
+        except (StagingError, OSError) as error:
+            return DaskJobResult(unstarted_outcome(job, Status.FAILED, str(error)))
+        finally:
+            self._forget(which)
+
+    def _forget(self, which: tuple[int, int]) -> None:
+        self._left.pop(which, None)
+        away = self._away.pop(which, None)
+        if away is not None:
+            remove_tree(away.home)
+
+    def _heard(self, patience: float | None) -> list[FromWorker]:
+        """What the process says next, all at once; nothing when it is silent for so long."""
+        if patience is not None:
+            poll = select.poll()
+            poll.register(self._line, select.POLLIN)
+            if not poll.poll(max(0.0, patience) * 1000):
+                return []
+        data = self._line.recv(_PIECE)
+        if not data:
+            raise ConnectionResetError
+        return [self._decode(body) for body in self._frames.feed(data)]
+
+    def _send(self, message: FromServer) -> None:
+        with self._sending:
+            self._line.sendall(frame(message))
+
+
+def unstarted_outcome(job: WireJob, status: Status, reason: str) -> Outcome:
+    """That of a job which has not begun, or of which nothing is known."""
+    now = time.time()
+    return Outcome(
+        task=job.task, attempt=job.attempt, status=status, start=now, end=now, reason=reason
+    )
+
+
+def _welcome(run: str, spill: int, place: SharedRunPaths) -> Welcome:
+    return Welcome(run, place.root, place.files, place.work, place.logs, spill)
+
+
+def _size(done: DaskJobResult) -> int:
+    outcome = done.outcome
+    travelling = sum(len(parcel.content) for parcel in (*done.made, *done.logs))
+    return len(outcome.stdout) + len(outcome.stderr) + len(outcome.value) + travelling

@@ -1,0 +1,270 @@
+"""
+What Dask is asked to call, by name, in the processes of its workers.
+
+A run keeps its benches there from order to order. It is heard of again and again; one that is
+not is taken to be gone, and all that it has there ends.
+"""
+
+import asyncio
+import os
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bursar.dispatch.wire import WireJob
+from bursar.model.outcome import Status
+from bursar.sites.dask.job_messages import (
+    DaskJobOrder,
+    DaskJobResult,
+    DaskReply,
+    decode_order,
+    encode_answer,
+)
+from bursar.sites.dask.sidecar import DaskSidecar, unstarted_outcome
+from bursar.version import VERSION
+
+IDENTITY = secrets.token_hex(8)
+"""Of this process: of a Dask worker that was started again it is another."""
+
+_LOOK = 0.5
+"""Seconds between two looks for runs that are gone."""
+
+_Which = tuple[int, int]  # task and attempt
+
+
+@dataclass(slots=True)
+class _RunSidecars:
+    """
+    Of one run.
+
+    Attributes
+    ----------
+    here
+        Jobs that have come and not ended.
+    unwanted
+        Jobs that are to stop, or are not to begin: grace and reason.
+    """
+
+    patience: float
+    heard: float
+    idle: list[DaskSidecar] = field(default_factory=list)
+    busy: dict[str, DaskSidecar] = field(default_factory=dict)
+    here: set[_Which] = field(default_factory=set)
+    unwanted: dict[_Which, tuple[float, str]] = field(default_factory=dict)
+
+
+class SidecarRegistry:
+    """
+    Those of one Dask worker's process, by run.
+
+    Parameters
+    ----------
+    parent
+        Folder of their scratch folders.
+    """
+
+    def __init__(self, parent: str) -> None:
+        self._parent = parent
+        self._lock = threading.Lock()
+        self._runs: dict[str, _RunSidecars] = {}
+        self._watch: threading.Thread | None = None
+
+    def carry_out(self, order: DaskJobOrder) -> DaskReply:
+        """
+        Does an order, or some of it.
+
+        Raises
+        ------
+        OSError
+            When no process can be started for it.
+        """
+        with self._lock:
+            kept = self._kept(order.run, order.patience)
+            wanted = [i for i, job in enumerate(order.jobs) if _which(job) not in kept.unwanted]
+            not_begun = [job for job in order.jobs if _which(job) in kept.unwanted]
+            done = [
+                DaskJobResult(
+                    unstarted_outcome(job, Status.CANCELLED, kept.unwanted.pop(_which(job))[1])
+                )
+                for job in not_begun
+            ]
+            jobs = [order.jobs[i] for i in wanted]
+            kept.here.update(map(_which, jobs))
+        if not jobs and not order.bench:
+            return DaskReply(done)
+        try:
+            bench = self._taken(kept, order, jobs)
+        except BaseException:
+            self._settle(kept, [_which(job) for job in jobs])
+            raise
+        if bench is None:
+            return DaskReply(is_other=True)
+        if jobs:
+            parcels = [order.parcels[i] for i in wanted] if order.place is None else []
+            done += bench.begin(jobs, parcels)
+        with self._lock:
+            late = [(job, kept.unwanted.get(_which(job))) for job in jobs]
+        for job, why in late:  # cancelled while the bench was made ready
+            if why is not None:
+                bench.cancel([job.task], *why)
+        return self._waited(kept, bench, done)
+
+    def cancel(
+        self, run: str, patience: float, jobs: Sequence[_Which], grace: float, reason: str
+    ) -> list[tuple[int, int]]:
+        """
+        Jobs are to stop.
+
+        Parameters
+        ----------
+        patience
+            As of :class:`bursar.sites.dask.job_messages.DaskJobOrder`.
+
+        Returns
+        -------
+        list
+            Those that have not come; they will not begin.
+        """
+        with self._lock:
+            kept = self._kept(run, patience)
+            kept.unwanted |= dict.fromkeys(jobs, (grace, reason))
+            not_here = [which for which in jobs if which not in kept.here]
+            busy = list(kept.busy.values())
+        for bench in busy:
+            bench.cancel([task for task, _ in jobs], grace, reason)
+        return not_here
+
+    def heard_of(self, run: str) -> None:
+        """The run is there."""
+        with self._lock:
+            if run in self._runs:
+                self._runs[run].heard = time.monotonic()
+
+    def clear(self, run: str) -> None:
+        """Ends all that there is of a run."""
+        with self._lock:
+            kept = self._runs.pop(run, None)
+            benches = [] if kept is None else [*kept.idle, *kept.busy.values()]
+            if kept is not None:
+                kept.idle.clear()
+                kept.busy.clear()
+        for bench in benches:
+            bench.close()
+
+    def _kept(self, run: str, patience: float) -> _RunSidecars:
+        """Of a run, which is there."""
+        now = time.monotonic()
+        kept = self._runs.get(run)
+        if kept is None:
+            kept = self._runs[run] = _RunSidecars(patience, now)
+        kept.heard = now
+        if self._watch is None:
+            self._watch = threading.Thread(target=self._look_on, name="bursar-runs", daemon=True)
+            self._watch.start()
+        return kept
+
+    def _taken(
+        self, kept: _RunSidecars, order: DaskJobOrder, jobs: Sequence[WireJob]
+    ) -> DaskSidecar | None:
+        """Where jobs of the order before are; else one that is idle, or a new one."""
+        if order.bench:
+            with self._lock:
+                return kept.busy.get(order.bench)
+        processors = max(job.processors for job in jobs)
+        with self._lock:
+            found = next((b for b in kept.idle if b.processors == processors and b.is_alive), None)
+            if found is not None:
+                kept.idle.remove(found)
+                kept.busy[found.name] = found
+                return found
+        made = DaskSidecar(order.mark, order.spill, processors, order.place, self._parent)
+        with self._lock:
+            gone = self._runs.get(order.run) is not kept
+            if not gone:
+                kept.busy[made.name] = made
+        if gone:
+            made.close()
+            raise OSError("the run was taken to be gone")
+        return made
+
+    def _waited(
+        self, kept: _RunSidecars, bench: DaskSidecar, done: list[DaskJobResult]
+    ) -> DaskReply:
+        ended, returned = bench.wait()
+        done = [*done, *ended]
+        self._settle(kept, [(d.outcome.task, d.outcome.attempt) for d in done], returned)
+        if bench.is_busy:
+            return DaskReply(done, returned, bench.name)
+        with self._lock:
+            was_there = kept.busy.pop(bench.name, None) is not None
+            reused = was_there and bench.is_alive
+            if reused:
+                kept.idle.append(bench)
+        if was_there and not reused:
+            bench.close()
+        return DaskReply(done, returned)
+
+    def _settle(self, kept: _RunSidecars, *which: Sequence[_Which]) -> None:
+        with self._lock:
+            for one in (one for some in which for one in some):
+                kept.here.discard(one)
+                kept.unwanted.pop(one, None)
+
+    def _look_on(self) -> None:
+        while True:
+            time.sleep(_LOOK)
+            now = time.monotonic()
+            with self._lock:
+                gone = [run for run, k in self._runs.items() if now - k.heard > k.patience]
+            for run in gone:
+                self.clear(run)
+
+
+_benches: SidecarRegistry | None = None
+
+
+def _which(job: WireJob) -> _Which:
+    return job.task, job.attempt
+
+
+# What Dask is asked to call.
+
+
+def inspect_process(path: str, dask_worker: Any = None) -> tuple[str, str, bool]:
+    """Version of this package here, identity of this process, whether a file is at hand."""
+    global _benches
+    if _benches is None:
+        _benches = SidecarRegistry(dask_worker.local_directory)
+    return VERSION, IDENTITY, os.access(path, os.R_OK | os.W_OK)
+
+
+def run_jobs(data: bytes) -> bytes:
+    """Carries out an order, or some of it."""
+    order = decode_order(data)
+    if _benches is None or order.whom != IDENTITY:
+        return encode_answer(DaskReply(is_other=True))  # Dask does again what others had
+    return encode_answer(_benches.carry_out(order))
+
+
+async def cancel_jobs(
+    run: str, patience: float, jobs: list[tuple[int, int]], grace: float, reason: str
+) -> list[tuple[int, int]]:
+    """Jobs that are here, or on their way here, are to stop; the latter are told."""
+    if _benches is None:
+        return jobs
+    return await asyncio.to_thread(_benches.cancel, run, patience, jobs, grace, reason)
+
+
+def record_heartbeat(run: str) -> None:
+    """The run is there."""
+    if _benches is not None:
+        _benches.heard_of(run)
+
+
+async def end_run(run: str) -> None:
+    """Ends all that there is of a run here."""
+    if _benches is not None:
+        await asyncio.to_thread(_benches.clear, run)

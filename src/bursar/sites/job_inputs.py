@@ -1,0 +1,39 @@
+"""Files of jobs that run where the run's own files are not seen: which, and how they travel."""
+
+import os
+from collections.abc import Iterator
+
+from bursar.dispatch.staging import RootNamespace, StagingError
+from bursar.dispatch.wire import WireJob
+from bursar.model.step import Copy
+
+
+def files_read(job: WireJob) -> list[str]:
+    """Names, in the run's name space, of the files and folders that a job reads."""
+    names = dict.fromkeys(job.inputs)
+    for step in job.steps:
+        if isinstance(step, Copy) and step.source_at_root:
+            names[step.source] = None
+    return list(names)
+
+
+def plain_files(root: RootNamespace, name: str) -> Iterator[tuple[str, str]]:
+    """
+    Name and path of a file, or of every file in a folder, that a job reads.
+
+    Raises
+    ------
+    StagingError
+        When there is none of that name.
+    """
+    path = root.find(name)
+    if not os.path.exists(path):
+        raise StagingError(f'"{name}" is a link that leads nowhere')
+    if not os.path.isdir(path):
+        yield name, path
+        return
+    for folder, _, files in os.walk(path):
+        for file in sorted(files):
+            inner = os.path.join(folder, file)
+            if os.path.isfile(inner):
+                yield os.path.join(name, os.path.relpath(inner, path)), inner

@@ -1,0 +1,180 @@
+"""
+A worker whose processors are elsewhere: it hands jobs over, and says what became of them.
+
+To the dispatcher it is a worker like any other: it says hello, is filled by credit, reports
+outcomes. Whoever carries the jobs (another Bursar, another engine) has them from the moment on
+that they come, and takes them in that order.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from bursar.dispatch.launch import Endpoint
+from bursar.dispatch.wire import (
+    BATCH_SIZE,
+    NONSENSE,
+    CancelTasks,
+    FrameDecoder,
+    FromServer,
+    FromWorker,
+    Hello,
+    JobAssignment,
+    JobRecall,
+    LeaveOrder,
+    LeaveRequest,
+    OutcomeAck,
+    OutcomeReport,
+    ReturnedJobs,
+    Welcome,
+    WireJob,
+    frame,
+)
+from bursar.model.errors import SiteError
+from bursar.model.outcome import Outcome
+
+
+class JobExecutor(Protocol):
+    """Who has the processors."""
+
+    def welcome(self, welcome: Welcome) -> None:
+        """Where the run's files lie; before the first job."""
+
+    def carry(self, jobs: Sequence[WireJob]) -> None:
+        """Jobs to run, in this order; each is answered by one outcome, by ``report``."""
+
+    def cancel(self, tasks: Sequence[int] | None, grace: float, reason: str) -> None:
+        """Tasks are to stop, None: all; each is still answered by an outcome."""
+
+    def give_back(self, count: int) -> Sequence[WireJob]:
+        """Up to so many jobs that have not gone on, the last ones first; it has them no more."""
+
+
+class ProxyWorker(asyncio.Protocol):
+    """
+    The dispatcher's end of a carrier.
+
+    Parameters
+    ----------
+    endpoint
+        Of the dispatcher.
+    carrier
+        Who has the processors.
+    name
+        Of the worker, unique in the run.
+    site, lease, processors
+        As of :class:`bursar.dispatch.wire.Hello`.
+    on_end
+        Told when the dispatcher lets it go, or is gone.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        carrier: JobExecutor,
+        *,
+        name: str,
+        site: str,
+        lease: str,
+        processors: int,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._carrier = carrier
+        self._hello = Hello(
+            endpoint.token, name, site, processors, lease, host=socket.gethostname()
+        )
+        self._on_end = on_end
+        self._frames = FrameDecoder()
+        self._decode = msgspec.msgpack.Decoder(FromServer).decode
+        self._decode_job = msgspec.msgpack.Decoder(WireJob).decode
+        self._transport: asyncio.Transport | None = None
+
+    async def open(self) -> None:
+        """
+        Connects, and says hello.
+
+        Raises
+        ------
+        SiteError
+            When the dispatcher cannot be reached.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: self, *self._endpoint.address)
+        except OSError as error:
+            raise SiteError(f"the dispatcher cannot be reached: {error}") from None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the dispatcher is there."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def report(self, outcomes: Sequence[Outcome]) -> None:
+        """These have ended. Nothing where the dispatcher is gone: it counts them as lost then."""
+        piece: list[Outcome] = []
+        size = 0
+        for outcome in outcomes:
+            bulk = len(outcome.stdout) + len(outcome.stderr) + len(outcome.value)
+            if piece and size + bulk > BATCH_SIZE:
+                self._say(OutcomeReport(piece))
+                piece, size = [], 0
+            piece.append(outcome)
+            size += bulk
+        if piece:
+            self._say(OutcomeReport(piece))
+
+    def hand_back(self, jobs: Sequence[WireJob]) -> None:
+        """Return jobs to the dispatcher that have not gone on and will not, the last first."""
+        self._say(ReturnedJobs([(job.task, job.attempt) for job in jobs]))
+
+    def must_leave(self) -> None:
+        """The processors are going: it takes nothing more, and leaves once it has nothing."""
+        self._say(LeaveRequest(must=True))
+
+    def close(self) -> None:
+        """Hangs up; what is not reported counts as lost."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Says who it is."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(frame(self._hello))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The dispatcher has let it go, or is gone."""
+        self._transport = None
+        self._on_end()
+
+    def data_received(self, data: bytes) -> None:
+        """What the dispatcher says."""
+        try:
+            for body in self._frames.feed(data):
+                self._heard(self._decode(body))
+        except NONSENSE:
+            self.close()  # it is none
+
+    def _heard(self, message: FromServer) -> None:
+        match message:
+            case JobAssignment(jobs):
+                self._carrier.carry([self._decode_job(job) for job in jobs])
+            case CancelTasks(tasks, grace, reason):
+                self._carrier.cancel(tasks or None, grace, reason)
+            case Welcome():
+                self._carrier.welcome(message)
+            case LeaveOrder():
+                self.close()
+            case JobRecall(count):
+                self.hand_back(self._carrier.give_back(count))
+            case OutcomeAck():
+                pass  # without the dispatcher it has no purpose
+
+    def _say(self, message: FromWorker) -> None:
+        if self.is_open:
+            assert self._transport is not None
+            self._transport.write(frame(message))

@@ -1,0 +1,224 @@
+"""Agreements with a service: bought at its posted price, and ended."""
+
+import math
+import secrets
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from bursar.broker.pilot_plan import Pilot
+from bursar.market.agreement import DealTemplate, Terms
+from bursar.market.trade_manager import TradeManager
+from bursar.market.trade_messages import Quote, Reject, TradeMessage
+from bursar.model.errors import SiteError
+from bursar.model.money import to_micros
+from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.messages import AgreementInfo, SiteInfo
+from bursar.remote.problems import RemoteProblem
+from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
+
+_CLOSE = 1e-9
+"""Share by which a price may be above what was planned: rounding."""
+
+_ENDED = ("over", "cancelled")
+
+
+class PriceExceeded(SiteError):
+    """
+    The service asks more than was planned.
+
+    Parameters
+    ----------
+    terms
+        That it asks for.
+    """
+
+    def __init__(self, message: str, terms: Terms) -> None:
+        super().__init__(message, transient=True)
+        self.terms = terms
+
+
+class ServicePurchaser:
+    """
+    Buys of one service.
+
+    Parameters
+    ----------
+    client
+        Of the service.
+    owner
+        Its name in deals.
+    customer
+        Our name there.
+    currency
+        Of all prices.
+    record
+        Of what is bought.
+    """
+
+    def __init__(
+        self,
+        client: AsyncServiceClient,
+        *,
+        owner: str,
+        customer: str,
+        currency: str,
+        record: PurchaseJournal,
+    ) -> None:
+        self._client = client
+        self._owner = owner
+        self._manager = TradeManager(customer)
+        self._currency = currency
+        self._record = record
+
+    async def buy(
+        self, pilot: Pilot, seconds: float, *, earliest: float, latest: float | None
+    ) -> PurchaseRecord:
+        """
+        Processors for a pilot.
+
+        Parameters
+        ----------
+        seconds
+            For how long.
+        earliest, latest
+            Start and end, seconds since the epoch; 0 and None: as soon as there are so many.
+
+        Raises
+        ------
+        TooDear
+            When they cost more than the pilot expects.
+        SiteError
+            When the service does not sell them.
+        """
+        deal = secrets.token_hex(16)
+        template = DealTemplate(
+            processors=pilot.processors,
+            seconds=seconds,
+            earliest=earliest,
+            latest=latest,
+            currency=self._currency,
+        )
+        try:
+            reason = await self._exchange(self._manager.ask(deal, [self._owner], template, 0.0))
+            quotes = self._manager.quotes(deal, -math.inf)
+            if not quotes:
+                raise _refused(reason)
+            return await self._accept(pilot, quotes[0])
+        finally:
+            self._manager.forget(deal)
+
+    async def _accept(self, pilot: Pilot, quote: Quote) -> PurchaseRecord:
+        terms = quote.terms
+        self._check_price(pilot, terms)
+        self._record.write(PurchaseRecord(pilot.name, terms))
+        # The owner's clock says whether it still holds.
+        reason = await self._exchange(self._manager.accept(quote, -math.inf))
+        agreed = [a for a in self._manager.agreements if a.terms == terms]
+        if not agreed:
+            self._record.write(PurchaseRecord(pilot.name, terms, over=True))
+            raise _refused(reason)
+        bought = PurchaseRecord(pilot.name, terms, agreed[0].id)
+        self._record.write(bought)
+        return bought
+
+    def _check_price(self, pilot: Pilot, terms: Terms) -> None:
+        for asked, planned in (
+            (terms.unit_price, pilot.unit_price),
+            (terms.fixed_price, pilot.fixed_price),
+        ):
+            if planned is not None and asked > planned * (1 + _CLOSE):
+                raise PriceExceeded(
+                    f"asks {terms.unit_price:.6g} {self._currency} per processor-second and "
+                    f"{terms.fixed_price:g} for each agreement, not {pilot.unit_price or 0:.6g} "
+                    f"and {pilot.fixed_price or 0:g}",
+                    terms,
+                )
+
+    async def _exchange(self, messages: Iterable[TradeMessage]) -> str:
+        """
+        Says something, and answers what is answered until nothing is left to say.
+
+        Returns
+        -------
+        str
+            Why the service did not agree to it; empty: it did.
+        """
+        reason = ""
+        to_say = deque(messages)
+        while to_say:
+            for answer in await self._client.trade(to_say.popleft()):
+                reason = answer.reason if isinstance(answer, Reject) else ""
+                to_say.extend(self._manager.deliver(answer, 0.0))
+        return reason
+
+
+def check_shared_price(name: str, pilot: Pilot, info: SiteInfo, most: float | None) -> None:
+    """
+    Shared processors cost what was planned, or less.
+
+    Parameters
+    ----------
+    name
+        Of the site.
+    most
+        That is paid, by the sites file, for a processor-second; None: it does not say.
+
+    Raises
+    ------
+    SiteError
+        When they cost more.
+    """
+    planned = pilot.unit_price or 0.0
+    limit = planned if most is None else min(planned, most)
+    if info.shared_price > limit * (1 + _CLOSE):
+        raise SiteError(
+            f"{name}: asks {info.shared_price:.6g} {info.currency} per processor-second that is "
+            f"shared, not {limit:.6g}",
+            transient=True,
+        )
+
+
+def _refused(reason: str) -> SiteError:
+    return SiteError(f"sells no processors: {reason or 'no answer'}", transient=True)
+
+
+async def end_deal(
+    client: AsyncServiceClient, bought: PurchaseRecord, named: Collection[str]
+) -> AgreementInfo | None:
+    """
+    What was bought is not needed any more: what comes of it; None: it never was.
+
+    Parameters
+    ----------
+    named
+        Agreements of which it is known what they were bought for.
+
+    Raises
+    ------
+    RemoteProblem, SiteError
+        When the service does not say that it is over.
+    """
+    info = await _find(client, bought, named)
+    if info is None or info.state in _ENDED:
+        return info
+    return await client.cancel_agreement(info.id)
+
+
+async def _find(
+    client: AsyncServiceClient, bought: PurchaseRecord, named: Collection[str]
+) -> AgreementInfo | None:
+    """The agreement that came of a purchase; None: none did."""
+    if not bought.agreement:
+        alike = [a for a in await client.agreements() if bought.is_of(a) and a.id not in named]
+        return min(alike, key=lambda a: a.state in _ENDED, default=None)
+    try:
+        return await client.agreement(bought.agreement)
+    except RemoteProblem as problem:
+        if problem.kind == "not-found":
+            return None
+        raise
+
+
+def amount_of(terms: Terms, processor_seconds: float) -> int:
+    """What so much of an agreement costs, micro-units, rounded up once."""
+    return to_micros(terms.unit_price * processor_seconds) + to_micros(terms.fixed_price)

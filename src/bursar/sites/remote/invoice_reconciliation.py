@@ -1,0 +1,121 @@
+"""What a service charges, beside what was had of it by our count."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from bursar.broker.pilot_plan import Pilot
+from bursar.market.agreement import Terms
+from bursar.model.money import from_micros
+from bursar.provisioning.pilot_usage import PilotUsage
+from bursar.remote.messages import AgreementInfo
+from bursar.sites.remote.agreement_purchase import amount_of
+from bursar.sites.remote.held import HeldInstance
+from bursar.sites.remote.purchase_journal import PurchaseRecord
+
+_LATE = 5.0
+"""Seconds by which our count may differ from the service's."""
+
+
+class InvoiceReconciler:
+    """
+    Says for how long a pilot's processors are paid, so that our bill is the service's invoice.
+
+    Parameters
+    ----------
+    usage
+        File where what was delivered is noted.
+    currency
+        Of all amounts.
+    say
+        Told of what is odd.
+    """
+
+    def __init__(self, usage: Path, currency: str, say: Callable[[str], None]) -> None:
+        self._usage = usage
+        self._currency = currency
+        self._say = say
+        self._guessed: dict[str, int] = {}  # micro-units, by pilot
+
+    def settle(self, held: HeldInstance, terms: Terms, info: AgreementInfo) -> None:
+        """
+        What an agreement charges is paid, and is told of where by our count it is too much.
+
+        Each of its processors counts from when it was ready; we see it a look later.
+        """
+        pilot = held.pilot
+        ours = terms.processors * (time.monotonic() - held.since + _LATE) + held.early
+        most = amount_of(terms, ours)
+        if info.charged > most:
+            self._say(
+                f"charged {from_micros(info.charged):.6g} {terms.currency} for {pilot.name}, "
+                f"which by our count came to no more than {from_micros(most):.6g}"
+            )
+        else:
+            seconds = _seconds(pilot, from_micros(info.charged) - (pilot.fixed_price or 0.0))
+            held.seconds = seconds if seconds is not None else held.seconds
+        begun = info.ended if info.begun is None else info.begun
+        charged = _seconds(pilot, from_micros(info.charged) - (pilot.fixed_price or 0.0))
+        if charged is None:  # free: what was delivered
+            charged = max(0.0, (info.ended or 0.0) - (begun or 0.0))
+        row = PilotUsage(
+            pilot=pilot.name,
+            job=info.id,
+            processors=info.processors,
+            seconds=charged,
+            how=info.state,
+        )
+        with contextlib.suppress(OSError), self._usage.open("ab") as file:
+            file.write(msgspec.json.encode(row) + b"\n")
+
+    def settle_shared(self, held: HeldInstance, spent: int) -> None:
+        """
+        What tasks came to on shared processors is paid.
+
+        Parameters
+        ----------
+        spent
+            Micro-units, as the service says.
+        """
+        pilot = held.pilot
+        seconds = time.monotonic() - held.since + _LATE
+        price = (pilot.unit_price or 0.0) * pilot.processors
+        if from_micros(spent) > price * seconds:
+            self._say(
+                f"charged {from_micros(spent):.6g} {self._currency} for what ran on shared "
+                f"processors, which by our count came to no more than {price * seconds:.6g}"
+            )
+        held.seconds = _seconds(pilot, from_micros(spent))
+
+    def guess(self, held: HeldInstance, bought: PurchaseRecord | None) -> None:
+        """
+        It does not answer, and may never again: paid is what was had until its last sign of life.
+        """
+        pilot = held.pilot
+        if bought is None:
+            if pilot.unit_price:
+                held.seconds = _seconds(pilot, from_micros(held.spent))
+            return
+        held.seconds = max(0.0, held.seen - held.since)
+        terms = bought.terms
+        self._guessed[pilot.name] = amount_of(terms, terms.processors * held.seconds)
+
+    def told_later(self, bought: PurchaseRecord, info: AgreementInfo) -> None:
+        """A service that had been silent says what a pilot cost that was closed meanwhile."""
+        guessed = self._guessed.pop(bought.pilot, None)
+        if guessed is not None and info.charged != guessed:
+            self._say(
+                f"answers again, and charged {from_micros(info.charged):.6g} "
+                f"{bought.terms.currency} for {bought.pilot}; the bill says "
+                f"{from_micros(guessed):.6g}"
+            )
+
+
+def _seconds(pilot: Pilot, use: float) -> float | None:
+    """For which a pilot's processors are paid that come to so much; None: they are free."""
+    if not pilot.unit_price or not pilot.own:
+        return None
+    return max(0.0, use / (pilot.unit_price * pilot.own))

@@ -1,0 +1,268 @@
+"""Jobs on their way to an instance and back."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import Any
+
+from bursar.dispatch.staging import RootNamespace, StagingError
+from bursar.dispatch.wire import Welcome, WireJob
+from bursar.model.errors import InputError, SiteError
+from bursar.model.outcome import Outcome, Status
+from bursar.model.remote import Trust
+from bursar.remote.async_client import FORGET_AFTER
+from bursar.remote.messages import Result
+from bursar.remote.problems import RemoteProblem
+from bursar.remote.session import AsyncSession
+from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
+from bursar.sites.remote.translation import (
+    copied,
+    label_of,
+    long_streams,
+    outcome_of,
+    spec_of,
+    without_result,
+)
+
+_FAULTS = frozenset({400, 403, 409, 413, 415, 422})
+"""Statuses that blame what was asked for, not the service."""
+
+
+@dataclass(slots=True, eq=False)
+class _SubmittedJob:
+    """A job that was handed over, and its number over there once it has one."""
+
+    job: WireJob
+    since: float  # seconds since the epoch
+    number: int | None = None
+    unwanted: str = ""  # why it is to stop
+    grace: float = 0.0  # seconds that it then has
+
+
+class RemoteJobExecutor:
+    """
+    Has the processors of one instance; a :class:`bursar.sites.proxy_worker.JobExecutor`.
+
+    What comes while something is being submitted is submitted together after it.
+
+    Parameters
+    ----------
+    session
+        The instance.
+    siblings
+        What instances of the service have of the run's files.
+    report
+        Told of outcomes.
+    on_lost
+        Told once, in one line, when nothing more can be carried.
+    trust
+        In what form calls are to send their results.
+    """
+
+    def __init__(
+        self,
+        session: AsyncSession,
+        siblings: InstanceFileIndex,
+        *,
+        report: Callable[[Sequence[Outcome]], None],
+        on_lost: Callable[[str], None],
+        trust: Trust = "data",
+    ) -> None:
+        self._session = session
+        self._trust = trust
+        self._siblings = siblings
+        self._report = report
+        self._on_lost = on_lost
+        self._files: RemoteInstanceFiles | None = None
+        self._carried: dict[str, _SubmittedJob] = {}  # by label
+        self._waiting: list[_SubmittedJob] = []
+        self._bringing = 0  # results of which something is still under way
+        self._work = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def welcome(self, welcome: Welcome) -> None:
+        """Where the run's files lie; it begins."""
+        root = RootNamespace(welcome.root, welcome.files)
+        self._files = RemoteInstanceFiles(self._session, self._siblings, root, Path(welcome.logs))
+        self._begin(self._submit_on())
+        self._begin(self._listen())
+
+    def carry(self, jobs: Sequence[WireJob]) -> None:
+        """Jobs are to be submitted."""
+        now = time()
+        for job in jobs:
+            carried = self._carried[label_of(job)] = _SubmittedJob(job, now)
+            self._waiting.append(carried)
+        self._work.set()
+
+    def cancel(self, tasks: Sequence[int] | None, grace: float, reason: str) -> None:
+        """Tasks are to stop; those that were not submitted yet have ended then."""
+        wanted = None if tasks is None else set(tasks)
+        numbers: list[int] = []
+        for carried in list(self._carried.values()):
+            if wanted is not None and carried.job.task not in wanted:
+                continue
+            carried.unwanted, carried.grace = reason, grace
+            if carried in self._waiting:
+                self._waiting.remove(carried)
+                self._ended(carried, without_result(carried.job, Status.CANCELLED, reason))
+            elif carried.number is not None:
+                numbers.append(carried.number)
+        if numbers:
+            self._begin(self._cancel(numbers, grace))
+
+    def give_back(self, count: int) -> Sequence[WireJob]:
+        """Up to so many jobs that were not submitted yet, the last ones first."""
+        back = [self._waiting.pop().job for _ in range(min(count, len(self._waiting)))]
+        for job in back:
+            del self._carried[label_of(job)]
+        return back
+
+    async def stop(self) -> None:
+        """Carries nothing more."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (RemoteProblem, SiteError) as error:
+            self._on_lost(str(error))
+        except Exception as error:  # ours; nobody would hear of the jobs
+            self._on_lost(f"{type(error).__name__}: {error}")
+            raise
+
+    # There.
+
+    async def _submit_on(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            batch, self._waiting = self._waiting, []
+            if batch:
+                await self._submit(await self._with_files(batch))
+
+    async def _with_files(self, batch: Sequence[_SubmittedJob]) -> list[_SubmittedJob]:
+        """Those whose files are there."""
+        assert self._files is not None
+        try:
+            faults = await self._files.send([carried.job for carried in batch])
+        except (RemoteProblem, InputError) as error:  # refused, or a file has gone meanwhile
+            if isinstance(error, RemoteProblem) and error.status not in _FAULTS:
+                raise
+            if len(batch) == 1:
+                faults = {batch[0].job.task: str(error)}
+            else:  # whose it was is seen one by one
+                return [c for one in batch for c in await self._with_files([one])]
+        for carried in batch:
+            if carried.job.task in faults:
+                failed = without_result(carried.job, Status.FAILED, faults[carried.job.task])
+                self._ended(carried, failed)
+        return [carried for carried in batch if carried.job.task not in faults]
+
+    async def _submit(self, batch: Sequence[_SubmittedJob]) -> None:
+        going = []
+        for carried in batch:
+            if carried.unwanted:
+                stopped = without_result(carried.job, Status.CANCELLED, carried.unwanted)
+                self._ended(carried, stopped)
+            else:
+                going.append(carried)
+        if not going:
+            return
+        try:
+            numbers = await self._session.submit(
+                [spec_of(carried.job, self._trust) for carried in going]
+            )
+        except (RemoteProblem, InputError) as error:
+            if isinstance(error, RemoteProblem) and error.status not in _FAULTS:
+                raise
+            if len(going) == 1:
+                refused = without_result(going[0].job, Status.FAILED, str(error))
+                self._ended(going[0], refused)
+                return
+            for carried in going:
+                await self._submit([carried])
+            return
+        unwanted: dict[float, list[int]] = {}
+        for carried, number in zip(going, numbers, strict=True):
+            carried.number = number
+            if carried.unwanted:
+                unwanted.setdefault(carried.grace, []).append(number)
+        for grace, some in unwanted.items():
+            await self._cancel(some, grace)
+
+    async def _cancel(self, numbers: Sequence[int], grace: float) -> None:
+        try:
+            await self._session.cancel(numbers, grace=grace)
+        except RemoteProblem as problem:
+            if problem.status not in _FAULTS:
+                raise
+            await self._session.cancel(numbers)  # it is older than the grace
+
+    # Back.
+
+    async def _listen(self) -> None:
+        clock = asyncio.get_running_loop().time
+        forgot = clock()
+        async for batch in self._session.batches(until="closed"):
+            plain: list[Outcome] = []
+            for result in batch:
+                carried = self._carried.get(result.label)
+                if carried is None:  # it was reported before
+                    continue
+                outcome = self._understood(carried, result)
+                if carried.unwanted and outcome.status is Status.CANCELLED:
+                    outcome = without_result(carried.job, Status.CANCELLED, carried.unwanted)
+                if _leaves_files(carried.job, outcome):
+                    self._bringing += 1
+                    self._begin(self._bring(carried, result, outcome))
+                else:
+                    del self._carried[result.label]
+                    plain.append(outcome)
+            if plain:
+                self._report(plain)
+            # What is still being brought would be forgotten, too.
+            if not self._bringing and clock() - forgot >= FORGET_AFTER:
+                await self._session.client.forget(self._session.handle, batch[-1].cursor)
+                forgot = clock()
+
+    def _understood(self, carried: _SubmittedJob, result: Result) -> Outcome:
+        try:
+            return outcome_of(carried.job, result, carried.since)
+        except ValueError as error:
+            raise SiteError(f"a result is none: {error}") from None
+
+    async def _bring(self, carried: _SubmittedJob, result: Result, outcome: Outcome) -> None:
+        """A job has ended once what it made is here."""
+        assert self._files is not None
+        try:
+            await self._files.fetch(
+                carried.job,
+                result.task,
+                outcome,
+                succeeded=outcome.status is Status.SUCCEEDED,
+            )
+        except (StagingError, InputError, OSError) as error:
+            outcome = without_result(carried.job, Status.FAILED, str(error))
+        except RemoteProblem as problem:
+            outcome = without_result(carried.job, Status.LOST, str(problem))
+        finally:
+            self._bringing -= 1
+        self._ended(carried, outcome)
+
+    def _ended(self, carried: _SubmittedJob, outcome: Outcome) -> None:
+        if self._carried.pop(label_of(carried.job), None) is not None:
+            self._report([outcome])
+
+
+def _leaves_files(job: WireJob, outcome: Outcome) -> bool:
+    return bool(job.outputs or copied(job) or long_streams(outcome))

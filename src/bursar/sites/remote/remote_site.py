@@ -1,0 +1,172 @@
+"""The site that another Bursar is."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from bursar.broker.pilot_plan import Pilot
+from bursar.dispatch.launch import Endpoint
+from bursar.market.lease import Lease
+from bursar.model.errors import SiteError
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.status import SiteStatus
+from bursar.provisioning.pilot_usage import USAGE
+from bursar.provisioning.pool_snapshot import PoolSite
+from bursar.remote.messages import SiteInfo
+from bursar.sites.protocol import MeteredTime, PilotBeginListener
+from bursar.sites.remote.held import HeldInstance
+from bursar.sites.remote.invoice_reconciliation import InvoiceReconciler
+from bursar.sites.remote.leases import RemoteLeases
+from bursar.sites.remote.purchase_journal import PurchaseJournal
+from bursar.sites.remote.remote_status import RemoteSiteStatus
+from bursar.sites.remote.site_client import RemoteSiteClient
+
+FRESH = 5.0
+"""Seconds for which what the service said of itself is good."""
+
+
+class RemoteSite:
+    """
+    Processors of another Bursar.
+
+    It is to be open while it is used.
+
+    Parameters
+    ----------
+    facts
+        Of the site, with how it is reached.
+    run
+        Identity of the run; instances are known by it.
+    folder
+        Where it keeps a record of what it bought.
+
+    Raises
+    ------
+    InputError
+        When the token or a certificate cannot be read.
+    """
+
+    def __init__(self, facts: SiteFacts, *, run: str, folder: Path) -> None:
+        if facts.remote is None:
+            raise ValueError(f"{facts.name} is no other Bursar")
+        self._said = facts
+        self._contact = RemoteSiteClient(facts.name, facts.remote)
+        self._standing = RemoteSiteStatus(facts)
+        plain = "".join(c if c.isalnum() else "-" for c in facts.name)
+        self._leases = RemoteLeases(
+            facts=facts,
+            remote=facts.remote,
+            contact=self._contact,
+            standing=self._standing,
+            refresh=self.refresh,
+            label=f"{run} {facts.name} ",
+            record=PurchaseJournal(folder / f"{plain}.deals"),
+            settling=InvoiceReconciler(folder / f"{plain}{USAGE}", facts.currency, self._say),
+        )
+
+    # What it says of itself.
+
+    @property
+    def facts(self) -> SiteFacts:
+        """What is known of it; its prices as it said last."""
+        return self._standing.facts()
+
+    def offers(self) -> tuple[Slot, ...]:
+        """What can be had of it; starts are seconds from now."""
+        return self._standing.offers(self._leases.processors)
+
+    def status(self, seconds: float | None = None) -> SiteStatus:
+        """What it said when it was asked last; see the Site protocol."""
+        return self._standing.status(self._leases.pilots, self._leases.processors)
+
+    def view(self) -> PoolSite:
+        """What a pool sees of it; see the Site protocol."""
+        return self._standing.view(self._leases.processors)
+
+    async def refresh(self) -> SiteInfo:
+        """
+        Asks it.
+
+        Raises
+        ------
+        SiteError
+            When it does not answer, or counts in another currency.
+        """
+        info = await self._contact.ask(self._contact.brisk.site())
+        self._standing.take(info)
+        return info
+
+    # Open and closed.
+
+    def opened(self) -> AbstractAsyncContextManager[None]:
+        """
+        In touch with it while the context lasts; what an earlier life of the run left there ends.
+        """
+        return self._opened()
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        async with self.in_touch():
+            with contextlib.suppress(SiteError):  # told when a pilot is asked for
+                await self.refresh()
+                await self._leases.clear_up()
+            fresh = asyncio.create_task(self._keep_fresh())
+            try:
+                yield
+            finally:
+                fresh.cancel()
+                await asyncio.gather(fresh, return_exceptions=True)
+                await self._leases.close()
+
+    def in_touch(self) -> AbstractAsyncContextManager[None]:
+        """It can be asked while the context lasts."""
+        return self._contact.open()
+
+    async def _keep_fresh(self) -> None:
+        """Asks it now and then, and soon when something of ours has changed there."""
+        changed = self._leases.changed
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(FRESH, self._said.acquiring.probe_every)):
+                    await changed.wait()
+            changed.clear()
+            try:
+                await self.refresh()
+                await self._leases.clear_up()
+            except SiteError:
+                self._standing.take_silence()
+
+    # Processors.
+
+    async def reserve(self, pilots: Sequence[Pilot]) -> float:
+        """Buys what is not bought yet, and gives back what is not wanted; see the protocol."""
+        await self._leases.reserve(pilots)
+        return 0.0
+
+    async def acquire(
+        self,
+        pilot: Pilot,
+        endpoint: Endpoint,
+        *,
+        rigid: bool,
+        begin: PilotBeginListener,
+        on_event: Callable[[str], None],
+    ) -> HeldInstance:
+        """Buys processors, or takes shared ones; see :class:`bursar.sites.protocol.Site`."""
+        self._leases.on_event = on_event
+        return await self._leases.acquire(pilot, endpoint, begin)
+
+    @property
+    def unwatched(self) -> float:
+        """Nothing: an agreement has an end, up to which its money is set aside; see Settles."""
+        return 0.0
+
+    async def meter(self, lease: Lease, watched: float | None) -> MeteredTime | None:
+        """How long a lease's processors were held, by what the service charges; see Settles."""
+        return await self._leases.meter(lease)
+
+    def _say(self, message: str) -> None:
+        self._leases.on_event(f"{self._said.name}: {message}")

@@ -1,0 +1,177 @@
+"""What a service said of itself last, and what follows from it."""
+
+import asyncio
+import math
+import time
+from dataclasses import replace
+
+from bursar.model.errors import SiteError
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.status import SiteStatus
+from bursar.provisioning.pool_snapshot import BackfillWindow, PoolSite
+from bursar.remote.messages import SiteInfo
+
+
+class RemoteSiteStatus:
+    """
+    Prices and processors of a service.
+
+    Parameters
+    ----------
+    said
+        What the sites file says of it.
+    """
+
+    def __init__(self, said: SiteFacts) -> None:
+        self._said = said
+        self._info: SiteInfo | None = None
+        self._asked = -math.inf  # on the loop's clock
+        self._is_silent = False
+        self._dearer: tuple[float, float, float] | None = None  # prices, and until when
+
+    def take(self, info: SiteInfo) -> None:
+        """
+        It has just said this.
+
+        Raises
+        ------
+        SiteError
+            When it counts in another currency.
+        """
+        if info.currency != self._said.currency:
+            raise SiteError(
+                f"{self._said.name}: counts in {info.currency}, the sites file says "
+                f"{self._said.currency}"
+            )
+        self._info, self._asked = info, asyncio.get_running_loop().time()
+        self._is_silent = False
+
+    def take_silence(self) -> None:
+        """It did not answer: nothing is asked of it until it does."""
+        self._is_silent = True
+
+    def take_price(self, unit_price: float, fixed_price: float) -> None:
+        """A quote was dearer than what it had posted; that is believed for a while."""
+        self._dearer = unit_price, fixed_price, time.time() + self._said.acquiring.probe_every
+
+    def facts(self) -> SiteFacts:
+        """What is known of it; its prices as it said last."""
+        info = self._info
+        if info is None:
+            return self._said
+        unit, fixed = info.unit_price, info.fixed_price
+        if self._dearer is not None and time.time() < self._dearer[2]:
+            unit, fixed = self._dearer[:2]
+        if not sells(info):
+            unit, fixed = info.shared_price, 0.0
+        return replace(
+            self._said,
+            unit_price=unit,
+            fixed_price=fixed,
+            speed=self._said.speed * info.speed,
+            memory=info.memory if self._said.memory is None else self._said.memory,
+            attributes={**info.attributes, **self._said.attributes},
+        )
+
+    def offers(self, held: int) -> tuple[Slot, ...]:
+        """What can be had of it beside so many processors; starts are seconds from now."""
+        facts = self.facts()
+        offers: list[Slot] = []
+        for hole in self._holes(held):
+            duration = min(hole.seconds, facts.acquiring.longest)
+            taken = sum(
+                slot.processors
+                for slot in offers
+                if slot.start < hole.start + duration and hole.start < slot.end
+            )
+            processors = min(hole.processors, facts.processors - taken)
+            if processors < 1:
+                continue
+            offers.append(
+                Slot(
+                    site=facts.name,
+                    start=hole.start,
+                    duration=duration,
+                    processors=processors,
+                    unit_price=facts.unit_price,
+                    fixed_price=facts.fixed_price,
+                )
+            )
+        return tuple(offers)
+
+    def status(self, pilots: int, processors: int) -> SiteStatus:
+        """
+        How it is; see the Site protocol.
+
+        Parameters
+        ----------
+        pilots, processors
+            That are held there.
+
+        Raises
+        ------
+        SiteError
+            When it has said nothing yet.
+        """
+        info = self._info
+        if info is None:
+            raise SiteError(f"{self._said.name}: has not been asked", transient=True)
+        return SiteStatus(
+            site=self._said.name,
+            at=self._asked,
+            free_processors=self._free(processors),
+            running=pilots,
+            traversal_time=info.waiting,
+            state="Draining" if info.draining else "Production",
+        )
+
+    def view(self, held: int) -> PoolSite:
+        """What a pool sees of it that holds so many processors; see the Site protocol."""
+        facts = self.facts()
+        return PoolSite(
+            name=facts.name,
+            rules=facts.acquiring,
+            processors=facts.processors,
+            speed=facts.speed,
+            unit_price=facts.unit_price,
+            fixed_price=facts.fixed_price,
+            batch=True,
+            free=self._free(held) if self._info is not None else None,
+            holes=tuple(self._holes(held)),
+        )
+
+    def _holes(self, held: int) -> list[BackfillWindow]:
+        info = self._info
+        if info is None or info.draining or self._is_silent:
+            return []
+        if not sells(info):
+            free = self._free(held)
+            return [BackfillWindow(start=0.0, seconds=math.inf, processors=free)] if free else []
+        age = asyncio.get_running_loop().time() - self._asked
+        return [
+            BackfillWindow(
+                start=max(0.0, slot.start - age),
+                seconds=math.inf if slot.seconds is None else slot.seconds,
+                processors=slot.processors,
+            )
+            for slot in info.slots
+            if slot.seconds is None or slot.start + slot.seconds > age
+        ]
+
+    def _free(self, held: int) -> int:
+        """Processors that could be had at once, beside those that are held."""
+        info = self._info
+        if info is None or info.draining or self._is_silent:
+            return 0
+        free = info.free
+        if sells(info):  # what is sold comes before what is shared
+            free = sum(slot.processors for slot in info.slots if slot.start <= 0)
+        return max(0, min(free, self._said.processors - held))
+
+
+def sells(info: SiteInfo) -> bool:
+    """Whether a service's processors are to be bought."""
+    return "posted" in info.protocols and (
+        info.must_buy or bool(info.unit_price) or bool(info.fixed_price)
+    )

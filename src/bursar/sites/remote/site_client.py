@@ -1,0 +1,117 @@
+"""How a service is reached, and how it is asked."""
+
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bursar.model.errors import InputError, SiteError
+from bursar.model.remote import RemoteEndpoint
+from bursar.remote.access import Access, read_token
+from bursar.remote.async_client import AsyncServiceClient
+from bursar.remote.connection import TIMEOUT
+from bursar.remote.problems import RemoteProblem
+
+T = TypeVar("T")
+
+PARTING = 5.0
+"""Seconds for which a service that does not answer is asked to end what is ours there."""
+
+
+class RemoteSiteClient:
+    """
+    A service that can be asked while it is open.
+
+    Parameters
+    ----------
+    name
+        Of the site.
+    remote
+        How it is reached.
+
+    Raises
+    ------
+    InputError
+        When the token or a certificate cannot be read.
+    """
+
+    def __init__(self, name: str, remote: RemoteEndpoint) -> None:
+        self.name = name
+        self._access = access_of(name, remote)
+        self._patience = remote.patience
+        self._client: AsyncServiceClient | None = None
+        self._brisk: AsyncServiceClient | None = None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """It can be asked while the context lasts."""
+        patience = self._patience
+        timeout = min(TIMEOUT, max(1.0, patience))
+        self._client = AsyncServiceClient(self._access, timeout=timeout, patience=patience)
+        self._brisk = AsyncServiceClient(
+            self._access, timeout=min(timeout, PARTING), patience=min(patience, PARTING)
+        )
+        try:
+            yield
+        finally:
+            await self._client.close()
+            await self._brisk.close()
+            self._client = self._brisk = None
+
+    @property
+    def client(self) -> AsyncServiceClient:
+        """With all the patience that there is."""
+        assert self._client is not None
+        return self._client
+
+    @property
+    def brisk(self) -> AsyncServiceClient:
+        """With little patience, for what can be done later, too."""
+        assert self._brisk is not None
+        return self._brisk
+
+    async def ask(self, work: Coroutine[Any, Any, T]) -> T:
+        """
+        What it answers.
+
+        Raises
+        ------
+        SiteError
+            Also when it refuses: that is a failure of the site's.
+        """
+        try:
+            return await work
+        except RemoteProblem as problem:
+            raise SiteError(str(problem), transient=problem.transient) from problem
+
+    def plain(self, error: Exception) -> str:
+        """What went wrong, without the site's name before it."""
+        return str(error).removeprefix(f"{self.name}: ")
+
+
+def access_of(name: str, remote: RemoteEndpoint) -> Access:
+    """
+    How a service is reached.
+
+    Raises
+    ------
+    InputError
+        When the token cannot be read, or something of it is wrong.
+    """
+
+    def file(path: str) -> Path | None:
+        return Path(path) if path else None
+
+    token = file(remote.token_file)
+    try:
+        return Access(
+            url=remote.url,
+            name=name,
+            token="" if token is None else read_token(token),
+            ca=file(remote.ca),
+            fingerprint=remote.fingerprint,
+            certificate=file(remote.certificate),
+            key=file(remote.key),
+        )
+    except InputError as error:
+        raise error.within(f"site.{name}") from None
