@@ -18,7 +18,8 @@ def limits_of(limits: ResourceLimits, names: list[str]) -> list[str]:
     """What a process that holds itself to them says of itself."""
     which = ", ".join(f"r.getrlimit(r.{name})" for name in names)
     program = (
-        "import resource as r, sys, msgspec; from bursar.dispatch.resource_limits import ResourceLimits;"
+        "import resource as r, sys, msgspec;"
+        "from bursar.dispatch.resource_limits import ResourceLimits;"
         "msgspec.json.decode(sys.argv[1], type=ResourceLimits).impose();"
         f"print(*({which},), sep=';')"
     )

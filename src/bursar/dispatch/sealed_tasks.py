@@ -25,8 +25,8 @@ class SealedTaskOpener:
     Parameters
     ----------
     key_file
-        Path of what it opens them with; see :class:`bursar.sealing.opener.TaskOpenerFile`. Empty: it
-        has none.
+        Path of the file that holds the key; see :class:`bursar.sealing.opener.TaskOpenerFile`.
+        Empty: the worker has none.
     pem
         What is in such a file, in its place; empty: see ``key_file``.
 

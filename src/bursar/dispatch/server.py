@@ -309,7 +309,11 @@ class Dispatcher:
         self.address = self._server.sockets[0].getsockname()[:2]
 
     def now(self) -> float:
-        """Return the journal's time, seconds since the epoch; see :mod:`bursar.dispatch.journal_time`."""
+        """
+        Return the journal's time, seconds since the epoch.
+
+        See :mod:`bursar.dispatch.journal_time`.
+        """
         return self._epoch + self._loop.time()
 
     def submit(self, task: Task) -> int:

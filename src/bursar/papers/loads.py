@@ -96,5 +96,9 @@ def cluster_at(
     looseness: float | None = 1.0,
     processors: int = PROCESSORS,
 ) -> LoadedCluster:
-    """The cluster at a moment of the log; see :class:`bursar.simulation.loaded_cluster.LoadedCluster`."""
+    """
+    Return a copy of the cluster as it stands at a moment of the log.
+
+    See :class:`bursar.simulation.loaded_cluster.LoadedCluster`.
+    """
     return _warm(data, utilisation, at, policy, early, looseness, processors).copy()

@@ -2,8 +2,8 @@
 What a pool of processors does: asks for more, gives some back (DRP section 3).
 
 Processors are asked for as long as tasks wait that those at hand, or asked for, have no room
-for. Which requests are made of it is said in :mod:`bursar.provisioning.acquisition` and
-:mod:`bursar.provisioning.request_shaping`; when they go back in :mod:`bursar.provisioning.release`. Between
+for. :mod:`bursar.provisioning.acquisition` and :mod:`bursar.provisioning.request_shaping` say which
+requests are made for them, :mod:`bursar.provisioning.release` when processors go back. Between
 asking and giving back lies a time, so that a load that does not change moves nothing.
 
 Decisions only: no clock, nothing is sent. The same views give the same decisions, in simulation

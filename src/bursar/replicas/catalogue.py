@@ -250,6 +250,7 @@ def _forget_unheld(db: Connection, name: str) -> None:
 def _other_content(db: Connection, name: str, content: LogicalFileContent) -> InputError:
     row = db.execute("SELECT size, checksum FROM files WHERE name = ?", (name,)).fetchone()
     return InputError(
-        f"is registered with {LogicalFileContent(*row)}, not with {content}: a logical file has one content",
+        f"is registered with {LogicalFileContent(*row)}, not with {content}: "
+        "a logical file has one content",
         where=name,
     )

@@ -975,7 +975,11 @@ class HeldPilot:
         return int(not self._entry.lost.done())
 
     async def lost(self) -> tuple[AllocationLoss, str]:
-        """Returns when its job has ended by itself; see :class:`bursar.sites.protocol.HeldProcessors`."""
+        """
+        Return when the job that holds the processors has ended by itself.
+
+        See :class:`bursar.sites.protocol.HeldProcessors`.
+        """
         return await asyncio.shield(self._entry.lost)
 
     async def release(self) -> None:

@@ -223,8 +223,8 @@ class Twin:
         self.jobs: dict[int, Sent] = {}
         self.ran: list[float] = []
 
-    def wait(self, i: int, now: float, what: PublishedStatus, processors: int, runtime: float | None,
-             arrival: float) -> float:  # fmt: skip
+    def wait(self, i: int, now: float, what: PublishedStatus, processors: int,
+             runtime: float | None, arrival: float) -> float:  # fmt: skip
         usual = sum(self.ran) / len(self.ran) if self.ran else ASSUMED_RUNTIME
         width, speed = self.sites[i].processors, self.sites[i].speed
         length = (usual if runtime is None else runtime) / speed

@@ -82,7 +82,8 @@ async def serve_http(
     limits = limits or HttpLimits()
 
     async def until_cancelled(scope: Any, receive: Any, send: Any) -> None:
-        # Only :meth:`HttpListener.close` cancels; to uvicorn it would be a fault of the application.
+        # Only :meth:`HttpListener.close` cancels; uvicorn would take the cancellation for a fault
+        # of the application.
         with suppress(asyncio.CancelledError):
             await app(scope, receive, send)
 

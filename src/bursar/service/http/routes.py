@@ -51,7 +51,11 @@ for the metrics (``scrape``) administrators, and those with ``read`` whom the co
 """
 
 Handler = Callable[..., Awaitable[HttpResponse | StreamingResponse]]
-"""Takes a :class:`~bursar.service.http.authorized_request.AuthorizedRequest`, and ``query`` and ``body`` if the route does."""
+"""
+Takes a :class:`~bursar.service.http.authorized_request.AuthorizedRequest`.
+
+Also takes ``query`` and ``body`` if the route has them.
+"""
 
 PATH_VALUES: dict[str, Any] = {
     "id": Annotated[str, Meta(min_length=1, max_length=200)],

@@ -63,7 +63,11 @@ class ClusterLeasePolicy:
         self._pool.gone(name, now, loss, reason)
 
     def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
-        """What is to be done now; see :class:`bursar.service.provisioner.lease_policy.LeasePolicy`."""
+        """
+        Return what is to be done now.
+
+        See :class:`bursar.service.provisioner.lease_policy.LeasePolicy`.
+        """
         self._wake = math.inf
         return [*self._agreements(view), *self._shared(view)]
 

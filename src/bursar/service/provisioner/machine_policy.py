@@ -111,7 +111,11 @@ class MachineLeasePolicy:
         """Nothing is remembered."""
 
     def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
-        """What is to be done now; see :class:`bursar.service.provisioner.lease_policy.LeasePolicy`."""
+        """
+        Return what is to be done now.
+
+        See :class:`bursar.service.provisioner.lease_policy.LeasePolicy`.
+        """
         self._wake = math.inf
         board = _LeasePlan(view, [], set())
         self._end_agreements(board)

@@ -11,7 +11,9 @@ FOLDER = Path("/simulated")
 
 class SimulatedInstanceHomes(InstanceHomes):
     """
-    Homes that outlive the service's lives; see :class:`bursar.service.engine.instance_homes.InstanceHomes`.
+    Keeps the homes of the service when the service is killed and started again.
+
+    See :class:`bursar.service.engine.instance_homes.InstanceHomes`.
     """
 
     def __init__(self) -> None:

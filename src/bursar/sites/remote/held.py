@@ -113,7 +113,11 @@ class HeldInstance:
         return int(not self._lost.done())
 
     async def lost(self) -> tuple[AllocationLoss, str]:
-        """Returns when its processors are gone; see :class:`bursar.sites.protocol.HeldProcessors`."""
+        """
+        Return when the processors are gone.
+
+        See :class:`bursar.sites.protocol.HeldProcessors`.
+        """
         return await asyncio.shield(self._lost)
 
     async def release(self) -> None:
