@@ -34,7 +34,7 @@ def test_each_task_is_one_line_of_both_files(tmp_path: Path) -> None:
                               exit_code=0, stdout=b"caf\xc3\xa9 \xff\n", stdout_size=7),
                True, "here", "l"),
         AttemptRecord(Outcome(task=1, attempt=1, status=Status.TIMED_OUT, start=1, end=2,
-                              reason="slow, \"very\"\nslow", stdout_size=99999), True, "there", "l"),
+                       reason="slow, \"very\"\nslow", stdout_size=99999), True, "there", "l"),
     ]  # fmt: skip
 
     write_results(
