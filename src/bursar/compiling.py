@@ -61,15 +61,17 @@ def _compiled(function: Callable[P, R], options: dict[str, Any]) -> Callable[P, 
 
 def _stamp_with_folder(dispatcher: Any) -> None:
     """
-    Makes code kept on disk outdated when any module beside the function's changes.
+    Make code kept on disk outdated when any module beside the function's changes.
 
     Numba looks at the function's own file only; but the machine code of a kernel
-    holds that of the kernels it calls from other modules.
+    holds that of the kernels it calls from other modules. The stamp stands in the version,
+    because Numba compares versions before it unpickles the index, which fails where the index
+    names a class that has another name now.
     """
     file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if hasattr(file, "_source_stamp"):
+    if hasattr(file, "_version"):
         folder = Path(dispatcher.py_func.__code__.co_filename).parent
-        file._source_stamp = (file._source_stamp, _stamp(folder))
+        file._version = (file._version, _stamp(folder))
 
 
 @cache
