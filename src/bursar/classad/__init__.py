@@ -1,5 +1,5 @@
 """
-The ClassAd language: a documented subset, parsed, evaluated, and compiled.
+This room parses, evaluates and compiles the ClassAd language, a documented subset of it.
 
 Requirements and ranks of jobs are written in it, and are held against what sites publish.
 The language is described in ``docs/reference/classad.md``; where it could be in doubt it

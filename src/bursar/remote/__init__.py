@@ -1,1 +1,7 @@
-"""Another Bursar over HTTPS, from the client's side: what is said, and who says it."""
+"""
+This room is the client's side of another Bursar over HTTPS.
+
+- :mod:`bursar.remote.client` is the client, :mod:`bursar.remote.access` says how a service
+  is reached and with which credentials.
+- :mod:`bursar.remote.messages` has what client and service send each other.
+"""

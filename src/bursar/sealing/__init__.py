@@ -1,1 +1,1 @@
-"""End-to-end envelopes: what a service routes and cannot read."""
+"""This room seals tasks and results into envelopes that a service routes and cannot read."""

@@ -1,1 +1,8 @@
-"""The world when it is not real: for now, its workloads."""
+"""
+This room simulates what surrounds a run: time, network, sites, workers and workloads.
+
+- :mod:`bursar.simulation.virtual_loop` is the event loop on virtual time.
+- :mod:`bursar.simulation.simulated_site` stands in for a site of a run.
+- :mod:`bursar.simulation.datagrid`, :mod:`bursar.simulation.marketplace` and
+  :mod:`bursar.simulation.faults` simulate data grids, markets, and a service under faults.
+"""

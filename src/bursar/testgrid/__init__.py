@@ -1,1 +1,5 @@
-"""Throwaway clusters under real batch schedulers, on one machine."""
+"""
+This room starts throwaway clusters under real batch schedulers on this machine.
+
+:class:`bursar.testgrid.local_grid.LocalTestGrid` is what ``bursar testgrid`` uses.
+"""

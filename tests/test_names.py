@@ -1,0 +1,68 @@
+"""Names of classes, modules and rooms in the source: each says one thing."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "bursar"
+MODULES = sorted(SOURCE.rglob("*.py"))
+ROOMS = sorted(p.name for p in SOURCE.iterdir() if (p / "__init__.py").is_file())
+
+TWICE = 2
+"""How many modules may have one name: a decision and the edge around it, say."""
+
+
+@cache
+def parsed(module: Path) -> ast.Module:
+    """Return the syntax tree of a module of the source."""
+    return ast.parse(module.read_text())
+
+
+def classes(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of all classes, those inside classes and functions too."""
+    return (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def shared(trees: dict[str, ast.Module]) -> dict[str, list[str]]:
+    """Return the names that several classes have, each with the modules of these classes."""
+    where: dict[str, list[str]] = defaultdict(list)
+    for module, tree in trees.items():
+        for name in classes(tree):
+            where[name].append(module)
+    return {name: modules for name, modules in where.items() if len(modules) > 1}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """A name that stands for one class needs no import line to be understood."""
+    trees = {str(m.relative_to(SOURCE)): parsed(m) for m in MODULES}
+    assert sum(1 for tree in trees.values() for _ in classes(tree)) > 500
+    assert shared(trees) == {}
+
+
+def test_a_shared_name_is_found() -> None:
+    """Classes inside functions and classes count, and so do private ones."""
+    one = ast.parse("class _Job: ...\nclass Task:\n  class Row: ...")
+    two = ast.parse("def f():\n  class _Job: ...\nclass Row: ...")
+    assert shared({"one": one, "two": two}) == {"_Job": ["one", "two"], "Row": ["one", "two"]}
+
+
+def test_no_module_name_stands_more_than_twice() -> None:
+    where: dict[str, list[str]] = defaultdict(list)
+    for module in MODULES:
+        if module.stem not in {"__init__", "__main__"}:
+            where[module.stem].append(str(module.relative_to(SOURCE)))
+    assert len(where) > 500
+    assert {name: files for name, files in where.items() if len(files) > TWICE} == {}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_it_is_for(room: str) -> None:
+    """The docstring of a room begins with a whole sentence."""
+    text = ast.get_docstring(parsed(SOURCE / room / "__init__.py")) or ""
+    first = text.partition("\n\n")[0]
+    assert first.endswith("."), f"bursar/{room}/__init__.py: {first!r}"
+    assert len(first.split()) >= 6, f"bursar/{room}/__init__.py: {first!r}"
