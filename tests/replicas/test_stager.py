@@ -372,7 +372,7 @@ if point != "nowhere":
 
 async def bring():
     opened = catalogue.Catalogue(folder + "/c.sqlite")
-    store = storage.Storage(folder + "/north", limit=int(os.environ["LIMIT"]))
+    store = storage.FolderStorage(folder + "/north", limit=int(os.environ["LIMIT"]))
     work = stager.Stager(opened, {"north": store})
     for name in names:
         await work.bring([name], "north", "job")
@@ -417,10 +417,10 @@ def test_what_a_killed_process_had_brought_is_not_sent_again(grid: Grid, web: We
 @pytest.mark.parametrize(
     "point",
     [
-        "Part.come_from",
-        "Part.sync",
-        "Part.put",
-        "FolderIncoming.commit",
+        "PartialFile.come_from",
+        "PartialFile.sync",
+        "PartialFile.put",
+        "PendingFolderFile.commit",
         "Catalogue.spare",
         "Catalogue.register",
     ],

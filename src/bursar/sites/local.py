@@ -150,7 +150,7 @@ class LocalSite:
         return view_at_once(self._facts, max(0, self._facts.processors - held))
 
     async def take(self, pilots: Sequence[Pilot], say: Callable[[str], None]) -> None:
-        """Hold the most that the pilots of a plan have at a time; see :class:`Contended`."""
+        """Hold the most that the pilots of a plan have at a time; see :class:`SharedSite`."""
         if self._places is not None:
             most = most_at_once(pilots)
             await self._places.take(self._facts, PLAN, min(most, self._facts.processors), say)
