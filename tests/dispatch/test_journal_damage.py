@@ -316,9 +316,9 @@ path = Path(sys.argv[1])
 db = sqlite3.connect(path, isolation_level=None)
 identity = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()[0]
 db.execute("DELETE FROM transfers WHERE number > 10")
-rows = db.execute(f"SELECT {','.join(Commit._fields)} FROM commits ORDER BY number").fetchall()
-last = before_all(identity)
-for row in map(Commit._make, rows):
+rows = db.execute(f"SELECT {','.join(JournalCommit._fields)} FROM commits ORDER BY number").fetchall()
+last = genesis_commit(identity)
+for row in map(JournalCommit._make, rows):
     added = []
     for table, columns in TABLES.items():
         begin, end = getattr(last, table), getattr(row, table)
@@ -327,7 +327,7 @@ for row in map(Commit._make, rows):
     last = next_commit(last, added, None)._replace(seal=row.seal)
     db.execute("DELETE FROM commits WHERE number = ?", (last.number,))
     insert_commit(db, last)
-HeadFile(path, durable=False).note(Head(last.number, last.digest))
+JournalHeadFile(path, durable=False).note(JournalHead(last.number, last.digest))
 """
 
 

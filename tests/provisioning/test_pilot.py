@@ -460,7 +460,7 @@ def test_a_pilot_whose_workers_die_gives_up(room: Room) -> None:
         "-c",
         "import sys, bursar.provisioning.pilot as pilot\n"
         "pilot.MOST_DEATHS = 2\n"
-        "pilot.Supervisor._work = lambda self: 9\n"
+        "pilot.PilotSupervisor._work = lambda self: 9\n"
         "sys.exit(pilot.main())",
     )
 

@@ -220,7 +220,7 @@ def _cells(longest: float, effort: Effort) -> list[Cell]:
 
 def _measure(cell: Cell, data: Path) -> list[Row]:
     """All policies and sizes at one moment, each on a copy of the same machine."""
-    cluster = cluster_at_work(data, cell["read_ctc_log"], cell["seed"], cell["queue"])
+    cluster = cluster_at_work(data, cell["log"], cell["seed"], cell["queue"])
     machine = cluster.machine
     state = {
         "free": machine.free / machine.processors,
@@ -250,7 +250,7 @@ def differences(rows: Sequence[Row], policy: str, measure: str, other: str) -> l
 
 def by_moment(rows: Sequence[Row], policy: str, measure: str, other: str) -> list[float]:
     """The same, a mean for each moment of a log: those of one moment are not independent."""
-    moments = dict.fromkeys((row["read_ctc_log"], row["seed"]) for row in rows)
+    moments = dict.fromkeys((row["log"], row["seed"]) for row in rows)
     return [
         float(np.mean(differences(selected(rows, log=name, seed=seed), policy, measure, other)))
         for name, seed in moments
@@ -275,7 +275,7 @@ def _find(rows: Sequence[Row]) -> list[PaperFinding]:
         found.append(_beside(rows, other))
         for queue in dict.fromkeys(row["queue"] for row in rows):
             found.append(_beside(selected(rows, queue=queue), other, f", {queue}"))
-    for name in dict.fromkeys(row["read_ctc_log"] for row in rows):
+    for name in dict.fromkeys(row["log"] for row in rows):
         best = max(
             BLIND,
             key=lambda p: np.mean([r["cpu"] for r in selected(rows, policy=p, log=name)]),

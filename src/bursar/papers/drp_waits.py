@@ -91,8 +91,8 @@ def _cells(effort: Effort) -> list[Cell]:
 
 
 def _measure(cell: Cell, data: Path) -> list[Row]:
-    trace = read_ctc_log(data, cell["read_ctc_log"])
-    begin = starts(data, cell["read_ctc_log"], cell["queue"])
+    trace = read_ctc_log(data, cell["log"])
+    begin = starts(data, cell["log"], cell["queue"])
     first = int(np.random.default_rng([cell["seed"], SEED]).integers(len(trace) - JOBS))
     part = slice(first, first + JOBS)
     seen = list(
@@ -122,7 +122,7 @@ def _measure(cell: Cell, data: Path) -> list[Row]:
 def _find(rows: Sequence[Row]) -> list[PaperFinding]:
     groups = {
         f"{name}, {queue}": selected(rows, log=name, queue=queue, size="all")
-        for name, queue in dict.fromkeys((row["read_ctc_log"], row["queue"]) for row in rows)
+        for name, queue in dict.fromkeys((row["log"], row["queue"]) for row in rows)
     } | {
         f"requests for {size} processors": selected(rows, size=size)
         for size in dict.fromkeys(row["size"] for row in rows)
@@ -148,7 +148,7 @@ def _held(what: str, rows: Sequence[Row]) -> PaperFinding:
 
 
 def _draw(rows: Sequence[Row]) -> "dict[str, altair.TopLevelMixin]":
-    shown = [row | {"where": f"{row['read_ctc_log']}, {row['queue']}"} for row in rows]
+    shown = [row | {"where": f"{row['log']}, {row['queue']}"} for row in rows]
     titles = ("log and queue", "90 % bounds that held (%)")
     return {"held": drawing.bars(shown, x="where", y="held", by="size", titles=titles)}
 
