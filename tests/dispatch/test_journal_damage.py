@@ -316,7 +316,8 @@ path = Path(sys.argv[1])
 db = sqlite3.connect(path, isolation_level=None)
 identity = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()[0]
 db.execute("DELETE FROM transfers WHERE number > 10")
-rows = db.execute(f"SELECT {','.join(JournalCommit._fields)} FROM commits ORDER BY number").fetchall()
+columns = ",".join(JournalCommit._fields)
+rows = db.execute(f"SELECT {columns} FROM commits ORDER BY number").fetchall()
 last = genesis_commit(identity)
 for row in map(JournalCommit._make, rows):
     added = []
