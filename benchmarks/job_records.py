@@ -19,9 +19,11 @@ def slurm_jobs(completions: Path, name: str) -> list[tuple[int, float]]:
     Returns
     -------
     list of (int, float)
-        Processors and seconds of each job that held any.
+        Processors and seconds of each job that held any. A controller that was killed may write a
+        second record of a job whose end it has forgotten: of records of one job with one begin the
+        last counts.
     """
-    found = []
+    found = {}
     for line in completions.read_text().splitlines() if completions.exists() else ():
         fields = dict(re.findall(r"(\w+)=(\S+)", line))
         if not fields.get("Name", "").startswith(name):
@@ -30,8 +32,9 @@ def slurm_jobs(completions: Path, name: str) -> list[tuple[int, float]]:
             continue
         start = datetime.fromisoformat(fields["StartTime"])
         end = datetime.fromisoformat(fields["EndTime"])
-        found.append((int(fields["ProcCnt"]), (end - start).total_seconds()))
-    return found
+        held = (int(fields["ProcCnt"]), (end - start).total_seconds())
+        found[fields["JobId"], fields["Name"], start] = held
+    return list(found.values())
 
 
 def gridengine_jobs(accounting: Path, name: str) -> list[tuple[int, float]]:

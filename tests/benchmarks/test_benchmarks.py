@@ -150,7 +150,10 @@ def test_a_table_is_written_as_it_was_measured(tmp_path: Path) -> None:
 
 
 def test_records_of_schedulers_are_read(tmp_path: Path) -> None:
-    """Lines that Slurm 22.05 and Grid Engine 8.1.9 wrote; jobs that held nothing count nothing."""
+    """
+    Lines that Slurm 22.05 and Grid Engine 8.1.9 wrote: jobs that held nothing count nothing, and
+    of two records of one begin, as a killed controller writes them, the last counts.
+    """
     slurm = tmp_path / "completions"
     line = (
         "JobId={} UserId=root(0) Name={} JobState={} StartTime={} EndTime={} NodeCnt={} ProcCnt=4"
@@ -159,7 +162,11 @@ def test_records_of_schedulers_are_read(tmp_path: Path) -> None:
         "\n".join(
             (
                 line.format(1, "bursar-1-a", "COMPLETED", "2026-11-23T06:00:00",
+                            "2026-11-23T06:00:06", 1),
+                line.format(1, "bursar-1-a", "COMPLETED", "2026-11-23T06:00:00",
                             "2026-11-23T06:00:07", 1),
+                line.format(1, "bursar-1-a", "CANCELLED", "2026-11-23T06:00:09",
+                            "2026-11-23T06:00:10", 1),
                 line.format(2, "bursar-1-b", "CANCELLED", "Unknown", "2026-11-23T06:00:07", 0),
                 line.format(3, "other", "COMPLETED", "2026-11-23T06:00:00",
                             "2026-11-23T06:00:07", 1),
@@ -173,7 +180,7 @@ def test_records_of_schedulers_are_read(tmp_path: Path) -> None:
         "0.02:21772.0:0:0:0:0:10024:0:0:0.0:112:0:0:0:175:81:NONE:defaultdepartment:smp:6:0:0.15\n"
     )
 
-    assert slurm_jobs(slurm, "bursar-1-") == [(4, 7.0)]
+    assert slurm_jobs(slurm, "bursar-1-") == [(4, 7.0), (4, 1.0)]
     assert slurm_jobs(tmp_path / "absent", "bursar-1-") == []
     assert gridengine_jobs(engine, "bursar-1-") == [(6, 5.0)]
     assert gridengine_jobs(engine, "bursar-2-") == []
