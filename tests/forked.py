@@ -10,10 +10,12 @@ import contextlib
 import io
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import connection, reduction
 from multiprocessing.process import BaseProcess
@@ -82,6 +84,10 @@ class ForkedCommand:
                 self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
+        # Whoever starts it may signal its session at once.
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            while self.poll() is None and os.getpgid(self.pid) != self.pid:
+                time.sleep(0.001)
 
     @property
     def returncode(self) -> int | None:
@@ -122,10 +128,15 @@ class ForkedCommand:
         self.wait(timeout)
         return texts[0], texts[1]
 
-    def send_signal(self, signal: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
-            os.kill(self.pid, signal)
+            os.kill(self.pid, number)
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the process and all that it started, as a terminal does."""
+        with contextlib.suppress(ProcessLookupError):  # all of them have ended
+            os.killpg(self.pid, number)
 
     def kill(self) -> None:
         """End the process at once."""
@@ -187,6 +198,9 @@ def _carry_out(
 ) -> None:
     from bursar.cli.main import main
 
+    # As from a terminal: a process that a shell started in the background ignores interrupts, and
+    # so would this one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
     os.chdir(folder)
     os.environ.clear()

@@ -1,7 +1,6 @@
 """The command as its user runs it, in a folder of its own."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -103,7 +102,7 @@ class Folder:
         """Ends what is still running."""
         for process in self._started:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                process.signal_group(signal.SIGKILL)
             process.communicate()
 
 

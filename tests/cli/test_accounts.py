@@ -1,7 +1,6 @@
 """An account binds its runs: held in the book before work starts, and never exceeded."""
 
 import asyncio
-import os
 import random
 import signal
 import sqlite3
@@ -162,12 +161,12 @@ def kill_and_resume(funded: Folder, dice: random.Random, rounds: int) -> None:
         process = funded.start(*words)
         funded.until((run / "run.json").exists, process)
         time.sleep(dice.uniform(0.0, 1.5))
-        os.killpg(process.pid, signal.SIGKILL)
+        process.signal_group(signal.SIGKILL)
         process.wait()
         if number % 3 == 1:  # also the process that settles is killed
             again = funded.start("run", "--resume", name, "-q")
             time.sleep(dice.uniform(0.3, 2.0))
-            os.killpg(again.pid, signal.SIGKILL)
+            again.signal_group(signal.SIGKILL)
             again.wait()
         assert held(funded) <= 4 * MICROS
         funded.bursar("run", "--resume", name, "-q", status=None)

@@ -1,6 +1,5 @@
 """Jobs booked ahead on real sites, killed and resumed."""
 
-import os
 import random
 import shutil
 import signal
@@ -109,7 +108,7 @@ def test_a_booking_survives_the_run_that_made_it(ahead: Any, pause: float) -> No
     journal = ahead.path / "runs" / "r" / "journal.sqlite"
     ahead.until(lambda: booked(journal) >= 2, process)
     time.sleep(0.2)  # what is booked is journalled with the money that is held
-    os.killpg(process.pid, signal.SIGKILL)
+    process.signal_group(signal.SIGKILL)
     process.wait()
     before = leases_of(read_journal(journal).events)
     assert len(before) >= 2
@@ -143,7 +142,7 @@ def test_twenty_random_kills_pay_each_booking_once(ahead: Any) -> None:
             time.sleep(dice.uniform(0.5, 4.0))
             if process.poll() is not None:
                 break
-            os.killpg(process.pid, signal.SIGKILL)
+            process.signal_group(signal.SIGKILL)
             process.wait()
             process = ahead.start("run", "--resume", "r", "-q")
         process.communicate(timeout=60)

@@ -220,7 +220,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(folder: Any) -> None:
     process = folder.start("run", "c.toml")
     folder.until(lambda: succeeded(folder) >= 4, process)
 
-    os.killpg(process.pid, signal.SIGINT)
+    process.signal_group(signal.SIGINT)
     _, said = process.communicate(timeout=30)
 
     assert process.returncode == 130, said
@@ -247,10 +247,10 @@ def test_a_second_ctrl_c_kills(folder: Any) -> None:
     process = folder.start("run", "c.toml")
     folder.until(lambda: list(folder.path.glob("runs/*/work/*/started")), process)
 
-    os.killpg(process.pid, signal.SIGINT)
+    process.signal_group(signal.SIGINT)
     folder.until(lambda: note(folder, "asked to end"), process)
     assert process.poll() is None
-    os.killpg(process.pid, signal.SIGINT)
+    process.signal_group(signal.SIGINT)
     process.communicate(timeout=4)
 
     assert process.returncode == 130

@@ -1,7 +1,6 @@
 """``bursar submit``, ``watch``, ``results``, ``instance`` and ``top``, against a real service."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -137,7 +136,7 @@ def test_an_interrupted_watch_leaves_the_tasks(here: Any) -> None:
     watch = here.start("watch", instance)
     first = watch.stderr.readline()
     assert "0 of 1 done" in first
-    os.killpg(watch.pid, signal.SIGINT)
+    watch.signal_group(signal.SIGINT)
     _, said = watch.communicate()
     assert watch.returncode == 130
     assert said == "interrupted; the tasks go on\n"

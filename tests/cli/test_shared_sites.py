@@ -1,6 +1,5 @@
 """Runs at the same time on one machine: its processors are one site's, not each run's own."""
 
-import os
 import signal
 import sqlite3
 import time
@@ -155,7 +154,7 @@ def test_a_killed_run_frees_its_processors(shared: Folder, stamps: Path) -> None
     shared.write("c.toml", campaign(4, 0.1, gated=True))
     first = shared.start(*words("first", "-p", "2", "-q"))
     shared.until(lambda: begun(stamps) == 2, first)
-    os.killpg(first.pid, signal.SIGKILL)
+    first.signal_group(signal.SIGKILL)
     go(shared)
     shared.bursar(*words("second", "-p", "2", "-q"))
     shared.bursar("run", "--resume", "first", "-q")

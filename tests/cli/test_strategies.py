@@ -1,7 +1,6 @@
 """Bags of tasks brought to sites by deadline and budget, as their user does it."""
 
 import json
-import os
 import signal
 import sqlite3
 from pathlib import Path
@@ -142,7 +141,7 @@ def test_a_run_killed_at_any_moment_goes_on_by_its_strategy(bag: Any) -> None:
     journal = bag.path / "runs" / "r" / "journal.sqlite"
     for ended in (3, 9):
         bag.until(lambda count=ended: journal.exists() and _ended(journal) >= count, process)
-        os.killpg(process.pid, signal.SIGKILL)
+        process.signal_group(signal.SIGKILL)
         process.wait()
         process = bag.start("run", "--resume", "r", "-q")
     process.communicate(timeout=60)
