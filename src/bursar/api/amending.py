@@ -22,18 +22,18 @@ from bursar.runs.run_record import RunRecord, read_run
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmendmentForecast:
     """
-    What a run can be expected to come to under a goal.
+    Forecast of a run's end and cost under another goal.
 
     Parameters
     ----------
     run, folder
-        Its name, and where it lies.
+        Name and path of the run.
     goal
-        As it would be.
+        The goal after the amendment.
     elapsed, spent
-        So far: seconds, currency units.
+        Seconds and currency units so far.
     prospect
-        What its strategy can be expected to do; of a run by a plan, None.
+        Forecast of the run's strategy; None for a run by a plan.
     finish, cost
         Expected end, seconds from the run's begin, and cost of the whole run, currency units;
         None when unknown.
@@ -61,7 +61,7 @@ class AmendmentForecast:
 
     @property
     def reason(self) -> str:
-        """In one line."""
+        """The reason in one line."""
         if self.prospect is not None:
             return self.prospect.reason
         parts = []
@@ -73,7 +73,7 @@ class AmendmentForecast:
         return f"the plan {met} the goal: {', '.join(parts) or 'nothing is known yet'}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``bursar amend --json`` prints it; the keys are in the documentation."""
+        """Return what ``bursar amend --json`` prints; the keys are in the documentation."""
         offers = [] if self.prospect is None else self.prospect.to_dict()["counter_offers"]
         return {
             "run": self.run,
@@ -108,16 +108,16 @@ def forecast_amendment(
     runs: str | Path = RUNS,
 ) -> AmendmentForecast:
     """
-    What a run would come to under another goal; nothing changes.
+    Forecast a run's end and cost under another goal, without changing the run.
 
     Parameters
     ----------
     name
-        Of the run, or its folder.
+        Name of the run, or its folder.
     deadline, later
-        Seconds from the run's begin; or so many more than it has.
+        New deadline, seconds from the run's begin; or seconds to add to the present one.
     budget, more
-        Currency units; or so many more than it has.
+        New budget, currency units; or units to add to the present one.
     runs
         Folder that holds the runs.
 
@@ -228,7 +228,7 @@ def _standing(record: RunRecord) -> tuple[float, float]:
     if not record.lives:
         return 0.0, 0.0
     first, last = record.lives[0][0], record.lives[-1][1]
-    now = time.time()  # the time counts on, also while nobody carries it out
+    now = time.time()  # the time counts on, also while no process carries it out
     seen = now if record.info.state == "running" else min(last, record.journal.last_seen)
     accrued = sum(_accrued(lease, seen) for lease in record.leases if lease.end is None)
     return max(0.0, now - first), from_micros(record.ledger.spent) + accrued

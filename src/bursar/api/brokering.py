@@ -23,11 +23,11 @@ def choose_brokering(
     processors: int | None = None,
 ) -> Brokering | None:
     """
-    How the resource broker brings a campaign's jobs to its sites; None: it does not.
+    Return the settings by which the broker brings jobs to sites; None: no broker is used.
 
-    It does where that is asked for, and where tasks ask what only it can give: a rank, a
-    named site, a choice, logical files. Where they only have requirements, all the same ones,
-    and there is a goal, plans and strategies are made over the sites that meet these.
+    The broker is used where the caller asks for it, and where tasks ask for what only it can
+    give: a rank, a named site, a choice, logical files. Where tasks only have requirements, all
+    the same ones, and there is a goal, plans and strategies use the sites that meet these.
 
     Raises
     ------
@@ -71,14 +71,14 @@ def choose_brokering(
 
 def suitable(campaign: Campaign, sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
     """
-    The sites that a plan for a campaign may use: those that meet what all its tasks require.
+    Return the sites that a plan may use: those that meet the requirements of all tasks.
 
-    What cannot be told before the begin does not count against a site.
+    Requirements that cannot be checked before the begin do not exclude a site.
 
     Raises
     ------
     InputError
-        When none does.
+        When no site meets them.
     """
     tasks = campaign.workflow.tasks
     if not tasks[0].matching.requirements or not _is_one_kind(tasks):
@@ -94,12 +94,12 @@ def suitable(campaign: Campaign, sites: tuple[SiteFacts, ...]) -> tuple[SiteFact
 
 
 def asked_of_broker(campaign: Campaign) -> str:
-    """What tasks ask for that only the broker gives; empty for nothing."""
+    """Name what tasks ask for that only the broker gives; empty for nothing."""
     return next((what for task in campaign.workflow.tasks if (what := _asks(task))), "")
 
 
 def _asks(task: Task) -> str:
-    """What a task asks for that only the broker gives; empty for nothing."""
+    """Name what a task asks for that only the broker gives; empty for nothing."""
     matching = task.matching
     if task.data or task.registers:
         return "logical files"

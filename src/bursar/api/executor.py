@@ -43,11 +43,11 @@ class Executor(concurrent.futures.Executor):
     """
     Runs Python calls on workers of one or more sites.
 
-    It keeps the contract of :class:`concurrent.futures.Executor`: exceptions of
+    The class keeps the contract of :class:`concurrent.futures.Executor`: exceptions of
     a call are raised by its future, with the traceback in the worker as their
     cause; ``cancel`` works until the call is with a worker; ``map`` takes a
-    chunk size; leaving the ``with`` block waits. An executor that nobody refers
-    to any more, or that the program did not shut down, finishes its calls and
+    chunk size; leaving the ``with`` block waits. An executor without references,
+    or one that the program did not shut down, finishes its calls and
     gives the processors back.
 
     Functions are pickled by value where need be, so lambdas and functions of a
@@ -116,7 +116,7 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """
-        Schedules ``fn(*args, **kwargs)``.
+        Schedule the call ``fn(*args, **kwargs)``.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class Executor(concurrent.futures.Executor):
         chunksize: int = 1,
     ) -> Iterator[T]:
         """
-        As the built-in ``map``, in parallel; results in the order of the arguments.
+        Apply a function as the built-in ``map`` does, in parallel; keep the arguments' order.
 
         Parameters
         ----------
@@ -192,9 +192,9 @@ class Executor(concurrent.futures.Executor):
 
 class _ExecutorThread:
     """
-    An executor's thread: the service, its loop, and the calls under way.
+    The thread of an executor, with its event loop, its engine and the calls under way.
 
-    It does not refer to the executor, so that one nobody uses any more can go.
+    The thread holds no reference to the executor, so that an unused one can be collected.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class _ExecutorThread:
             raise
 
     def next_id(self) -> str:
-        """Of a task."""
+        """Return the id of the next task."""
         return str(next(self._numbers))
 
     def take(self, call: "_CallFuture", task: Task) -> None:
@@ -408,9 +408,9 @@ class _CallFuture(Future[Any]):
 
     def begin(self) -> bool:
         """
-        Whether it runs: from now on, or since it was first asked.
+        Mark the call as running; return False if it was cancelled before.
 
-        A cancelled one tells those who wait for it, which cancelling does not.
+        A cancelled call notifies its waiters here, which ``cancel`` does not.
         """
         if self._begun is None:
             self._begun = self.set_running_or_notify_cancel()
@@ -494,7 +494,7 @@ def _chunks(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[
 
 
 def _flat(chunks: Iterator[list[T]]) -> Iterator[T]:
-    """As a generator: closing it closes the one inside, which cancels what is left."""
+    """Yield the items of chunks; closing this generator closes the inner one, which cancels."""
     for chunk in chunks:
         yield from chunk
 
@@ -506,7 +506,7 @@ _OPEN: set[_ExecutorThread] = set()
 
 
 def _shut_down_all() -> None:
-    """An executor nobody shut down finishes its calls, as the standard library's do."""
+    """Let executors that were not shut down finish, as the standard library's do."""
     for desk in list(_OPEN):
         desk.close()
         desk.join()

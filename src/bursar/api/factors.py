@@ -102,7 +102,7 @@ class _BagLimits:
 
 
 class _PlanLimits:
-    """Anything else: what the plans of the front say."""
+    """Limits of other campaigns, from the plans of the front."""
 
     def __init__(self, campaign: Campaign, sites: Sequence[SiteFacts]) -> None:
         self._slowest = min(site.speed for site in sites)

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def run_outside_loop(work: Callable[[], T]) -> T:
-    """What ``work``, which runs a loop of its own, returns; in a notebook, for one, too."""
+    """Call ``work``, which runs a loop of its own, also where a loop runs, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -20,7 +20,7 @@ def run_outside_loop(work: Callable[[], T]) -> T:
 
 
 def _in_thread(work: Callable[[], T]) -> T:
-    """What ``work`` returns, done in a thread of its own; an interrupt is passed on to it."""
+    """Call ``work`` in a thread of its own, and pass an interrupt on to it."""
     done: Future[T] = Future()
 
     def do() -> None:

@@ -1,4 +1,4 @@
-"""What the resource broker can do for a campaign, before anything starts."""
+"""Forecast of what the resource broker can do for a campaign, before anything starts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,7 +48,7 @@ class MatchProposal:
 
     @property
     def reason(self) -> str:
-        """In one line."""
+        """The reason in one line."""
         if self.feasible:
             return f"each job goes to the site that the broker chooses: {self.brokering.choice}"
         (task, why), more = next(iter(self.refused.items())), len(self.refused) - 1
@@ -57,11 +57,11 @@ class MatchProposal:
 
     @property
     def counter_offers(self) -> tuple[GoalCounterOffer, ...]:
-        """None: another site is needed, or other requirements."""
+        """No offers: another site is needed, or other requirements."""
         return ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed with ``--json``; the keys are in the documentation."""
+        """Return what ``--json`` prints; the keys are in the documentation."""
         return {
             "campaign": self.campaign.name,
             "tasks": len(self.campaign.workflow.tasks),
@@ -73,7 +73,7 @@ class MatchProposal:
         }
 
     def print(self) -> None:
-        """The reason."""
+        """Print the reason."""
         from rich.console import Console
 
         style = "bold" if self.feasible else "bold red"

@@ -1,4 +1,4 @@
-"""Which sites match the jobs of a campaign, and how they rank, before anything starts."""
+"""Matching and ranking of sites for the jobs of a campaign, before anything starts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ class TaskKindMatches:
     explanation: MatchExplanation
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; the keys are in the documentation."""
+        """Return a JSON object; the keys are in the documentation."""
         first = self.tasks[0]
         return {
             "tasks": [task.id for task in self.tasks],
@@ -60,14 +60,14 @@ class TaskKindMatches:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
     """
-    How the sites fare with all kinds of task of a campaign.
+    Matches of the sites with all kinds of task of a campaign.
 
     Parameters
     ----------
     campaign
-        Its name.
+        Name of the campaign.
     kinds
-        In the order of their first tasks.
+        Kinds of task, in the order of their first tasks.
     """
 
     campaign: str
@@ -80,11 +80,11 @@ class Matches:
 
     @property
     def exit_status(self) -> int:
-        """Of the command."""
+        """Exit status of the command."""
         return 0 if self.feasible else OUT_OF_REACH
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``bursar match --json`` prints it; the keys are in the documentation."""
+        """Return what ``bursar match --json`` prints; the keys are in the documentation."""
         return {
             "campaign": self.campaign,
             "feasible": self.feasible,
@@ -107,7 +107,7 @@ def match(
     task: str | None = None,
 ) -> Matches:
     """
-    How the sites fare with the tasks of a campaign, as they are now. Nothing is started.
+    Match the tasks of a campaign with the sites as they are now, without starting anything.
 
     Parameters
     ----------
@@ -116,10 +116,10 @@ def match(
     sites
         A sites file or the sites; None: this machine.
     broker
-        What holds for tasks that do not say otherwise; None: the usual.
+        Settings for tasks without their own; None: the defaults.
     catalogue
-        File of the replica catalogue; None: that of the broker, or nothing is known of copies,
-        and logical files take no time.
+        File of the replica catalogue; None: the broker's, or else no replica is known and
+        logical files take no time.
     task
         Id of the only task to look at; None: all.
 
@@ -170,8 +170,8 @@ def index_now(sites: Sequence[SiteFacts]) -> InformationIndex:
 
 def statuses_now(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus]:
     """
-    How sites are at the moment 0, which is now: this machine as it says of itself, a simulated
-    cluster as its log has it, one that is only advertised by its slots.
+    Return the status of sites at time 0, which is now: this machine's own report, a simulated
+    cluster's by its log, and by its slots where a site only advertises them.
 
     Raises
     ------
@@ -216,7 +216,7 @@ def _of_clusters(sites: Sequence[SiteFacts]) -> dict[str, SiteStatus]:
 
 
 def _of_slots(site: SiteFacts) -> SiteStatus:
-    """Until the first slot begins a job waits; nothing else is known."""
+    """Return the status of a site with slots only: a job waits until the first one begins."""
     starts = [max(0.0, slot.start) for slot in site.offers]
     free = sum(slot.processors for slot in site.offers if slot.start <= 0)
     return SiteStatus(

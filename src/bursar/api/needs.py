@@ -1,4 +1,4 @@
-"""What a plan needs to be carried out: the budget that its guard asks for, and the time."""
+"""Budget and time that carrying out a plan needs, beyond the plan itself."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ def least_budget(
     slower: float = 0.0,
 ) -> float | None:
     """
-    Smallest budget with which the guard lets a plan run to its end, currency units.
+    Return the smallest budget with which the guard lets a plan run to its end, currency units.
 
     The plan's leases are opened, and its tasks admitted and settled, by a guard of the kind
     that holds the money of runs; None where a price or a run time is unknown.
@@ -120,7 +120,7 @@ def least_budget(
         Its actions at a share of the budget count: what stops or drains there is the limit.
     sites
         Sites of the plan by name: a batch queue has a least time for which processors are asked
-        for, and its pilots may go on for a while when nobody watches them.
+        for, and its pilots may go on for a while when no process watches them.
     late
         Seconds by which the first tasks start later than planned, on leases that are open.
     slower
@@ -140,7 +140,7 @@ def least_budget(
         if placement.task in where:
             start = late + placement.start * (1 + slower)
             finish = late + placement.finish * (1 + slower)
-            # What ends frees money for what begins at the same moment.
+            # Leases that end free money for those that begin at the same time.
             moments += [(start, 1, placement.task, finish), (finish, 0, placement.task, finish)]
             if finish <= start:
                 moments[-1] = (finish, 2, placement.task, finish)

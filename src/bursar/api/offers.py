@@ -1,5 +1,5 @@
 """
-Counter-offers that hold: each is tried, with its margins, before it is made.
+Counter-offers are made here; each is tried, with its margins, before it is made.
 
 An offer is a time and an amount as they are printed. Taken as deadline and budget, they are
 enough whenever tasks take what was said: they include the start of workers, the money that is

@@ -1,4 +1,4 @@
-"""From a campaign and its sites to a proposal."""
+"""Planning of a campaign on its sites, which ends in a proposal."""
 
 import math
 import time
@@ -31,7 +31,7 @@ def plan(
     moment: float | None = None,
 ) -> Proposal:
     """
-    What a campaign would take: time against cost, before anything starts.
+    Plan a campaign: time against cost, before anything starts.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def plan(
     limits
         How far to search: seed, population, generations, evaluations, time.
     on_progress
-        Told the front so far.
+        Called with the front so far.
     moment
         When the plan begins, seconds since the epoch: owners' prices follow it. None: now; 0
         where a site is simulated.
@@ -142,7 +142,7 @@ def _at_prices_now(
 
 
 def resolve_campaign(campaign: Campaign | str | Path) -> Campaign:
-    """The campaign meant."""
+    """Return the campaign that a caller's argument stands for."""
     if isinstance(campaign, Campaign):
         return campaign
     from bursar.formats.campaign_file import read_campaign

@@ -1,4 +1,4 @@
-"""What ``plan`` returns: the trade-off curve and what the goal picks of it."""
+"""The result of ``plan``: the trade-off curve and the plan that the goal picks of it."""
 
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Proposal:
 
     @property
     def counter_offers(self) -> tuple[GoalCounterOffer, ...]:
-        """What could be had instead of a goal out of reach."""
+        """Counter-offers in place of a goal that is out of reach."""
         return self.choice.counter_offers
 
     def nearest(self) -> Plan:
@@ -56,7 +56,7 @@ class Proposal:
         return self.front.plan(best_effort(self.front, self.campaign.goal))
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``bursar plan --json`` prints it; the keys are in the documentation."""
+        """Return what ``bursar plan --json`` prints; the keys are in the documentation."""
         from bursar.report.plan_table import plan_to_dict
 
         return plan_to_dict(self.campaign, self.front, self.choice)
@@ -69,7 +69,7 @@ class Proposal:
 
     def check(self) -> list[str]:
         """
-        What is wrong with the plans of the curve: nothing, unless Bursar is.
+        Return the faults of the curve's plans; any fault is a defect of Bursar.
 
         Each is worked out in full and held against the campaign and the sites by
         rules written for nothing else (:mod:`bursar.planning.validation`).
@@ -112,7 +112,7 @@ class Proposal:
         save_chart(proposal_chart(self.front, self.choice), path)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """As a chart, in a notebook."""
+        """Show the proposal as a chart in a notebook."""
         from bursar.report.charts import front_chart, mimebundle
 
         return mimebundle(front_chart(self.front, self.choice))

@@ -1,4 +1,4 @@
-"""What batch schedulers, other Bursars and Dask clusters say of their processors now."""
+"""Queries of batch schedulers, other Bursars and Dask clusters about their processors."""
 
 import asyncio
 import tempfile
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def can_be_queried(site: SiteFacts) -> bool:
-    """Whether there is somebody who knows how it is with the site."""
+    """Whether the site has a scheduler or service that reports its status."""
     return site.batch is not None or site.remote is not None
 
 
@@ -54,7 +54,7 @@ def with_free_slots(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
 def query_sites(
     sites: Sequence[SiteFacts],
 ) -> Mapping[str, tuple[SiteFacts, SiteStatus] | SiteError]:
-    """What each site that can be asked says of itself now, or why it does not; by name."""
+    """Return, by name, the present report of each site that can be asked, or its error."""
     asked = [site for site in sites if can_be_queried(site) or site.dask is not None]
     return _ask_all(asked, _look)
 
@@ -79,7 +79,7 @@ def with_prices(sites: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
 
 
 def statuses(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus | SiteError]:
-    """How they are, of the same."""
+    """Return the status of the sites that can be asked."""
     return {
         name: answer if isinstance(answer, SiteError) else answer[1]
         for name, answer in query_sites(sites).items()

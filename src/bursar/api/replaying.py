@@ -40,14 +40,14 @@ SIMULATED = "as it was, simulated"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyReplay:
     """
-    What a policy came to.
+    Outcome of a run's replay under one policy.
 
     Parameters
     ----------
     policy
-        Which; :data:`AS_IT_WAS` for the run itself, :data:`SIMULATED` for the run simulated.
+        Its name; :data:`AS_IT_WAS` for the run itself, :data:`SIMULATED` for the run simulated.
     succeeded, tasks
-        How many of how many.
+        Number of tasks that succeeded, and of all tasks.
     makespan, cost
         Seconds, currency units; None when unknown.
     deadline_met
@@ -85,7 +85,7 @@ class RunReplay:
 
     @property
     def cost_error(self) -> float | None:
-        """What the simulation of the run costs more than the run did, currency units."""
+        """Cost of the simulated run less the run's own, currency units."""
         was, again, *_ = self.rows
         return _difference(again.cost, was.cost)
 
@@ -97,7 +97,7 @@ class RunReplay:
     @property
     def lesson(self) -> str:
         """
-        What another policy would have saved, in a line.
+        State in one line what another policy would have saved.
 
         What is smaller than the error of the simulation is not called a saving.
         """
@@ -139,7 +139,7 @@ class RunReplay:
         }
 
     def print(self) -> None:
-        """As a table."""
+        """Print a table."""
         from bursar.report.decision_tables import print_replay
 
         print_replay(self.to_dict())
@@ -223,7 +223,7 @@ class _ReplaySimulator:
         return "planned", self._simulator(None).carry_out(plan, proposal)
 
     def under(self, policy: Policy) -> dict[str, Any] | None:
-        """What a policy comes to; None where it cannot be simulated."""
+        """Return a policy's outcome; None where it cannot be simulated."""
         strategy: Named | None = None
         campaign = self._campaign
         if policy != "planned":
@@ -337,7 +337,7 @@ def _difference(one: float | None, other: float | None) -> float | None:
 
 
 def _saved(was: float | None, base: float | None, other: float | None) -> float:
-    """What is saved against the run simulated; 0 where that is less than the simulation's error."""
+    """Return the saving against the simulated run; 0 where it is within the simulation's error."""
     if was is None or base is None or other is None:
         return 0.0
     saved = base - other

@@ -1,4 +1,4 @@
-"""Where the logical files of a campaign are, by a replica catalogue."""
+"""Lookup of a campaign's logical files in a replica catalogue."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What ``run`` returns."""
+"""The result of ``run``."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +41,7 @@ class RunResult:
 
     @property
     def files(self) -> Path:
-        """Where the tasks' files lie, by the names the campaign gives them."""
+        """Folder of the tasks' files, under the names that the campaign gives them."""
         return self._folder.files
 
     @property
@@ -54,7 +54,7 @@ class RunResult:
         yield from read_run(self._folder).outcomes
 
     def bill(self) -> Bill:
-        """What it cost, by site and by task."""
+        """Cost of the run, by site and by task."""
         return bill_of(read_run(self._folder))
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From a proposal to a run, and from a run that was stopped to its end."""
+"""Running of campaigns, and resuming of runs that were stopped."""
 
 import sys
 import time
@@ -75,7 +75,7 @@ def run(
     argv: Sequence[str] = (),
 ) -> RunResult:
     """
-    Plans a campaign, leases the processors, runs it and writes it up.
+    Plan a campaign, lease the processors, run it and write results, bill and report.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def run(
     anyway
         Start even if the goal cannot be met; the budget still holds.
     name
-        Of the run; None: made of the campaign's name and the time.
+        Name of the run; None: made of the campaign's name and the time.
     runs
         Folder that holds the runs.
     progress
@@ -370,7 +370,7 @@ def _check_dynamic(
 
 
 def _make_initial_files(folder: RunFolder, campaign: Campaign) -> None:
-    """What a replay reads and nobody makes: files of the recorded sizes, without content."""
+    """Make the files that a replay reads and no task makes, of the recorded sizes, empty."""
     if campaign.recording is None:
         return
     from bursar.formats.replay import make_initial_files

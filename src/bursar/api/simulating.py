@@ -47,13 +47,13 @@ class Simulation:
 
     @property
     def makespan(self) -> float | None:
-        """From the begin to the last end of a task, seconds; None when nothing ran."""
+        """Seconds from the begin to the last end of a task; None when nothing ran."""
         makespan: float | None = self._summary["makespan_s"]
         return makespan
 
     @property
     def cost(self) -> float | None:
-        """What was paid, currency units; None when a price is unknown."""
+        """Amount paid, currency units; None when a price is unknown."""
         cost: float | None = self._summary["cost"]
         return cost
 

@@ -124,8 +124,8 @@ class Simulator:
         """
         The plan of all tasks put into the queues now, each to start after its parents.
 
-        They start when best effort would start them if nobody else came, and as they are
-        reserved, nobody who comes delays them. None when that does not work out.
+        Tasks start when best effort would start them if no other job came; as they are
+        reserved, no later job delays them. None when there is no such plan.
         """
         summary, records = self._undisturbed()._simulate(None, {}, "none")
         if not _is_whole(summary):
@@ -328,7 +328,7 @@ def _just_in_time(campaign: Campaign, sites: dict[str, SimulatedSite]) -> JustIn
 
 
 def _seconds(task: Task, site: SiteFacts) -> float:
-    """What to ask of a site for a task."""
+    """Return the seconds to request of a site for a task."""
     asked = (task.runtime or 0.0) / site.speed if task.wall_limit is None else task.wall_limit
     return max(asked, _SHORTEST)
 
@@ -365,7 +365,7 @@ def _is_whole(summary: Mapping[str, Any]) -> bool:
 def _plan_of(
     records: Sequence[AttemptRecord], tasks: Sequence[Task], sites: Sequence[SiteFacts]
 ) -> Plan:
-    """What a run did, as a plan: of each site just what each task used, when it did."""
+    """Return a run as a plan that buys, of each site, what each task used when it ran."""
     by_name = {site.name: site for site in sites}
     bought: dict[str, int] = dict.fromkeys(by_name, 0)
     purchases, placements = [], []
@@ -400,7 +400,7 @@ def _plan_of(
 
 @contextlib.contextmanager
 def _place(runs: Path, name: str | None) -> Iterator[tuple[Path, str]]:
-    """Where the simulated run lies, and its name; what nobody asked to keep goes again."""
+    """Yield folder and name of the simulated run; remove it afterwards unless it is kept."""
     if name is not None:
         yield runs, name
         return

@@ -1,4 +1,4 @@
-"""What a caller may say for "the sites"."""
+"""Resolution of a caller's ``sites`` argument to sites."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ Sites = str | Path | SiteFacts | Sequence[SiteFacts] | None
 
 def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
     """
-    The sites meant.
+    Return the sites that a caller's argument stands for.
 
     Raises
     ------
@@ -36,15 +36,15 @@ def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
 
 def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
     """
-    The sites with what they offer now: a simulated one, what its schedule leaves free; one with
-    a batch scheduler, what its queue does; another Bursar, what it sells.
+    Return the sites with the slots that they offer now: what a simulated site's schedule and a
+    batch scheduler's queue leave free, and what another Bursar sells.
 
     Raises
     ------
     InputError
         When the log of a simulated site is wrong.
     SiteError
-        When nobody who was asked answers, and there is no other site.
+        When no site that was asked answers, and there is no other site.
     """
     if any((site.batch or site.remote) is not None and site.slots is None for site in sites):
         from bursar.api.queues import with_free_slots

@@ -32,7 +32,7 @@ WEIGHTS: dict[Named, float | None] = {
 
 class StrategyForecast:
     """
-    What a strategy can be expected to do for a goal.
+    Forecast of what a strategy does for a goal.
 
     Parameters
     ----------
@@ -41,13 +41,13 @@ class StrategyForecast:
     strategy
         How.
     currency
-        Of the sites.
+        Currency of the sites.
     outlook
         What the limits allow by any strategy; None: nothing is known of how long jobs take.
     rehearsed
         What this strategy comes to within the limits if jobs take what was said; None: unknown.
     counter_offers
-        What could be had instead of a goal out of reach.
+        Counter-offers in place of a goal that is out of reach.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class StrategyForecast:
 
     @property
     def reason(self) -> str:
-        """In one line."""
+        """The reason in one line."""
         if self.outlook is None:
             return f"by the {self.strategy} strategy; how long jobs take is not known yet"
         if self.outlook.feasible:
@@ -103,7 +103,7 @@ class StrategyForecast:
         return text
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed with ``--json``; the keys are in the documentation."""
+        """Return what ``--json`` prints; the keys are in the documentation."""
         from bursar.report.plan_table import offer_to_dict
 
         goal = self.campaign.goal
@@ -144,12 +144,12 @@ def prospect(
     simulated: bool = False,
 ) -> StrategyForecast:
     """
-    What a strategy can be expected to do, by what is known.
+    Forecast what a strategy does, from what is known.
 
     Parameters
     ----------
     past
-        How the run stands; None: it has not begun.
+        Present state of the run; None: it has not begun.
     trading
         What the sites ask for, and from when on; None: as they would of a simulated campaign,
         which begins at moment 0 and is the only one.
@@ -186,7 +186,7 @@ def simulate_strategy(
     epoch: float | None = None,
 ) -> StrategySimulationResult | None:
     """
-    What a strategy comes to under a goal if jobs take what was said; None: nobody knows.
+    Simulate a strategy under a goal with the estimated runtimes; None: no result.
 
     Parameters
     ----------

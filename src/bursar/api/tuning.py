@@ -1,4 +1,4 @@
-"""Weights of the broker's rank for somebody's own sites and load, found by simulation."""
+"""Tuning of the weights of the broker's rank for given sites and load, by simulation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ EVERY = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTuning:
     """
-    What a search for weights came to.
+    Result of a search for rank weights.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class RankTuning:
     gap
         Mean seconds between two submissions.
     jobs
-        In each simulation.
+        Number of jobs in each simulation.
     sites
         Names.
     """
@@ -136,7 +136,7 @@ def tune_rank(
     on_progress: OnProgress | None = None,
 ) -> RankTuning:
     """
-    Alpha and beta under which jobs live shortest on these sites (Cavalieri et al., section 2.2).
+    Find the alpha and beta of the shortest job lifetimes (Cavalieri et al., section 2.2).
 
     Parameters
     ----------
@@ -156,11 +156,11 @@ def tune_rank(
     every
         Seconds between two refreshes of the information index.
     jobs
-        In each simulation.
+        Number of jobs in each simulation.
     seed
-        Of all that is drawn.
+        Seed of all random numbers.
     on_progress
-        Told how far it is.
+        Called with the progress of the search.
 
     Raises
     ------

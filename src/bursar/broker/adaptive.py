@@ -1,5 +1,5 @@
 """
-Our own strategy: the goal met by a small optimisation, solved anew as estimates sharpen.
+Our own strategy meets the goal by a small optimisation, solved anew as estimates sharpen.
 
 It begins with what is believed: estimated runtimes and the sites' speeds. Where there is
 nothing to believe, a few real jobs are sent first, counted as part of the plan. What it keeps
@@ -37,13 +37,13 @@ worth a job."""
 
 
 _Way = tuple[Sequence[PriceInterval], JobPacking, PackingResult]
-"""What can be bought, and which jobs go where of it."""
+"""Price intervals that can be bought, with the packing of jobs into them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbingLimits:
     """
-    Jobs that may be sent to learn from them where the plan would not send them.
+    Limits on jobs that are sent only to learn from them, where the plan would not send them.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class ProbingLimits:
     budget: float = 0.02
 
     def allowed(self, situation: SchedulingSnapshot) -> float:
-        """Jobs that may still be sent so."""
+        """Number of such jobs that may still be sent."""
         share = self.tasks if math.isinf(situation.budget) else min(self.tasks, self.budget)
         return max(1.0, math.floor(share * situation.jobs)) - situation.probes
 
@@ -73,9 +73,10 @@ class AdaptiveScheduleAdviser:
     Parameters
     ----------
     goal
-        Its preference; its limits come with each situation.
+        Goal whose trade-off and deadline say which way is best; the limits come with each
+        situation.
     probing
-        How much may be spent to learn.
+        Limits on jobs sent to learn from them; None: the defaults.
     """
 
     by_size = True
@@ -87,7 +88,9 @@ class AdaptiveScheduleAdviser:
         self._probing = probing or ProbingLimits()
 
     def advise(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
-        """What the best way to the goal gives each site, as far as anything is known."""
+        """
+        Give each site its jobs of the best way to the goal, or first jobs while nothing is known.
+        """
         if not situation.estimates.is_known:
             return self._first(situation)
         situation = _with_failures(situation)
@@ -171,7 +174,7 @@ class AdaptiveScheduleAdviser:
         return min(found, key=self._badness(found), default=None)
 
     def _most(self, situation: SchedulingSnapshot, money: float) -> _Way:
-        """As many jobs as fit into the time and the money, where not all do."""
+        """Way to do as many jobs as fit into the time and the money, where not all do."""
         ways: list[_Way] = []
         for at_once in sorted({0, bookable_processors(situation)}):
             parts = price_intervals(situation, overdue=situation.estimates.spread, at_once=at_once)
@@ -262,7 +265,7 @@ class AdaptiveScheduleAdviser:
         return time + within, money, overdue + away * math.sqrt(squares)
 
     def _first(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
-        """First jobs, while nobody knows how long a job takes."""
+        """Send first jobs while the runtime of jobs is unknown."""
         assert self._weight is not None
         jobs, wake = first_jobs(situation, self._best, self._weight)
         given = [[0] * len(situation.sizes.size) for _ in situation.sites]
@@ -284,7 +287,7 @@ class AdaptiveScheduleAdviser:
         self, situation: SchedulingSnapshot, advice: ScheduleAdvice, time: float, money: float
     ) -> None:
         """
-        A job to a site nobody has tried, where sites turn out other than expected.
+        Send a job to an untried site, where sites differ from what was expected.
 
         Only where time and money are left over for it.
         """

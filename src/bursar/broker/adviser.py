@@ -1,5 +1,5 @@
 """
-The schedule adviser: where jobs go, by what is known at a moment (Nimrod/G section 2).
+The schedule adviser decides where jobs go, by what is known at the time (Nimrod/G section 2).
 
 It is asked anew whenever something has happened. The rules of the papers and our own
 optimisation answer the same question in the same form.
@@ -20,14 +20,12 @@ from bursar.broker.trading import Ahead, Period
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSnapshot:
     """
-    A site at a moment.
+    State of a site at one time.
 
     Parameters
     ----------
-    name
-        Of the site.
     processors
-        That may be used.
+        Number of processors that may be used.
     prices
         What a job costs that is bought when it begins: begin (seconds from now), end and
         currency units per processor-second; the first holds now, the last for ever.
@@ -59,31 +57,32 @@ class SiteSnapshot:
 
     @property
     def price(self) -> float:
-        """That holds now."""
+        """Price that holds now, currency units per processor-second."""
         return self.prices[0][2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingSnapshot:
     """
-    What a decision is made on.
+    State of the campaign on which a decision is made.
 
     Parameters
     ----------
     sites
-        That can be used.
+        Sites that can be used.
     sizes
-        Of the jobs that have not been sent.
+        Sizes of the jobs that have not been sent.
     jobs
-        Of the campaign, whatever became of them.
+        Number of all jobs of the campaign, sent or ended or not.
     estimates
-        Of how long they take.
+        Estimates of how long jobs take.
     time_left, money_left
-        To the deadline, seconds; of the budget, what running jobs may come to taken off.
+        Seconds to the deadline; currency units of the budget after the costs that running jobs may
+        reach.
     budget
-        Of the campaign; infinite for none.
+        Budget of the campaign, currency units; infinite: none.
     probes
-        Jobs sent to learn from them, so far.
+        Number of jobs sent so far only to learn from them.
     """
 
     sites: Sequence[SiteSnapshot]
@@ -108,7 +107,7 @@ class SchedulingSnapshot:
 
     @property
     def mean(self) -> float:
-        """Size of a job that has not been sent."""
+        """Mean size of the jobs that have not been sent."""
         return self.sizes.work / self.sizes.jobs if self.sizes.jobs else 1.0
 
     def free_at(
@@ -135,6 +134,8 @@ class SchedulingSnapshot:
 @dataclass(slots=True, kw_only=True)
 class ScheduleAdvice:
     """
+    Decision of a schedule adviser: the jobs of each site, and the reasons.
+
     Parameters
     ----------
     given
@@ -144,14 +145,13 @@ class ScheduleAdvice:
     wake
         Seconds from now at which to ask again though nothing has happened; infinite: never.
     reasons
-        Why each site gets what it gets, by its name.
+        Reason for each site's share, by site name.
     feasible
-        Whether it gives all jobs, within the limits.
+        Whether all jobs are given, within the limits.
     ends, cost
-        When all would be done, seconds from now, and what that would cost; None where it
-        does not say.
+        End of all jobs, seconds from now, and their cost; None where the adviser does not say.
     probes
-        How many of a site's jobs are sent there to learn from them, by its name.
+        Number of a site's jobs that are sent only to learn from them, by site name.
     bookings
         Jobs to be booked now for later.
     """
@@ -177,9 +177,9 @@ class BookingRequest:
     site
         Number of the site.
     size_class
-        Class of its size.
+        Size class of the job.
     begin
-        Seconds from now.
+        Start of the job, seconds from now.
     """
 
     site: int
@@ -188,19 +188,19 @@ class BookingRequest:
 
 
 class ScheduleAdviser(Protocol):
-    """Says where jobs go."""
+    """Decides where jobs go."""
 
     by_size: bool
     """Whether it tells jobs of different sizes apart."""
 
     def advise(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
-        """What each site gets of the jobs that have not been sent, as things stand."""
+        """Divide the jobs that have not been sent among the sites."""
 
 
 class NimrodAdviser:
     """
-    The rules of the papers, which know a site by the jobs that have ended there: what they
-    took until they were completed, and what they cost by the time they ran.
+    Applies the rules of the papers, which know a site only by the jobs that have ended there: how
+    long they took until they were completed, and what they cost by the time they ran.
 
     Each site gets one job first (the paper's initial spike).
 
@@ -216,7 +216,7 @@ class NimrodAdviser:
         self._strategy: Strategy = strategy
 
     def advise(self, situation: SchedulingSnapshot) -> ScheduleAdvice:
-        """By what has been measured; a site that nothing is known of gets one job."""
+        """Divide the jobs by what was measured; a site without a measurement gets one job."""
         estimates, mean = situation.estimates, situation.mean
         given = [0] * len(situation.sites)
         reasons: dict[str, str] = {}
@@ -288,11 +288,11 @@ class PriceInterval:
     Parameters
     ----------
     site
-        Its number.
+        Number of the site.
     begin
-        When the price begins, seconds from now; not positive: it holds.
+        Start of the price, seconds from now; zero or negative: the price holds now.
     bay
-        For the optimisation.
+        Processors at this price, for the optimisation.
     lead
         Seconds ahead of its start that a job must be booked for the price; 0: it is bought
         when it begins.
@@ -395,7 +395,7 @@ def _gaps(
     free: tuple[float, ...], booked: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
     """
-    From when until when processors are free, with what is booked on them.
+    Gaps, with begin and end, between what is booked on free processors.
 
     Each booking goes to the processor that is free last before it.
     """

@@ -1,4 +1,4 @@
-"""Jobs that have not been sent, by size."""
+"""The backlog keeps the jobs that have not been sent, by size."""
 
 import heapq
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from bursar.broker.packing import JobSizeClasses
 
 class Backlog:
     """
-    Jobs in classes of like size; the first of a class is found and put back in log n.
+    Keeps jobs in classes of like size; the first of a class is found and put back in log n.
 
     Parameters
     ----------
     sizes
-        Of every job of the campaign.
+        Size of every job of the campaign.
     by_size
         Whether jobs of different sizes are told apart; otherwise they come as they are
         listed.
@@ -42,7 +42,9 @@ class Backlog:
         self.jobs += 1
 
     def take(self, size_class: int = 0) -> int:
-        """The first job of a class; where sizes are not told apart, of all."""
+        """
+        Remove and return the first job of a class; of all jobs where sizes are not told apart.
+        """
         task = heapq.heappop(self._heaps[size_class])
         self._count[self._class[task]] -= 1
         self._work -= self._sizes[task]
@@ -55,12 +57,12 @@ class Backlog:
 
     @property
     def mean(self) -> float:
-        """Of the sizes; of all jobs where none is left."""
+        """Mean size of the jobs left; of all jobs where none is left."""
         if self.jobs:
             return max(self._work / self.jobs, 1e-9)
         return float(np.mean(self._sizes)) if len(self._sizes) else 1.0
 
     @property
     def sizes(self) -> JobSizeClasses:
-        """As the optimisation has them; classes without a job included."""
+        """Size classes for the optimisation, including those without a job."""
         return JobSizeClasses(self._size, self._count.copy(), self._within)

@@ -1,4 +1,4 @@
-"""A job that is booked ahead, as a run's journal keeps it."""
+"""A booked job, as a run's journal keeps it."""
 
 import msgspec
 
@@ -18,11 +18,11 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     lease
-        Under which the processor is held and paid, from its begin on.
+        Name of the lease under which the processor is held and paid from its begin.
     task
-        The job, by its number.
+        Number of the job.
     agreement
-        With the owner.
+        Agreement with the owner.
     """
 
     lease: str

@@ -1,5 +1,7 @@
-"""Jobs that are matched to sites one by one, and start there once their files are (the broker
-and the job submission service of Cavalieri et al. 2003)."""
+"""
+Match jobs to sites one by one, and start each once its files are there (the broker and the job
+submission service of Cavalieri et al. 2003).
+"""
 
 import heapq
 import math
@@ -34,19 +36,20 @@ class FileStaging(Protocol):
 
     def bring(self, task: int, site: str, done: Callable[[str], None]) -> None:
         """
-        What a task reads comes to a site.
+        Bring the files that a task reads to a site.
 
         Parameters
         ----------
         done
-            Told once all is there, or why it cannot be; empty when it is.
+            Called when all files are there, with an empty text, or with the reason why they cannot
+            be.
         """
 
     def keep(self, task: int, site: str, done: Callable[[str], None]) -> None:
-        """What a task that succeeded at a site is to register is kept there, and registered."""
+        """Keep and register the files that a successful task is to register at its site."""
 
     def release(self, task: int) -> None:
-        """A task needs its files no more."""
+        """Release a task's files, which it needs no more."""
 
 
 class BrokeredScheduler:
@@ -60,25 +63,25 @@ class BrokeredScheduler:
     Parameters
     ----------
     workflow
-        Of the campaign.
+        Workflow of the campaign.
     sites
-        That can be used.
+        Sites that can be used.
     broker
-        Chooses.
+        Resource broker that chooses the sites.
     elements
-        Queues of the sites, by name: what they tell the information index.
+        Queues of the sites, by name, which report to the information index.
     choice
-        By which rule; for the journal.
+        Name of the choice rule, for the journal.
     moment
-        The clock of broker and elements; held while jobs are matched.
+        Clock of broker and elements; stands still while jobs are matched.
     haulage
-        None: no task reads files of the sites' storages, or registers any.
+        Moves the jobs' files; None: no task reads files of the sites' storages, or registers any.
     retry
-        How long a job that failed waits; None: not at all.
+        Rules for retrying a job that failed; None: the default number of attempts, without a wait.
     on_broken
-        Told of a site that gets no more jobs, before these are matched anew.
+        Called with a site that gets no more jobs, before its jobs are matched anew.
     on_unreached
-        Told which files could not be brought to which site, before their job is matched anew.
+        Called with the files that could not be brought to a site, before their job is matched anew.
     """
 
     def __init__(
@@ -146,7 +149,7 @@ class BrokeredScheduler:
             return self._fill()
 
     def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
-        """Pilots for what can start after attempts that ended at one moment."""
+        """Return pilots for jobs that can start after attempts that ended together."""
         ready: list[int] = []
         for outcome, final in outcomes:
             site = self._take_in(outcome)
@@ -159,11 +162,11 @@ class BrokeredScheduler:
         return self._fill_again(ready)
 
     def holds(self, lease: str) -> bool:
-        """Whether a job is on it, by what has been told so far."""
+        """Whether a job is on the pilot, by the events reported so far."""
         return any(queue.holds(lease) for queue in self._queues.values())
 
     def lost(self, pilot: Pilot, reason: str) -> list[Pilot] | None:
-        """Its jobs are matched anew; a site that fails again and again gets no more."""
+        """Match the lost pilot's jobs anew; a site that fails repeatedly gets no more."""
         queue = self._queues[pilot.site]
         if not queue.holds(pilot.name):
             return []
@@ -180,18 +183,21 @@ class BrokeredScheduler:
             return self._fill()
 
     def short(self, pilot: Pilot) -> None:
-        """There was no money for a pilot: its new jobs are matched again when another has ended."""
+        """
+        Take back the new jobs of an unaffordable pilot; they are matched again when another has
+        ended.
+        """
         for task in self._queues[pilot.site].take_back(pilot.name, pilot.tasks):
             self._unpaid.append(task)
             self._withdraw(task)
         self._is_short = True
 
     def amend(self, goal: Goal) -> list[Pilot]:
-        """There may be more money; the broker does not look at the goal."""
+        """Retry jobs that lacked money; the broker does not look at the goal."""
         return self._fill_again([])
 
     def look(self) -> list[Pilot]:
-        """Files have come, a wait is over, or the index knows something else."""
+        """Handle files that have come, waits that are over, and changes of the index."""
         told, self._told = self._told, []
         with self._moment.held():
             ready = [task for follow, problem in told for task in follow(problem)]
@@ -207,24 +213,24 @@ class BrokeredScheduler:
 
     @property
     def wake(self) -> float:
-        """When to look, seconds since the begin; infinite for never."""
+        """Time of the next :meth:`look`, seconds since the begin; infinite for never."""
         if self._told or self._is_news:
             return -math.inf
         return self._later[0][0] if self._later else math.inf
 
     def index_asked(self) -> None:
-        """The information index has heard of all sites: what none would have is tried again."""
+        """Note that the index has asked all sites: unmatched jobs are tried again."""
         if self._unmatched:
             self._round += 1
             self._is_news = True
             self._alert()
 
     def routed(self, pilot: Pilot) -> Pilot:
-        """It has its site already."""
+        """Return the pilot unchanged, since it has its site already."""
         return pilot
 
     def news(self) -> list[News]:
-        """Decisions, and what is to be told, since last asked."""
+        """Decisions and events since the last call."""
         news, self._news = self._news, []
         return news
 
@@ -399,7 +405,7 @@ class BrokeredScheduler:
         return pilots
 
     def _fill_again(self, ready: list[int]) -> list[Pilot]:
-        """There may be money again."""
+        """Match again the jobs that lacked money."""
         unpaid, self._unpaid = self._unpaid, []
         self._is_short = False
         with self._moment.held():

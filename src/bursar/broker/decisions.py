@@ -8,20 +8,20 @@ DECISION = "decision"
 
 class SiteDecision(msgspec.Struct, frozen=True, array_like=True):
     """
-    What a decision made of a site.
+    Part of a decision that concerns one site.
 
     Parameters
     ----------
     site
-        Its name.
+        Name of the site.
     price
-        Currency units per processor-second, then.
+        Price at the time, currency units per processor-second.
     busy, processors
-        How many were running jobs, of how many.
+        Number of processors with running jobs, and of all processors.
     given
-        Jobs that it was to get of those that were left.
+        Number of the remaining jobs that the site was to get.
     reason
-        Why.
+        Reason for this number.
     """
 
     site: str
@@ -34,20 +34,20 @@ class SiteDecision(msgspec.Struct, frozen=True, array_like=True):
 
 class PlacementDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    Which jobs were sent where, and why.
+    A record of which jobs were sent where, and why.
 
     Parameters
     ----------
     at
         Seconds since the begin of the run.
     strategy
-        By which.
+        Name of the strategy.
     left
-        Jobs that had not been sent.
+        Number of jobs that had not been sent.
     time_left, money_left
-        To the deadline, seconds, and of the budget; None for no limit.
+        Seconds to the deadline, and currency units left of the budget; None for no limit.
     sites
-        How each was weighed; empty: as in the decision before.
+        Part for each site; empty: as in the decision before.
     sent
         Task, site and lease of each job that was sent.
     """

@@ -1,4 +1,4 @@
-"""What brings tasks to sites one by one, as the run goes on."""
+"""The protocol of schedulers that bring tasks to sites one by one while a run goes on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,30 +19,30 @@ Ended = tuple[Outcome, bool]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeState:
     """
-    How a run stands when a life of it begins.
+    State of a run when one of its incarnations begins.
 
     Parameters
     ----------
     ended
-        Tasks at their end.
+        Tasks that have ended.
     succeeded
-        Of these, such as succeeded.
+        Tasks that have succeeded; part of ``ended``.
     attempts
-        Every attempt there was, and its site.
+        Outcome of every attempt so far, with its site.
     pilots
-        That there were: names go on from there.
+        Number of pilots so far; names go on from there.
     clock
-        Seconds since the run's first life began.
+        Clock of the run: seconds since its first start.
     epoch
-        When that was, seconds since the epoch.
+        Time of the first start, seconds since the epoch.
     spent
         Currency units, accrued charges included.
     bookings
-        Events of kind :data:`bursar.broker.booking.BOOKING` whose leases are kept: they had
-        not begun when the life before ended.
+        Events of kind :data:`bursar.broker.booking.BOOKING` whose leases are kept: they had not
+        begun when the last incarnation ended.
     alert
-        To be called when the supply wants to be asked: its :attr:`DynamicScheduler.wake` has come
-        nearer, outside of any call of the run's.
+        Called by the scheduler when its :attr:`DynamicScheduler.wake` has come nearer, outside of
+        any call of the run's.
     """
 
     ended: frozenset[int]
@@ -58,7 +58,7 @@ class ResumeState:
 
 class DynamicScheduler(Protocol):
     """
-    Asks for pilots as tasks come to their ends.
+    Requests pilots as tasks end.
 
     A pilot that is there already is asked for again with the task it runs next.
     """
@@ -67,7 +67,7 @@ class DynamicScheduler(Protocol):
         """Pilots for what can start at once."""
 
     def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
-        """Pilots for what can start after attempts that ended at one moment."""
+        """Return pilots for tasks that can start after attempts that ended together."""
 
     def holds(self, lease: str) -> bool:
         """Whether it counts on a pilot that is there: it must not go back yet."""
@@ -80,24 +80,28 @@ class DynamicScheduler(Protocol):
         """
 
     def short(self, pilot: Pilot) -> None:
-        """There is no money for a pilot now; its new tasks are not bound to it."""
+        """Handle that a pilot cannot be paid now; its new tasks are not bound to it."""
 
     def amend(self, goal: Goal) -> list[Pilot]:
         """The goal has changed: pilots that it asks for."""
 
     def look(self) -> list[Pilot]:
-        """Pilots for what can start now that time has passed; asked at :attr:`wake`."""
+        """
+        Return pilots for tasks that can start now that time has passed; called at :attr:`wake`.
+        """
 
     @property
     def wake(self) -> float:
-        """Seconds on its clock at which it wants to be asked; infinite for never."""
+        """Time on its clock, seconds, at which :meth:`look` should be called; infinite: never."""
 
     def routed(self, pilot: Pilot) -> Pilot:
-        """The pilot with its site: asked when it is sent, since each changes the queues."""
+        """
+        Return the pilot with its site; called when it is sent, since each pilot changes the queues.
+        """
 
     def news(self) -> list[News]:
-        """What is worth keeping since last asked."""
+        """Events for the journal since the last call."""
 
     @property
     def verdict(self) -> str:
-        """Why nothing will be asked for any more though tasks are left; empty while more will."""
+        """Why no more pilots will be requested though tasks are left; empty while more will be."""

@@ -1,4 +1,4 @@
-"""A bag of tasks brought to its sites job by job, by deadline and budget (Nimrod/G)."""
+"""Bring a bag of tasks to sites job by job, by deadline and budget (Nimrod/G)."""
 
 import heapq
 import math
@@ -78,19 +78,19 @@ class EconomyScheduler:
     Parameters
     ----------
     tasks
-        Independent, of one processor each.
+        Independent tasks, each of one processor.
     sites
-        That can be used.
+        Sites that can be used.
     goal
-        Its deadline, budget and trade-off.
+        Deadline, budget and trade-off of the campaign.
     strategy
-        ``"adaptive"``, our own, or one of the papers'.
+        Name of the strategy: ``"adaptive"``, our own, or one of the papers'.
     trading
         What sites ask for, and agreeing with them; None: by their facts, from the begin on.
     out_of_reach
-        Once not all jobs can be done: do as many as fit, or start nothing more.
+        Policy once not all jobs can be done: do as many as fit, or start nothing more.
     retry
-        How long a job that failed waits; None: not at all.
+        Rules for retrying a job that failed; None: the default number of attempts, without a wait.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class EconomyScheduler:
                 self._backlog.add(task)
 
     def _keep_booking(self, booking: Booking, past: ResumeState) -> None:
-        """Takes up what an earlier life has booked, if it is wanted and its site is there."""
+        """Take over a booking of an earlier incarnation, if its job and site are still there."""
         task, agreement = booking.task, booking.agreement
         site = self._explorer.site(agreement.owner)
         if site is None or task in past.ended or task in self._where:
@@ -188,7 +188,7 @@ class EconomyScheduler:
 
     @property
     def estimates(self) -> RuntimeEstimates:
-        """What is known of how long jobs take."""
+        """Estimates of how long jobs take."""
         return self._estimates
 
     def seconds_of(self, task: int, site: str) -> float:
@@ -203,7 +203,7 @@ class EconomyScheduler:
         return self._estimates.runs(site) * self._sizes[task]
 
     def ended(self, outcomes: Sequence[Ended]) -> list[Pilot]:
-        """Pilots for what is sent after attempts that ended at one moment."""
+        """Return pilots for jobs that are sent after attempts that ended together."""
         for outcome, final in outcomes:
             self._take_in(outcome)
             if not final:
@@ -240,11 +240,11 @@ class EconomyScheduler:
             self._unlearned(outcome.task, processor.site)
 
     def holds(self, lease: str) -> bool:
-        """Whether a job is on it, by what has been told so far."""
+        """Whether a job is on the pilot, by the events reported so far."""
         return lease in self._held
 
     def lost(self, pilot: Pilot, reason: str) -> list[Pilot] | None:
-        """Its jobs go elsewhere; a site that fails again and again gets no more."""
+        """Take back the lost pilot's jobs; a site that fails repeatedly gets no more."""
         processor = self._forget(pilot.name)
         if processor is None:
             return []
@@ -258,7 +258,7 @@ class EconomyScheduler:
         return self._decide()
 
     def short(self, pilot: Pilot) -> None:
-        """There was no money for a pilot: its jobs wait until another has ended."""
+        """Take back the jobs of an unaffordable pilot; they wait until another has ended."""
         processor = self._held.get(pilot.name)
         if processor is None:
             return
@@ -269,7 +269,7 @@ class EconomyScheduler:
         self._short = True
 
     def amend(self, goal: Goal) -> list[Pilot]:
-        """The goal has changed."""
+        """Take in a new goal."""
         self._goal = goal
         self._adviser = _adviser(self._strategy, goal)
         self._give_back_late()
@@ -277,7 +277,7 @@ class EconomyScheduler:
         return self._decide()
 
     def _give_back_late(self) -> None:
-        """What was booked for after the deadline goes back."""
+        """Cancel bookings that would end after the deadline."""
         now = self._clock()
         for held in list(self._held.values()):
             if held.is_ahead(now) and held.until > (self._goal.deadline or math.inf):
@@ -297,15 +297,15 @@ class EconomyScheduler:
 
     @property
     def wake(self) -> float:
-        """When to look, seconds since the begin; infinite for never."""
+        """Time of the next :meth:`look`, seconds since the begin; infinite for never."""
         return min(self._wake, self._later[0][0]) if self._later else self._wake
 
     def routed(self, pilot: Pilot) -> Pilot:
-        """It has its site already."""
+        """Return the pilot unchanged, since it has its site already."""
         return pilot
 
     def news(self) -> list[News]:
-        """Decisions, and what is to be told, since last asked."""
+        """Decisions and events since the last call."""
         news, self._news = self._news, []
         return news
 
@@ -324,7 +324,7 @@ class EconomyScheduler:
     # Deciding.
 
     def _decide(self) -> list[Pilot]:
-        """What is sent now."""
+        """Return pilots for the jobs that are sent now."""
         now = self._clock()
         sent: list[Pilot] = []
         if self._backlog.jobs and not self._verdict and not self._short:
@@ -403,7 +403,7 @@ class EconomyScheduler:
 
     def _bookable(self, site: SiteFacts, now: float, mean: float) -> tuple[Ahead, ...]:
         """
-        What our own strategy may book at a site; the papers' buy at the price of the moment.
+        Advance prices of a site for our own strategy; the papers' rules buy at the present price.
 
         A queue that is shared with others promises nobody a begin.
         """
@@ -421,12 +421,12 @@ class EconomyScheduler:
         )
 
     def _money_left(self, now: float) -> float:
-        """Of the budget, what is spent and promised taken off; infinite for no budget."""
+        """Budget less what is spent and promised; infinite for no budget."""
         budget = self._goal.budget
         return math.inf if budget is None else budget - self._spent() - self._promised(now)
 
     def _promised(self, now: float) -> float:
-        """What running jobs may still come to, currency units."""
+        """Cost that running jobs may still reach, currency units."""
         return sum(
             held.price * max(0.0, held.until - max(now, held.begin))
             for held in self._held.values()
@@ -590,7 +590,7 @@ class EconomyScheduler:
         return held
 
     def _processor_at(self, site: SiteFacts, price: float, now: float) -> _BoughtProcessor | None:
-        """One that has room: idle, new, or with the least before it."""
+        """Processor that has room: idle, new, or with the fewest jobs before this one."""
         there = [held for held in self._at[site.name].values() if not held.is_ahead(now)]
         usable = [held for held in there if held.again and held.price == price]
         best = min(usable, key=lambda held: len(held.tasks), default=None)
@@ -638,7 +638,7 @@ class EconomyScheduler:
         return max(1, min(MOST_AHEAD, math.ceil(AHEAD / seconds - _CLOSE)))
 
     def _seconds_for(self, task: int, site: SiteFacts, money: float) -> float:
-        """What to ask of a site for a job; where it is not shared, more can be had later."""
+        """Seconds to request of a site for a job; where it is not shared, more can be had later."""
         limit = self._tasks[task].wall_limit
         if site.is_shared and limit is not None:
             return limit

@@ -1,4 +1,4 @@
-"""What is known of how long jobs take: what was estimated, and what has been seen since."""
+"""Estimate how long jobs take, from what was given and what has been observed since."""
 
 import math
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ TRUST = 1.0
 """Jobs seen at a site that count as much as what is expected of it."""
 
 CONFIDENCE = 0.95
-"""That a margin suffices."""
+"""Probability that a margin suffices."""
 
 
 @dataclass(slots=True)
 class _ObservedRuntimes:
-    """At one site, in seconds for size 1."""
+    """Observed runtimes at one site, in seconds for size 1."""
 
     expected: float
     count: int = 0
@@ -30,7 +30,7 @@ class _ObservedRuntimes:
 @dataclass(slots=True)
 class RuntimeEstimates:
     """
-    Seconds that a job of size 1 takes at each site, and how sure that is.
+    Estimates the seconds that a job of size 1 takes at each site, and their spread.
 
     A site's own jobs say most of it; until there are some, what sites elsewhere show of how
     far the estimates are off.
@@ -38,7 +38,7 @@ class RuntimeEstimates:
     Parameters
     ----------
     speeds
-        Of each site by its name: work per second.
+        Work per second of each site, by name.
     known
         Whether sizes are estimated seconds at speed 1; otherwise all jobs count 1, and
         nothing is known of how long that is.
@@ -56,12 +56,12 @@ class RuntimeEstimates:
 
     def learn(self, site: str, size: float, ran: float, took: float) -> None:
         """
-        A job has succeeded.
+        Take in a job that has succeeded.
 
         Parameters
         ----------
         size
-            Of the job. Positive.
+            Size of the job. Positive.
         ran, took
             Seconds that it ran, and from when it was sent until its end was known.
         """
@@ -80,7 +80,7 @@ class RuntimeEstimates:
         self._took += each / seen.expected
 
     def failed(self, site: str) -> None:
-        """An attempt has failed."""
+        """Count a failed attempt."""
         self._seen[site].attempts += 1
         self._seen[site].failures += 1
 

@@ -1,4 +1,4 @@
-"""The grid explorer: which sites there are for a campaign (Nimrod/G section 2)."""
+"""The grid explorer finds the sites that a campaign can use (Nimrod/G section 2)."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ PATIENCE = 3
 
 class GridExplorer:
     """
-    Finds the sites that can be used, and leaves out what does not work.
+    Finds the sites that can be used, and leaves out those that fail.
 
     Parameters
     ----------
     sites
-        That are known.
+        Sites that are known.
     estimates
-        What has been seen of jobs there.
+        Observed results of jobs at the sites.
     """
 
     def __init__(self, sites: Sequence[SiteFacts], estimates: RuntimeEstimates) -> None:
@@ -28,7 +28,7 @@ class GridExplorer:
 
     @property
     def sites(self) -> list[SiteFacts]:
-        """That can be used now."""
+        """Sites that can be used now."""
         return [site for name, site in self._sites.items() if self.is_usable(name)]
 
     def site(self, name: str) -> SiteFacts | None:
@@ -45,5 +45,5 @@ class GridExplorer:
         return self._faults[name] == PATIENCE
 
     def worked(self, name: str) -> None:
-        """A site did what it was asked."""
+        """Clear a site's faults after a success."""
         self._faults.pop(name, None)

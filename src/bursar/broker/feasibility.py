@@ -1,4 +1,4 @@
-"""Whether what is left of a campaign can be had by its goal, and what could be had instead."""
+"""Check whether what is left of a campaign fits its goal, and what could be had instead."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ from bursar.planning.plan_choice import GoalCounterOffer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalFeasibility:
     """
-    What can still be had.
+    The part of a goal that is still within reach.
 
     Parameters
     ----------
     left
-        Jobs that have not been sent.
+        Number of jobs that have not been sent.
     fit
-        Of these, how many can be done in time and within the budget.
+        Number of these that can be done in time and within the budget.
     cost
         The least that all of them cost in time, currency units; None: not all can be done
         in time.
@@ -53,7 +53,7 @@ def assess_feasibility(
     situation: SchedulingSnapshot, now: float = 0.0, paid: float = 0.0
 ) -> GoalFeasibility | None:
     """
-    What can still be had; None while nothing is known of how long jobs take.
+    Assess what can still be done; None while job runtimes are unknown.
 
     No margin is kept: what is told to be out of reach is so unless jobs turn out shorter.
 

@@ -1,5 +1,5 @@
 """
-First jobs of our own strategy, sent while nobody knows how long a job takes.
+Our own strategy sends first jobs while the runtime of jobs is unknown.
 
 The goal itself says something: a deadline and a budget that can be kept bound the run time from
 above. The jobs are laid out for the longest run time that the goal allows and for shorter ones,
@@ -170,7 +170,7 @@ def _as_many_as_fit(filling: JobPacking, time: float, money: float) -> PackingRe
 def _within_premium(
     situation: SchedulingSnapshot, needed: Sequence[int], useful: Sequence[int], weight: float
 ) -> list[int]:
-    """What is needed, and the cheapest of what is useful up to the premium."""
+    """First jobs that are needed, and the cheapest of the useful ones up to the premium."""
     rates = _rates(situation)
     least = min(rates, default=0.0)
     jobs = situation.sizes.jobs + sum(len(site.running) for site in situation.sites)

@@ -1,4 +1,4 @@
-"""When the campaign will end, as things are going."""
+"""Forecast when the campaign will end at its present pace."""
 
 from bursar.model.outcome import Outcome, Status
 from bursar.model.plan import Plan
@@ -19,9 +19,9 @@ class Forecast:
     Parameters
     ----------
     workflow
-        Of the campaign.
+        Workflow of the campaign.
     plan
-        What was to happen.
+        Plan that the run follows.
     """
 
     def __init__(self, workflow: Workflow, plan: Plan) -> None:
@@ -72,7 +72,7 @@ class Forecast:
             self._left_known -= task.runtime * task.processors
 
     def follow(self, plan: Plan) -> None:
-        """What is left goes by another plan from now on."""
+        """Follow another plan for what is left."""
         self._plan = plan
 
     @property

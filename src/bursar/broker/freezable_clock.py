@@ -1,4 +1,4 @@
-"""One moment for all that is decided at once."""
+"""A clock gives one time to all that is decided together."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ class FreezableClock:
     Parameters
     ----------
     clock
-        Seconds.
+        Underlying clock, seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -25,16 +25,16 @@ class FreezableClock:
 
     @property
     def number(self) -> int | None:
-        """Of the time for which it stands still; None while it goes on."""
+        """Number of the present standstill; None while the clock runs."""
         return None if self._held is None else self._times
 
     def __call__(self) -> float:
-        """Now, or the moment that is held; seconds."""
+        """Return the present time, or the time at which the clock stands, seconds."""
         return self._clock() if self._held is None else self._held
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """It stands still meanwhile; within another such time, as it does already."""
+        """Stop the clock while the context lasts; an inner context changes nothing."""
         if self._held is not None:
             yield
             return

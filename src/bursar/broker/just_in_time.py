@@ -18,14 +18,14 @@ Choose = Callable[[int], tuple[SiteFacts, float]]
 
 class JustInTimeScheduler:
     """
-    Asks for one pilot for each task, as soon as the task could start.
+    Requests one pilot for each task, as soon as the task could start.
 
     Parameters
     ----------
     workflow
-        Of the campaign.
+        Workflow of the campaign.
     choose
-        Asked where a task goes when it is sent.
+        Called when a task is sent; returns its site and the seconds to request.
     """
 
     def __init__(self, workflow: Workflow, choose: Choose) -> None:
@@ -68,11 +68,11 @@ class JustInTimeScheduler:
         """Best effort has no other place for a task."""
 
     def short(self, pilot: Pilot) -> None:
-        """It does not look at the money: the run ends."""
+        """Stop the run, since this scheduler does not handle a lack of money."""
         raise BudgetStop(f"{pilot.site}: there is no money for {pilot.name}")
 
     def amend(self, goal: Goal) -> list[Pilot]:
-        """It has no goal."""
+        """Ignore the new goal, since best effort has none."""
         return []
 
     def look(self) -> list[Pilot]:
@@ -81,11 +81,11 @@ class JustInTimeScheduler:
 
     @property
     def wake(self) -> float:
-        """Never."""
+        """Infinite: this scheduler has nothing to do without an event."""
         return math.inf
 
     def news(self) -> list[News]:
-        """None."""
+        """Empty: this scheduler keeps no decisions."""
         return []
 
     @property
@@ -102,7 +102,9 @@ class JustInTimeScheduler:
         return ready
 
     def routed(self, pilot: Pilot) -> Pilot:
-        """The pilot with its site: to be asked when it is sent, since each changes the queues."""
+        """
+        Return the pilot with its site; called when it is sent, since each pilot changes the queues.
+        """
         (task,) = pilot.tasks
         site, seconds = self._choose(task)
         return replace(

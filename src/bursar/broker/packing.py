@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 CLASSES = 12
-"""Of sizes, at the most."""
+"""Largest number of size classes."""
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -30,11 +30,11 @@ class ResourcePool:
     Parameters
     ----------
     seconds
-        That a job of size 1 takes there. Positive.
+        Seconds that a job of size 1 takes. Positive.
     cost
-        Of a job of size 1, currency units.
+        Cost of a job of size 1, currency units.
     fixed
-        Of each job besides.
+        Fixed cost of each job, currency units.
     free_at
         When each processor is free, seconds from now; one at the least.
     until
@@ -51,16 +51,16 @@ class ResourcePool:
 @dataclass(frozen=True, slots=True)
 class PackingResult:
     """
-    Jobs in bays.
+    Result of packing jobs into bays.
 
     Parameters
     ----------
     given
-        Of each class to each bay, shape ``(n_classes, n_bays)``.
+        Number of jobs of each class in each bay, shape ``(n_classes, n_bays)``.
     left
-        Of each class that found no place, shape ``(n_classes,)``.
+        Number of jobs of each class that found no place, shape ``(n_classes,)``.
     cost
-        Of those that did, currency units.
+        Cost of the jobs that did, currency units.
     """
 
     given: Counts
@@ -76,16 +76,16 @@ class PackingResult:
 @dataclass(frozen=True)
 class JobSizeClasses:
     """
-    Jobs by size, the largest first.
+    Classes of jobs by size, the largest first.
 
     Parameters
     ----------
     size
-        Of each class, shape ``(n_classes,)``; its mean.
+        Mean size of each class, shape ``(n_classes,)``.
     count
-        Jobs of each, shape ``(n_classes,)``.
+        Number of jobs in each class, shape ``(n_classes,)``.
     within
-        By how much a job is larger than its class's mean, at the most.
+        Most by which a job is larger than its class's mean.
     """
 
     size: Floats
@@ -108,7 +108,7 @@ class JobSizeClasses:
 
     @cached_property
     def jobs(self) -> int:
-        """How many."""
+        """Number of jobs."""
         return int(self.count.sum())
 
     @cached_property
@@ -119,14 +119,14 @@ class JobSizeClasses:
 
 class JobPacking:
     """
-    Answers how jobs fit into bays.
+    Packs jobs into bays.
 
     Parameters
     ----------
     bays
-        Where.
+        Bays that take jobs.
     sizes
-        What.
+        Jobs to pack.
     """
 
     def __init__(self, bays: Sequence[ResourcePool], sizes: JobSizeClasses) -> None:
@@ -154,7 +154,7 @@ class JobPacking:
 
     def by(self, moment: float) -> PackingResult:
         """
-        All that fits until a moment, cheapest first.
+        Pack all jobs that fit until a given time, cheapest bays first.
 
         Parameters
         ----------
@@ -172,7 +172,7 @@ class JobPacking:
         return self._told(given, left)
 
     def within(self, moment: float, budget: float) -> PackingResult:
-        """As many jobs as fit until a moment and into a budget, the smallest first."""
+        """Pack as many jobs as fit until a given time and into a budget, the smallest first."""
         everything = self.by(moment)
         if everything.is_whole and everything.cost <= budget * (1 + _CLOSE):
             return everything
@@ -244,7 +244,7 @@ class JobPacking:
 
     @cached_property
     def _least(self) -> float:
-        """No schedule ends before: the work shared evenly, as soon as anybody is free."""
+        """Lower bound of the end: the work shared evenly from the first free processor on."""
         rate = float((1.0 / self._each).sum())
         return float(self._free.min()) + self._sizes.work / rate
 
@@ -286,7 +286,7 @@ class JobPacking:
         return cost <= budget * (1 + _CLOSE) + _CLOSE
 
     def _holds(self, given: Counts, moment: float) -> bool:
-        """Whether each bay has done by a moment what it was given, the largest first."""
+        """Whether each bay finishes its jobs by a given time, the largest first."""
         room = self._room(moment)
         for wanted, size in zip(given, self._sizes.size, strict=True):
             seconds = size * self._each

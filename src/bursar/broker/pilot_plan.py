@@ -1,4 +1,4 @@
-"""From a plan to pilots: which processors are asked for when, and which tasks they run."""
+"""Turn a plan into pilots: which processors are requested when, and which tasks they run."""
 
 import math
 from bisect import bisect_right
@@ -17,16 +17,16 @@ ROUNDING = 1e-6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pilot:
     """
-    Processors of one site that are held together for a time, and what they run.
+    Processors of one site that are held together for a time, and the tasks they run.
 
     Parameters
     ----------
     name
-        Unique in a run; of its lease, too.
+        Name of the pilot and its lease, unique in a run.
     site
         Name of the site.
     processors
-        How many.
+        Number of processors.
     own
         How many of these it pays for; pilots of slots that are paid whole do for the others.
     start
@@ -38,7 +38,7 @@ class Pilot:
     fixed_price
         Currency units charged once; None when unknown.
     whole
-        Paid to its end, used or not.
+        Whether it is paid to its end, used or not.
     works
         Whether workers are started on it; otherwise it only pays for those of others.
     extensible
@@ -46,7 +46,7 @@ class Pilot:
     booked
         Whether it was agreed on ahead, for its start: its processors are kept from then on.
     tasks
-        Whom it runs, in order; by their numbers.
+        Numbers of the tasks that it runs, in order.
     least_processors, least_duration
         What it may have less of if that is sooner; None: nothing.
     bundle, copies
@@ -74,13 +74,13 @@ class Pilot:
 
     @property
     def end(self) -> float:
-        """When it ends at the latest, on the plan's clock."""
+        """Latest end, seconds on the plan's clock."""
         return math.inf if self.start is None else self.start + self.duration
 
 
 def plan_pilots(plan: Plan, tasks: Sequence[Task], before: int = 0) -> list[Pilot]:
     """
-    What a plan asks its sites for, by start.
+    Pilots that a plan requests of its sites, by start.
 
     A leased slot, or one paid whole, is one pilot, and its tasks run there as they come.
     Of a divisible slot only what tasks use is paid (HPDC'07 section 2): each chain of
@@ -143,7 +143,7 @@ def pilot_windows(pilots: Iterable[Pilot]) -> list[tuple[float, float, int]]:
 def _site_pilots(
     purchases: Sequence[Purchase], placements: Sequence[Placement], tasks: Sequence[Task]
 ) -> list[Pilot]:
-    """Those of one site, without their names."""
+    """Pilots of one site, without their names."""
     offsets = [0, *accumulate(purchase.slot.processors for purchase in purchases)]
     draws = []
     for placement in placements:
@@ -235,7 +235,7 @@ def _chains(
 
 
 def _sum(parts: Iterable[tuple[float | None, float]]) -> float | None:
-    """Of prices times amounts; None when one is unknown."""
+    """Sum of prices times amounts; None when a price is unknown."""
     total = 0.0
     for price, amount in parts:
         if price is None:

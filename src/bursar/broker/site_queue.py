@@ -1,4 +1,4 @@
-"""Jobs that wait for the processors of one site, and the pilots that run them."""
+"""Jobs wait for the processors of one site, and pilots run them."""
 
 import math
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 
 MOST_FAILURES = 3
-"""Of pilots in a row, after which a site gets no more jobs."""
+"""Failures of pilots in a row after which a site gets no more jobs."""
 
 _SHORTEST = 1e-3
 """Seconds that a job asks for at the least."""
@@ -26,9 +26,9 @@ class QueuePilot:
     Parameters
     ----------
     name
-        Of its lease.
+        Name of the pilot's lease.
     width
-        How many there are.
+        Number of its processors.
     until
         When its jobs should have ended, seconds since the run's begin.
     tasks
@@ -52,7 +52,7 @@ class QueuePilot:
 
 class SiteQueue:
     """
-    First come, first served, on as many pilots as a site has room for.
+    A first-come-first-served queue on as many pilots as a site has room for.
 
     At a shared site, whose scheduler has a queue of its own, each job gets a pilot at once.
     Elsewhere a pilot goes on from job to job; where jobs are short, it has some ahead, so that
@@ -61,9 +61,9 @@ class SiteQueue:
     Parameters
     ----------
     facts
-        Of the site.
+        Facts of the site.
     element
-        What the site tells of this queue.
+        Computing element that reports the state of this queue.
     clock
         Seconds, of the element.
     new_name
@@ -96,7 +96,7 @@ class SiteQueue:
 
     @property
     def running(self) -> int:
-        """Jobs on pilots."""
+        """Number of jobs on pilots."""
         return len(self._on)
 
     @property
@@ -228,7 +228,7 @@ class SiteQueue:
         self.element.began(number, self._clock())
 
     def _seconds_for(self, task: Task, stretch: float) -> float:
-        """What to ask for a job; where the site is not shared, more can be had later."""
+        """Seconds to request for a job; where the site is not shared, more can be had later."""
         if self.facts.is_shared and task.wall_limit is not None:
             return task.wall_limit
         seconds = self.element.seconds_of(task.runtime)

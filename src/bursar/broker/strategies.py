@@ -33,14 +33,14 @@ OutOfReach = Literal["fit", "refuse"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyResource:
     """
-    What is known of a resource at a moment.
+    Measured figures of a resource at one time.
 
     Parameters
     ----------
     seconds
-        That a job takes there, on average. Positive.
+        Mean seconds that a job takes. Positive.
     cost
-        Of a job there, currency units, on average.
+        Mean cost of a job, currency units.
     free_at
         When each of its processors has ended what it has been given, seconds from now;
         one entry for each.

@@ -1,5 +1,5 @@
 """
-Rehearses a strategy before it runs: what it comes to if jobs take what they are said to take.
+Simulate a strategy before it runs, with the jobs' estimated runtimes.
 
 The economy that will bring the jobs to their sites is carried through on a clock of its own,
 with the budget guard that will hold the money. So an expectation, or a counter-offer that is
@@ -25,7 +25,7 @@ from bursar.model.outcome import Outcome, Status
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategySimulationResult:
     """
-    Result of a rehearsal.
+    Result of a simulated run.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class StrategySimulationResult:
 
 @dataclass(slots=True)
 class _SimulatedPilot:
-    """A pilot in a rehearsal: its jobs in order, the first of which runs."""
+    """A pilot in a simulated run: its jobs in order, the first of which runs."""
 
     pilot: Pilot
     until: float
@@ -69,12 +69,12 @@ class _SimulatedPilot:
 
 class StrategySimulation:
     """
-    Carries an economy through to its end.
+    Runs an economy scheduler to its end in simulation.
 
     Parameters
     ----------
     economy
-        A new one, with the goal that is rehearsed.
+        New scheduler with the goal to be simulated.
     goal
         The same goal.
     past
@@ -108,7 +108,7 @@ class StrategySimulation:
 
     def run(self, jobs: int) -> StrategySimulationResult | None:
         """
-        Rehearses to the end.
+        Simulate to the end.
 
         Parameters
         ----------

@@ -1,5 +1,5 @@
 """
-The trade manager at work for a campaign: what sites ask for, and what is agreed with them.
+The trade manager of a campaign asks sites for prices and makes agreements with them.
 
 A site with a fixed price is not asked. One whose owner has a pricing policy is bought from
 job by job through its trade server: a quote, an acceptance, an agreement that holds.
@@ -38,18 +38,18 @@ processor-second; and how long ahead of its start a job has that price at the le
 
 
 class OwnerSession(Protocol):
-    """A sale in which nobody else speaks with the owner."""
+    """A sale during which no other buyer deals with the owner."""
 
     state: OwnerState
 
 
 class OwnerStateStore(Protocol):
-    """Owners' memory beyond one campaign; see :class:`bursar.sites.owners.OwnersBook`."""
+    """Store of owners' state beyond one campaign; see :class:`bursar.sites.owners.OwnersBook`."""
 
     customer: str
 
     def selling(self, site: SiteFacts) -> AbstractContextManager[OwnerSession]:
-        """Speak with an owner whom nobody else speaks with meanwhile."""
+        """Open a sale with an owner, exclusive of other buyers."""
         ...
 
     def state_of(self, site: SiteFacts) -> OwnerState:
@@ -59,16 +59,16 @@ class OwnerStateStore(Protocol):
 
 class CampaignTrader:
     """
-    Buys for one campaign.
+    Buys processors for one campaign.
 
     Parameters
     ----------
     sites
-        That can be bought from.
+        Sites that sell.
     epoch
-        What the campaign's second 0 is, seconds since the epoch; None: whoever uses it says so.
+        Time of the campaign's second 0, seconds since the epoch; None: set before use.
     owners
-        What owners remember of other campaigns; None: they have never heard of any, as in a
+        Store of what owners remember of other campaigns; None: they remember none, as in a
         simulation.
 
     Attributes
@@ -137,9 +137,9 @@ class CampaignTrader:
 
     def ahead(self, site: SiteFacts, now: float, seconds: float) -> tuple[Period, ...]:
         """
-        What a site will ask for a job that is bought when it begins.
+        Prices of a site for jobs that are bought when they begin.
 
-        As its calendar says and as its demand is known now; what it asks for a job that is
+        Prices follow the site's calendar and its present demand; what it asks for a job that is
         booked ahead is another thing, see :meth:`bookable`.
 
         Parameters
@@ -147,7 +147,7 @@ class CampaignTrader:
         now
             Seconds since the begin of the campaign.
         seconds
-            That a job takes there.
+            Seconds that a job takes there.
         """
         pricing, server = site.pricing, self._current(site)
         if pricing is None or server is None:
@@ -172,7 +172,7 @@ class CampaignTrader:
 
     def bookable(self, site: SiteFacts, now: float, seconds: float) -> tuple[Ahead, ...]:
         """
-        What a site asks now for jobs that begin later; nothing where booking changes no price.
+        Present prices of a site for jobs that begin later; empty where booking changes no price.
 
         Parameters
         ----------
@@ -271,14 +271,14 @@ class CampaignTrader:
         return agreements[0]
 
     def restore(self, site: str, agreement: Agreement) -> None:
-        """Tells an owner of an agreement that an earlier life of the run has made."""
+        """Inform an owner of an agreement made by an earlier incarnation of the run."""
         server = self._servers.get(site)
         if server is not None:
             with self._speaking(site, server):
                 server.restore(agreement)
 
     def over(self, site: str, agreement: str, paid: float) -> None:
-        """A job is over: its processor is free, and the owner knows what it was paid."""
+        """End a job's agreement: its processor is free, and the owner learns what was paid."""
         server = self._servers.get(site)
         if server is None:
             return
@@ -307,7 +307,7 @@ def price_sites(
     ahead: Mapping[str, float] | None = None,
 ) -> tuple[SiteFacts, ...]:
     """
-    Sites at the prices that hold at a moment, for whoever buys a processor for an hour.
+    Sites at the prices that hold at a given time for an hour of one processor.
 
     Where booking ahead has another price, a slot that begins later has the price of its begin.
 
@@ -370,7 +370,7 @@ def advance_start_options(sites: Sequence[SiteFacts]) -> list[dict[str, float]]:
 
 
 def _after(moment: float, seconds: float) -> float:
-    """A moment so much later; rounded down, it would be a step of the price too early."""
+    """Time a given number of seconds later, rounded up so that no price step is too early."""
     later = moment + seconds
     while later - moment < seconds:
         later = math.nextafter(later, math.inf)

@@ -22,11 +22,11 @@ class UnixAccount:
     Parameters
     ----------
     name
-        Its own.
+        Login name.
     uid, gid, groups
-        Of the user, of its first group and of all its groups.
+        Numeric ids of the user, of its primary group and of all its groups.
     home
-        Its home folder.
+        Home folder.
     """
 
     name: str
@@ -67,16 +67,16 @@ def find_account(name: str) -> UnixAccount:
 
 def switch_to_account(account: UnixAccount) -> None:
     """
-    This process runs as that account from now on, for good, and the account cannot look into it.
+    Switch this process to an account for good, and keep the account from tracing it.
 
     The kernel closes the memory of a process that changes its user, at once: there is no moment
-    in which processes of the account may trace it, as there is in a program that is started as
-    that user.
+    at which processes of the account may trace it, unlike a program that is started as that
+    user.
 
     Raises
     ------
     OSError
-        When this process may not.
+        When this process is not permitted to switch.
     """
     os.setgroups(account.groups)
     os.setresgid(account.gid, account.gid, account.gid)
@@ -86,12 +86,12 @@ def switch_to_account(account: UnixAccount) -> None:
 
 def environment_of(account: UnixAccount | None, mine: Mapping[str, str]) -> dict[str, str]:
     """
-    What a user's processes find in their environment: nothing of the service's own.
+    Return the environment of a user's processes, without the service's own variables.
 
     Parameters
     ----------
     account
-        None: who this process runs as.
+        None: the user that this process runs as.
     mine
         Variables of this process.
     """

@@ -46,7 +46,7 @@ _TROUBLE = (StagingError, BursarError, OSError, ValueError, RecursionError)
 
 class AttemptContext:
     """
-    What every attempt on a worker shares.
+    Resources that all attempts on a worker share.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ class AttemptContext:
     worker
         The worker's name.
     seal_key
-        Path of what sealed tasks are opened with; empty: it has none.
+        Path of the key file for sealed tasks; empty: the worker has none.
     seal_pem
-        What is in such a file, in its place; empty: see ``seal_key``.
+        Content of such a key file, in its place; empty: see ``seal_key``.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AttemptContext:
 
     @functools.cached_property
     def sealed(self) -> "SealedTaskOpener":
-        """What opens sealed tasks."""
+        """The opener of sealed tasks."""
         from bursar.dispatch.sealed_tasks import (
             SealedTaskOpener,  # cryptography takes its time to load
         )
@@ -91,13 +91,13 @@ class AttemptContext:
         return SealedTaskOpener(self._seal_key, self._seal_pem)
 
     def change_seal_key(self, pem: str) -> None:
-        """Sealed tasks that begin from now on are opened with another key."""
+        """Open sealed tasks that begin from now on with another key."""
         if pem != self._seal_pem:
             self._seal_pem = pem
             self.__dict__.pop("sealed", None)
 
     def enter(self, folder: str) -> None:
-        """What is started next starts in this folder."""
+        """Change to the folder in which the next processes are to start."""
         if folder != self._inside:
             os.chdir(folder)
             self._inside = folder
@@ -196,7 +196,7 @@ class Attempt:
         self._changed = 0
         self._callee: Any = None
         self._doing = ""
-        self._clean = True  # nobody but us can still write to the captures
+        self._clean = True  # no process but this one can still write to the captures
 
     def begin(self) -> Outcome | None:
         """Prepares the working directory and starts the first process; see :meth:`advance`."""
@@ -292,7 +292,7 @@ class Attempt:
 
     @property
     def captures(self) -> Iterator[OutputCapture]:
-        """Where what it prints comes out."""
+        """The captures of the attempt's output streams."""
         return (capture for capture in self._captures if capture is not None)
 
     @property
@@ -301,7 +301,7 @@ class Attempt:
         return self._callee
 
     def abandon(self, status: Status, reason: str) -> Outcome:
-        """An end without having begun."""
+        """End the attempt, which has not begun."""
         return self._end(status, reason)
 
     def _prepare(self) -> None:
@@ -390,7 +390,7 @@ class Attempt:
     def _redirect(self, which: int, path: str | None, append: bool) -> None:
         self._close_redirect(which)
         if path is not None:
-            # Of a named pipe that nobody reads from, to open it would take for ever.
+            # Opening a named pipe that has no reader would block for ever.
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
             flags |= os.O_APPEND if append else os.O_TRUNC
             fd = self._streams[which] = os.open(self._at_node(path), flags, 0o666)
@@ -509,7 +509,7 @@ class Attempt:
             )
 
     def _clear(self, status: Status) -> None:
-        """The working directory of a failed task stays, for whoever looks into it."""
+        """Clear up after an attempt; the working directory of a failed task is kept."""
         if not self._folder:
             return
         place = self.place

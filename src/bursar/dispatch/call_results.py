@@ -1,7 +1,7 @@
 """
-What returns of calls as data: values, and exceptions described in words.
+Results of calls as plain data: values, and exceptions described in words.
 
-From a description an exception is made here, of one of the built-in classes below, or else a
+A description becomes an exception of one of the built-in classes below, or else a
 :class:`bursar.dispatch.raised.RemoteError`. No class is ever looked up by a name that was sent.
 """
 
@@ -84,7 +84,7 @@ not among them: a site has no business doing either in its client.
 
 
 class ValueRefusedError(Exception):
-    """What came back of a call is not data; the message says what was wrong with the value."""
+    """The result of a call is not plain data; the message says what was wrong with the value."""
 
 
 _RAISED, _REFUSED = "raised", "refused"
@@ -117,12 +117,12 @@ def value_as_data(value: object) -> tuple[bool, bytes]:
 
 def result_of_data(data: bytes, *, succeeded: bool) -> Any:
     """
-    Read what came back of a call as data; no code of whoever made the bytes runs.
+    Decode the result of a call from plain data; no code of the sender runs.
 
     Parameters
     ----------
     succeeded
-        Whether the call returned; otherwise the exception is made that was described.
+        Whether the call returned; otherwise the data describe its exception.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def result_of_data(data: bytes, *, succeeded: bool) -> Any:
 
 
 def _arguments(error: BaseException) -> list[Any]:
-    """What the class is called with; where that is no data, what the exception says."""
+    """Return the exception's arguments; where they are no data, its message."""
     try:
         found = list(error.__reduce__()[1])  # of an OSError, with the names of its files
         encode_plain((found,))  # as deep as it will lie

@@ -1,11 +1,11 @@
 """
-Files below a folder that somebody may have filled with traps.
+Access to files below a folder whose content is not trusted.
 
 Tasks own an instance's folders: they may leave links there that lead to other people's files,
 pipes that nobody writes to, folders without a bottom. Here every step down is taken by a
 descriptor and follows no link, so that what a name means cannot change while it is looked up.
 
-Errors are one line for whoever gave the name; :class:`StagingError` all of them.
+Every error is a :class:`StagingError`: one line, for the user who gave the name.
 """
 
 import contextlib
@@ -45,14 +45,14 @@ def parts_of(name: str) -> list[str]:
 
 def open_folder(folder: str, parts: list[str], *, owner: tuple[int, int] | None = None) -> int:
     """
-    A descriptor of a folder below another one, made where it is not there.
+    Open a folder below another one, making it where it is missing; return its descriptor.
 
     Parameters
     ----------
     folder
-        Trusted, however it is spelled.
+        Path of the upper folder, which is trusted: links in it are followed.
     owner
-        User and group that what is made is to belong to; None: to whoever makes it.
+        User and group that folders made here are to belong to; None: this process's own.
 
     Raises
     ------

@@ -83,7 +83,7 @@ def open_control_groups(
     say: Callable[[str], None], *, memory: int | None = None, info: Path = PROCESS_INFO
 ) -> ControlGroups | None:
     """
-    Groups below the one this process is in, which must have been given to it to divide.
+    Open control groups below this process's own, which must have been delegated to it.
 
     Under systemd that is what ``Delegate=cpu memory pids`` of a unit does. This process goes into
     a group of its own there.
@@ -91,7 +91,7 @@ def open_control_groups(
     Parameters
     ----------
     say
-        Told, in one line, why there are none.
+        Called with one line that says why there are none.
     memory
         As of :class:`ControlGroups`.
     info
@@ -100,7 +100,7 @@ def open_control_groups(
     Returns
     -------
     ControlGroups or None
-        None where the kernel, or who is in charge of it, does not allow it.
+        None where the kernel or the administrator does not allow it.
     """
     try:
         base = _own_group(info)

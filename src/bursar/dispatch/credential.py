@@ -1,4 +1,4 @@
-"""What a pilot must have to be let in: where, and with which secret."""
+"""Credentials of pilots: the dispatcher's address and the secret that admits their workers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ SILENCE = 15.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotTerms:
     """
-    On which the workers of a lease's pilots are let in.
+    Terms on which the workers of a lease's pilots are admitted.
 
     Parameters
     ----------
     lease
-        Of the processors; its name.
+        Name of the lease.
     site
         Name of the site.
     host
-        Name or address under which the pilots find this machine. Where it is a loopback address
-        nobody from elsewhere is listened to.
+        Name or address under which the pilots find this machine. With a loopback address, only
+        connections of this machine are accepted.
     processors
-        That its workers may have between them at most.
+        Most that the lease's workers may have together.
     idle
         Seconds without a task after which a worker leaves by itself; None: never.
     patience
         Seconds for which a pilot tries to come back when it loses the connection.
     on_join
-        Told when the first worker of the lease is there; None: nobody is.
+        Called when the lease's first worker has joined; None: no call.
     on_leave
-        Told when a worker of the lease has gone that was not sent away; None: nobody is.
+        Called when a worker has gone whose lease was not revoked; None: no call.
     """
 
     lease: str
@@ -50,16 +50,16 @@ class PilotTerms:
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A pilot's own way in; a secret: it lies in a file that only its owner can read.
+    Secret credential of a pilot, kept in a file that only its owner can read.
 
     Parameters
     ----------
     host, port
         Where the dispatcher listens.
     token
-        Good for the workers of one lease only.
+        Secret that admits the workers of one lease only.
     certificate
-        Of the dispatcher, PEM; none but this one is taken.
+        The dispatcher's certificate, PEM; no other is accepted.
     run
         Identity of the run.
     site
@@ -67,7 +67,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     lease
         Of the processors.
     processors
-        That its workers may have between them.
+        Most that the lease's workers may have together.
     idle
         Seconds without a task after which it leaves by itself (DRP section 3.1, distributed
         release); None: never.
@@ -90,18 +90,18 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     silence: float = SILENCE
 
     def encode(self) -> bytes:
-        """As it lies in its file, JSON."""
+        """Encode the credential as JSON, the form of its file."""
         return msgspec.json.encode(self)
 
 
 def decode_credential(data: bytes, where: str) -> Credential:
     """
-    What is in a credential's file.
+    Decode the content of a credential file.
 
     Raises
     ------
     InputError
-        When it is none; what it holds is not repeated.
+        When the content is no credential; the message does not repeat it.
     """
     try:
         return msgspec.json.decode(data, type=Credential)

@@ -1,4 +1,4 @@
-"""How many connections the limit on open files leaves room for."""
+"""Number of connections that the limit on open files allows."""
 
 import resource
 

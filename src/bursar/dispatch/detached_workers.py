@@ -31,26 +31,26 @@ nothing that only root can read beside the modules that it loads."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
     """
-    What a service's workers are like.
+    Settings that a service's workers have in common.
 
     Parameters
     ----------
     account
-        That they and their tasks run as; None: the service's own.
+        Account that workers and their tasks run as; None: the service's own.
     limits
-        Of each process.
+        Resource limits of each process.
     groups
-        Hold a lease's processes to its processors; None: nothing does.
+        Control groups that hold a lease's processes to its processors; None: no such limit.
     seal_key
-        Path of the file that they open sealed tasks with; empty: they open none. Workers of
-        another account are told what is in it when they start, and need not be able to read it.
+        Path of the key file for sealed tasks; empty: workers open none. Workers of another
+        account get its content when they start, and need not be able to read it.
     environment
-        Variables that they and their tasks have, beside what every user has.
+        Variables of workers and tasks, besides those of every user.
     python
         Interpreter, which the account must be able to run. For another account it is started
         by root, which becomes the account once the worker knows its settings.
     errors
-        Path of the file in which they complain; empty: nobody hears it.
+        Path of the file for the workers' standard error; empty: it is discarded.
     """
 
     account: UnixAccount | None = None
@@ -64,19 +64,19 @@ class WorkerSpec:
 
 class DetachedProcess:
     """
-    A worker that nobody's end ends.
+    A worker process that goes on when the process that started it ends.
 
     Parameters
     ----------
     pid
-        Its process.
+        Process id.
     child
-        Where this process has started it; None: an earlier one did.
+        The child process; None where an earlier process started the worker.
 
     Raises
     ------
     OSError
-        When it is gone.
+        When the process is gone.
     """
 
     def __init__(self, pid: int, child: "subprocess.Popen[bytes] | None" = None) -> None:

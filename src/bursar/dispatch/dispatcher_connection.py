@@ -1,4 +1,4 @@
-"""A worker's line to the dispatcher: in clear on this machine, over TLS from elsewhere."""
+"""A worker's connection to the dispatcher: plain on this machine, TLS from elsewhere."""
 
 import socket
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _RECORD = 1 << 16  # bytes given to TLS at a time: what did not go out is given 
 
 class DispatcherConnection:
     """
-    A connection that never waits once it is made.
+    A plain connection to the dispatcher, which never blocks once it is made.
 
     Parameters
     ----------
@@ -24,12 +24,12 @@ class DispatcherConnection:
     patience
         Seconds for the connection to be made.
     owner
-        User whose process must be at the other end, on this machine; None: anybody's.
+        User id that the peer's process must have, on this machine; None: not checked.
 
     Raises
     ------
     OSError
-        When the dispatcher cannot be reached, or is not who it should be.
+        When the dispatcher cannot be reached, or runs as another user.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class DispatcherConnection:
         self._socket.setblocking(False)
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """Return the socket's file descriptor."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Ends it."""
+        """Close the connection."""
         self._socket.close()
 
     def receive(self) -> Iterator[bytes]:
         """
-        What has come.
+        Yield the bytes that have arrived.
 
         Raises
         ------
         ConnectionError
-            When the other end is gone.
+            When the peer has closed or lost the connection.
         """
         try:
             data = self._socket.recv(_PIECE)
@@ -89,14 +89,14 @@ class DispatcherConnection:
 
 class TlsDispatcherConnection(DispatcherConnection):
     """
-    One over TLS.
+    A connection to the dispatcher over TLS.
 
     Parameters
     ----------
     certificate
-        The other end's, PEM.
+        The dispatcher's certificate, PEM.
     silence
-        Seconds after which an other end that says nothing is gone.
+        Seconds after which a silent peer is taken to be gone.
     """
 
     def __init__(self, host: str, port: int, certificate: str, silence: float) -> None:
@@ -120,7 +120,7 @@ class TlsDispatcherConnection(DispatcherConnection):
         self._socket = secure
 
     def receive(self) -> Iterator[bytes]:
-        """What has come, to the last byte: the descriptor does not tell of what TLS has read."""
+        """Yield all bytes that have arrived: polling does not show what TLS has already read."""
         while True:
             try:
                 data = self._secure.recv(_PIECE)
@@ -133,7 +133,7 @@ class TlsDispatcherConnection(DispatcherConnection):
             yield data
 
     def send(self, data: bytearray) -> int:
-        """As much as goes."""
+        """Send as many bytes as the socket takes; return their number."""
         sent = 0
         try:
             while sent < len(data):

@@ -1,7 +1,7 @@
 """
 TLS handshakes of connections that were accepted: a limited number at a time, for every listener.
 
-Anybody can open connections, and most that never become TLS are harmless: port scans, health
+Any client can open connections, and most that never become TLS are harmless: port scans, health
 checks of load balancers. Each costs its file descriptor and a few hundred bytes until the first
 record of a handshake, the ClientHello (RFC 8446, section 4.1.2), lies whole in the kernel's
 buffer. Only then, and when it is the connection's turn, is anything made for TLS (some 60 KiB).
@@ -96,8 +96,8 @@ class Handshakes:
         Returns
         -------
         asyncio.Protocol or None
-            The connection's protocol, which has been told of its transport; None when no
-            handshake was completed: then the socket is closed.
+            The connection's protocol, whose ``connection_made`` has been called; None when the
+            handshake was not completed: then the socket is closed.
         """
         ends = asyncio.get_running_loop().time() + self._seconds
         try:
@@ -140,7 +140,7 @@ class Handshakes:
                 elif size >= 0:
                     await asyncio.sleep(_PAUSE)
                 if wanted != lowest:
-                    # The kernel wakes nobody for less, so that a client cannot keep the loop busy
+                    # The kernel reports nothing for less: no client can keep the loop busy
                     # by sending byte after byte.
                     lowest = wanted
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)

@@ -8,7 +8,7 @@ any number may read meanwhile.
 
 Rows are only ever added, and a chained digest covers them (``journal_chain``),
 sealed by the user's key (``journal_seal``); a small file beside the journal says
-how far it went (``journal_head``). Whoever reads all of it checks that.
+how far it went (``journal_head``). A complete read checks all of these.
 """
 
 import contextlib
@@ -182,14 +182,14 @@ class JournalState:
     transfers
         In the order made.
     events
-        In the order told.
+        In the order in which they were noted.
     last_seen
-        Seconds since the epoch: the last sign of life of who wrote it; 0 when
-        there is none.
+        Seconds since the epoch of the writer's last heartbeat; 0 when there is
+        none.
     open_starts
-        Attempts that were handed out and of which no end is known, in the order of their times.
+        Attempts that were handed out and whose end is not known, in order of time.
     seal
-        Who can have written it.
+        Whether and with which key the journal is sealed.
     """
 
     records: list[AttemptRecord]
@@ -218,7 +218,7 @@ class JournalState:
 
 class RunJournal:
     """
-    Opens a journal to write; makes it where there is none.
+    A run's journal, open for writing; it is created where there is none.
 
     Its methods may be called from any thread, one at a time. Each waits while another process
     locks the file.
@@ -230,20 +230,20 @@ class RunJournal:
     durable
         Whether what was committed survives a power cut, which takes time.
     say
-        Told, in one line for people, of long waits for a lock, in the thread that waits; None:
-        stderr is.
+        Called with one line for people about long waits for a lock, in the thread that waits;
+        None: the line goes to stderr.
 
     Attributes
     ----------
     identity
-        Of the run, through all its lives: random, since two runs may share a name.
+        Identity of the run in all its incarnations: random, since two runs may share a name.
 
     Raises
     ------
     InputError
-        When another process writes it, or it is damaged.
+        When another process writes the journal, or it is damaged.
     BursarError
-        When it cannot be opened, or is of a newer format.
+        When the journal cannot be opened, or is of a newer format.
     """
 
     def __init__(self, path: Path, *, durable: bool = True, say: Say | None = None) -> None:
@@ -368,7 +368,7 @@ class RunJournal:
             raise
 
     def beat(self, time: float) -> None:
-        """Leaves a sign of life."""
+        """Write a heartbeat."""
         with _complaining(self._path):
             self._put("alive", _sign_of_life(self.identity, time, self._key))
 
@@ -484,7 +484,7 @@ def read_journal(path: Path) -> JournalState:
 
 
 def count_statuses(path: Path) -> dict[str, int]:
-    """How many tasks ended for good, by status; without reading the outcomes."""
+    """Count the tasks that ended for good, by status, without reading the outcomes."""
     last = "SELECT status, final, max(attempt) FROM attempts GROUP BY task"
     with _reading(path) as (db, _):
         if db is None:

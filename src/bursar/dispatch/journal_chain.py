@@ -6,8 +6,8 @@ digest of the rows that it added to each, and a digest of all that and of the tr
 before. Rows are only ever added. Whatever was changed, taken out, put in or moved since is
 found when the rows are read, and named by its table and row.
 
-Starts that were written alone are taken in by the next transaction with anything else: they may
-be lost in a power cut, and nobody waits for them. Until then a digest of their own covers them.
+Starts that were written alone are covered by the next transaction with anything else: they may be
+lost in a power cut, which does no harm. Until then a digest of their own covers them.
 """
 
 import sqlite3
@@ -74,7 +74,7 @@ class JournalCommit(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """How many rows each table has, in the order of :data:`TABLES`."""
+        """Number of rows of each table, in the order of :data:`TABLES`."""
         return self[1:5]
 
 
@@ -146,7 +146,7 @@ def insert_commit(db: sqlite3.Connection, commit: JournalCommit) -> None:
 @dataclass(frozen=True, slots=True)
 class VerifiedJournal:
     """
-    What a journal holds, found to be what was written.
+    The content of a journal whose chained digest was verified.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
 """
-Seals on a journal: what only a program that holds this user's key can write.
+Seals on a journal, which only a program that holds this user's key can write.
 
-A chained digest without a key shows every accident, and every change by somebody who does
-not recompute it. A seal is a keyed digest of the chain, so that recomputing takes the key as
-well. The key lies outside of all run folders and is the user's alone (mode 0600); a task that
-runs as the same user can read it if it goes and looks for it.
+A chained digest without a key shows every accident, and every change by a writer who does
+not recompute the digest. A seal is a keyed digest of the chain, so that recomputing takes the
+key as well. The key lies outside of all run folders and only the user can read it (mode 0600);
+so can a task that runs as the same user.
 """
 
 import contextlib

@@ -1,11 +1,11 @@
 """
 The time of a run's journal, mapped from a loop's clock: all spans and charges are measured in it.
 
-Within a life of a run it goes on as the loop's clock does, which is monotonic: the time of day
-is looked at once, when the life begins, and may be set back or put forward afterwards. Between
-two lives it never goes back behind what the journal has seen. A time of day that is behind then
-is not believed; one that is ahead makes the break between the lives look longer, and nothing is
-charged for a break.
+Within one incarnation of a run, journal time follows the loop's clock, which is monotonic: the
+time of day is read once, at the start, and may be set back or put forward afterwards. From one
+incarnation to the next, journal time never goes back behind what the journal has seen. A time of
+day that is behind is not believed; one that is ahead makes the break between the incarnations look
+longer, and nothing is charged for a break.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ def epoch_of(loop: asyncio.AbstractEventLoop, last_seen: float = 0.0) -> float:
     Parameters
     ----------
     last_seen
-        Latest moment that is known to be past, seconds since the epoch: it is now, or later.
+        Latest time in the journal, seconds since the epoch: the present is not before it.
     """
     epoch: float | None = getattr(loop, "epoch", None)
     if epoch is None:

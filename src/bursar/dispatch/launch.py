@@ -27,34 +27,34 @@ _LEAVING = 10.0  # seconds a worker has to leave by itself
 
 
 class PilotAdmission(Protocol):
-    """Where workers of pilots report that run elsewhere: over TLS, each with its own secret."""
+    """Admits workers of pilots on other machines: over TLS, with a secret for each lease."""
 
     async def credential(self, terms: PilotTerms) -> bytes:
         """
-        Lets the workers of a lease in from now on, and listens for them.
+        Admit the workers of a lease from now on, and listen for them.
 
-        A lease that has a credential gets another one; whether the former is still good is the
-        door's to say.
+        A lease that has a credential gets another one; whether the former remains valid depends
+        on the implementation.
 
         Returns
         -------
         bytes
-            What ``python -m bursar.provisioning.pilot FILE`` wants in its file. Secret.
+            Content of the file for ``python -m bursar.provisioning.pilot FILE``. Secret.
 
         Raises
         ------
         SiteError
-            When nobody can be listened to there.
+            When the terms' host cannot be listened on.
         """
 
     def revoke(self, lease: str) -> None:
-        """A lease's workers are let in no more, and those that are there leave. May be repeated."""
+        """Admit no more workers of a lease and have the connected ones leave. May be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """
-    Where workers report for work.
+    The address and the secret with which workers connect.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ class Endpoint:
     token
         What a worker must show; a secret, never on a command line.
     run
-        Identity of the run, by which its processes are recognised.
+        Identity of the run, by which its worker processes are recognised.
     door
-        For workers that are not on this machine; None: there is none.
+        Admission of workers on other machines; None: they cannot connect.
     """
 
     address: tuple[str, int]
@@ -75,62 +75,62 @@ class Endpoint:
 
 
 class WorkerProcess(Protocol):
-    """A worker, from outside."""
+    """A handle on a worker process."""
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Process id of the worker."""
 
     async def wait(self) -> int | None:
-        """Its exit status once it has ended, negative for a signal; None: nobody knows."""
+        """Wait for the end; return the exit status, negative for a signal, None if unknown."""
 
     def kill(self) -> None:
-        """Ends it; nothing when it has ended."""
+        """Kill the worker; do nothing when it has ended."""
 
     def close(self) -> None:
-        """Lets go of it, which may go on."""
+        """Release the handle; the worker may go on."""
 
 
 class WorkerStarter(Protocol):
-    """How worker processes come to be."""
+    """Starts worker processes, and adopts those of an earlier process."""
 
     async def start(
         self, settings: WorkerSettings, marks: Mapping[str, str], processors: int
     ) -> WorkerProcess:
         """
-        Starts one.
+        Start a worker.
 
         Parameters
         ----------
         settings
-            Its own.
+            Settings of this worker.
         marks
-            Variables of its environment, by which it is recognised.
+            Environment variables by which the process is recognised later.
         processors
-            Of its lease, all workers together.
+            Processors of the whole lease.
 
         Raises
         ------
         OSError
-            When it cannot be started.
+            When the process cannot be started.
         """
 
     def adopt(self, name: str, run: str) -> WorkerProcess | None:
-        """One of that name and run that an earlier process has started, if it is there."""
+        """Return the worker of that name and run that an earlier process started, or None."""
 
     async def clear(self, lease: str) -> None:
         """
-        A lease has no worker any more.
+        Remove what is left of a lease that has no worker any more.
 
         Raises
         ------
         OSError
-            When something of it remains.
+            When something remains.
         """
 
 
 class ChildProcess:
-    """One that ends with this process, since it loses its connection to it."""
+    """A worker that ends with this process, because its connection to it is lost."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -146,11 +146,11 @@ class ChildProcess:
             self._process.kill()
 
     def close(self) -> None:
-        """It does not go on for long."""
+        """Do nothing: without its dispatcher the worker soon ends."""
 
 
 class ChildStarter:
-    """Starts such workers."""
+    """Starts workers as child processes, which end with this process."""
 
     async def start(
         self, settings: WorkerSettings, marks: Mapping[str, str], processors: int
@@ -170,10 +170,10 @@ class ChildStarter:
         return ChildProcess(process)
 
     def adopt(self, name: str, run: str) -> None:
-        """There is none."""
+        """Return None: no worker outlives the process that started it."""
 
     async def clear(self, lease: str) -> None:
-        """Nothing remains."""
+        """Do nothing: child processes leave nothing behind."""
 
 
 class LocalWorkers:
@@ -185,15 +185,15 @@ class LocalWorkers:
     site
         Name of the site.
     lease
-        Of the processors.
+        Name of the lease.
     processors
-        What they share.
+        Number of processors that the workers share.
     rigid
         Whether some task holds several processors: then one worker has them all.
     on_event
-        Told, in one line for people, of workers that died.
+        Called with one line for people when a worker died.
     starter
-        Starts them; None: as children of this process.
+        Starter of the workers; None: as children of this process.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ class LocalWorkers:
 
 def split_processors(processors: int, *, rigid: bool) -> list[int]:
     """
-    How workers share a site's processors.
+    Return the number of processors of each worker of a site.
 
     One worker has them all where a task may hold several. Otherwise some
     workers share them: starting processes, one worker is busier than a

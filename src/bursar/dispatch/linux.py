@@ -1,4 +1,4 @@
-"""What the standard library does not offer of Linux, by way of ctypes."""
+"""Linux system calls that the standard library does not offer, by way of ctypes."""
 
 import ctypes
 import os
@@ -15,21 +15,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """From now on, what a descendant leaves behind becomes this process's child."""
+    """Make this process the parent of its descendants' orphans from now on."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_with_parent(number: signal.Signals) -> None:
-    """When this process's parent dies, this one gets a signal."""
+    """Have the kernel send this process a signal when its parent dies."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def close_memory() -> None:
     """
-    From now on no process of the same user may look into this one.
+    Keep other processes of the same user from tracing this one, from now on.
 
-    Its memory, environment and descriptors below ``/proc`` are the superuser's, and nobody else
-    traces it (``PR_SET_DUMPABLE``). A program that it starts is open to its user again.
+    Memory, environment and descriptors below ``/proc`` belong to the superuser, who alone may
+    trace this process (``PR_SET_DUMPABLE``). A program that it starts is open to its user again.
     """
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 

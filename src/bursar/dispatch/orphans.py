@@ -114,7 +114,7 @@ def _parent(pid: int) -> int:
 
 
 def _worker_name(pid: int) -> str:
-    """Of a worker's process; empty when it is none."""
+    """Return the worker's name from its process; empty when the process is no worker."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             is_worker = _PROGRAM in file.read().split(b"\0")
@@ -148,5 +148,5 @@ def _has_marks(process: str, marks: list[bytes]) -> bool:
         with open(f"/proc/{process}/stat", "rb") as file:
             state = file.read().rpartition(b")")[2].split()[0]
     except OSError:
-        return False  # gone, or somebody else's
+        return False  # gone, or another user's
     return state != b"Z" and all(mark in environment for mark in marks)

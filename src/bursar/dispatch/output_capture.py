@@ -1,4 +1,4 @@
-"""What a task prints: in memory while it is short, in a file once it is long."""
+"""Capture of a task's output: in memory while it is short, in a file once it is long."""
 
 import contextlib
 import os
@@ -11,8 +11,8 @@ class OutputCapture:
     """
     A pipe that processes write a stream to, and what has come out of it so far.
 
-    A pipe and not a file, since programs open ``/dev/stdout`` again, and what
-    nobody takes out holds a talkative task up instead of filling memory.
+    A pipe and not a file, since programs open ``/dev/stdout`` again, and a full
+    pipe holds a talkative task up instead of filling memory.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ class OutputCapture:
     Attributes
     ----------
     folder
-        Where the file is made once the stream is long.
+        Folder in which the file is made once the stream is long.
     """
 
     __slots__ = ("_content", "_file", "_limit", "_name", "_problem", "folder", "reader", "writer")
@@ -87,12 +87,12 @@ class OutputCapture:
 
     def take_unnamed(self, at_most: int) -> tuple[bytes, int]:
         """
-        As :meth:`take`, without a file: the beginning of the stream, however long it was.
+        Return the beginning of the stream, however long it was, and make no file.
 
         Parameters
         ----------
         at_most
-            Bytes of it.
+            Bytes to return.
         """
         self.drain(-1)
         content, self._content = self._content, b""
@@ -183,7 +183,7 @@ class OutputCapturePool:
         Parameters
         ----------
         reuse
-            Nobody else has the pipe open any more.
+            Whether the pipe can be used again, because no other process has it open any more.
         """
         try:
             return capture.take(name)

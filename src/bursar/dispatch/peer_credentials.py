@@ -1,8 +1,8 @@
 """
-Whose process holds the other end of a connection within this machine.
+Check of the user whose process holds the other end of a connection within this machine.
 
-Who listens on a port of this machine may be anybody: while a service is away, others can take its
-port, and would be shown the secrets of all workers that look for it.
+Any user may listen on a port of this machine: while a service is down, another process can take
+its port, and would receive the secrets of all workers that try to reconnect.
 """
 
 import select
@@ -17,21 +17,21 @@ _MOMENT = 5  # milliseconds
 
 def check_peer(connection: socket.socket, owner: int, patience: float) -> None:
     """
-    Waits until the other end is accepted, and sees whose it is.
+    Wait until the peer has accepted the connection, and check its user.
 
     Parameters
     ----------
     connection
-        TCP, to an address of this machine.
+        TCP connection to an address of this machine.
     owner
-        User whose process it must be.
+        User id that the peer's process must have.
     patience
         Seconds to wait.
 
     Raises
     ------
     OSError
-        When it is another user's, cannot be known, or is not accepted in time.
+        When the peer is another user's or unknown, or does not accept in time.
     """
     until = time.monotonic() + patience
     poll = select.poll()
@@ -74,7 +74,7 @@ def _owner_of_peer(connection: socket.socket) -> int | None:
 
 
 def _written(address: str, port: int, *, mapped: bool) -> str:
-    """As the kernel's tables have it: words of 32 bits in the machine's order."""
+    """Format an address as the kernel's tables do: 32-bit words in the machine's byte order."""
     packed = ip_address(address).packed
     if mapped and len(packed) == 4:
         packed = bytes(10) + b"\xff\xff" + packed

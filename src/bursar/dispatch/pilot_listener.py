@@ -1,8 +1,8 @@
 """
-The way in for workers of pilots, which run on other machines.
+The listener for workers of pilots, which run on other machines.
 
-Nothing is said in clear, and nothing to anybody who has not shown the secret of a lease that is
-let in: it is that lease's alone, and good for as many processors as the lease has.
+All traffic is over TLS, and nothing is sent to a peer that has not shown the secret of an
+admitted lease. Each lease has its own secret, which admits as many processors as the lease has.
 """
 
 import hmac
@@ -18,7 +18,7 @@ from bursar.dispatch.worker_listener import AcceptedConnection, WorkerListener
 
 @dataclass(slots=True)
 class _AdmittedLease:
-    """A lease whose workers are let in, or were."""
+    """A lease whose workers are admitted, or were until it was revoked."""
 
     token: str
     terms: PilotTerms
@@ -29,18 +29,18 @@ class _AdmittedLease:
 
 class PilotListener:
     """
-    Listens for pilots' workers once there is one to come.
+    Admits workers of pilots; listens from the first credential on.
 
     Parameters
     ----------
     run
         Identity of the run.
     protocol
-        Makes the protocol of a connection.
+        Factory of the protocol of each connection.
     turn_out
-        Told of a lease whose workers are to leave.
+        Called with the name of a lease whose workers are to leave.
     silence
-        Seconds, about, after which a machine that does not answer is taken to be gone.
+        Approximate seconds after which a machine that does not answer is taken to be gone.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PilotListener:
     # For sites; see bursar.dispatch.launch.PilotAdmission.
 
     async def credential(self, terms: PilotTerms) -> bytes:
-        """Lets the workers of a lease in from now on; what they had before is good no more."""
+        """Admit the workers of a lease from now on; its former credential is void."""
         _, port = await self.open(terms.host)
         token = secrets.token_urlsafe(32)
         self._admitted[terms.lease] = _AdmittedLease(token, terms)
@@ -80,7 +80,7 @@ class PilotListener:
         ).encode()
 
     def revoke(self, lease: str) -> None:
-        """A lease's workers are let in no more, and those that are there leave."""
+        """Admit no more workers of a lease, and have its connected workers leave."""
         admitted = self._admitted.get(lease)
         if admitted is not None and not admitted.revoked:
             admitted.revoked = True
@@ -90,22 +90,22 @@ class PilotListener:
 
     async def open(self, host: str) -> tuple[str, int]:
         """
-        Listens where a host name leads to, unless it does already; the address.
+        Listen on the interface of a host name, unless that is done already; return the address.
 
         Raises
         ------
         SiteError
-            When that cannot be.
+            When the address cannot be listened on.
         """
         if not self._certificate:
             self._certificate, self._key = make_certificate()
         return self._entrance.open(host, lambda: server_context(self._certificate, self._key))
 
     def lets_in(self, hello: Hello) -> bool:
-        """Whether a worker may come in; one that is let in counts until :meth:`left`."""
+        """Whether a worker is admitted; it takes up the lease's processors until :meth:`left`."""
         admitted = self._admitted.get(hello.lease)
         known = admitted or _NOBODY
-        # Even of a lease that nobody has heard of, finding out takes as long.
+        # The comparison takes as long for an unknown lease, so that timing reveals no name.
         right = hmac.compare_digest(hello.token.encode(), known.token.encode())
         if not right or admitted is None or admitted.revoked:
             return False
@@ -119,7 +119,7 @@ class PilotListener:
         return True
 
     def is_turned_out(self, hello: Hello) -> bool:
-        """Whether somebody was let in once, and is not any more."""
+        """Whether the worker shows the secret of a lease that was revoked."""
         admitted = self._admitted.get(hello.lease)
         return (
             admitted is not None
@@ -128,7 +128,7 @@ class PilotListener:
         )
 
     def joined(self, lease: str) -> None:
-        """A worker that was let in is at work."""
+        """Note that an admitted worker of a lease has joined the dispatcher."""
         admitted = self._admitted[lease]
         if not admitted.joined:
             admitted.joined = True
@@ -136,7 +136,7 @@ class PilotListener:
                 admitted.terms.on_join()
 
     def left(self, lease: str, worker: str) -> None:
-        """Forgets a worker that is gone, and tells whoever wants to know of it."""
+        """Forget a worker that is gone, and call the lease's ``on_leave`` unless it was revoked."""
         admitted = self._admitted.get(lease)
         if admitted is None:
             return
@@ -145,7 +145,7 @@ class PilotListener:
             admitted.terms.on_leave()
 
     async def close(self) -> None:
-        """Listens no more; connections that are just being made end."""
+        """Stop listening, and end connections that are still unauthenticated."""
         await self._entrance.close()
 
 

@@ -87,7 +87,7 @@ def decode_plain(data: bytes) -> Any:
         return _built(_decode(data), DEPTH)
     except NotPlainError:
         raise
-    except Exception as error:  # whatever a stranger's bytes lead to: an array's size, a key
+    except Exception as error:  # whatever untrusted bytes lead to: an array's size, a key
         raise NotPlainError(f"these bytes are not data: {type(error).__name__}") from None
 
 

@@ -1,4 +1,4 @@
-"""How much work a worker keeps waiting beside what it runs, and when that is taken back."""
+"""Prefetching: how many tasks wait at a worker, and when they are taken back."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _FASTEST = 2e-6  # seconds; below this the clock says nothing
 
 class Prefetch:
     """
-    Learns how long a worker's tasks take and keeps a moment's worth of them waiting there.
+    Learns how long a worker's tasks take and keeps :data:`HORIZON` seconds of work waiting there.
 
     A long task is not prefetched: while it waited behind another it could have run elsewhere.
     How long a task takes is not known before, so what was prefetched comes back in two ways.
@@ -52,7 +52,7 @@ class Prefetch:
 
     @property
     def may_ask(self) -> bool:
-        """Whether it makes sense to ask for tasks back."""
+        """Whether the worker may have tasks to return when asked."""
         return not (self._asked or self._is_stuck)
 
     def asked(self, count: int) -> None:

@@ -2,7 +2,7 @@
 Python calls: a process kept for them, and the worker's hold on it.
 
 A worker stays small and single-threaded, so a call never runs inside it. The
-callee is a Python process that is told one call after the other over a socket
+callee is a Python process that gets one call after the other over a socket
 pair, each with the files its output goes to; killed, it is replaced.
 """
 
@@ -106,17 +106,17 @@ class PythonCallWorker:
             return succeeded, value
 
     def usage(self) -> ProcessUsage:
-        """What the last call used; of memory, what the process ever did."""
+        """Return the resources of the last call; memory is the peak of the whole process."""
         return self._usage
 
     def close(self) -> None:
-        """Lets go of it; without a call it then ends by itself."""
+        """Close the channel; without a call the process then ends by itself."""
         self.socket.close()
 
 
 class PythonCallPool:
     """
-    Those of a worker that wait for a call.
+    The Python processes of a worker that wait for a call.
 
     What a call leaves in memory, the next one may see: so a process carries out calls of one
     instance only, or of one run, and is ended where another one needs its place.
@@ -124,7 +124,7 @@ class PythonCallPool:
     Parameters
     ----------
     environment
-        Theirs.
+        Environment variables of the processes.
     """
 
     def __init__(self, environment: dict[str, str]) -> None:
@@ -133,7 +133,7 @@ class PythonCallPool:
         self._ending: set[int] = set()  # processes
 
     def take(self, home: str = "") -> PythonCallWorker:
-        """One that waits, or a new one in the place of one of another home."""
+        """Return a waiting process of that home, or start one in place of another home's."""
         for i in range(len(self._idle) - 1, -1, -1):
             if self._idle[i].home == home:
                 return self._idle.pop(i)
@@ -142,31 +142,31 @@ class PythonCallPool:
         return self.make(home)
 
     def make(self, home: str = "") -> PythonCallWorker:
-        """A new one."""
+        """Start a process."""
         return PythonCallWorker(self._environment, home)
 
     def give(self, callee: PythonCallWorker) -> None:
-        """It waits again."""
+        """Return a process to the pool."""
         self._idle.append(callee)
 
     @property
     def pids(self) -> set[int]:
-        """Processes of those that wait, or are about to end."""
+        """Ids of the processes that wait or are about to end."""
         return {callee.pid for callee in self._idle} | self._ending
 
     def forget(self, pid: int) -> None:
-        """One that is not at work has died."""
+        """Forget a process that died while it was not at work."""
         self._ending.discard(pid)
         self._idle = [callee for callee in self._idle if callee.pid != pid]
 
     def close(self) -> None:
-        """Ends those that wait."""
+        """End the processes that wait."""
         for callee in self._idle:
             callee.close()
         self._idle.clear()
 
     def _end(self, callee: PythonCallWorker) -> None:
-        """With threads that a call has left in it, and processes that it has started."""
+        """End a process, with the threads and processes that its calls have left behind."""
         callee.close()
         self._ending.add(callee.pid)
         with contextlib.suppress(ProcessLookupError):
@@ -174,7 +174,7 @@ class PythonCallPool:
 
 
 def serve() -> None:
-    """The callee's side: carries out calls until the worker is gone."""
+    """Carry out calls, in the callee's process, until the worker is gone."""
     import resource
 
     channel = socket.socket(fileno=_CHANNEL)

@@ -40,7 +40,7 @@ _MOST_TRIES = 2**32 - 1  # what the array holds
 
 
 class DispatchState(IntEnum):
-    """Where a task stands."""
+    """State of a task in the queue."""
 
     WAITING = 0
     READY = 1
@@ -74,14 +74,14 @@ class TaskClaim:
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
     """
-    What an outcome meant.
+    The queue's decision after an attempt: the task's end, or another try.
 
     Parameters
     ----------
     final
-        The task is at its end.
+        Whether the task has ended for good.
     retry_at
-        When it will be tried again; None when it will not, or at once.
+        Time on the queue's clock of the next try; None: at once, or never.
     """
 
     final: bool
@@ -96,9 +96,9 @@ class UnplaceableTasks:
     Parameters
     ----------
     tasks
-        How many.
+        Number of such tasks.
     processors
-        Of the widest of them.
+        Processors of the widest of them.
     longest
         Seconds that the longest of them should take at speed 1; 0 when nothing is known.
     """
@@ -111,16 +111,16 @@ class UnplaceableTasks:
 @dataclass(slots=True)
 class QueueWorker:
     """
-    What the queue knows of a worker.
+    A worker's processors and claimed tasks, as the queue counts them.
 
     Parameters
     ----------
     place
         Number of its lease.
     processors
-        How many it has.
+        Number of processors.
     claimed
-        When each task it has claimed should end by its estimate, infinite when
+        Estimated end of each task that the worker has claimed, infinite when
         unknown.
     used
         Processors that its tasks hold, or will.
@@ -191,7 +191,7 @@ class _ReadyBucket:
 
 
 class _DurationEstimate:
-    """How long tasks take, learnt from those that have ended."""
+    """Estimates how long tasks take, from those that have ended."""
 
     def __init__(self) -> None:
         self._guessed = 0.0  # seconds, of those with an estimate, at the speed they had
@@ -200,7 +200,7 @@ class _DurationEstimate:
         self._seconds = 0.0  # at speed 1, of all
 
     def learn(self, estimate: float, seconds: float, speed: float) -> None:
-        """A task has ended that was to take so long at speed 1, and took so long at that speed."""
+        """Count an ended task: its estimate at speed 1, and its seconds at the given speed."""
         self._ended += 1
         self._seconds += seconds * speed
         if 0 < estimate < math.inf:
@@ -209,12 +209,12 @@ class _DurationEstimate:
 
     @property
     def stretch(self) -> float:
-        """How much longer tasks take than their estimate says."""
+        """Mean ratio of the seconds that tasks took to their estimates; 1 while unknown."""
         return self._taken / self._guessed if self._guessed else 1.0
 
     @property
     def mean(self) -> float:
-        """Seconds at speed 1; 0 while none has ended."""
+        """Mean seconds of a task at speed 1; 0 while none has ended."""
         return self._seconds / self._ended if self._ended else 0.0
 
     def expect(self, estimate: float) -> float:
@@ -275,12 +275,12 @@ class TaskQueue:
         placed: Sequence[str] | None = None,
     ) -> range:
         """
-        Adds tasks.
+        Add tasks to the queue.
 
         Parameters
         ----------
         parents
-            Of each task, by number in the queue; only in the first call.
+            Parents of each task, as numbers in the queue; only in the first call.
         order
             Priority of each, smaller first; None: as listed.
         placed
@@ -289,7 +289,7 @@ class TaskQueue:
         Returns
         -------
         range
-            Their numbers.
+            Numbers of the new tasks.
         """
         first = len(self._state)
         numbers = range(first, first + len(tasks))
@@ -324,14 +324,14 @@ class TaskQueue:
 
     def restore(self, attempts: Iterable[Outcome], *, retry_failed: bool = False) -> None:
         """
-        Takes in what an earlier life has journalled, before anything is claimed.
+        Take in the attempts that earlier incarnations journalled, before anything is claimed.
 
         Parameters
         ----------
         attempts
             All of them, in any order.
         retry_failed
-            Forget the failures: what is at its end by them is tried again.
+            Whether tasks that failed for good are tried again.
         """
         best: dict[int, Status] = {}
         for outcome in attempts:
@@ -355,22 +355,22 @@ class TaskQueue:
             heapq.heapify(lane.heap)
 
     def state(self, task: int) -> DispatchState:
-        """Where a task stands."""
+        """Return the state of a task."""
         return DispatchState(self._state[task])
 
     def is_at_end(self, task: int) -> bool:
-        """Whether it will not run any more."""
+        """Whether a task will not run any more."""
         return self._state[task] >= DispatchState.SUCCEEDED
 
     def cancel(self, task: int) -> str | None:
         """
-        A task is not wanted any more.
+        Cancel a task.
 
         Returns
         -------
         str or None
-            The worker that has it and must be told; None when it is at its end
-            now, or was before.
+            The worker that has the task and must be told to stop it; None when the
+            task has ended now, or had before.
         """
         state = self._state[task]
         if state == DispatchState.CLAIMED:
@@ -424,7 +424,7 @@ class TaskQueue:
         return 0 if place is None else sum(lane.left for lane in self._lanes_at[place])
 
     def drain(self) -> None:
-        """Nothing more is claimed; what failed is not tried again."""
+        """Let no more tasks be claimed, and do not try failed ones again."""
         self.draining = True
 
     # Workers.
@@ -455,12 +455,12 @@ class TaskQueue:
 
     @property
     def workers(self) -> dict[str, QueueWorker]:
-        """Those that are there, by name."""
+        """Connected workers, by name."""
         return self._workers
 
     def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
         """
-        When the time of a lease's processors is over.
+        Set the time at which a lease's processors are taken away.
 
         From then on its workers get no task, of those that others may run too, that should
         not have ended by then: by its estimate and how much longer than that tasks took so
@@ -485,7 +485,7 @@ class TaskQueue:
         admit: Callable[[int], float | Refusal],
     ) -> list[TaskClaim]:
         """
-        The best ready tasks that a worker can take.
+        Claim the best ready tasks that a worker can take.
 
         Parameters
         ----------
@@ -493,16 +493,16 @@ class TaskQueue:
             Processors that may be claimed on top of those in use. More than are
             free means prefetching.
         now
-            For estimates of when others end.
+            Present time on the queue's clock, for estimates of when other tasks end.
         admit
-            Asked for each before it is claimed.
+            Called for each task before it is claimed; decides whether it may start.
 
         Returns
         -------
         list of Claim
             Best first. A task that does not fit holds back those behind it,
             but for such as cannot delay it (EASY backfilling). One that would
-            not end before the worker's time is over holds back nobody: it
+            not end before the worker's time is over holds back no other: it
             waits for another worker, see :meth:`ends`.
         """
         claims: list[TaskClaim] = []
@@ -568,7 +568,7 @@ class TaskQueue:
     def _claim_in_order(
         self, who: QueueWorker, room: int, now: float, admit: Callable[[int], float | Refusal]
     ) -> list[TaskClaim]:
-        """What comes next, as far as it is ready and fits."""
+        """Claim tasks in order of priority, as long as they are ready and fit."""
         claims: list[TaskClaim] = []
         sequence = self._sequences[who.place]
         while sequence:
@@ -695,7 +695,7 @@ class TaskQueue:
         self, worker: str, outcome: Outcome, now: float, *, hold: bool = False
     ) -> RetryDecision | None:
         """
-        An attempt has ended.
+        Record the end of an attempt.
 
         Parameters
         ----------
@@ -707,7 +707,7 @@ class TaskQueue:
         -------
         Verdict or None
             None when it is not the one that counts: another worker's, an
-            earlier one, or told twice. It must then be dropped.
+            earlier one, or reported twice. It must then be dropped.
         """
         task = outcome.task
         if not self._release(worker, task, outcome.attempt):
@@ -747,7 +747,7 @@ class TaskQueue:
         self, task: int, now: float = 0.0, delay: Callable[[int], float] | None = None
     ) -> None:
         """
-        What follows a task that succeeded may start, as far as this one goes; once.
+        Let the children of a task that succeeded start, as far as this parent goes; once.
 
         Parameters
         ----------
@@ -770,7 +770,7 @@ class TaskQueue:
     # Time.
 
     def next_wake(self) -> float | None:
-        """When :meth:`wake` has something to do next; None for never."""
+        """Time at which :meth:`wake` has something to do next; None for never."""
         return self._delayed[0][0] if self._delayed else None
 
     def wake(self, now: float) -> int:
@@ -855,12 +855,12 @@ class TaskQueue:
 
     @property
     def ready(self) -> int:
-        """How many could start now."""
+        """Number of tasks that could start now."""
         return self._by_state[DispatchState.READY]
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, and nothing more will start as things are."""
+        """Whether nothing runs and nothing more will start unless tasks are added."""
         n = self._by_state
         if n[DispatchState.CLAIMED]:
             return False
@@ -876,7 +876,7 @@ class TaskQueue:
         return number
 
     def _bind(self, task: int, place: str) -> None:
-        """A task gets another place; its key where it was is stale from now on."""
+        """Move a task to another place; its key in the old lane is stale from now on."""
         ready = self._state[task] == DispatchState.READY
         lane = self._lanes[self._lane[task]]
         lane.left -= 1
@@ -918,11 +918,11 @@ class TaskQueue:
         return number
 
     def _key_of(self, task: int) -> tuple[_ReadyBucket, int]:
-        """Where a task that is ready belongs, and its key there."""
+        """Return the lane of a ready task, and its key there."""
         return self._lanes[self._lane[task]], self._priority[task] << _BITS | task
 
     def _lanes_for(self, worker: QueueWorker, time_left: float = math.inf) -> list[_ReadyBucket]:
-        """Of what is ready, all that a worker could run if it were idle."""
+        """Return the lanes with ready tasks that a worker could run if it were idle."""
         lanes = [
             lane
             for lane in self._lanes_at[_ANYWHERE]
@@ -963,9 +963,9 @@ class TaskQueue:
 
     def _shadow(self, who: QueueWorker, processors: int, now: float) -> tuple[float, int]:
         """
-        When a task that does not fit now could start, and what is spare then.
+        Return when a task that does not fit now could start, and the processors to spare then.
 
-        Without estimates it could start never: then nothing overtakes it.
+        Without estimates that time is unknown: then nothing overtakes the task.
         """
         free = who.processors - who.used
         shadow = -math.inf

@@ -1,4 +1,4 @@
-"""Exceptions of calls on their way back as pickles, to whoever trusts their sender."""
+"""Exceptions of calls as pickles, for receivers that trust the sender."""
 
 import contextlib
 import pickle
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class RemoteTraceback(Exception):
-    """Where a call raised: the traceback in its own process, as text."""
+    """Traceback of a call's exception in the call's own process, as text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -25,21 +25,21 @@ def pickled_error(error: BaseException) -> bytes:
     Pickle the exception of a call.
 
     Unpickled, it is the exception again, or a :class:`RemoteError` where its class does not
-    come to life; with a :class:`RemoteTraceback` as its cause.
+    load; with a :class:`RemoteTraceback` as its cause.
     """
     return pickle.dumps(_Raised(error))
 
 
 def rebuild(error: bytes, line: str, trace: str) -> BaseException:
     """
-    The exception of a call, on the caller's side, as a pickle of :func:`pickled_error` asks.
+    Rebuild the exception of a call from a pickle of :func:`pickled_error`, on the caller's side.
 
     Parameters
     ----------
     error
         Pickled; empty when that could not be done.
     line
-        What it says, should it not come to life here.
+        Message of the exception, used where its class does not load here.
     trace
         The traceback in the call's process.
 

@@ -40,16 +40,16 @@ class Reconnector:
         threading.Thread(target=self._try, args=(wait,), daemon=True).start()
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """Return the descriptor that becomes readable when the attempt is over."""
         return self._event
 
     def take(self) -> DispatcherConnection | None:
-        """The line, which is the caller's from now on; None when it has given up."""
+        """Hand the connection over to the caller; None when the attempt was given up."""
         line, self._line = self._line, None
         return line
 
     def close(self) -> None:
-        """It need not try any more."""
+        """Stop trying to reconnect."""
         with self._lock:
             if self._closed.is_set():
                 return

@@ -16,25 +16,25 @@ LEAST_PROCESSES = 16
 
 class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    Of each process, a worker's own among them; None: the system's own.
+    Resource limits of each process, workers included; None keeps the system's limit.
 
-    There are never core files.
+    Core files are always off.
 
     Parameters
     ----------
     memory
-        Bytes of address space.
+        Address space, bytes.
     file_size
-        Bytes of the largest file written.
+        Largest file that may be written, bytes.
     open_files
-        At one time.
+        Number of files open at one time.
     processes
-        Of one local user, all its workers and tasks together.
+        Number of processes of one local user, all workers and tasks together.
 
     Raises
     ------
     ValueError
-        When a worker could not live with it.
+        When a worker could not run within a limit.
     """
 
     memory: int | None = None

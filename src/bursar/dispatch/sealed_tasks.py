@@ -20,7 +20,7 @@ OutcomeSealer = Callable[[bytes], bytes]
 
 class SealedTaskOpener:
     """
-    The worker's end.
+    Opens sealed tasks and seals their results, on the worker.
 
     Parameters
     ----------
@@ -28,12 +28,12 @@ class SealedTaskOpener:
         Path of the file that holds the key; see :class:`bursar.sealing.opener.TaskOpenerFile`.
         Empty: the worker has none.
     pem
-        What is in such a file, in its place; empty: see ``key_file``.
+        Content of such a file, in its place; empty: see ``key_file``.
 
     Raises
     ------
     InputError
-        When that holds no key.
+        When the file or the content holds no key.
     """
 
     def __init__(self, key_file: str, pem: str = "") -> None:

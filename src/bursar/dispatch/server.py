@@ -1,10 +1,10 @@
 """
-The dispatcher: gives tasks to workers, and loses nothing.
+The dispatcher gives tasks to workers and journals their outcomes.
 
 One asyncio loop. Workers connect to it over the loopback interface and show the
-run's secret, or come through the door for those of pilots, over TLS, each with the
-secret of its lease. They are kept filled by credit. Whatever they report goes into
-the journal, many outcomes in one transaction, before anybody else is told.
+run's secret; workers of pilots connect to the pilot listener, over TLS, each with the
+secret of its lease. They are kept filled by credit. Outcomes that they report go into
+the journal, many in one transaction, before they are acknowledged or passed on.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ from bursar.model.transfer import Transfer
 SPILL = 64 * 1024
 """Bytes of a stream that travel with the outcome and lie in the journal."""
 
-_STRANGER_FRAME = 4096  # bytes; nobody unknown may make us buffer more
+_STRANGER_FRAME = 4096  # bytes; no unauthenticated peer may make us buffer more
 _STRANGER_PATIENCE = 10.0  # seconds in which a connection must have said who it is
 _BATCH = 2048  # tasks at most claimed at a time
 _ROUNDS = 3
@@ -81,14 +81,14 @@ long as one likes, with its connection as it was.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPaths:
     """
-    Where a run's files lie.
+    Folders of a run's files.
 
     Parameters
     ----------
     root
         The campaign's folder; only read.
     files, work, logs
-        The run's own.
+        The run's own folders.
     """
 
     root: Path
@@ -100,7 +100,7 @@ class RunPaths:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLoad:
     """
-    What the workers of a lease do.
+    Connected and busy processors of a lease.
 
     Parameters
     ----------
@@ -109,12 +109,12 @@ class LeaseLoad:
     busy
         Number of these that have tasks.
     idle_since
-        Since when none is busy, seconds since the epoch; None while some is.
+        Time since which none is busy, seconds since the epoch; None while one is.
     joined
-        The most processors that were ever connected at one time; None where nobody counts them.
+        The most processors that were ever connected at one time; None where they are not counted.
     silent_since
-        When the last worker went away of those that are missing of these without having taken
-        leave, seconds since the epoch; None while none is.
+        Time at which the last of the missing workers disconnected without taking leave, seconds
+        since the epoch; None while none is missing.
     """
 
     ready: int
@@ -141,7 +141,7 @@ class _LeaseAttendance:
             self.silent_since = None
 
     def go(self, processors: int, now: float, *, took_leave: bool) -> None:
-        """Counts a worker that is gone; nobody waits for the return of one that took leave."""
+        """Counts a worker that is gone; one that took leave is not expected to return."""
         self.ready -= processors
         self.left_at = now
         if not took_leave:
@@ -150,7 +150,7 @@ class _LeaseAttendance:
 
 @dataclass(slots=True)
 class _PendingTransaction:
-    """What the next transaction takes, and who is told when it is durable."""
+    """The content of the next transaction, and what is sent or resolved once it is durable."""
 
     records: list[AttemptRecord] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
@@ -206,17 +206,17 @@ class Dispatcher:
         Whether workers get tasks ahead of time, which hides how far away they are, and may
         let one start before another that comes first.
     past
-        Attempts that an earlier life has journalled.
+        Attempts that earlier incarnations of the run journalled.
     retry_failed
-        Whether what failed for good in an earlier life is tried again.
+        Whether tasks that failed for good in an earlier incarnation are tried again.
     on_outcome
-        Told of each outcome once it is durable: whether it is final, and where it is from.
+        Called with the record of each outcome once it is durable.
     on_start
-        Told of tasks that are handed to a worker.
+        Called with tasks that are handed to a worker.
     on_event
-        Told, in one line for people, of what is worth saying.
+        Called with one line for people about each notable event.
     silence
-        Seconds, about, after which a pilot's machine that does not answer is taken to be gone;
+        Approximate seconds after which a pilot's machine that does not answer is taken to be gone;
         its tasks run again.
     keeps_starts
         Whether what is handed out is journalled, so that a kill does not make it forgotten.
@@ -291,14 +291,14 @@ class Dispatcher:
         self.token = secrets.token_urlsafe(32)
         self.address = ("127.0.0.1", 0)
 
-    # For whoever runs it.
+    # For the owner of the dispatcher.
 
     async def start(self) -> None:
         """
-        Listens on the loopback interface, on a port of the system's choice.
+        Listen on the loopback interface, on a port of the system's choice.
 
-        What an earlier life of the run left running is killed first: its tasks
-        will run again.
+        Processes that an earlier incarnation of the run left running are killed first: their
+        tasks will run again.
         """
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(kill_leftovers, self._run)
@@ -370,7 +370,7 @@ class Dispatcher:
         await durable
 
     def beat(self) -> None:
-        """Leaves a sign of life in the journal."""
+        """Write a heartbeat to the journal."""
         if not self._closed:
             beat = self._loop.run_in_executor(self._writer, self._journal.beat, self.now())
             beat.add_done_callback(self._beaten)
@@ -437,7 +437,7 @@ class Dispatcher:
         self._hurry()
 
     async def vacate(self, lease: str, reason: str) -> None:
-        """A lease ends: what runs on its processors is stopped, and may run again elsewhere."""
+        """End a lease: stop the tasks on its processors, which may run again elsewhere."""
         self._vacated.add(lease)
         for connection in self._connections.values():
             if connection.lease == lease and connection.claimed:
@@ -459,10 +459,10 @@ class Dispatcher:
 
     def ends(self, lease: str, moment: float | None, speed: float = 1.0) -> None:
         """
-        When the time of a lease's processors is over, as far as is known now.
+        Set the time at which a lease's processors will be taken away, as far as is known now.
 
-        Its workers get no task that should not have ended by then, unless nobody else may run
-        it; see :meth:`bursar.dispatch.queue.TaskQueue.ends`. What runs is not touched.
+        The lease's workers get no task that should not have ended by then, unless no other may run
+        it; see :meth:`bursar.dispatch.queue.TaskQueue.ends`. Running tasks are not touched.
 
         Parameters
         ----------
@@ -487,7 +487,7 @@ class Dispatcher:
         )
 
     def leases(self) -> dict[str, LeaseLoad]:
-        """What the workers of each lease do that has any, or had some that have gone silent."""
+        """Return the load of each lease that has workers, or had some that have gone silent."""
         found = {
             lease: LeaseLoad(
                 ready=0,
@@ -573,7 +573,7 @@ class Dispatcher:
 
     async def _stop_listening(self) -> None:
         """
-        Nobody is accepted any more, neither here nor at the door.
+        Stop accepting connections, on the loopback interface and at the pilot listener.
 
         A server that closes between accepting a connection and making it leaves its socket open
         (CPython 3.11), so it closes when those that were accepted are made.
@@ -600,7 +600,7 @@ class Dispatcher:
             connection.hang_up()
         give_up = self._loop.time() + _PARTING
         while self._connections or self._strangers:
-            if self._loop.time() > give_up:  # somebody does not read what was sent
+            if self._loop.time() > give_up:  # a worker does not read what was sent
                 for connection in [*self._connections.values(), *self._strangers]:
                     connection.abort()
             await asyncio.sleep(0.001)
@@ -858,7 +858,7 @@ class Dispatcher:
     def _note_starts(
         self, connection: "_WorkerSession", claims: Sequence[TaskClaim], now: float
     ) -> None:
-        """What was begun is known after a kill; nobody waits for that."""
+        """Journal the starts of tasks, without waiting until they are durable."""
         site, lease, worker = connection.site, connection.lease, connection.worker
         room = connection.processors
         self._pending.starts.extend(
@@ -870,7 +870,7 @@ class Dispatcher:
         self._commit_soon()
 
     def _share(self, connection: "_WorkerSession") -> int:
-        """How many tasks a worker may have waiting: a fair part of what is left, at most."""
+        """Return how many tasks a worker may have waiting: a fair part of what is left, at most."""
         if not self._prefetch:
             return 0
         fair = self._queue.ready // (2 * len(self._connections))
@@ -1001,7 +1001,7 @@ class Dispatcher:
                 pending.events,
                 pending.starts,
             )
-        except RuntimeError as error:  # no thread is to be had: without an end nobody would hear
+        except RuntimeError as error:  # no thread to be had: the error would be lost
             done = self._loop.create_future()
             done.set_exception(error)
         if done.done():  # at once, on a loop whose time is not real: before anything is given out
@@ -1042,7 +1042,7 @@ class Dispatcher:
         self._changed.set()
 
     def _release(self, outcome: Outcome) -> None:
-        """What follows a task may start, or will when its data have arrived."""
+        """Let the children of a task start, now or when its data have arrived."""
         task, delay = outcome.task, self._delay
         if delay is None:
             self._queue.release(task)
@@ -1050,7 +1050,7 @@ class Dispatcher:
             self._queue.release(task, outcome.end, lambda child: delay(task, child))
 
     def _break(self, error: BaseException) -> None:
-        """Nothing more is acknowledged or given out; :meth:`wait` raises it."""
+        """Stop acknowledging outcomes and giving out tasks; :meth:`wait` raises the error."""
         if self._fault is None:
             self._fault = (
                 error
@@ -1063,7 +1063,7 @@ class Dispatcher:
 
 
 class _WorkerSession(AcceptedConnection):
-    """A worker's end of the wire; a stranger's until it has shown a token."""
+    """The server's end of a worker's connection, unauthenticated until a token is shown."""
 
     def __init__(self, dispatcher: Dispatcher, *, from_elsewhere: bool = False) -> None:
         self._dispatcher = dispatcher
@@ -1087,7 +1087,7 @@ class _WorkerSession(AcceptedConnection):
         self.withheld = 0
 
     def introduce(self, hello: Hello) -> None:
-        """The stranger is a worker."""
+        """Mark the connection as authenticated, by a worker's hello."""
         self._known = True
         self.settled.set()
         self._frames.limit = MAX_FRAME
@@ -1114,7 +1114,7 @@ class _WorkerSession(AcceptedConnection):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A stranger."""
+        """Register the connection as unauthenticated, with a limit of time."""
         assert isinstance(transport, asyncio.Transport)
         if self._dispatcher._closed:
             transport.abort()
@@ -1125,7 +1125,7 @@ class _WorkerSession(AcceptedConnection):
         self._patience = loop.call_later(_STRANGER_PATIENCE, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Frames, or what a stranger sends instead."""
+        """Decode frames; abort the connection when they are malformed or the token is wrong."""
         try:
             for body in self._frames.feed(data):
                 message = self._decoder.decode(body)

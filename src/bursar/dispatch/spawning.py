@@ -185,7 +185,7 @@ _NOBODY = (0, 0, ProcessUsage(0.0, 0.0, 0))
 
 
 class _StructRusage(ctypes.Structure):
-    """``struct rusage``."""
+    """The C ``struct rusage`` of getrusage(2)."""
 
     _fields_ = (
         ("user_s", ctypes.c_long),

@@ -1,4 +1,4 @@
-"""What the dispatcher asks of money before work starts and after it ends."""
+"""The interface by which the dispatcher has spending admitted before work and settled after it."""
 
 import math
 from collections.abc import Sequence
@@ -28,36 +28,36 @@ class SpendingGuard(Protocol):
         """
 
     def withdraw(self, task: int, now: float) -> None:
-        """An admitted task was not started after all."""
+        """Release the money of an admitted task that was not started after all."""
 
     def settle(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Transfer]:
         """
-        Tasks ended.
+        Settle the cost of tasks that have ended.
 
         Returns
         -------
         sequence of Transfer
-            Journalled in the same transaction as the outcomes.
+            Movements of money, to be journalled in the same transaction as the outcomes.
         """
 
     def transfers(self) -> Sequence[Transfer]:
-        """Movements made by admissions since last asked; journalled before the work is sent."""
+        """Return movements since the last call; to be journalled before the work is sent."""
 
 
 class UnlimitedSpending:
-    """Lets everything start, for nothing."""
+    """Admits every task, at no cost."""
 
     def admit(self, task: int, lease: str, now: float) -> float | Refusal:
-        """No limit."""
+        """Admit the task without a limit of time."""
         return math.inf
 
     def withdraw(self, task: int, now: float) -> None:
-        """Nothing was set aside."""
+        """Do nothing: no money was set aside."""
 
     def settle(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Transfer]:
-        """Nothing is owed."""
+        """Return no transfers: nothing is owed."""
         return ()
 
     def transfers(self) -> Sequence[Transfer]:
-        """Nothing moved."""
+        """Return no transfers: no money has moved."""
         return ()

@@ -161,23 +161,23 @@ def copy(source: str, target: str) -> None:
 
 def check_kind(path: str, what: str) -> None:
     """
-    Checks that something is a plain file, or a folder of plain files, folders and links.
+    Check that a path is a plain file, or a folder of plain files, folders and links.
 
-    Whoever opened a named pipe to read the file would wait for ever, and a device may have no end.
+    Opening a named pipe to read it would block for ever, and a device may have no end.
 
     Parameters
     ----------
     path
         A link is followed; links within a folder are not, for they are copied as links.
     what
-        What the error calls it.
+        Name of the file or folder in the error.
 
     Raises
     ------
     StagingError
-        When it is something else, or holds something else.
+        When the path is something else, or holds something else.
     """
-    mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG  # missing: told later
+    mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG  # missing: see later
     if stat.S_ISREG(mode):
         return
     if not stat.S_ISDIR(mode):
@@ -254,7 +254,7 @@ def _copy_file(source: str, target: str) -> None:
 
 
 def _check_plain(path: str) -> None:
-    """Reading a pipe or a device may take for ever, and nobody else would be served meanwhile."""
+    """Refuse a pipe or device: reading it may take for ever and block all others meanwhile."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(errno.EINVAL, "is not a plain file", path)
 

@@ -1,11 +1,11 @@
-"""Addresses of one and the same somebody."""
+"""Grouping of client addresses by subnet, so that one client cannot evade its limit."""
 
 import ipaddress
 
 
 def subnet_of(address: str) -> str:
     """
-    What stands for an address where somebody may have many: of IPv6 the network of 64 bits.
+    Return the subnet that an address counts for: an IPv6 /64 network, or the IPv4 address.
     """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])

@@ -53,7 +53,7 @@ def make_certificate() -> tuple[str, bytes]:
 
 
 def server_context(certificate: str, key: bytes) -> ssl.SSLContext:
-    """How the dispatcher speaks: TLS 1.3 only, and no session is taken up again."""
+    """Return the dispatcher's TLS context: TLS 1.3 only, without session resumption."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
@@ -68,7 +68,7 @@ def server_context(certificate: str, key: bytes) -> ssl.SSLContext:
 
 
 def client_context(certificate: str) -> ssl.SSLContext:
-    """How a worker speaks: to who has this certificate, and to nobody else."""
+    """Return a worker's TLS context, which trusts a peer with this certificate only."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the certificate is pinned, its name says nothing

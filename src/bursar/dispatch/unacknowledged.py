@@ -1,11 +1,11 @@
 """
-What a worker has: tasks that have not ended, and outcomes that are not durable yet.
+A worker's unacknowledged work: unfinished tasks, and outcomes that are not durable yet.
 
 Over one connection the dispatcher counts outcomes in the order they come, and says how many of
-them are durable. A new connection begins a new count: whatever is not durable is said again, the
-oldest first, so that an outcome may come twice and is never lost.
+them are durable. A new connection begins a new count: outcomes that are not durable are sent
+again, the oldest first, so that an outcome may come twice and is never lost.
 
-Pure: a real worker and a simulated one keep the same books.
+The module does no input or output: real and simulated workers share it.
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ class UnacknowledgedWork:
 
     @property
     def unrecorded(self) -> int:
-        """Outcomes that are not durable."""
+        """Number of outcomes that are not durable."""
         return len(self._said) + len(self._unsaid)
 
     @property
@@ -59,12 +59,12 @@ class UnacknowledgedWork:
 
     def took(self, task: int, attempt: int) -> bool:
         """
-        A job has come.
+        Note a job that has arrived.
 
         Returns
         -------
         bool
-            False when the worker has that very attempt already: it is not to be run twice.
+            False when the worker has that very attempt already and must not run it twice.
         """
         if (task, attempt) in self._held:
             return False
@@ -72,11 +72,11 @@ class UnacknowledgedWork:
         return True
 
     def returned(self, task: int, attempt: int) -> None:
-        """A job was given back, not begun."""
+        """Forget a job that was given back before it began."""
         self._held.discard((task, attempt))
 
     def finished(self, outcome: Outcome) -> None:
-        """An attempt has ended."""
+        """Note the outcome of an attempt that has ended."""
         size = size_of(outcome)
         self._unsaid.append(outcome)
         self.size += size
@@ -84,9 +84,9 @@ class UnacknowledgedWork:
 
     def say(self) -> Iterator[list[Outcome]]:
         """
-        What was not said over this connection, in pieces that fit a frame each.
+        Yield outcomes not yet sent over this connection, in pieces that fit a frame each.
 
-        A piece counts as said once it is taken.
+        A piece counts as sent once it is taken.
         """
         while self._unsaid:
             piece, size = self._piece()
@@ -96,12 +96,12 @@ class UnacknowledgedWork:
 
     def recorded(self, count: int) -> None:
         """
-        So many more outcomes of those that were said are durable, the oldest first.
+        Drop the given number of sent outcomes, the oldest first, because they are durable.
 
         Raises
         ------
         ValueError
-            When fewer were said.
+            When fewer were sent.
         """
         if not 0 <= count <= len(self._said):
             raise ValueError(f"{count} outcomes are durable, but {len(self._said)} were said")
@@ -111,17 +111,17 @@ class UnacknowledgedWork:
             self.size -= size_of(outcome)
 
     def lost_connection(self) -> None:
-        """What was said and is not known to be durable is to be said again, before the rest."""
+        """Have outcomes that were sent and not acknowledged sent again, before the rest."""
         self._said.extend(self._unsaid)
         self._said, self._unsaid = deque(), self._said
         self.unsaid_size = self.size
 
     def holds(self) -> tuple[tuple[int, int], ...]:
-        """Task and attempt of all it has: waiting, running, or ended and not durable."""
+        """Return task and attempt of all work: waiting, running, or ended and not durable."""
         return tuple(sorted(self._held))
 
     def _piece(self) -> tuple[list[Outcome], int]:
-        """The next outcomes to say, at least one, and their size."""
+        """Return the next outcomes to send, at least one, and their size."""
         if self.unsaid_size <= BATCH_SIZE:
             piece, self._unsaid = list(self._unsaid), deque()
             return piece, self.unsaid_size

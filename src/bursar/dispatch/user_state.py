@@ -1,4 +1,4 @@
-"""Where this user's programs keep what outlives a run and belongs to no run folder."""
+"""The folder for this user's state that outlives a run and belongs to no run folder."""
 
 import os
 from pathlib import Path

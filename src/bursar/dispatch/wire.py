@@ -1,5 +1,5 @@
 """
-What the dispatcher and a worker say to each other.
+Messages between the dispatcher and a worker.
 
 A frame is a length of four bytes, big endian, and that many bytes of msgpack.
 Both ends decode into these types, so a malformed frame cannot get further.
@@ -35,22 +35,22 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
     Parameters
     ----------
     token
-        The run's secret.
+        Secret of the run, or of a pilot's lease.
     worker
         Name of the worker, unique in the run.
     site
-        Name of the site it works for.
+        Name of the worker's site.
     processors
-        How many it has.
+        Number of the worker's processors.
     lease
-        Of these processors; unique in the run.
+        Name of the lease of these processors, unique in the run.
     host
-        Name of its machine.
+        Name of the worker's machine.
     holds
         Task and attempt of all that it has, of a connection that was lost: running, waiting, or
         ended and not :class:`OutcomeAck`.
     has_seal_key
-        Whether it was told what it opens sealed tasks with, and takes a :class:`SealKey`.
+        Whether the worker was given a key for sealed tasks, and takes a :class:`SealKey`.
     """
 
     token: str
@@ -64,7 +64,7 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
 
 
 class OutcomeReport(msgspec.Struct, frozen=True, tag=1, array_like=True):
-    """Attempts that ended."""
+    """Outcomes of attempts that have ended."""
 
     outcomes: list[Outcome]
 
@@ -86,13 +86,13 @@ class ReturnedJobs(msgspec.Struct, frozen=True, tag=2, array_like=True):
 
 class LeaveRequest(msgspec.Struct, frozen=True, tag=3, array_like=True):
     """
-    The worker would like to leave; it goes when it is told to.
+    A worker's request to leave; it disconnects when it gets a :class:`LeaveOrder`.
 
     Parameters
     ----------
     must
-        Nothing is to be given to it any more, and it is told to leave once it has nothing.
-        Otherwise it stays when a task is on its way to it.
+        Whether the worker takes no more tasks, and is to leave once it has none. Otherwise it
+        stays when a task is on its way.
     """
 
     must: bool
@@ -208,23 +208,23 @@ class CancelTasks(msgspec.Struct, frozen=True, tag=13, array_like=True):
 
 
 class LeaveOrder(msgspec.Struct, frozen=True, tag=14, array_like=True):
-    """No more work: end."""
+    """The dispatcher's order to a worker to end."""
 
 
 class OutcomeAck(msgspec.Struct, frozen=True, tag=15, array_like=True):
-    """So many more outcomes, in the order they came over this connection, are durable."""
+    """Number of further outcomes of this connection, in order, that are durable."""
 
     count: int
 
 
 class SealKey(msgspec.Struct, frozen=True, tag=16, array_like=True):
     """
-    Sealed tasks are opened with another key from now on, by a worker that was told the one before.
+    Another key to open sealed tasks with from now on, for a worker that was given one before.
 
     Parameters
     ----------
     pem
-        What is in its file; see :class:`bursar.sealing.opener.TaskOpenerFile`. Secret.
+        Content of the key file; see :class:`bursar.sealing.opener.TaskOpenerFile`. Secret.
     """
 
     pem: str

@@ -9,7 +9,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 _PATIENCE = 60.0  # seconds for a folder that is filled while it is emptied
 
-# Not through a link, and without waiting for whoever might write to a pipe.
+# Not through a link, and without waiting for a pipe's writer.
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -25,12 +25,12 @@ def attempt_folder(name: str, attempt: int) -> str:
 
 def remove_tree(path: str, *, dir_fd: int | None = None) -> None:
     """
-    Removes a folder and all in it, or a file, whatever its owner did to hinder that.
+    Remove a folder and all in it, or a file, whatever its owner did to hinder that.
 
     Links are removed, not followed, and pipes not opened, also when they take a folder's place at
-    that very moment. Folders that nobody may enter are opened up, and those that lie deeper than
-    Python calls itself are brought up first. What cannot be removed stays, and so does what
-    somebody goes on to fill.
+    that very moment. Folders without access are opened up, and those that lie deeper than Python's
+    recursion limit are moved up first. What cannot be removed stays, and so does a folder that a
+    process goes on to fill.
 
     Parameters
     ----------

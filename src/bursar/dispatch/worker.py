@@ -148,7 +148,7 @@ class Worker:
 
     def run(self) -> bool:
         """
-        Works until the dispatcher lets it go, or is gone.
+        Work until the dispatcher releases the worker, or is gone.
 
         Returns
         -------
@@ -236,7 +236,7 @@ class Worker:
         return idle or self._must_end < math.inf or self._welcome_by < math.inf
 
     def _seconds_to_parting(self) -> float:
-        """Until it ends, or asks to leave, or has waited for long enough to be made welcome."""
+        """Return the seconds until the worker ends, asks to leave, or gives up on its welcome."""
         idle = self._settings.idle
         moment = min(self._must_end, self._welcome_by)
         if idle is not None and self._in_touch and not self._tasks and not self._asked_to_leave:
@@ -245,9 +245,9 @@ class Worker:
 
     def _ask_to_leave(self, idle: float) -> None:
         """
-        After some time without a task it would like to go (DRP section 3.1).
+        Ask to leave after some time without a task (DRP section 3.1).
 
-        It goes when the dispatcher says so: a task may be on its way.
+        The worker leaves when the dispatcher says so: a task may be on its way.
         """
         if self._tasks or self._queue:
             self._idle_since = time.monotonic()
@@ -261,7 +261,7 @@ class Worker:
             self._send(frame(LeaveRequest(must=False)))
 
     def _end_soon(self) -> None:
-        """The processors are taken away: tasks end, and are told of, before the worker does."""
+        """End tasks and report them before the worker ends: its processors are taken away."""
         if not self._takes_leave:
             raise ConnectionAbortedError
         if self._must_end < math.inf:
@@ -276,13 +276,13 @@ class Worker:
         return self.is_welcome and (bool(self._settings.certificate) or self._outlives > 0)
 
     def _is_parting_over(self) -> bool:
-        """Whether the time for it is up, or nobody is there and there is nothing to be told."""
+        """Whether the time to leave is up, or no dispatcher and nothing to report is left."""
         if time.monotonic() >= self._must_end:
             return True
         return self._comeback is not None and not self._tasks and not self._holding.unrecorded
 
     def _is_time_to_report(self) -> bool:
-        """At once when there is nothing else to do; else a moment's worth together."""
+        """Whether to report now: at once when no job waits, else several outcomes together."""
         if not self._queue or self._holding.unsaid >= _MOST_UNREPORTED:
             return True
         return time.monotonic() - self._reported >= REPORT
@@ -336,7 +336,7 @@ class Worker:
             self._send(frame(LeaveRequest(must=True)))
 
     def _new_of(self, jobs: list[msgspec.Raw]) -> list[WireJob]:
-        """Those that it does not have already, from before the connection was lost."""
+        """Decode jobs, without those that the worker has from before the connection was lost."""
         decoded = [self._jobs.decode(job) for job in jobs]
         if not self._outlives:
             return decoded
@@ -418,7 +418,7 @@ class Worker:
 
     def _listen_to_lasting(self) -> None:
         """
-        From now on hears at once what those print that have run for a while.
+        Watch the output of attempts that have run for a while from now on.
 
         The others' output has room in the pipe until they end: to be woken by
         each of their lines would cost more than their start.
@@ -494,7 +494,7 @@ class Worker:
 
     def _end_escapees(self, ended: set[Attempt]) -> bool:
         """
-        What left its task's process group and outlived it was adopted, and goes now.
+        Kill adopted processes, which left their task's process group and outlived it.
 
         Returns
         -------
@@ -640,7 +640,7 @@ def main() -> None:
     """
     told = sys.stdin.buffer.read()
     if not told.endswith(b"}"):
-        return  # whoever started it was killed before all of them were written
+        return  # the starter was killed before all of them were written
     settings = msgspec.json.decode(told, type=WorkerSettings)
     # Ctrl-C in a terminal reaches the whole group; the dispatcher decides what it means.
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -655,7 +655,7 @@ def main() -> None:
     try:
         Worker(settings).run()
     except ConnectionError:
-        pass  # nobody is there, or any more
+        pass  # no dispatcher is there, or any more
     except OSError as error:
         sys.exit(f"{settings.worker}: {error}")
 

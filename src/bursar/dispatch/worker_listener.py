@@ -1,5 +1,5 @@
 """
-A port for workers from elsewhere: over TLS, and for nobody who takes too long to say who he is.
+The TLS listener for workers of other machines, with a limit on unauthenticated connections.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ _EXHAUSTED = 0.1  # seconds until the next is accepted when the system can take 
 
 class AcceptedConnection(asyncio.Protocol):
     """
-    A connection through the door.
+    A connection that a listener has accepted.
 
     Attributes
     ----------
     settled
-        Set once it is known whose it is, or it has ended.
+        Set once the peer is authenticated or the connection has ended.
     """
 
     settled: asyncio.Event
@@ -58,7 +58,7 @@ class _UnauthenticatedConnection:
     task: asyncio.Task[None] | None = None
 
     def hang_up(self) -> None:
-        """Whoever waits for it learns that it has ended."""
+        """End the connection, so that its peer and its waiting task notice."""
         self.is_going = True
         if self.task is not None and not self.is_made:
             self.task.cancel()
@@ -68,20 +68,20 @@ class _UnauthenticatedConnection:
 
 class WorkerListener:
     """
-    Listens, and lets connections be made.
+    Accepts TLS connections and limits how many are unauthenticated.
 
-    There is room for :data:`MOST_STRANGERS` connections whose owner is not known yet, or for as
-    many as the limit on open files allows. When it is full, the address with the most of them
-    makes room for others: its oldest goes. For one more of its own it goes only when it has been
-    there for :data:`SILENT` seconds; until then the new one waits, so that a crowd that comes at
-    once from one machine gets in, one after the other.
+    At most :data:`MOST_STRANGERS` connections may be unauthenticated, or as many as the limit on
+    open files allows. When that is reached, the oldest connection of the subnet that has the most
+    is closed for one of another subnet. For one of the same subnet it is closed only when it is
+    :data:`SILENT` seconds old; until then the new one waits, so that many workers of one machine
+    that connect at once are all admitted, one after the other.
 
     Parameters
     ----------
     protocol
-        Makes the protocol of a connection.
+        Factory of the protocol of each connection.
     silence
-        Seconds, about, after which a machine that does not answer is taken to be gone.
+        Approximate seconds after which a machine that does not answer is taken to be gone.
     """
 
     def __init__(self, protocol: Callable[[], AcceptedConnection], silence: float) -> None:
@@ -99,19 +99,19 @@ class WorkerListener:
         self, host: str, context: Callable[[], ssl.SSLContext], port: int = 0
     ) -> tuple[str, int]:
         """
-        Listens where a host name leads to, unless it does already; the address.
+        Listen on the interface of a host name, unless that is done already; return the address.
 
         Parameters
         ----------
         context
-            How TLS is spoken there.
+            Makes the TLS context, once, for all addresses.
         port
-            0 is any that is free.
+            0 for any free port.
 
         Raises
         ------
         SiteError
-            When that cannot be.
+            When the address cannot be listened on.
         """
         address = _interface(host)
         if self._closed:
@@ -123,7 +123,7 @@ class WorkerListener:
             listening = socket.socket(family, socket.SOCK_STREAM)
             try:
                 listening.setblocking(False)
-                if port:  # of an earlier life, whose connections may be still about to end
+                if port:  # of an earlier incarnation, whose connections may be still about to end
                     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listening.bind((address, port))
                 listening.listen(MOST_STRANGERS)
@@ -137,7 +137,7 @@ class WorkerListener:
         return address, bound
 
     async def close(self) -> None:
-        """Listens no more; connections that are just being made end."""
+        """Stop listening, and end connections that are still unauthenticated."""
         self._closed = True
         for task in self._accepting:
             task.cancel()
@@ -172,7 +172,7 @@ class WorkerListener:
             stranger.task.add_done_callback(partial(self._forget, stranger))
 
     async def _make_room(self, source: str) -> None:
-        """Returns when there is room for one more stranger from there."""
+        """Wait until there is room for one more unauthenticated connection from a subnet."""
         while len(self._strangers) >= self._most:
             self._left.clear()
             seconds = self._hang_up_on_one(source)
@@ -182,12 +182,12 @@ class WorkerListener:
 
     def _hang_up_on_one(self, source: str) -> float | None:
         """
-        Lets one stranger go for another from this source, if that is right now.
+        Close one unauthenticated connection in favour of one from this subnet, if that is due.
 
         Returns
         -------
         float or None
-            Seconds after which to ask again; None: one is going.
+            Seconds after which to try again; None: a connection is being closed.
         """
         if any(stranger.is_going for stranger in self._strangers):
             return None
@@ -214,7 +214,7 @@ class WorkerListener:
             await visit.settled.wait()
 
     def _forget(self, stranger: _UnauthenticatedConnection, task: "asyncio.Task[None]") -> None:
-        """Make room: a stranger is known or gone, or its task was cancelled before it began."""
+        """Release the place of a connection that is authenticated, gone, or never handled."""
         if not stranger.is_made:
             stranger.connection.close()
         del self._strangers[stranger]
@@ -222,7 +222,7 @@ class WorkerListener:
 
 
 def _interface(host: str) -> str:
-    """Address to listen on so that a host name reaches it: loopback only if it is that."""
+    """Return the address to listen on for a host name: loopback only if the name is loopback."""
     if host == "localhost":
         return "127.0.0.1"
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""What a worker is told, and what it does with it first: it says hello."""
+"""The settings of a worker, and the hello that it makes of them."""
 
 import socket
 
@@ -13,41 +13,41 @@ from bursar.dispatch.wire import Hello
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a worker is told; on standard input as JSON, where it is a program of its own.
+    Settings of a worker; a program of its own reads them as JSON from standard input.
 
     Parameters
     ----------
     host, port
         Where the dispatcher listens.
     token
-        What it must show.
+        Secret that admits the worker.
     worker
-        Its name, unique in the run.
+        Name of the worker, unique in the run.
     site
         Name of the site.
     lease
-        Of its processors.
+        Name of the lease of its processors.
     processors
-        How many it has.
+        Number of processors.
     certificate
-        Of the dispatcher, PEM, for a worker of a pilot: the connection is over TLS. Empty: in
-        clear.
+        The dispatcher's certificate, PEM, for a worker of a pilot, which connects over TLS.
+        Empty: a plain connection.
     silence
-        Seconds after which a dispatcher's machine that does not answer is gone, over TLS.
+        Seconds after which a dispatcher that does not answer is taken to be gone, over TLS.
     idle
-        Seconds without a task after which it asks to leave; None: it never does.
+        Seconds without a task after which the worker asks to leave; None: never.
     seal_key
-        Path of the file that it opens sealed tasks with, absolute; empty: there is none.
+        Absolute path of the key file for sealed tasks; empty: there is none.
     seal_pem
-        What is in such a file, where the worker may not read it itself; empty: see ``seal_key``.
+        Content of such a file, where the worker may not read it; empty: see ``seal_key``.
         Secret.
     owner
-        User whose process the dispatcher must be, where both are on this machine and speak in
-        clear; None: anybody's.
+        User id that the dispatcher's process must have, on a plain connection within this
+        machine; None: not checked.
     account
-        That it runs as once it has read this; None: as who has started it.
+        Account to switch to after reading the settings; None: stay the starter's user.
     limits
-        To which it holds itself and its tasks; None: to none.
+        Resource limits of the worker and its tasks; None: none.
     """
 
     host: str
@@ -85,7 +85,7 @@ def make_connection(settings: WorkerSettings) -> DispatcherConnection:
 
 def hello_of(settings: WorkerSettings, holds: tuple[tuple[int, int], ...] = ()) -> Hello:
     """
-    What it says first.
+    Return the first message of a worker.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where the files of a run, or of a service's instance, lie, and where its tasks work."""
+"""The folders of a run or of a service's instance: files, working directories and logs."""
 
 import contextlib
 import os
@@ -53,18 +53,18 @@ class FileNamespace(Protocol):
 
 class Workspace:
     """
-    Of one run, or of one instance.
+    Folders of one run, or of one instance.
 
     Parameters
     ----------
     files
-        Its files.
+        Folder of the files.
     work
-        Where its tasks' folders are made.
+        Folder in which the tasks' working directories are made.
     logs
-        Where long streams go.
+        Folder for output too long for the journal.
     names
-        For scratch folders: each is given once by a worker.
+        Iterator of names for scratch folders; a worker uses each once.
     """
 
     def __init__(self, files: FileNamespace, work: str, logs: str, names: Iterator[str]) -> None:
@@ -129,7 +129,7 @@ class WorkspaceCache:
         self._others: OrderedDict[str, Workspace] = OrderedDict()
 
     def at(self, path: str) -> Workspace:
-        """That of an instance; of the run, where the path is empty."""
+        """Return the workspace of an instance, or of the run where the path is empty."""
         if not path:
             return self._own
         home = self._others.get(path)
@@ -153,21 +153,21 @@ class WorkspaceCache:
 
 def prepare_workspace(path: str, owner: tuple[int, int] | None) -> None:
     """
-    Makes the folders of an instance; those that are there already stay.
+    Make the folders of an instance; existing ones stay.
 
-    The home itself belongs to whoever makes it, so that its folders cannot be replaced by links;
-    they belong to the user, and nobody else has access to them. For a user of its own the folders
-    above must let others pass (mode 0711).
+    The home itself belongs to the calling process's user, so that its folders cannot be replaced by
+    links; they belong to the owner alone. For an owner of its own the folders above must be
+    traversable (mode 0711).
 
     Parameters
     ----------
     owner
-        User and group that the tasks run as; None: who makes it.
+        User and group that the tasks run as; None: those of this process.
 
     Raises
     ------
     OSError
-        When that cannot be done; ``PermissionError`` where one may not give folders away.
+        When a folder cannot be made; ``PermissionError`` where ownership may not be changed.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
@@ -189,7 +189,7 @@ def log_name(folder: str, attempt: int, stream: str) -> str:
 
 
 def when_changed(path: str) -> int:
-    """When a folder was last changed, nanoseconds; -1 when it is none any more."""
+    """Return a folder's time of change, nanoseconds; -1 when it is no folder any more."""
     try:
         return os.lstat(path).st_mtime_ns
     except OSError:

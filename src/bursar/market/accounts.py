@@ -65,11 +65,11 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     time
         Seconds since the epoch.
     key
-        Of the operation that made it; unique in a book.
+        Idempotency key of the operation; unique in a book.
     kind
         ``"grant"``, ``"transfer"``, ``"hold"``, ``"release"``, ``"settle"`` or ``"refund"``.
     source, target
-        Accounts.
+        Accounts from and to which the amount moves.
     amount
         Micro-units. Positive.
     agreement
@@ -92,7 +92,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingQuota:
     """
-    The most that a user's agreements may come to.
+    Limits the sum of a user's agreements in a period.
 
     An agreement counts, with all that is held for it or paid and not refunded,
     in the period in which it was first held.
@@ -145,14 +145,14 @@ class LedgerAccount:
 
     @property
     def id(self) -> str:
-        """As rows name it."""
+        """Name of the account in rows."""
         return f"{self.kind}:{self.name}"
 
 
 @dataclass(slots=True, eq=False)
 class AgreementBalance:
     """
-    What an agreement has come to.
+    Holds the sums of an agreement's payments and holds.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class AgreementBalance:
 
 @dataclass(slots=True, eq=False)
 class _UserBalance:
-    """A user: what is set aside over all agreements, and used in each period."""
+    """Holds a user's sum of holds, and the sum used in each period."""
 
     account: LedgerAccount
     held: Micros = 0
@@ -188,7 +188,7 @@ class _UserBalance:
 
 class Accounts:
     """
-    Balances, and the rows they follow from.
+    Keeps balances and the rows from which they follow.
 
     Every operation returns the row it posted, or a :class:`Refusal` when it
     moved nothing: ``final`` unless more allocation, quota or time may help.
@@ -199,9 +199,9 @@ class Accounts:
     Parameters
     ----------
     currency
-        Of every amount.
+        Currency of every amount.
     opened, rows
-        Accounts and rows of an earlier life, in the order made.
+        Accounts and rows to start from, in the order made; empty for a new book.
 
     Raises
     ------
@@ -251,15 +251,15 @@ class Accounts:
         return dict(self._balances)
 
     def balance(self, account: str) -> Micros:
-        """What an account (``"user:alice"``) holds; 0 for one never used."""
+        """Return the balance of an account (``"user:alice"``); 0 for one never used."""
         return self._balances.get(account, 0)
 
     def held(self, user: str) -> Micros:
-        """What is set aside for a user's agreements."""
+        """Return the sum of holds of a user's agreements."""
         return self._holders[user].held if user in self._holders else 0
 
     def used(self, user: str, now: float) -> Micros:
-        """What counts against a user's quota in the period of ``now``; 0 without a quota."""
+        """Return what counts against a user's quota in the period of ``now``; 0 without a quota."""
         holder = self._holders.get(user)
         if holder is None or holder.account.quota is None:
             return 0
@@ -287,12 +287,12 @@ class Accounts:
         return quota is None or _period(quota.per, one) == _period(quota.per, other)
 
     def row_of(self, key: str) -> LedgerRow | None:
-        """The row that the operation of this key made."""
+        """Return the row that the operation with this key made."""
         return self._by_key.get(key)
 
     def known(self, name: str, kind: Kind | None = None) -> LedgerAccount:
         """
-        The account of a name.
+        Return the account with a name.
 
         Raises
         ------
@@ -310,7 +310,7 @@ class Accounts:
     # Operations.
 
     def open_account(self, account: LedgerAccount) -> LedgerAccount | Refusal:
-        """Opens it; opened already and the same, it changes nothing."""
+        """Open an account; do nothing when the same account is open already."""
         found = self._accounts.get(account.name)
         if found is not None:
             return found if found == account else _no(f'there is an account "{account.name}"')
@@ -338,7 +338,7 @@ class Accounts:
         memo: str = "",
         currency: str | None = None,
     ) -> LedgerRow | Refusal:
-        """The bank adds to a user's allocation."""
+        """Add an amount from the bank to a user's allocation."""
         target = _USER + user
         answer = self._look(now, key, BANK, target, amount, memo, currency)
         return answer or self._post(now, key, "grant", BANK, target, amount, "", memo)
@@ -354,7 +354,7 @@ class Accounts:
         memo: str = "",
         currency: str | None = None,
     ) -> LedgerRow | Refusal:
-        """A user passes allocation on to another of the same group."""
+        """Move part of a user's allocation to another user of the same group."""
         source, target = _USER + giver, _USER + taker
         answer = self._look(now, key, source, target, amount, memo, currency)
         if answer is not None:
@@ -434,7 +434,7 @@ class Accounts:
         memo: str = "",
         currency: str | None = None,
     ) -> LedgerRow | Refusal:
-        """Pays the provider out of what its agreement holds."""
+        """Pay the provider from the hold of an agreement."""
         found = self._agreements.get(agreement)
         if found is None:
             return _no(f'no agreement "{agreement}"')
@@ -480,7 +480,7 @@ class Accounts:
 
     def faults(self) -> list[str]:
         """
-        What is wrong with the balances; nothing, unless this module is.
+        Return errors in the balances; always empty unless this module has a bug.
 
         They sum to zero, are those of the rows, and none but the bank's is negative.
         """

@@ -1,4 +1,4 @@
-"""What is traded: the deal template, the terms of a deal, and the agreement."""
+"""Defines what is traded: the deal template, the terms of a deal, and the agreement."""
 
 import math
 
@@ -15,7 +15,7 @@ LATEST = 250_000_000_000.0
 
 class DealTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What is wanted: the template that both sides negotiate over.
+    Describes the wanted processors, over which both sides negotiate.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class DealTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             check_amount("price", self.price)
 
     def holds(self, terms: "Terms") -> bool:
-        """Whether terms give what is wanted, when it is wanted, whatever they cost."""
+        """Whether terms satisfy the template, whatever their price."""
         return (
             terms.processors == self.processors
             and terms.seconds == self.seconds
@@ -69,7 +69,7 @@ class DealTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    Processors, when, and for how much.
+    Holds the processors, time and prices of a deal.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @classmethod
     def of_amount(cls, wanted: DealTemplate, start: float, amount: Micros) -> "Terms":
         """
-        Terms whose whole price is an amount that was negotiated.
+        Return terms whose total price is a negotiated amount.
 
         It becomes a unit price, so that what is given back early need not be paid;
         kept to the end, it comes to that amount, to the micro-unit.
@@ -128,19 +128,19 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def end(self) -> float:
-        """First second after it."""
+        """End of the deal, seconds since the epoch."""
         return self.start + self.seconds
 
     @property
     def amount(self) -> Micros:
-        """What it comes to, micro-units, rounded up once as a lease's charge is."""
+        """Total price in micro-units, rounded up once as a lease's charge is."""
         use = to_micros(self.unit_price * (self.processors * self.seconds))
         return use + to_micros(self.fixed_price)
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    A deal both sides are bound by; whatever prices do later, its own holds.
+    Records a binding deal, whose prices later changes of prices do not affect.
 
     Parameters
     ----------
@@ -167,49 +167,49 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def processors(self) -> int:
-        """How many."""
+        """Number of processors."""
         return self.terms.processors
 
     @property
     def start(self) -> float:
-        """Seconds since the epoch."""
+        """Start, seconds since the epoch."""
         return self.terms.start
 
     @property
     def seconds(self) -> float:
-        """For how long."""
+        """Duration in seconds."""
         return self.terms.seconds
 
     @property
     def unit_price(self) -> float:
-        """Currency units per processor-second."""
+        """Price in currency units per processor-second."""
         return self.terms.unit_price
 
     @property
     def fixed_price(self) -> float:
-        """Currency units charged once."""
+        """Price in currency units that is charged once."""
         return self.terms.fixed_price
 
     @property
     def currency(self) -> str:
-        """Of both prices."""
+        """Currency of both prices."""
         return self.terms.currency
 
 
 def check_name(what: str, name: str) -> None:
-    """Raises ValueError unless it is one to 200 printable characters."""
+    """Raise ValueError unless a name is one to 200 printable characters."""
     if not 0 < len(name) <= 200 or not name.isprintable():
         raise ValueError(f"{what} must be 1 to 200 printable characters")
 
 
 def check_amount(what: str, amount: Micros) -> None:
-    """Raises ValueError unless it is an amount that a deal may have."""
+    """Raise ValueError unless an amount is in a deal's range."""
     if isinstance(amount, float) or not 0 <= amount <= LARGEST:
         raise ValueError(f"{what} must be micro-units from 0 to {LARGEST:.0e}, got {amount}")
 
 
 def check_moment(what: str, moment: float) -> None:
-    """Raises ValueError unless it can be seconds since the epoch."""
+    """Raise ValueError unless a value can be seconds since the epoch."""
     if not 0 <= moment <= LATEST:
         raise ValueError(f"{what} must be seconds since the epoch, got {moment}")
 

@@ -1,5 +1,5 @@
 """
-The durable book: accounts whose rows are on disk before anyone hears of them.
+Stores accounts durably: every row is on disk before an operation returns.
 
 One SQLite file with a write-ahead log and ``synchronous=FULL``: an operation
 that returned, or a batch that was left, is there after a kill or a power cut.
@@ -63,7 +63,7 @@ ON CONFLICT (name) DO UPDATE SET quota = excluded.quota, per = excluded.per
 @dataclass(frozen=True, slots=True)
 class BookState:
     """
-    All that a book holds.
+    Holds the whole content of a book.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class Book(Accounts):
     @contextlib.contextmanager
     def together(self) -> Iterator["Book"]:
         """
-        A batch: all it posts is committed at once when it is left.
+        Commit all operations within the context together when it is left.
 
         When it is left by an exception nothing of it is there; a refusal within
         is an answer, and takes nothing else back. A batch within a batch belongs
@@ -181,11 +181,11 @@ class Book(Accounts):
         self._flush()
 
     def open_account(self, account: LedgerAccount) -> LedgerAccount | Refusal:
-        """As in memory; a new one is written."""
+        """Open an account durably; see :meth:`Accounts.open_account`."""
         return self._keep(super().open_account(account))
 
     def set_quota(self, user: str, quota: SpendingQuota | None) -> LedgerAccount | Refusal:
-        """As in memory; the new one is written."""
+        """Set a quota durably; see :meth:`Accounts.set_quota`."""
         return self._keep(super().set_quota(user, quota))
 
     def meter(self, record: UsageRecord) -> UsageRecord | Refusal:
@@ -203,7 +203,7 @@ class Book(Accounts):
 
     @property
     def usage(self) -> tuple[UsageRecord, ...]:
-        """What was metered."""
+        """Return all metered usage records."""
         return tuple(self._usage.values())
 
     @property
@@ -289,7 +289,7 @@ class Book(Accounts):
 
 def read_book(path: Path) -> BookState:
     """
-    Everything a book holds, also while another process writes it.
+    Read everything that a book holds, also while another process writes to the book.
 
     Raises
     ------

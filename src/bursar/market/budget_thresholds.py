@@ -1,4 +1,4 @@
-"""What happens when spending reaches a share of the budget."""
+"""Defines the actions that are due when spending reaches a share of the budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from bursar.model.money import Micros
 @dataclass(frozen=True, slots=True)
 class BudgetWarning:
     """
-    Say so.
+    Tells the user about the spending.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class BudgetWarning:
 @dataclass(frozen=True, slots=True)
 class BudgetDrain:
     """
-    Start nothing more; what runs goes on.
+    Starts no more tasks; running ones go on.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class BudgetDrain:
 @dataclass(frozen=True, slots=True)
 class BudgetHalt:
     """
-    Stop what runs and give the processors back.
+    Stops running tasks and releases the processors.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ BudgetEffect = BudgetWarning | BudgetDrain | BudgetHalt
 
 class BudgetThresholds:
     """
-    The actions of a budget, each due once.
+    Holds the actions of a budget, each of which is due once.
 
     They look at what is spent, time already accrued included and holds left
     out: a hold is a worst case that mostly comes back, so a campaign whose
@@ -89,7 +89,7 @@ class BudgetThresholds:
         return self._waiting[0][0] * self._budget if self._waiting and self._budget else None
 
     def due(self, spent: Micros) -> list[BudgetEffect]:
-        """Actions that ``spent`` has reached and that were not due before."""
+        """Return the actions that ``spent`` has reached and that were not due before."""
         effects: list[BudgetEffect] = []
         while self._waiting and self._budget and spent >= self._waiting[0][0] * self._budget:
             share, action = self._waiting.pop(0)

@@ -1,4 +1,4 @@
-"""An owner's processors over time: what is sold or set aside, and what is free."""
+"""Tracks which of an owner's processors are sold or set aside, and when."""
 
 import math
 from collections.abc import Hashable, Mapping
@@ -57,7 +57,7 @@ class CommittedCapacity:
 
     def forget(self, now: float, begun: float) -> None:
         """
-        Drops what was set aside until now, and what ended before anything still for sale.
+        Drop expired commitments, and those that ended before any start that is still sold.
 
         Parameters
         ----------
@@ -69,17 +69,17 @@ class CommittedCapacity:
         }
 
     def free(self, start: float, end: float) -> int:
-        """Processors free from start to end throughout."""
+        """Return the processors that are free from start to end throughout."""
         return self.processors - max(
             (self.used(moment) for moment in (start, *self._starts(start, end))), default=0
         )
 
     def used(self, moment: float) -> int:
-        """Processors committed at a moment."""
+        """Return the processors that are committed at a moment."""
         return sum(c.processors for c in self._commitments.values() if c.start <= moment < c.end)
 
     def utilisation(self, start: float, end: float) -> float:
-        """Share of the processors that is committed from start to end, on average."""
+        """Return the share of processors committed from start to end, on average."""
         taken = sum(
             c.processors * max(0.0, min(c.end, end) - max(c.start, start))
             for c in self._commitments.values()

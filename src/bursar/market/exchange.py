@@ -1,5 +1,5 @@
 """
-A place where parties meet in one process: it carries messages until all are silent.
+Carries messages between parties in one process until all are silent.
 
 Every message goes through its form on the wire, so what works here works over HTTP.
 """
@@ -16,22 +16,22 @@ MOST_ROUNDS = 100_000
 
 
 class TradingParty(Protocol):
-    """Who can be reached: a trade server, a trade manager."""
+    """Defines a party that messages can be delivered to: a trade server or trade manager."""
 
     name: str
 
     def deliver(self, message: TradeMessage, now: float) -> Iterable[TradeMessage]:
-        """Takes a message up, and says what to send."""
+        """Process a message, and return the messages to send."""
         ...
 
     def tick(self, now: float) -> Iterable[TradeMessage]:
-        """What the time itself brings about."""
+        """Process the passing of time, and return the messages to send."""
         ...
 
 
 class MessageExchange:
     """
-    Parties by name, and the messages between them.
+    Delivers messages between named parties.
 
     Parameters
     ----------
@@ -86,6 +86,6 @@ class MessageExchange:
         raise RuntimeError("the parties do not fall silent")
 
     def tick(self, now: float) -> None:
-        """Lets the time come about for every party, and carries what they then say."""
+        """Process the passing of time for every party, and carry the messages that follow."""
         for party in self._parties.values():
             self.carry(party.tick(now), now)

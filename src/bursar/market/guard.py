@@ -38,10 +38,10 @@ CHUNK = 10.0
 """Seconds that a hold reaches beyond what is needed, so that not every task moves money."""
 
 _LEAST = 0.2
-"""Seconds between two looks at the least."""
+"""Shortest time between two checks, seconds."""
 
 SHARE = 0.01
-"""Of the time a lease has lasted, by which a hold reaches beyond, where that is more."""
+"""Share of a lease's age by which a hold reaches beyond what is needed, where that is more."""
 
 AHEAD = 2.0
 """Seconds that every hold is kept ahead of the clock."""
@@ -101,7 +101,7 @@ class BudgetGuard:
     limit_of
         Wall-time limit of a task, seconds; None where it has none.
     rows
-        The ledger of an earlier life.
+        Ledger rows to start from; empty for a new run.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class BudgetGuard:
         self._thresholds = BudgetThresholds(budget, on_budget or {})
 
     def begin(self, now: float) -> None:
-        """The owner grants the budget, or what it has become since the last life."""
+        """Grant the budget, or the change of the budget since the last start of the run."""
         if self._budget is None:
             return
         missing = self._budget - self.ledger.funded
@@ -138,7 +138,7 @@ class BudgetGuard:
 
     def open(self, lease: Lease, now: float | None = None) -> Refusal | None:
         """
-        A lease is agreed on: it begins now, or at its start if that is later.
+        Open a lease that begins now, or at its start if that is later.
 
         One that was asked for, and is there now, takes the place of its request.
 
@@ -166,7 +166,7 @@ class BudgetGuard:
 
     def end_at(self, lease: str, until: float, now: float) -> Lease | Refusal:
         """
-        A lease with an agreed end gets another one, later or earlier, but not before now.
+        Move the agreed end of a lease, but not before now.
 
         Returns
         -------
@@ -201,7 +201,7 @@ class BudgetGuard:
 
     def amend(self, budget: Micros | None, now: float) -> Refusal | None:
         """
-        The budget changes while leases are open.
+        Change the budget while leases are open.
 
         Returns
         -------
@@ -218,7 +218,7 @@ class BudgetGuard:
 
     def close(self, lease: str, now: float) -> Lease:
         """
-        A lease ends: its site is paid, what is left of the hold is free again.
+        End a lease, pay its site, and free the rest of the hold.
 
         Parameters
         ----------
@@ -347,7 +347,7 @@ class BudgetGuard:
         self._note(task, self._open[lease], until)
 
     def withdraw(self, task: int, now: float) -> None:
-        """An admitted task was not started after all."""
+        """Cancel the admission of a task that was not started after all."""
         entry = self._where.pop(task, None)
         if entry is not None:
             del entry.ends[task]
@@ -359,7 +359,7 @@ class BudgetGuard:
         return self.transfers()
 
     def transfers(self) -> Sequence[Transfer]:
-        """Movements made since last asked."""
+        """Return the movements made since the last call."""
         rows = self.ledger.rows_from(self._told)
         self._told += len(rows)
         return rows
@@ -438,17 +438,17 @@ class BudgetGuard:
         return sum(entry.rate(now) for entry in self._open.values()) / MICROS
 
     def spent(self, now: float) -> Micros:
-        """Paid, and accrued by the leases that are open or not settled."""
+        """Return the sum paid, and accrued by leases that are open or not settled."""
         return self.ledger.spent + sum(entry.owed(now) for entry in self._accruing())
 
     def spent_at(self, site: str, now: float) -> Micros:
-        """The same of one site's leases."""
+        """Return the sum paid and accrued for the leases of one site."""
         owed = sum(e.owed(now) for e in self._accruing() if e.lease.site == site)
         return self.ledger.balance(paid_to(site)) + owed
 
     @property
     def held(self) -> Micros:
-        """Set aside."""
+        """Return the sum of all holds."""
         return self.ledger.held
 
     def out_of_money(self, now: float) -> float:
@@ -572,5 +572,5 @@ class BudgetGuard:
 
 
 def budget_amount(amount: float | None) -> Micros | None:
-    """A goal's budget as an amount."""
+    """Return a goal's budget as an amount."""
     return None if amount is None else to_micros(amount)

@@ -1,4 +1,4 @@
-"""A lease: processors held at a site, and what that costs."""
+"""Defines a lease: processors held at a site, and their cost."""
 
 import math
 from typing import Literal
@@ -14,7 +14,7 @@ record any more, the most that may have been held."""
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    Processors that one site holds for the campaign, at a price agreed once.
+    Records processors that one site holds for the campaign, at a price agreed once.
 
     It is a record: written when it opens and again when it ends, it is enough,
     with the ledger's rows, to resume a run and to write its bill.
@@ -64,7 +64,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_priced(self) -> bool:
-        """False when a price is unknown, so that nothing can be posted for it."""
+        """Whether both prices are known, so that charges can be posted."""
         return self.unit_price is not None and self.fixed_price is not None
 
     @property

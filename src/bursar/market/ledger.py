@@ -1,5 +1,5 @@
 """
-The ledger: double-entry accounts in integer micro-units.
+Keeps a run's ledger: double-entry accounts in integer micro-units.
 
 Accounts
 --------
@@ -31,23 +31,23 @@ _HELD, _PAID = "held:", "site:"
 
 
 def held_for(lease: str) -> str:
-    """Account of what is set aside for a lease."""
+    """Return the account of what is set aside for a lease."""
     return f"{_HELD}{lease}"
 
 
 def paid_to(site: str) -> str:
-    """Account of what a site has been paid."""
+    """Return the account of what a site has been paid."""
     return f"{_PAID}{site}"
 
 
 class Ledger:
     """
-    Balances, and the rows they follow from.
+    Keeps balances and the rows from which they follow.
 
     Parameters
     ----------
     rows
-        Transfers of an earlier life, in the order they were made.
+        Transfers to start from, in the order they were made; empty for a new ledger.
 
     Raises
     ------
@@ -81,7 +81,7 @@ class Ledger:
         return len(self._rows)
 
     def balance(self, account: str) -> Micros:
-        """What an account holds; 0 for one never used."""
+        """Return the balance of an account; 0 for one never used."""
         return self._balances.get(account, 0)
 
     @property
@@ -118,11 +118,11 @@ class Ledger:
         return paid
 
     def fund(self, time: float, amount: Micros, memo: str = "") -> Transfer:
-        """The owner grants ``amount`` more."""
+        """Add ``amount`` to the budget."""
         return self._move(time, OWNER, WALLET, amount, "fund", "", memo)
 
     def withdraw(self, time: float, amount: Micros, memo: str = "") -> Transfer | Refusal:
-        """The owner takes back ``amount`` of what is free."""
+        """Take ``amount`` back from what is free."""
         if amount > self.free:
             return Refusal(f"{amount} micro-units asked back, {self.free} are free", final=False)
         return self._move(time, WALLET, OWNER, amount, "fund", "", memo)

@@ -1,4 +1,4 @@
-"""What an owner's pricing policy comes to: the price of one job, and when it next changes."""
+"""Computes prices by an owner's pricing policy, and when they next change."""
 
 import math
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ _HORIZON = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceQuery:
     """
-    What a price is asked for.
+    Holds the facts on which a price depends.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def unit_price(pricing: Pricing, asked: PriceQuery) -> float:
 
 
 def factor(rule: Rule, asked: PriceQuery) -> float:
-    """What one rule multiplies the price by."""
+    """Return the factor that one rule applies to the price."""
     match rule:
         case Calendar():
             return rule.factor if _applies(rule, asked.start) else 1.0
@@ -120,7 +120,7 @@ def factor(rule: Rule, asked: PriceQuery) -> float:
 
 def adjusted(rule: Adjusting, factor: float, utilisation: float) -> float:
     """
-    The factor of supply and demand after one more period.
+    Return the factor of supply and demand after one more period.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 """
-Statements and invoices: the rows of a book, sorted for those they concern.
+Makes statements and invoices from the rows of a book.
 
 Both are made of rows alone, so their totals are the book's to the micro-unit;
 usage records add what was delivered for the money.
@@ -24,7 +24,7 @@ ALWAYS = (-math.inf, math.inf)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementLine:
     """
-    One row as one of the two sees it.
+    Shows one row from the side of one account.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class StatementLine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """
-    What happened to one account in a period.
+    Lists the movements of one account in a period.
 
     What a user's agreements hold is the user's until it is paid. So
     ``opening`` and the amounts of the lines sum to ``closing``.
@@ -92,7 +92,7 @@ class Statement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvoiceItem:
     """
-    One agreement on an invoice.
+    Shows one agreement on an invoice.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class InvoiceItem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invoice:
     """
-    What a provider charged a user in a period.
+    Lists what a provider charged a user in a period.
 
     The total is negative where more was refunded than paid in the period.
 
@@ -176,7 +176,7 @@ class Invoice:
 @dataclass(frozen=True, slots=True)
 class LedgerDifference:
     """
-    A payment or refund on which two books do not agree.
+    Describes a payment or refund on which two books do not agree.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def make_statement(
     accounts: Accounts, name: str, begin: float = ALWAYS[0], end: float = ALWAYS[1]
 ) -> Statement:
     """
-    The statement of a user or provider, from ``begin`` until before ``end``.
+    Make the statement of a user or provider, from ``begin`` until before ``end``.
 
     Raises
     ------
@@ -255,7 +255,7 @@ def make_invoice(
     list_prices: Mapping[str, Micros] | None = None,
 ) -> Invoice:
     """
-    What a provider charged a user from ``begin`` until before ``end``.
+    Make an invoice of a provider's charges to a user, from ``begin`` until before ``end``.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """
-The trade manager: a buyer's side of every deal.
+Implements the trade manager, a buyer's side of every deal.
 
-It asks several owners at once, bargains, calls for tenders and bids, and keeps what
+The manager asks several owners at once, bargains, calls for tenders and bids, and keeps what
 was agreed. Which quote to accept is decided elsewhere.
 
 References
@@ -151,7 +151,7 @@ class TradeManager:
 
     def deliver(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
-        Takes a message up.
+        Process a message, and return the messages to send.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class TradeManager:
 
     @property
     def agreements(self) -> tuple[Agreement, ...]:
-        """What it has bought."""
+        """Agreements that the customer has bought."""
         return _agreed(self._all())
 
     def states(self, deal: str) -> dict[str, str]:

@@ -1,5 +1,5 @@
 """
-What parties to a deal say to each other, and its form on a wire (JSON).
+Defines the messages between parties to a deal, and their form on the wire (JSON).
 
 Every message belongs to a conversation (``deal``), goes from ``sender`` to
 ``to`` and is counted from 1 on by its sender, for each recipient of the
@@ -24,7 +24,7 @@ from bursar.model.json_messages import decode_message
 from bursar.model.money import Micros, check_currency
 
 LARGEST_MESSAGE = 64 * 1024
-"""Bytes."""
+"""Largest message in bytes."""
 
 Rule = Literal["tender", "english", "dutch", "first-price", "vickrey", "double", "share"]
 """How a call for bids is decided."""
@@ -44,7 +44,7 @@ class TradeMessage(
     tag=_tag,
 ):
     """
-    What every message has.
+    Holds the fields that every message has.
 
     Parameters
     ----------
@@ -95,13 +95,13 @@ class PricedMessage(TradeMessage, frozen=True, kw_only=True):
 
 
 class RequestQuote(TradeMessage, frozen=True, kw_only=True):
-    """What would this cost?"""
+    """Asks an owner for the price of a deal."""
 
     template: DealTemplate
 
 
 class Quote(TradeMessage, frozen=True, kw_only=True):
-    """It costs this, if accepted before ``expires`` (seconds since the epoch)."""
+    """States a price that holds if accepted before ``expires`` (seconds since the epoch)."""
 
     terms: Terms
     expires: float
@@ -112,27 +112,27 @@ class Quote(TradeMessage, frozen=True, kw_only=True):
 
 
 class Offer(PricedMessage, frozen=True, kw_only=True):
-    """I give this much for it."""
+    """Offers an amount for the template."""
 
     template: DealTemplate
 
 
 class CounterOffer(PricedMessage, frozen=True, kw_only=True):
-    """Not for what you said, but for this much."""
+    """Rejects an offer and names another amount."""
 
 
 class FinalOffer(PricedMessage, frozen=True, kw_only=True):
-    """This is my last word: accept or reject it."""
+    """Names a last amount, to be accepted or rejected."""
 
 
 class Accept(TradeMessage, frozen=True, kw_only=True):
-    """I take what your message number ``of`` says."""
+    """Accepts the recipient's message number ``of``."""
 
     of: int
 
 
 class Reject(TradeMessage, frozen=True, kw_only=True):
-    """I do not take what your message number ``of`` says, and why."""
+    """Rejects the recipient's message number ``of``, with a reason."""
 
     reason: str
     of: int = 0
@@ -145,7 +145,7 @@ class Expire(TradeMessage, frozen=True, kw_only=True):
 
 
 class Confirm(TradeMessage, frozen=True, kw_only=True):
-    """Agreed: the owner is bound."""
+    """Confirms the agreement, to which the owner is bound."""
 
     agreement: Agreement
 
@@ -158,7 +158,7 @@ class Cancel(TradeMessage, frozen=True, kw_only=True):
 
 class CallForBids(TradeMessage, frozen=True, kw_only=True):
     """
-    Bid for this.
+    Invites bids.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class CallForBids(TradeMessage, frozen=True, kw_only=True):
 
 class Bid(PricedMessage, frozen=True, kw_only=True):
     """
-    I bid this much.
+    Bids an amount.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ class Bid(PricedMessage, frozen=True, kw_only=True):
 
 class Ask(PricedMessage, frozen=True, kw_only=True):
     """
-    I ask this much.
+    Names an asking price: an auctioneer's next one, or an owner's order in a double auction.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ class Ask(PricedMessage, frozen=True, kw_only=True):
 
 
 class RejectBid(TradeMessage, frozen=True, kw_only=True):
-    """Your bid, message number ``of``, does not count, and why."""
+    """Rejects the recipient's bid, message number ``of``, with a reason."""
 
     reason: str
     of: int

@@ -1,5 +1,5 @@
 """
-The trade server: an owner's side of every deal.
+Implements the trade server, an owner's side of every deal.
 
 It prices by the owner's policy, speaks the protocols it was told to, and never sells
 more processors than it has: what is sold is committed before it is confirmed.
@@ -35,7 +35,7 @@ NegotiationProtocol = Literal["posted", "bargaining", "tender", "auction"]
 PROTOCOLS: tuple[NegotiationProtocol, ...] = ("posted", "bargaining", "tender", "auction")
 
 LONGEST_HOLD = 86_400.0
-"""Seconds that a quote or bid sets processors aside at the most."""
+"""Most seconds for which a quote or bid sets processors aside."""
 
 _PERIODS = 1_000
 """Of supply and demand that are made up for after a silence."""
@@ -226,7 +226,7 @@ class TradeServer:
 
     def deliver(self, message: TradeMessage, now: float) -> tuple[TradeMessage, ...]:
         """
-        Takes a message up.
+        Process a message, and return the messages to send.
 
         Parameters
         ----------
@@ -380,7 +380,10 @@ class TradeServer:
         return None
 
     def restore(self, agreement: Agreement) -> None:
-        """It is bound by an agreement, of an earlier life too; more than it has is not checked."""
+        """
+        Restore an agreement from before a restart; its processors are not checked against the
+        capacity.
+        """
         self.capacity.restore(
             agreement.id, agreement.processors, agreement.start, agreement.terms.end
         )
@@ -388,14 +391,14 @@ class TradeServer:
 
     def restore_conclusion(self, deal: str, agreement: Agreement) -> None:
         """
-        A conversation of an earlier life has come to this, over or not.
+        Restore the outcome of a conversation from before a restart, over or not.
 
         An offer that opened it may be repeated: it must not come to another agreement.
         """
         self._concluded[agreement.customer, deal] = agreement
 
     def restore_ended(self, agreement: Agreement, ended: float) -> None:
-        """An agreement of an earlier life had its processors until then."""
+        """Restore the processors of an agreement that ended before a restart."""
         if ended > agreement.start:
             self.capacity.restore(agreement.id, agreement.processors, agreement.start, ended)
 
@@ -410,7 +413,7 @@ class TradeServer:
         Parameters
         ----------
         customer
-            With whom; None: with all.
+            The customer of the conversation; None for all customers.
         """
         if customer is not None:
             self._sides.pop((customer, deal), None)

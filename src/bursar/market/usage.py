@@ -1,5 +1,5 @@
 """
-Metering: what was delivered under an agreement, what that comes to, and signed proof of it.
+Meters what was delivered under an agreement, computes charges, and signs records.
 
 A provider signs each record with Ed25519 (RFC 8032) and puts into it the hash
 of the one before, so that neither side can later change, leave out or reorder
@@ -98,7 +98,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgreementRates:
     """
-    What an agreement says of money.
+    Holds the prices of an agreement.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class AgreementRates:
 
 def charge(records: Iterable[UsageRecord], terms: AgreementRates) -> Micros:
     """
-    What the records of one agreement come to, n d c + f (HPDC'07 section 2).
+    Return the charge for the records of one agreement, n d c + f (HPDC'07 section 2).
 
     Rounded up, once for all of them as a lease is, so that neither side gains
     by the number or the order of the records.
@@ -161,7 +161,7 @@ def _of_one(records: Iterable[UsageRecord]) -> list[UsageRecord]:
 
 class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A record its provider vouches for.
+    Holds a usage record with its provider's signature.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def verify(signed: SignedRecord, public_key: Ed25519PublicKey) -> bool:
 
 def check_chain(records: Sequence[SignedRecord], public_key: Ed25519PublicKey) -> list[str]:
     """
-    What is wrong with a chain, as evidence in a dispute.
+    Return the faults of a chain of records, as evidence in a dispute.
 
     Returns
     -------
@@ -239,7 +239,7 @@ def check_chain(records: Sequence[SignedRecord], public_key: Ed25519PublicKey) -
 
 
 def encode_signed(signed: SignedRecord) -> bytes:
-    """As JSON, on one line."""
+    """Encode a signed record as one line of JSON."""
     return msgspec.json.encode(signed)
 
 

@@ -1,5 +1,5 @@
 """
-What became of the processors of each request: used, idle, starting; beside the scheduler's record.
+Compare the processor time of each request (used, idle, starting) with the scheduler's record.
 
 DRP's second measure is the CPU time that was accumulated since the first request; here it is told
 apart by what it was good for, and held against what the scheduler says it charged.
@@ -27,7 +27,7 @@ def agree(ours: float, theirs: float, processors: int) -> bool:
     ours, theirs
         Processor-seconds.
     processors
-        Of the job.
+        Number of processors of the job.
     """
     return abs(ours - theirs) <= ROUNDING * processors + SHARE * max(ours, theirs) + 1e-6
 
@@ -35,14 +35,12 @@ def agree(ours: float, theirs: float, processors: int) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorSpan:
     """
-    Processors from one moment to another.
+    A number of processors from one time to another.
 
     Parameters
     ----------
     start, end
         Seconds since the epoch.
-    processors
-        How many.
     """
 
     start: float
@@ -53,20 +51,20 @@ class ProcessorSpan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationUsage:
     """
-    The processor time of one request.
+    Processor time of one request.
 
     Parameters
     ----------
     name, site
-        Of its lease.
+        Name and site of its lease.
     processors
-        That it held.
+        Number of processors that it held.
     acquired
         Processor-seconds from its begin to its end.
     starting
-        Of these, before the processor's worker had registered.
+        Processor-seconds before each processor's worker had registered; part of ``acquired``.
     used
-        Of these, with a task.
+        Processor-seconds with a task; part of ``acquired``.
     """
 
     name: str
@@ -91,7 +89,7 @@ def account_of(
     Parameters
     ----------
     lease
-        As it was journalled last.
+        Lease as it was last journalled.
     ready
         Times of its workers, from when they registered.
     tasks
@@ -135,14 +133,14 @@ def summed(accounts: Iterable[AllocationUsage]) -> dict[str, AllocationUsage]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageDiscrepancy:
     """
-    Where the scheduler's record is another than ours.
+    A difference between the scheduler's record and ours.
 
     Parameters
     ----------
     name
-        Of the lease; empty: there is none for this job.
+        Name of the lease; empty: no lease belongs to the job.
     job
-        Of the scheduler; empty: it has no record of one.
+        Id of the scheduler's job; empty: the scheduler has no record.
     ours, theirs
         Processor-seconds; None where there is no record.
     """

@@ -1,5 +1,5 @@
 """
-The requests by which so many processors are acquired (DRP section 3.1).
+Split wanted processors into requests to a batch scheduler (DRP section 3.1).
 
 Frey's and Raicu's question: having decided that n processors are wanted, what is asked of the
 batch scheduler? One request for all of them waits until all are free; many small ones find room

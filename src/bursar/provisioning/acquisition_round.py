@@ -1,4 +1,7 @@
-"""One round of asking: what is missing, who is asked for it, and by which requests."""
+"""
+One acquisition round decides how many processors are missing, and which sites are asked by which
+requests.
+"""
 
 import math
 from collections.abc import Sequence
@@ -20,16 +23,16 @@ HOLD = 120.0
 
 class AcquisitionRound:
     """
-    What is decided at one moment.
+    Makes the requests of one decision.
 
     Parameters
     ----------
     memory
-        Of the pool; labels, claims and the next moment to wake are written there.
+        Memory of the pool; labels, claims and the next time to wake are written to it.
     view
-        Everything that the decision rests on.
+        Snapshot that the decision rests on.
     stay
-        Allocations that are not on their way out.
+        Allocations that are not being released.
     """
 
     def __init__(self, memory: PoolMemory, view: PoolSnapshot, stay: Sequence[Allocation]) -> None:
@@ -182,7 +185,7 @@ class AcquisitionRound:
 
     def _claims(self, site: PoolSite) -> list[RequestShape]:
         """
-        What takes of what is said to be free, and may not show there yet.
+        Requests that take free processors but may not show in the scheduler's answer yet.
 
         Requests that were made since the scheduler was last looked at, begun or not; or all that
         wait, where these are more: on their way, they may take longer than until the next look.
@@ -202,7 +205,7 @@ class AcquisitionRound:
         return unknown, rate, self._start(site), -site.speed, site.name
 
     def _start(self, site: PoolSite) -> float:
-        """Seconds until a unit would start there, as far as anybody knows."""
+        """Expected seconds until a unit would start at a site."""
         if site.name not in self._starts:
             self._starts[site.name] = self._expected(site)
         return self._starts[site.name]
@@ -244,7 +247,10 @@ class AcquisitionRound:
     def _affordable(
         self, site: PoolSite, amount: int, unit: int, wanted: float, least: float
     ) -> tuple[int, float]:
-        """As many as there is money for in the worst case, rather for less time than fewer."""
+        """
+        Most processors, up to those wanted, that the money allows in the worst case; time is cut
+        before number.
+        """
         rate = site.unit_price or 0.0
         money = self._money - (site.fixed_price or 0.0)
         if money < 0:
@@ -346,7 +352,7 @@ class AcquisitionRound:
     def _racers(
         self, site: PoolSite, shape: RequestShape, rivals: Sequence[PoolSite]
     ) -> list[tuple[PoolSite, float]]:
-        """Who else is asked for the same, and for how long."""
+        """Other sites to ask for the same processors, and for how long."""
         if self._races[site.name] >= site.rules.max_racing:
             return []
         if _is_too_wide(site, shape):
@@ -393,7 +399,7 @@ class AcquisitionRound:
     def _make(
         self, site: PoolSite, shape: RequestShape, *, bundle: str = "", race: str = ""
     ) -> bool:
-        """One request, unless there is no room for it, or no money, or too many wait."""
+        """Make one request, unless room or money is lacking or too many requests wait."""
         if _is_too_wide(site, shape):
             return self._make_parts(site, shape, bundle=bundle)
         cost = worst_cost(site, shape.processors, shape.seconds)

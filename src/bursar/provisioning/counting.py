@@ -1,4 +1,4 @@
-"""How many processors there are, for whom there is room on them, and what they cost."""
+"""Count processors, the tasks that they have room for, and their cost."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def widest_at(site: PoolSite) -> int:
 
 
 def price(site: PoolSite) -> tuple[bool, float]:
-    """What work costs there, to compare: an unknown price comes after all known ones."""
+    """Sort key of the cost of work at a site; an unknown price comes after all known ones."""
     if site.unit_price is None:
         return True, 0.0
     # What one request costs besides, over the longest time that one processor of it may last.
@@ -29,7 +29,7 @@ def price(site: PoolSite) -> tuple[bool, float]:
 
 def worst_cost(site: PoolSite, processors: int, seconds: float) -> float:
     """
-    Currency units of one request at the most, the time that nobody watches it included.
+    Highest possible cost of one request, currency units, including the unwatched time.
 
     0 where the price is unknown, or nobody knows for how long.
     """
@@ -40,7 +40,7 @@ def worst_cost(site: PoolSite, processors: int, seconds: float) -> float:
 
 def room(view: PoolSnapshot, allocations: Sequence[Allocation], unit: int) -> int:
     """
-    Processors for tasks that wait: those without a task, there or asked for.
+    Processors for waiting tasks: those held or requested that have no task.
 
     Of a race the largest counts. What ends before a task would does not, nor what is left of an
     allocation, or of its nodes, beside whole units.

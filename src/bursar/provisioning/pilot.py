@@ -87,14 +87,14 @@ def processors_here(credential: Credential, said: str) -> int:
 
 class PilotSupervisor:
     """
-    Has one worker at a time, as long as it makes sense.
+    Runs one worker at a time on a node, and replaces it when it dies.
 
     Parameters
     ----------
     credential
-        Of the pilot.
+        Credential of the pilot.
     processors
-        On this node.
+        Number of processors on this node.
     """
 
     def __init__(self, credential: Credential, processors: int) -> None:
@@ -151,7 +151,7 @@ class PilotSupervisor:
         return self._watch(process)
 
     def _work(self) -> int:
-        """In the worker's process."""
+        """Run the worker, in its own process."""
         given = self._credential
         settings = WorkerSettings(
             host=given.host,

@@ -1,4 +1,4 @@
-"""What a site's scheduler has recorded of pilots, as it is kept with a run."""
+"""Usage of pilots by a site's scheduler, as it is kept with a run."""
 
 import msgspec
 
@@ -8,18 +8,18 @@ USAGE = ".usage.jsonl"
 
 class PilotUsage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a pilot took, by its scheduler's record.
+    Usage of a pilot by its scheduler's record.
 
     Parameters
     ----------
     pilot
-        Its name; of its lease.
+        Name of the pilot and of its lease.
     job
-        The scheduler's name of it.
+        Id of the scheduler's job.
     processors, seconds
-        That it held.
+        Number of processors that it held, and for how long.
     how
-        It ended.
+        How it ended.
     """
 
     pilot: str

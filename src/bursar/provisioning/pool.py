@@ -1,5 +1,5 @@
 """
-What a pool of processors does: asks for more, gives some back (DRP section 3).
+A pool of processors decides when to request more and when to release some (DRP section 3).
 
 Processors are asked for as long as tasks wait that those at hand, or asked for, have no room
 for. :mod:`bursar.provisioning.acquisition` and :mod:`bursar.provisioning.request_shaping` say which
@@ -51,12 +51,12 @@ TRIES = 10
 
 class PilotPool:
     """
-    Decides which processors are asked for and which go back.
+    Decides which processors are requested and which are released.
 
     Parameters
     ----------
     waits
-        The user's history of waits; None: it begins now.
+        History of the user's queue waits; None: an empty one.
 
     Notes
     -----
@@ -69,20 +69,20 @@ class PilotPool:
 
     @property
     def waits(self) -> WaitPredictor:
-        """The history, with what was seen since."""
+        """History of queue waits, with what was observed since."""
         return self._memory.waits
 
     # What it decides.
 
     def decide(self, view: PoolSnapshot) -> list[PoolDecision]:
         """
-        What is to be done now; nothing, as long as things stay as they are.
+        Return the requests and releases that are due now; none while nothing changes.
 
         Parameters
         ----------
         view
-            Everything that was asked for and is not gone, as it is; what is on its way out
-            counts until it is gone.
+            Snapshot with all requests that are not gone; those being released count until they are
+            gone.
         """
         self._memory.wake = math.inf
         self._learn(view)
@@ -102,7 +102,7 @@ class PilotPool:
 
     @property
     def wake(self) -> float:
-        """When a decision may be due though nothing has happened, on the pool's clock; or inf."""
+        """Time, on the pool's clock, when a decision may be due without an event; or infinite."""
         return self._memory.wake
 
     def verdict(self, view: PoolSnapshot) -> str | None:
@@ -111,7 +111,7 @@ class PilotPool:
 
     @property
     def given_up(self) -> Mapping[str, str]:
-        """Sites that are not asked any more, and why, in their own words."""
+        """Sites that are not asked any more, with the reason in their own words."""
         return {name: s.given_up for name, s in self._memory.standings.items() if s.given_up}
 
     # What it is told.
@@ -123,7 +123,7 @@ class PilotPool:
             self._memory.waits.asked(name, ask.site, ask.processors, ask.seconds, now)
 
     def began(self, name: str, now: float) -> None:
-        """It has its processors."""
+        """Note that an allocation has its processors."""
         self._memory.waits.began(name, now)
         known = self._memory.known.get(name)
         if known is not None and known.began is None:
@@ -134,7 +134,7 @@ class PilotPool:
 
     def gone(self, name: str, now: float, loss: AllocationLoss, reason: str = "") -> None:
         """
-        It is no more, or was not taken; being told again changes nothing.
+        Note that an allocation has ended or was never granted; a repeated call changes nothing.
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ class PilotPool:
             case "ended" if known.worked:
                 standing.worked()
             case "ended":
-                # No task came to it though some waited, or somebody else took it away.
+                # No task came to it though some waited, or another party took it away.
                 in_vain = known.began is not None or not known.given_back
                 if self._memory.is_hungry and in_vain:
                     standing.in_vain(now)
@@ -173,10 +173,10 @@ class PilotPool:
     # How.
 
     def _learn(self, view: PoolSnapshot) -> None:
-        """From what is there, told of or not."""
+        """Take in the view's allocations, including those that no call announced."""
         for a in view.allocations:
             known = self._memory.known.get(a.name)
-            if known is None:  # of an earlier life
+            if known is None:  # of an earlier process
                 known = self._memory.known[a.name] = PendingRequest(a.site)
             if a.began is not None and known.began is None:
                 self.began(a.name, a.began)

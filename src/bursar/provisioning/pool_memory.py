@@ -1,4 +1,4 @@
-"""What a pool remembers from one decision to the next."""
+"""A pool's memory from one decision to the next."""
 
 import math
 from dataclasses import dataclass, field
@@ -17,17 +17,17 @@ class PendingRequest:
     Parameters
     ----------
     site
-        Of whom.
+        Name of the site.
     asked
-        When, on the pool's clock; None: nobody knows.
+        Time of the request, on the pool's clock; None: unknown.
     fits
         Whether it should have started at once.
     began
         When it got its processors, on the pool's clock; None: not yet.
     worked
-        Whether some of it had a task.
+        Whether any of its processors had a task.
     given_back
-        Whether that was decided.
+        Whether its release was decided.
     silent_since
         When its last worker went away, on the pool's clock, if it was given back for that.
     """
@@ -43,7 +43,7 @@ class PendingRequest:
 
 @dataclass(slots=True)
 class SiteObservation:
-    """What was claimed of a site since the scheduler was last looked at."""
+    """Processors of a site that were claimed since the scheduler was last asked."""
 
     free: int | None
     holes: tuple[BackfillWindow, ...]
@@ -53,26 +53,26 @@ class SiteObservation:
 @dataclass(slots=True)
 class PoolMemory:
     """
-    All of it.
+    All that a pool remembers.
 
     Parameters
     ----------
     waits
-        The user's history of waits.
+        History of the user's queue waits.
     wake
         When a decision may be due though nothing has happened, on the pool's clock.
     standings, sights
-        Of sites, by name.
+        Health and observation of each site, by name.
     known
-        Requests, by name.
+        Pending requests, by name.
     is_hungry
-        Whether tasks waited when last decided.
+        Whether tasks waited at the last decision.
     spare
         Since when at least so many processors are too many; None: there are none.
     tried
         Moves of requests since one last began, by site.
     labels
-        Given to races and bundles so far.
+        Number of labels given to races and bundles so far.
     """
 
     waits: WaitPredictor
@@ -90,10 +90,10 @@ class PoolMemory:
         return self.standings.setdefault(site, SiteHealth())
 
     def wake_at(self, moment: float) -> None:
-        """At the latest."""
+        """Wake at a given time at the latest."""
         self.wake = min(self.wake, moment)
 
     def label(self, kind: str) -> str:
-        """One that was not given before."""
+        """Return a label that was not given before."""
         self.labels += 1
         return f"{kind}-{self.labels}"

@@ -1,4 +1,4 @@
-"""What a pool decides upon, and what it decides: data only."""
+"""Data types of what a pool decides upon, and of its decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,26 +12,26 @@ from bursar.model.site import SiteFacts
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """
-    Processors of one request that were asked for, or are held.
+    Processors of one request, waiting or held.
 
     Parameters
     ----------
     name
-        Unique in a run; of its lease.
+        Name of its lease, unique in a run.
     site
         Name of the site.
     processors
-        Asked for; once held, that it has.
+        Number asked for; once held, the number it has.
     asked
-        When, seconds on the pool's clock.
+        Time of the request, seconds on the pool's clock.
     seconds
-        That it asked for.
+        Seconds that it asked for.
     began
-        When it got them; None while it waits.
+        Time of its begin, seconds on the pool's clock; None while it waits.
     until
-        When its time is over; infinite while it waits, or without an end.
+        End of its time, seconds on the pool's clock; infinite while it waits, or without an end.
     ready
-        Processors whose workers are connected now.
+        Number of processors whose workers are connected now.
     joined
         The most processors whose workers were ever connected at one time; None where nobody
         counts them, and then no processor of the allocation is ever taken to be silent.
@@ -39,15 +39,15 @@ class Allocation:
         When the last worker went away of those that are still missing and did not take leave;
         None while none is.
     busy
-        Processors with tasks.
+        Number of processors with tasks.
     idle_since
-        Since when none of it is busy; None while some is, or while it waits.
+        Time since when no processor is busy; None while one is, or while it waits.
     leaving
-        Whether it is on its way out already.
+        Whether its release is under way.
     bundle
-        Of the allocations of one submission; empty: it is alone.
+        Label of the submission that it shares with other allocations; empty: it is alone.
     race
-        Of the allocations of which the first to start is kept; empty: none.
+        Label of the race in which the first allocation to start is kept; empty: none.
     """
 
     name: str
@@ -70,16 +70,14 @@ class Allocation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillWindow:
     """
-    Processors that nobody holds for a while.
+    Processors that no job holds for a while.
 
     Parameters
     ----------
     start
         Seconds from now.
     seconds
-        How long; infinite: without an end in sight.
-    processors
-        How many.
+        Duration, seconds; infinite: no end in sight.
     """
 
     start: float
@@ -94,14 +92,12 @@ class PoolSite:
 
     Parameters
     ----------
-    name
-        Of the site.
     rules
-        By which it acquires and releases there.
+        Acquisition policy at the site.
     processors
-        That the site has.
+        Number of processors of the site.
     per_node
-        Processors of its nodes, the most of one; None where it has no nodes.
+        Most processors of one node; None where the site has no nodes.
     spans_nodes
         Whether one request may hold processors of several nodes.
     speed
@@ -109,21 +105,22 @@ class PoolSite:
     unit_price, fixed_price
         Currency units per processor-second, and for each request; None when unknown.
     batch
-        Whether requests wait in a queue and have an end; otherwise it gives at once, and for as
-        long as one likes.
+        Whether requests wait in a queue and have an end; otherwise processors are given at once and
+        without a limit of time.
     free
-        Processors that are free now by what the scheduler says; None: it does not say.
+        Processors that the scheduler says are free now; None: it does not say.
     holes
-        What is free, now and later, by the scheduler's queue; empty: nobody knows.
+        Backfill windows now and later, by the scheduler's queue; empty: unknown.
     probed
-        Seconds until one processor would be there, as the scheduler said when it was asked; None:
-        it was not, or does not say.
+        Seconds until one processor would be available, by the scheduler's estimate; None: no
+        estimate.
     waiting
-        Jobs of others in the queue.
+        Number of other users' jobs in the queue.
     longest
-        Seconds that the queue lets a job ask for; None: as long as one likes.
+        Longest time that the queue lets a job ask for, seconds; None: no limit.
     arrays, node_ranges, time_ranges, shrinks
-        What its scheduler can do.
+        Capabilities of the scheduler, see
+        :class:`bursar.provisioning.lrm.resource_manager.ManagerCapabilities`.
     unwatched
         Seconds for which an allocation may be held, and charged, after the run was killed: money
         for them is set aside with each request.
@@ -177,18 +174,18 @@ def view_at_once(facts: SiteFacts, free: int, per_node: int | None = None) -> Po
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSnapshot:
     """
-    Everything that a decision rests on.
+    All data that a decision rests on.
 
     Parameters
     ----------
     now
         Seconds on the pool's clock.
     demand
-        What waits.
+        Tasks that wait.
     allocations
-        What was asked for and is held.
+        Allocations requested or held.
     sites
-        By name.
+        Sites by name.
     until_deadline
         Seconds left to the campaign's deadline; None: it has none.
     affordable
@@ -210,24 +207,25 @@ class PoolSnapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRequest:
     """
-    Processors are to be asked for.
+    A decision to request processors of a site.
 
     Parameters
     ----------
     site
-        Of whom.
+        Name of the site.
     processors
-        How many.
+        Number of processors.
     seconds
-        For how long; infinite only of a site without a queue.
+        Duration, seconds; infinite only at a site without a queue.
     least_seconds
-        Or for less, down to this, if that is sooner; None: not less.
+        Shorter duration to accept if it starts sooner; None: no shorter one.
     least_processors
-        Or as few as this, if they are sooner; None: not fewer. Both then are of whole nodes.
+        Smaller number to accept if it starts sooner; None: no smaller one. Both numbers then are
+        whole nodes.
     bundle
-        Those with the same one are one submission, and go back together.
+        Label of the submission; allocations of one submission are released together.
     race
-        Of those with the same one, the first to start is kept and the others are withdrawn.
+        Label of the race; its first allocation to start is kept and the others are withdrawn.
     fits
         Whether the request should start at once, as far as the scheduler's queue tells.
     """
@@ -245,14 +243,14 @@ class AllocationRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRelease:
     """
-    An allocation goes back, waiting or held.
+    A decision to release an allocation, waiting or held.
 
     Parameters
     ----------
     name
-        Of the allocation.
+        Name of the allocation.
     reason
-        For people and the journal.
+        Reason for people and the journal.
     """
 
     name: str

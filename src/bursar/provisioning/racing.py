@@ -14,7 +14,7 @@ def requests_to_withdraw(
     allocations: Iterable[Allocation], *, idle_too: bool
 ) -> list[AllocationRelease]:
     """
-    What is to be withdrawn, since another of its race has begun.
+    Releases of requests that lost their race to one that has begun.
 
     Parameters
     ----------

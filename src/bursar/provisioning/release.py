@@ -1,5 +1,5 @@
 """
-When processors go back (DRP section 3.1).
+Decide when processors are released (DRP section 3.1).
 
 Centralised, by the queue of tasks: all that is idle when no task waits, or one request's when
 fewer than so many are queued. Distributed, by the processors themselves: whoever is idle for a
@@ -60,19 +60,19 @@ def allocations_to_release(
     spare: int,
 ) -> tuple[list[AllocationRelease], float]:
     """
-    What of a site goes back now.
+    Releases that are due at a site now.
 
     Parameters
     ----------
     allocations
-        Of the site.
+        Allocations of the site.
     spare
         Idle processors, there or asked for, beyond what the waiting tasks hold, everywhere.
 
     Returns
     -------
     gives
-        Of idle processors only; not so many that fewer than the rules' fewest are held while
+        Releases of idle ones only; not so many that fewer than the rules' fewest are held while
         there is work, unless these are of no use for it.
     wake
         When the rules should be asked again, if nothing happens before; infinite: never.
@@ -143,7 +143,7 @@ def _choices(
 
 
 def _groups(allocations: Iterable[Allocation], *, apart: bool) -> list[list[Allocation]]:
-    """What is held and goes back together, the largest first."""
+    """Held allocations in groups that are released together, the largest first."""
     groups: dict[str, list[Allocation]] = {}
     alone: list[list[Allocation]] = []
     for a in allocations:

@@ -1,5 +1,5 @@
 """
-Requests in the shape of what a schedule leaves free: our own way to acquire processors.
+Shape requests to fit what a schedule leaves free: our own way to acquire processors.
 
 A plain user sees when running jobs end at the latest, and so which processors are free for how
 long. What fits there starts at once, by backfilling, whatever waits in the queue. The rest is
@@ -40,12 +40,12 @@ _NOW = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestShape:
     """
-    One request.
+    Size and duration of one request.
 
     Parameters
     ----------
     processors, seconds
-        How many and how long.
+        Number of processors, and duration in seconds.
     least_seconds, least_processors
         See :class:`bursar.provisioning.pool_snapshot.AllocationRequest`.
     fits
@@ -68,7 +68,7 @@ WalltimeChooser = Callable[[int, tuple[float, ...]], float]
 
 
 def longest_of(processors: int, lengths: tuple[float, ...]) -> float:
-    """Who knows nothing of waits asks for as long as is wanted."""
+    """Return the longest duration, the choice where nothing is known of waits."""
     return lengths[0]
 
 
@@ -147,7 +147,7 @@ def shape_requests(
 
 def free_now(site: PoolSite, claims: Iterable[RequestShape] = ()) -> list[tuple[float, int]] | None:
     """
-    Seconds and processors of what is open now, the longest first; None where nobody knows.
+    Seconds and processors of the backfill windows open now, the longest first; None where unknown.
     """
     if site.holes:
         holes = [(h.seconds, h.processors) for h in site.holes if h.start <= _NOW]
@@ -318,7 +318,9 @@ def _waiting(
     most: int,
     choose: WalltimeChooser,
 ) -> list[RequestShape]:
-    """What does not start at once: as processors become free, and else evenly, small first."""
+    """
+    Requests for what does not start at once: as processors become free, else evenly, small first.
+    """
     made: list[RequestShape] = []
     for hole in _coming(site.holes, least):
         size = min(processors, hole.processors) // unit * unit
@@ -348,7 +350,7 @@ def _blind(
     most: int,
     choose: WalltimeChooser,
 ) -> list[RequestShape]:
-    """Where nobody says what is free: in halves, the largest first, and these by nodes."""
+    """Requests where free processors are unknown: in halves, the largest first, split by nodes."""
     shape = _shape(site, processors, wanted, least)
     lengths = _lengths(least, wanted)
     return [
@@ -358,7 +360,7 @@ def _blind(
 
 
 def _lengths(least: float, wanted: float) -> tuple[float, ...]:
-    """What is wanted, half of it, and so on down to the least."""
+    """Durations from the one wanted, halved again and again, down to the least."""
     made = [wanted]
     while len(made) < CLASSES and made[-1] / 2 >= least:
         made.append(float(math.ceil(made[-1] / 2)))

@@ -1,4 +1,4 @@
-"""Whether a site is asked again after what became of earlier requests."""
+"""Decide whether a site is asked again, by what became of earlier requests."""
 
 import re
 from dataclasses import dataclass
@@ -16,30 +16,30 @@ QUICK = 60.0
 """Seconds. What is lost within them may well be lost again."""
 
 LOSSES = 8
-"""Such losses in the same words, one after the other, after which it is given up."""
+"""Number of such losses in a row, in the same words, after which the site is given up."""
 
 
 @dataclass(slots=True)
 class SiteHealth:
     """
-    A site, by what became of requests there.
+    Health of a site, by what became of requests there.
 
     Parameters
     ----------
     until
-        When it may be asked again, on the pool's clock.
+        Time before which the site is not asked, on the pool's clock.
     wrong_at
-        When something went wrong last; a burst counts from its beginning.
+        Time of the last failure; a burst counts from its beginning.
     burst_until
         Until when what had begun before that belongs to the same burst.
     steps
-        Things that went wrong since something went right, bursts counted once.
+        Number of failures since the last success, bursts counted once.
     words
-        What was said last.
+        Last error message.
     same
-        How often it was said, one after the other.
+        Number of times in a row that this message came.
     given_up
-        Why it is not asked any more; empty: it is.
+        Reason why the site is not asked any more; empty: it is asked.
     """
 
     until: float = float("-inf")
@@ -63,7 +63,7 @@ class SiteHealth:
         self._wrong(now, words, 1 if has_others else SAME, counts=not has_others)
 
     def unreachable(self, now: float) -> None:
-        """It could not be asked; that is never held against it."""
+        """Note that the site could not be asked; this never leads to giving it up."""
         self._back_off(now)
 
     def lost(self, now: float, words: str, lived: float, *, was_busy: bool) -> None:
@@ -87,16 +87,16 @@ class SiteHealth:
             self.worked()
 
     def in_vain(self, now: float) -> None:
-        """What it gave was of no use to the tasks that wait, or never came."""
+        """Note that processors were of no use to the waiting tasks, or never came."""
         self._back_off(now)
 
     def worked(self) -> None:
-        """It does what it is for."""
+        """Note a success, which clears earlier failures."""
         self.steps = self.same = 0
         self.words = ""
 
     def is_open(self, now: float) -> bool:
-        """Whether it may be asked now."""
+        """Whether the site may be asked now."""
         return not self.given_up and now >= self.until
 
     def _wrong(

@@ -1,4 +1,4 @@
-"""Why tasks get no processors."""
+"""Explain why tasks get no processors."""
 
 from collections.abc import Mapping
 
@@ -62,7 +62,7 @@ def _processors(count: int) -> str:
 
 
 def _span(seconds: float) -> str:
-    """In the largest unit that says it in a short number."""
+    """Format a duration in the largest unit that fits."""
     for unit, size in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

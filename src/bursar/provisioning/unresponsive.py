@@ -1,5 +1,5 @@
 """
-Processors whose workers do not answer: they are paid for, and no task can count on them.
+Processors whose workers do not answer are paid for, but no task can count on them.
 
 A worker is connected to the run; the connection breaks when its machine has not answered for the
 heartbeat (:data:`bursar.dispatch.credential.SILENCE`), or at once when its process ends. From
@@ -85,7 +85,7 @@ def release_unresponsive(
 
 
 def next_silence_check(allocations: Iterable[Allocation], now: float) -> float:
-    """Moment at which silence or a slow start is next judged otherwise; infinite: never."""
+    """Time at which silence or a slow start is next judged otherwise; infinite: never."""
     moments = []
     for a in allocations:
         if a.began is None or a.joined is None or a.leaving:

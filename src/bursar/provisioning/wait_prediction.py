@@ -59,12 +59,12 @@ VERSION = 2
 @dataclass(slots=True)
 class BoundScore:
     """
-    What became of bounds.
+    Score of the bounds that were given.
 
     Parameters
     ----------
     given, held
-        Those whose request has begun or waited longer, and those of them that held.
+        Number of bounds whose request has begun or waited longer, and of those that held.
     """
 
     given: int = 0
@@ -115,7 +115,7 @@ class _WaitClass:
 
 @dataclass(slots=True)
 class _BoundControl:
-    """What became of the bounds of requests of about one size, and the share that follows."""
+    """Score of the bounds of requests of about one size, and the share that follows from it."""
 
     share: float = QUANTILE
     """Share of the waits that the next bound is to cover, above 1 while too few bounds hold."""
@@ -152,7 +152,7 @@ class _ObservedWait:
 
 class WaitPredictor:
     """
-    The waits of one user's requests, by site, size and length.
+    Predicts upper bounds on the waits of a user's requests, by site, size and length.
 
     Sizes and lengths are told apart by powers of four. While there is too little of a kind, waits
     of all lengths count, then those of all sizes. How many bounds hold is watched for each size

@@ -1,4 +1,4 @@
-"""How long processors are asked for, and how many of them work in time for a deadline."""
+"""Choose for how long processors are requested, and how many work in time for a deadline."""
 
 import math
 from collections.abc import Iterable
@@ -67,7 +67,7 @@ def least_seconds(demand: ProcessorDemand, site: PoolSite, wanted: float) -> flo
 
 def least_in_window(demand: ProcessorDemand, site: PoolSite, wanted: float) -> float:
     """
-    Return the seconds below which a hole in the schedule is too short to be asked for.
+    Return the seconds below which a backfill window is too short to be requested.
 
     The longest task's estimate counts as it is, without the margin of :func:`least_seconds`: that
     would leave holes empty into which a task fits.
@@ -98,9 +98,9 @@ def short_for_deadline(
     Parameters
     ----------
     allocations
-        That work on it: held or waiting, without those on their way out.
+        Allocations that work on it: held or waiting, without those being released.
     speeds
-        Of the sites by name: work per second.
+        Work per second of each site, by name.
     left
         Seconds to the deadline.
     """

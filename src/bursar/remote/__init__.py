@@ -1,5 +1,5 @@
 """
-This room is the client's side of another Bursar over HTTPS.
+The client side of another Bursar service over HTTPS.
 
 - :mod:`bursar.remote.client` is the client, :mod:`bursar.remote.access` says how a service
   is reached and with which credentials.

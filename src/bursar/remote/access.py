@@ -1,4 +1,4 @@
-"""How a service is reached: its address, whom to trust, and who one is."""
+"""Address, trusted authorities and credentials of a service."""
 
 import ipaddress
 import os
@@ -25,22 +25,22 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """
-    How a service is reached.
+    The address of a service, the authority to trust, and the credentials to use.
 
     Parameters
     ----------
     url
-        Its address: ``https://host:port``. Plain ``http`` goes to this machine only.
+        Address: ``https://host:port``. Plain ``http`` goes to this machine only.
     name
-        For people; empty: host and port.
+        Name in messages; empty: host and port.
     token
-        The user's secret; empty: none. It is no part of ``repr``.
+        Token of the user; empty: none. Left out of ``repr``.
     ca
         File of certificates (PEM) to trust: authorities' with their revocation lists, or the
         server's own; None: the system's authorities.
     fingerprint
-        SHA-256 of the server's certificate, in hexadecimal; without ``ca``, it is all that the
-        server is known by. Empty: it is not looked at.
+        SHA-256 of the server's certificate, in hexadecimal; without ``ca``, the server is
+        identified by it alone. Empty: not checked.
     certificate, key
         Files of the user's own certificate and its private key (PEM), for mutual TLS; None:
         none, or both are in one file.
@@ -90,22 +90,22 @@ class Access:
 
     @property
     def plain(self) -> bool:
-        """Whether it goes without TLS."""
+        """Whether connections are without TLS."""
         return self.url.startswith("http:")
 
     @property
     def pin(self) -> bytes:
-        """The fingerprint itself; empty: none."""
+        """The fingerprint as bytes; empty: none."""
         return bytes.fromhex(self.fingerprint.replace(":", ""))
 
     def setting(self, key: str) -> str:
-        """What is to be set to give it another one of its parts, for people."""
+        """Return the name of the setting of a field, for messages."""
         if self.place == ENVIRONMENT:
             return f"BURSAR_{key.upper()}"
         return f'"{key}" of {self.place}' if self.place else f'"{key}" of Access'
 
     def shown(self) -> str:
-        """By what one is known to the service, for people; no secret is in it."""
+        """Return which credentials are used, for messages; without secrets."""
         means = []
         if self.token:
             means.append(f"the token of {self.token_place or self.setting('token')}")
@@ -117,7 +117,7 @@ class Access:
 
     def tls(self) -> ssl.SSLContext | None:
         """
-        What a connection is wrapped in; None: nothing.
+        Return the TLS context of connections; None: no TLS.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class Access:
 
 
 class FoundToken(NamedTuple):
-    """A token, and where it was found; an empty one, and where it was looked for."""
+    """A token and where it was found; an empty one and where it was searched."""
 
     token: str
     place: str
@@ -154,7 +154,7 @@ class FoundToken(NamedTuple):
 
 def read_token(path: Path) -> str:
     """
-    The token in a user's own file, whose only line it is.
+    Return the token in a user's own file, whose only line it is.
 
     Raises
     ------
@@ -169,9 +169,9 @@ def read_token(path: Path) -> str:
 
 def token_from(environment: Mapping[str, str] = os.environ) -> FoundToken:
     """
-    The token that ``BURSAR_TOKEN``, or the file ``BURSAR_TOKEN_FILE``, holds; empty: none.
+    Return the token of ``BURSAR_TOKEN`` or of the file ``BURSAR_TOKEN_FILE``; empty: none.
 
-    Who may read that file is for whoever has set the environment: a container's secrets, say.
+    The permissions of that file are not checked: it may be a container's secret.
 
     Raises
     ------
@@ -226,7 +226,7 @@ def _loopback(host: str) -> bool:
 
 
 def _trusting(ca: Path | None) -> ssl.SSLContext:
-    """Who is given one authority trusts no other; a server's own certificate is one, too."""
+    """Return a context that trusts only ``ca``, which may be the server's own certificate."""
     if ca is None:
         return ssl.create_default_context()
     file = _readable(ca, "ca")

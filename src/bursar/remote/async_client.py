@@ -39,27 +39,27 @@ _INFO = msgspec.json.Decoder(api.InstanceInfo)
 
 class AsyncServiceClient:
     """
-    The client of an execution service.
+    An asynchronous client of an execution service.
 
-    Use it as a context, or :meth:`close` it. Requests that fail on the way, or are refused for
-    now, are tried again; none is carried out twice.
+    Use it as a context, or :meth:`close` it. Requests that fail on the way, or are refused for now,
+    are tried again; none is carried out twice.
 
     Parameters
     ----------
     access
-        The service's address, or that and who one is.
+        Address of the service, or an :class:`Access` with credentials.
     transport
         Carries requests; None: HTTP/1.1 over sockets.
     timeout
-        Seconds within which it answers, or the next bytes of a stream come.
+        Seconds within which the service answers, or the next bytes of a stream come.
     patience
-        Seconds for which a request that fails is tried again; 0: it is not.
+        Seconds for which a failed request is tried again; 0: no further try.
     entropy
         Random bytes, fit for secrets.
     stream
-        Whether many results come as one long answer; otherwise page by page.
+        Whether many results come as one stream; otherwise page by page.
     notice
-        Told one line when a request has failed and is tried again.
+        Called with one line when a request has failed and is tried again.
 
     Raises
     ------
@@ -107,21 +107,21 @@ class AsyncServiceClient:
         await self.close()
 
     async def close(self) -> None:
-        """Lets go of its connections; what was submitted goes on."""
+        """Close the connections; submitted tasks go on."""
         await self._connection.close()
 
     # The site.
 
     async def site(self) -> api.SiteInfo:
-        """What the service says of itself."""
+        """Return the facts and free slots that the service states."""
         return await self._connection.call(calls.site())
 
     async def health(self) -> api.Health:
-        """Whether it lives."""
+        """Return whether the service responds."""
         return await self._connection.call(calls.health())
 
     async def ready(self) -> api.Health:
-        """Whether it takes work."""
+        """Return whether the service accepts work."""
         return await self._connection.call(calls.ready())
 
     # Instances.
@@ -135,7 +135,7 @@ class AsyncServiceClient:
         key: str = "",
     ) -> api.InstanceInfo:
         """
-        A new instance.
+        Create an instance.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class AsyncServiceClient:
         seal: "TaskSealer | None" = None,
     ) -> AsyncGenerator[AsyncSession, None]:
         """
-        A new instance for the length of a context; it is destroyed at the end.
+        Create an instance for the length of a context, which destroys it at the end.
 
         Not when the service could not be reached any more: then it goes by itself, see ``keep``.
 
@@ -166,7 +166,7 @@ class AsyncServiceClient:
         label, agreement, keep
             As of :class:`~bursar.remote.messages.NewInstance`.
         seal
-            Seals its tasks, so that only the workers can read them; None: they are in clear.
+            Seals the tasks, so that only the workers can read them; None: not sealed.
         """
         info = await self.create_instance(label=label, agreement=agreement, keep=keep)
         session = self.attach(info.id, seal=seal)
@@ -181,7 +181,7 @@ class AsyncServiceClient:
                 await session.destroy()
 
     def attach(self, handle: str, *, seal: "TaskSealer | None" = None) -> AsyncSession:
-        """An instance that is there already; what is sealed is opened by who has sealed it."""
+        """Return a session of an existing instance; ``seal`` must be that of its tasks."""
         if seal is None:
             return AsyncSession(self, handle)
         from bursar.remote.sealed_tasks import InstanceSealer  # what it needs takes time to load
@@ -189,20 +189,20 @@ class AsyncServiceClient:
         return AsyncSession(self, handle, InstanceSealer(seal, handle, self._entropy))
 
     async def instances(self) -> list[api.InstanceInfo]:
-        """The caller's own."""
+        """Return the caller's instances."""
         return (await self._connection.call(calls.instances())).instances
 
     async def instance(self, handle: str) -> api.InstanceInfo:
-        """One of them."""
+        """Return one instance of the caller."""
         return await self._connection.call(calls.instance(handle))
 
     async def destroy(self, handle: str) -> None:
-        """Its tasks are killed; its results and files go."""
+        """Kill an instance's tasks and delete its results and files."""
         await self._connection.call(calls.destroy(handle))
 
     async def events(self, handle: str, after: int = 0) -> AsyncGenerator[api.InstanceInfo, None]:
         """
-        The instance whenever something of it has changed, without an end.
+        Yield the instance's state whenever it changes, without an end.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ class AsyncServiceClient:
         Parameters
         ----------
         tasks
-            As many as one likes; they are asked for a piece at a time.
+            Any number of tasks; they are consumed and sent in pieces.
         key
             Names the submission: the same one again adds nothing. Empty: a random one.
 
@@ -255,7 +255,7 @@ class AsyncServiceClient:
                 numbers = piece
             elif isinstance(numbers, range) and numbers.stop == piece.start:
                 numbers = range(numbers.start, piece.stop)
-            else:  # somebody else submitted meanwhile
+            else:  # another client submitted meanwhile
                 numbers = [*numbers, *piece]
         return numbers
 
@@ -264,7 +264,7 @@ class AsyncServiceClient:
         return await self._connection.call(calls.submit(handle, lines, key))
 
     async def tasks(self, handle: str) -> AsyncGenerator[api.TaskInfo, None]:
-        """Where each task stands."""
+        """Yield the state of each task."""
         after: int | None = 0
         while after is not None:
             page = await self._connection.call(calls.tasks(handle, after, PAGE))
@@ -276,14 +276,14 @@ class AsyncServiceClient:
         self, handle: str, numbers: Sequence[int] | None = None, *, grace: float | None = None
     ) -> int:
         """
-        Tasks are not wanted any more.
+        Cancel tasks.
 
         Parameters
         ----------
         numbers
-            Of them in the instance; None: all.
+            Numbers of the tasks in the instance; None: all.
         grace
-            Seconds that those which run have to end; None: the service's own.
+            Seconds that running tasks have to end; None: the service's default.
 
         Returns
         -------
@@ -296,7 +296,7 @@ class AsyncServiceClient:
         self, handle: str, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
     ) -> AsyncGenerator[api.Result, None]:
         """
-        Results as they come, each once.
+        Yield results as they arrive, each once.
 
         Parameters
         ----------
@@ -317,7 +317,7 @@ class AsyncServiceClient:
     async def batches(
         self, handle: str, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
     ) -> AsyncGenerator[list[api.Result], None]:
-        """The same as :meth:`results`, as many at a time as there are."""
+        """Yield results in batches of those that have arrived; see :meth:`results`."""
         clock = asyncio.get_running_loop().time
         taken = forgotten = after
         last = clock()
@@ -337,17 +337,17 @@ class AsyncServiceClient:
     async def page(
         self, handle: str, after: int = 0, *, limit: int = PAGE, wait: float = 0.0
     ) -> api.ResultPage:
-        """Results after a cursor that are there within so many seconds."""
+        """Return the results after a cursor that arrive within ``wait`` seconds."""
         return await self._connection.call(calls.results(handle, after, limit, wait))
 
     async def forget(self, handle: str, through: int) -> None:
-        """The service need not keep results up to a cursor any longer."""
+        """Let the service delete the results up to a cursor."""
         await self._connection.call(calls.forget(handle, through))
 
     # Files.
 
     async def files(self, handle: str) -> list[api.FileInfo]:
-        """Of an instance."""
+        """Return the files of an instance."""
         found: list[api.FileInfo] = []
         while True:
             after = found[-1].name if found else ""
@@ -359,18 +359,18 @@ class AsyncServiceClient:
     async def upload(
         self, handle: str, name: str, source: Path | bytes, *, executable: bool = False
     ) -> api.FileInfo:
-        """Puts a file into an instance, in place of one of that name."""
+        """Write a file of an instance, in place of one of that name."""
         return await transfers.upload(self._connection, handle, name, source, executable=executable)
 
     async def upload_archive(self, handle: str, source: Path) -> list[api.FileInfo]:
-        """Puts the files of an archive (tar, also compressed, or zip) into an instance."""
+        """Unpack an archive (tar, also compressed, or zip) in an instance."""
         return await transfers.upload_archive(self._connection, handle, source)
 
     async def copy_files(
         self, handle: str, source: str, names: Sequence[str], *, wait: float = 0.0
     ) -> list[api.FileInfo]:
         """
-        Puts files of another instance of one's own into an instance; nothing of them is sent.
+        Copy files of another instance of the same user within the service.
 
         Parameters
         ----------
@@ -379,7 +379,7 @@ class AsyncServiceClient:
         names
             At most 1000, the same in both.
         wait
-            Seconds that it may take.
+            Seconds that copying may take.
 
         Returns
         -------
@@ -389,23 +389,23 @@ class AsyncServiceClient:
         return (await self._connection.call(calls.copy_files(handle, source, names, wait))).files
 
     async def download(self, handle: str, name: str, target: Path) -> int:
-        """Writes a file of an instance to this machine, whole or not at all; its bytes."""
+        """Write a file of an instance to this machine, whole or not at all; return its bytes."""
         return await transfers.save(self._connection, calls.get_file(handle, name), target)
 
     async def read(self, handle: str, name: str) -> bytes:
-        """A file of an instance."""
+        """Return the content of a file of an instance."""
         return await transfers.read(self._connection, calls.get_file(handle, name))
 
     async def remove(self, handle: str, name: str) -> None:
-        """A file of an instance goes."""
+        """Delete a file of an instance."""
         await self._connection.call(calls.delete_file(handle, name))
 
     async def output(self, handle: str, task: int, stream: Stream = "stdout") -> bytes:
-        """What a task printed, also when its result does not hold it."""
+        """Return what a task printed, also when its result does not hold it."""
         return await transfers.read(self._connection, calls.get_output(handle, task, stream))
 
     async def save_output(self, handle: str, task: int, stream: Stream, target: Path) -> int:
-        """Writes what a task printed to a file; its bytes."""
+        """Write what a task printed to a file; return its bytes."""
         return await transfers.save(
             self._connection, calls.get_output(handle, task, stream), target
         )
@@ -413,59 +413,59 @@ class AsyncServiceClient:
     # Money.
 
     async def trade(self, message: TradeMessage) -> list[AnyMessage]:
-        """Sends a message of a deal; what the service answers."""
+        """Send a trade message and return the service's answers."""
         return await self._connection.call(calls.trade(message))
 
     async def agreements(self) -> list[api.AgreementInfo]:
-        """The caller's own."""
+        """Return the caller's agreements."""
         return (await self._connection.call(calls.agreements())).agreements
 
     async def agreement(self, name: str) -> api.AgreementInfo:
-        """One of them."""
+        """Return one agreement of the caller."""
         return await self._connection.call(calls.agreement(name))
 
     async def cancel_agreement(self, name: str) -> api.AgreementInfo:
-        """An agreement ends before its time."""
+        """End an agreement before its time."""
         return await self._connection.call(calls.cancel_agreement(name))
 
     async def account(self) -> api.AccountInfo:
-        """The caller's own."""
+        """Return the caller's account."""
         return await self._connection.call(calls.account())
 
     async def invoice(self, since: float = 0.0, until: float | None = None) -> api.InvoiceInfo:
-        """What the caller was charged in a time, seconds since the epoch; None: until now."""
+        """Return the charges of a period, seconds since the epoch; ``until`` None: until now."""
         return await self._connection.call(calls.invoice(since, until))
 
     async def usage(self) -> "list[SignedRecord]":
-        """What the caller was delivered, signed by the service."""
+        """Return the caller's usage records, signed by the service."""
         return await self._connection.call(calls.usage())
 
     # Administration.
 
     async def overview(self) -> api.Overview:
-        """All there is."""
+        """Return the state of the whole service."""
         return await self._connection.call(calls.overview())
 
     async def tokens(self) -> list[api.TokenInfo]:
-        """All that are good."""
+        """Return all valid tokens."""
         return (await self._connection.call(calls.tokens())).tokens
 
     async def create_token(self, new: api.NewToken) -> api.TokenInfo:
-        """A new one: its secret is in this answer only."""
+        """Create a token; its secret is in this answer only."""
         return await self._connection.call(calls.create_token(new))
 
     async def revoke_token(self, name: str) -> None:
-        """It is good no longer."""
+        """Revoke a token."""
         await self._connection.call(calls.revoke_token(name))
 
     async def deposit(self, user: str, amount: int, key: str = "") -> api.AccountInfo:
-        """Money for a user's account, micro-units; the same key again adds nothing."""
+        """Add micro-units to a user's account; the same key again adds nothing."""
         return await self._connection.call(calls.deposit(user, amount, key or self.new_key()))
 
     async def drain(self) -> None:
-        """The service takes nothing more, and ends once it may."""
+        """Stop accepting work; the service ends when its work is done."""
         await self._connection.call(calls.drain())
 
     def new_key(self) -> str:
-        """A name that no other request has."""
+        """Return a new random idempotency key."""
         return self._entropy(_KEY_BYTES).hex()

@@ -1,4 +1,4 @@
-"""A loop in a thread of its own, for callers who have none, or one that must not be held up."""
+"""An event loop in a thread of its own, for blocking callers."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ class BlockingPortal:
         return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine returns; it is cancelled when the caller is interrupted."""
+        """Run a coroutine and return its result; an interrupt of the caller cancels it."""
         if self._loop.is_closed():
             work.close()
             raise RuntimeError("the client is closed")
@@ -41,7 +41,7 @@ class BlockingPortal:
             raise
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """What an asynchronous generator yields; closing this one closes that."""
+        """Yield the items of an asynchronous generator, which is closed with this one."""
         try:
             while (some := self.run(_next(items))) is not None:
                 yield some[0]

@@ -1,5 +1,5 @@
 """
-Requests to a service and what is made of their answers, as values.
+Builds requests to a service and decoders of their answers, as values.
 
 Nothing here sends anything: :mod:`bursar.remote.connection` does.
 """
@@ -37,24 +37,24 @@ Body = Callable[[], AsyncIterator[bytes]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall(Generic[T]):
     """
-    A request, and how its answer is read.
+    An HTTP request and the decoder of its answer.
 
     Parameters
     ----------
     method, path, query, headers
-        Of HTTP; the path without the API's prefix, quoted.
+        Parts of the HTTP request; the path without the API's prefix, quoted.
     content
-        Its body; one that is made piece by piece has ``size`` bytes.
+        Body, as bytes or as a function that makes its pieces; pieces have ``size`` bytes in all.
     decode
-        Reads the answer, which is one of success.
+        Decodes a successful answer.
     wait
         Seconds for which the service may hold the answer back.
     repeatable
-        Whether it does no harm to send it again when its answer is lost.
+        Whether the request may be sent again when its answer is lost.
     ending
-        What it is about goes by it: not found at a further try, it went at an earlier one.
+        Whether the request deletes its object, so that a 404 at a further try is a success.
     also
-        A status that is no success but an answer, too; 0: none.
+        A further status that counts as an answer; 0: none.
     """
 
     method: str
@@ -132,17 +132,17 @@ def _delete(*parts: str | int, **query: str | int) -> ApiCall[None]:
 
 
 def site() -> ApiCall[api.SiteInfo]:
-    """What the service says of itself."""
+    """Ask for the facts and free slots of the site."""
     return _get(api.SiteInfo, "site")
 
 
 def health() -> ApiCall[api.Health]:
-    """Whether it lives."""
+    """Ask whether the service responds."""
     return _get(api.Health, "health")
 
 
 def ready() -> ApiCall[api.Health]:
-    """Whether it takes work: the answer of one that does not is 503."""
+    """Ask whether the service accepts work; the status is 503 when it does not."""
     return ApiCall(method="GET", path=_at("ready"), decode=_reading(api.Health), also=503)
 
 
@@ -150,27 +150,27 @@ def ready() -> ApiCall[api.Health]:
 
 
 def create_instance(new: api.NewInstance, key: str) -> ApiCall[api.InstanceInfo]:
-    """A new instance; the same key again makes no second one."""
+    """Create an instance; the same key again makes no second one."""
     return _post(api.InstanceInfo, new, "instances", key=key)
 
 
 def instances() -> ApiCall[api.InstanceList]:
-    """The caller's."""
+    """List the caller's instances."""
     return _get(api.InstanceList, "instances")
 
 
 def instance(handle: str) -> ApiCall[api.InstanceInfo]:
-    """One of them."""
+    """Ask for one instance."""
     return _get(api.InstanceInfo, "instances", handle)
 
 
 def destroy(handle: str) -> ApiCall[None]:
-    """It goes, with all it has."""
+    """Destroy an instance with its tasks, results and files."""
     return _delete("instances", handle)
 
 
 def events(handle: str, after: int) -> ApiCall[None]:
-    """A stream of what changes, as server-sent events."""
+    """Open a stream of changes of an instance, as server-sent events."""
     return ApiCall(
         method="GET",
         path=_at("instances", handle, "events"),
@@ -183,7 +183,7 @@ def events(handle: str, after: int) -> ApiCall[None]:
 
 
 def submit(handle: str, lines: bytes, key: str) -> ApiCall[api.Submitted]:
-    """Adds tasks, a JSON document each line; the same key again adds nothing."""
+    """Add tasks, a JSON document per line; the same key again adds nothing."""
     return ApiCall(
         method="POST",
         path=_at("instances", handle, "tasks"),
@@ -194,14 +194,14 @@ def submit(handle: str, lines: bytes, key: str) -> ApiCall[api.Submitted]:
 
 
 def tasks(handle: str, after: int, limit: int) -> ApiCall[api.TaskPage]:
-    """Where tasks stand, from number ``after`` on."""
+    """Ask for the states of tasks, from number ``after`` on."""
     return _get(api.TaskPage, "instances", handle, "tasks", after=after, limit=limit)
 
 
 def cancel(
     handle: str, numbers: Sequence[int] | None, grace: float | None = None
 ) -> ApiCall[api.Cancelled]:
-    """These tasks are not wanted any more, None: all; so many seconds to end are theirs."""
+    """Cancel tasks, None: all; running ones have ``grace`` seconds to end."""
     chosen = None if numbers is None else list(numbers)
     if grace is not None:
         grace = min(max(0.0, grace), api.MOST_GRACE)
@@ -213,12 +213,12 @@ _RESULT_LINES = msgspec.json.Decoder(api.Result)
 
 
 def decode_results(lines: bytes) -> list[api.Result]:
-    """Results, a JSON document each line; empty lines are heartbeats."""
+    """Decode results, a JSON document per line; empty lines are heartbeats."""
     return _RESULT_LINES.decode_lines(lines)
 
 
 def results(handle: str, after: int, limit: int, wait: float) -> ApiCall[api.ResultPage]:
-    """Results after a cursor, waited for."""
+    """Ask for the results after a cursor, waiting up to ``wait`` seconds."""
 
     def decode(answer: httpx.Response) -> api.ResultPage:
         found = decode_results(answer.content)
@@ -240,7 +240,7 @@ def results(handle: str, after: int, limit: int, wait: float) -> ApiCall[api.Res
 
 
 def result_stream(handle: str, after: int) -> ApiCall[None]:
-    """Results after a cursor as they come."""
+    """Open a stream of the results after a cursor."""
     return ApiCall(
         method="GET",
         path=_at("instances", handle, "results"),
@@ -251,7 +251,7 @@ def result_stream(handle: str, after: int) -> ApiCall[None]:
 
 
 def forget(handle: str, through: int) -> ApiCall[None]:
-    """The client has the results up to a cursor."""
+    """Let the service delete the results up to a cursor."""
     return _delete("instances", handle, "results", through=through)
 
 
@@ -259,7 +259,7 @@ def forget(handle: str, through: int) -> ApiCall[None]:
 
 
 def files(handle: str, after: str, limit: int) -> ApiCall[api.FileList]:
-    """An instance's, in the order of their names, after one of them."""
+    """List an instance's files, sorted by name, after a name."""
     query = {"after": after, "limit": limit} if after else {"limit": limit}
     return _get(api.FileList, "instances", handle, "files", **query)
 
@@ -267,7 +267,7 @@ def files(handle: str, after: str, limit: int) -> ApiCall[api.FileList]:
 def put_file(
     handle: str, name: str, content: Body, size: int, *, executable: bool
 ) -> ApiCall[api.FileInfo]:
-    """A file of an instance, in place of one of that name."""
+    """Write a file of an instance, in place of one of that name."""
     return ApiCall(
         method="PUT",
         path=_file_at(handle, name),
@@ -280,7 +280,7 @@ def put_file(
 
 
 def put_archive(handle: str, content: Body, size: int, kind: str) -> ApiCall[api.FileList]:
-    """The files in a tar or zip archive."""
+    """Unpack a tar or zip archive in an instance."""
     return ApiCall(
         method="POST",
         path=_at("instances", handle, "archive"),
@@ -294,23 +294,23 @@ def put_archive(handle: str, content: Body, size: int, kind: str) -> ApiCall[api
 def copy_files(
     handle: str, source: str, names: Sequence[str], wait: float
 ) -> ApiCall[api.FileList]:
-    """Files of another instance of the caller's; it may take so many seconds."""
+    """Copy files of another instance of the caller; this may take ``wait`` seconds."""
     body = api.CopyRequest(source=source, files=list(names))
     return replace(_post(api.FileList, body, "instances", handle, "copies"), wait=wait)
 
 
 def delete_file(handle: str, name: str) -> ApiCall[None]:
-    """A file goes."""
+    """Delete a file."""
     return ApiCall(method="DELETE", path=_file_at(handle, name), decode=_nothing, ending=True)
 
 
 def get_file(handle: str, name: str) -> ApiCall[None]:
-    """A file's content, as a stream."""
+    """Open a stream of a file's content."""
     return ApiCall(method="GET", path=_file_at(handle, name), decode=_nothing)
 
 
 def get_output(handle: str, task: int, stream: Stream) -> ApiCall[None]:
-    """What a task printed, as a stream."""
+    """Open a stream of what a task printed."""
     return ApiCall(
         method="GET", path=_at("instances", handle, "tasks", task, stream), decode=_nothing
     )
@@ -320,7 +320,7 @@ def get_output(handle: str, task: int, stream: Stream) -> ApiCall[None]:
 
 
 def trade(message: TradeMessage) -> ApiCall[list[AnyMessage]]:
-    """A message of a deal; what is answered. Messages are numbered: a repeat counts once."""
+    """Send a trade message. Messages are numbered: a repeated one counts once."""
     return ApiCall(
         method="POST",
         path=_at("trade", "messages"),
@@ -331,17 +331,17 @@ def trade(message: TradeMessage) -> ApiCall[list[AnyMessage]]:
 
 
 def agreements() -> ApiCall[api.AgreementList]:
-    """The caller's."""
+    """List the caller's agreements."""
     return _get(api.AgreementList, "trade", "agreements")
 
 
 def agreement(name: str) -> ApiCall[api.AgreementInfo]:
-    """One of them."""
+    """Ask for one agreement."""
     return _get(api.AgreementInfo, "trade", "agreements", name)
 
 
 def cancel_agreement(name: str) -> ApiCall[api.AgreementInfo]:
-    """An agreement ends before its time."""
+    """End an agreement before its time."""
     return ApiCall(
         method="DELETE",
         path=_at("trade", "agreements", name),
@@ -350,19 +350,19 @@ def cancel_agreement(name: str) -> ApiCall[api.AgreementInfo]:
 
 
 def account() -> ApiCall[api.AccountInfo]:
-    """The caller's."""
+    """Ask for the caller's account."""
     return _get(api.AccountInfo, "account")
 
 
 def usage() -> "ApiCall[list[SignedRecord]]":
-    """What the caller was delivered, signed by the service."""
+    """Ask for the caller's usage records, signed by the service."""
     from bursar.market.usage import SignedRecord  # what it needs takes time to load
 
     return _get(list[SignedRecord], "trade", "usage")
 
 
 def invoice(since: float, until: float | None) -> ApiCall[api.InvoiceInfo]:
-    """What the caller was charged in a time."""
+    """Ask for the caller's charges in a period."""
     query = {"since": since} if until is None else {"since": since, "until": until}
     return _get(api.InvoiceInfo, "trade", "invoice", **query)
 
@@ -371,33 +371,33 @@ def invoice(since: float, until: float | None) -> ApiCall[api.InvoiceInfo]:
 
 
 def overview() -> ApiCall[api.Overview]:
-    """All there is."""
+    """Ask for the state of the whole service."""
     return _get(api.Overview, "admin", "overview")
 
 
 def tokens() -> ApiCall[api.TokenList]:
-    """All that are good."""
+    """List all valid tokens."""
     return _get(api.TokenList, "admin", "tokens")
 
 
 def create_token(new: api.NewToken) -> ApiCall[api.TokenInfo]:
-    """A new one; its secret is told once, so that a second try would make a second."""
+    """Create a token; not repeatable, as a second try would make a second token."""
     return _post(api.TokenInfo, new, "admin", "tokens", repeatable=False)
 
 
 def revoke_token(name: str) -> ApiCall[None]:
-    """It is good no longer."""
+    """Revoke a token."""
     return _delete("admin", "tokens", name)
 
 
 def deposit(user: str, amount: int, key: str) -> ApiCall[api.AccountInfo]:
-    """Money for an account, micro-units; once for a key."""
+    """Add micro-units to an account, once for each key."""
     body = api.Deposit(amount=amount, key=key)
     return _post(api.AccountInfo, body, "admin", "accounts", user, "deposit")
 
 
 def drain() -> ApiCall[None]:
-    """The service takes nothing more and ends once it may."""
+    """Stop accepting work; the service ends when its work is done."""
     return ApiCall(
         method="POST",
         path=_at("admin", "drain"),

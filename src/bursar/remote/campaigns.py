@@ -1,4 +1,4 @@
-"""A campaign of independent tasks as a service takes it."""
+"""Converts a campaign of independent tasks into a submission."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _HINT = "bursar run --sites FILE can"
 
 def specs_of(campaign: Campaign) -> Iterator[TaskSpec]:
     """
-    Its tasks; their ids are the labels.
+    Yield the campaign's tasks for submission, labelled with their ids.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def specs_of(campaign: Campaign) -> Iterator[TaskSpec]:
 
 
 def uploads_of(campaign: Campaign) -> dict[str, Path]:
-    """Files that its tasks read, by the name under which they ask for them."""
+    """Return the files that the tasks read, by the name under which they ask for them."""
     found: dict[str, Path] = {}
     for file in campaign.workflow.initial_files:
         found[file.name] = campaign.root / file.name

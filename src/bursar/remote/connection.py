@@ -1,8 +1,8 @@
 """
-Sends calls to a service, again where that may help.
+Sends requests to a service, with retries.
 
-It learns the time from the loop it runs on and draws random numbers from what it was handed, so
-that a simulation may have it whole.
+Time comes from the running loop and randomness from ``entropy``, so that a simulation controls
+both.
 """
 
 import asyncio
@@ -69,22 +69,22 @@ _PROBLEM = msgspec.json.Decoder(Problem)
 
 class ServiceConnection:
     """
-    The way to one service.
+    A connection to one service, over which requests are sent with retries.
 
     Parameters
     ----------
     access
-        Its address, and who one is.
+        Address and credentials of the service.
     entropy
-        Random bytes: spread tries in time.
+        Returns random bytes, which spread the retries in time.
     transport
         Carries requests; None: HTTP/1.1 over sockets, kept open.
     timeout
-        Seconds within which it answers, or the next bytes of a stream come.
+        Seconds within which the service answers, or the next bytes of a stream come.
     patience
-        Seconds for which a request that fails is tried again; 0: it is not.
+        Seconds for which a failed request is tried again; 0: no further try.
     notice
-        Told when a request has failed and is tried again.
+        Called with one line when a request has failed and is tried again.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class ServiceConnection:
         self._reached = False
 
     async def close(self) -> None:
-        """Lets go of its sockets."""
+        """Close the sockets."""
         await self._transport.aclose()
 
     async def call(self, call: ApiCall[T]) -> T:
         """
-        What a service answers.
+        Send a request and return its decoded answer.
 
         Raises
         ------
@@ -129,11 +129,11 @@ class ServiceConnection:
 
     def understand(self, decode: Callable[[S], T], said: S) -> T:
         """
-        What a service has said.
+        Decode a part of an answer.
 
         Raises
         ------
-        BadAnswer
+        InvalidServiceResponse
             When that is not what it should be.
         """
         try:
@@ -147,16 +147,16 @@ class ServiceConnection:
         self, call: ApiCall[None], head: Callable[[httpx.Response], None] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """
-        A long answer, as its bytes come.
+        Send a request and yield the bytes of its answer as they arrive.
 
         Parameters
         ----------
         head
-            Shown the answer before its bytes.
+            Called with the response before its bytes.
 
         Raises
         ------
-        NoAnswer
+        ServiceUnreachable
             When it breaks off; also what :meth:`call` raises, at the begin.
         """
         response = await self._ask(call, whole=False)
@@ -175,12 +175,12 @@ class ServiceConnection:
                 yield piece
 
     def tries(self) -> RetryBackoff:
-        """Of something new."""
+        """Return the retry state of a new request."""
         return RetryBackoff(self._patience, self._entropy)
 
     async def pause(self, tries: RetryBackoff, failure: RemoteProblem | SiteError) -> None:
         """
-        Waits before the next try.
+        Wait before the next try.
 
         Raises
         ------
@@ -197,7 +197,7 @@ class ServiceConnection:
         await asyncio.sleep(wait)
 
     async def _ask(self, call: ApiCall[T], *, whole: bool) -> httpx.Response:
-        """An answer of success, read to its end or open still."""
+        """Return a successful response, read to its end or still open."""
         tries = self.tries()
         hung_up_on = 0
         while True:
@@ -224,7 +224,7 @@ class ServiceConnection:
             await self.pause(tries, failure)
 
     def _may_ask_again(self, call: ApiCall[T]) -> bool:
-        """Whether a service that hung up is asked once more, before anybody is told."""
+        """Return whether to retry silently after the service closed the connection."""
         return call.repeatable and not self._reached and self._patience > 0
 
     async def _send(self, call: ApiCall[T], *, whole: bool) -> httpx.Response:
@@ -273,7 +273,7 @@ class ServiceConnection:
         return RemoteProblem(self.name, problem, shown)
 
     def _broken(self, error: Exception) -> SiteError:
-        """What went wrong on the way, and whether it may go better."""
+        """Return the error for a failed transfer, transient if a retry may help."""
         if isinstance(error, _InvalidHttpResponse):
             return InvalidServiceResponse(f"{self.name}: {error}")
         for cause in _causes(error):
@@ -299,16 +299,16 @@ class ServiceConnection:
 
 
 class _InvalidHttpResponse(httpx.RemoteProtocolError):
-    """An answer that no service of ours gives."""
+    """An HTTP response that no Bursar service sends."""
 
 
 async def _read(response: httpx.Response, most: int) -> httpx.Response:
     """
-    The answer with all its bytes.
+    Read the rest of a response of at most ``most`` bytes.
 
     Raises
     ------
-    _Odd
+    _InvalidHttpResponse
         When there are more than ``most``.
     """
     pieces, size = [], 0
@@ -334,7 +334,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reason(error: BaseException) -> str:
-    """What the system says, in its few words; several addresses may have been tried."""
+    """Return the system's error text; several addresses may have been tried."""
     numbers = _ERRNO.findall(" ".join(str(cause) for cause in _causes(error)))
     return os.strerror(int(numbers[-1])).lower() if numbers else str(error) or "no connection"
 

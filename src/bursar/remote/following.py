@@ -1,4 +1,4 @@
-"""An instance's results as they come, each once, whatever happens to the connection."""
+"""Follows an instance's results, each once, over broken connections."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -31,12 +31,12 @@ async def follow_results(
     connection: ServiceConnection, handle: str, after: int, *, until: Until, stream: bool
 ) -> AsyncGenerator[list[Result], None]:
     """
-    Results after a cursor, some at a time, in the order of their cursors.
+    Yield results after a cursor in batches, in the order of their cursors.
 
     Parameters
     ----------
     until
-        When it ends.
+        When the results end; see :data:`Until`.
     stream
         Whether they come as one long answer where there are many; otherwise page by page.
     """
@@ -73,7 +73,7 @@ async def follow_results(
 async def _stream(
     connection: ServiceConnection, handle: str, after: int
 ) -> AsyncGenerator[list[Result], None]:
-    """What one long answer brings until it ends or breaks off."""
+    """Yield the results of one stream until it ends or breaks off."""
     cursor = after
     lines = LineDecoder()
     async with aclosing(connection.stream(calls.result_stream(handle, after))) as pieces:
@@ -87,7 +87,7 @@ async def _stream(
 
 
 def _later(results: list[Result], cursor: int) -> list[Result]:
-    """Those after a cursor: what comes twice counts once."""
+    """Return the results after a cursor, so that repeated ones count once."""
     if not results or results[0].cursor > cursor:
         return results
     return [result for result in results if result.cursor > cursor]

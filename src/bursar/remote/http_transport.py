@@ -33,19 +33,19 @@ _LINE_END = re.compile(rb"[\r\n\0]")
 
 
 class ClosedWithoutResponse(httpx.ReadError):
-    """TLS was agreed on, and closed without a word: so may strangers be turned away."""
+    """The service closed a TLS connection without a response, as after a refused certificate."""
 
 
 class HttpTransport(httpx.AsyncBaseTransport):
     """
-    Connections to one service.
+    A pool of HTTP/1.1 connections to one service.
 
     Parameters
     ----------
     context
-        Of TLS; None: none.
+        TLS context; None: no TLS.
     pin
-        SHA-256 of the server's certificate; empty: it is not looked at.
+        SHA-256 of the server's certificate; empty: not checked.
     """
 
     def __init__(self, context: ssl.SSLContext | None, pin: bytes = b"") -> None:
@@ -56,7 +56,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """
-        Asks, and waits for the head of the answer.
+        Send a request and wait for the status and headers of the response.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         for link in (*self._idle, *self._busy):
             link.abort()
         self._idle.clear()
@@ -84,7 +84,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
         await asyncio.sleep(0)  # in which the loop closes them
 
     def release(self, link: "_ClientConnection") -> None:
-        """An answer has been read, or nobody wants the rest of it."""
+        """Keep a connection for the next request, or close it if its response is unfinished."""
         if link not in self._busy:
             return
         if not link.is_reusable:
@@ -135,7 +135,7 @@ def _is_address(host: str) -> bool:
 
 
 class _ResponseBodyStream(httpx.AsyncByteStream):
-    """An answer's bytes as they come."""
+    """The body of a response as it arrives."""
 
     def __init__(self, sockets: HttpTransport, link: "_ClientConnection") -> None:
         self._sockets = sockets
@@ -146,7 +146,7 @@ class _ResponseBodyStream(httpx.AsyncByteStream):
             yield piece
 
     async def aclose(self) -> None:
-        """The connection is free for the next request, or closed where the answer goes on."""
+        """Release the connection."""
         self._sockets.release(self._link)
 
 
@@ -179,16 +179,16 @@ class _ClientConnection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        """Whether it can take another request."""
+        """Whether the connection can take another request."""
         return self._ended and self._reusable and self._lost is None
 
     def check(self, pin: bytes) -> None:
         """
-        Holds the server's certificate against what is expected.
+        Compare the server's certificate with the pinned fingerprint.
 
         Raises
         ------
-        WrongPin
+        CertificatePinMismatch
             When it is another one.
         """
         if not pin:
@@ -202,9 +202,9 @@ class _ClientConnection(asyncio.Protocol):
     async def ask(
         self, head: bytes, request: httpx.Request
     ) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Status and headers of the answer."""
+        """Send a request and return status and headers of the response."""
         self._headers, self._header_bytes, self._status = [], 0, 0
-        self._take()  # what nobody wanted to read of the last answer
+        self._take()  # the unread rest of the last response
         self._ended = False
         if not await self._send(head, request):
             self._reusable = False  # it does not read the rest of the request
@@ -214,7 +214,7 @@ class _ClientConnection(asyncio.Protocol):
         return self._status, self._headers
 
     async def read(self) -> bytes:
-        """The next bytes of the answer; none at its end."""
+        """Return the next bytes of the body; none at its end."""
         while not self._pieces:
             if self._ended:
                 return b""
@@ -223,12 +223,12 @@ class _ClientConnection(asyncio.Protocol):
         return self._take()
 
     def abort(self) -> None:
-        """Closes it at once."""
+        """Close the connection at once."""
         self._reusable = False
         self._transport.abort()
 
     async def _send(self, head: bytes, request: httpx.Request) -> bool:
-        """Whether all was sent; not where the answer came first."""
+        """Return whether the whole request was sent; False: the response came first."""
         stream = request.stream
         assert isinstance(stream, httpx.AsyncByteStream)
         async for piece in stream:
@@ -282,7 +282,7 @@ class _ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
-        if self._ended:  # nobody has asked
+        if self._ended:  # no request is under way
             self.abort()
             return
         try:

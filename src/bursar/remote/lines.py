@@ -1,11 +1,11 @@
-"""Streams of lines: results as NDJSON, changes as server-sent events."""
+"""Decoders of line streams: results as NDJSON, changes as server-sent events."""
 
 LONGEST = 64 << 20
 """Bytes of a line, or of an event."""
 
 
 class LineDecoder:
-    """Whole lines of a stream that comes in pieces."""
+    """Splits a stream of bytes into whole lines."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -13,7 +13,7 @@ class LineDecoder:
 
     def feed(self, piece: bytes) -> bytes:
         """
-        The lines that are whole now, with their ends; empty: none.
+        Add bytes; return the lines that are now complete, with their ends; empty: none.
 
         Raises
         ------
@@ -35,7 +35,7 @@ class LineDecoder:
 
 class EventStreamDecoder:
     """
-    Data of server-sent events [1]_, of a stream that comes in pieces.
+    Extracts the data of server-sent events [1]_ from a stream of bytes.
 
     References
     ----------
@@ -49,7 +49,7 @@ class EventStreamDecoder:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """
-        Of each event that is whole now.
+        Add bytes; return the data of each event that is now complete.
 
         Raises
         ------

@@ -1,9 +1,9 @@
 """
-What clients and an execution service say to each other, as JSON.
+JSON messages between clients and an execution service.
 
-These types are the API: the server decodes requests into them, the client answers, and the
-OpenAPI document is made of them. Times are seconds since the epoch, durations seconds, sizes
-bytes, amounts micro-units of the service's currency.
+These types are the API: the server decodes requests into them, the client decodes answers into
+them, and the OpenAPI document is made of them. Times are seconds since the epoch, durations
+seconds, sizes bytes, amounts micro-units of the service's currency.
 """
 
 from typing import Annotated, Literal
@@ -36,11 +36,11 @@ TaskState = Literal["waiting", "running", "succeeded", "failed", "timed-out", "c
 
 
 class RequestStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of requests: what is not known is refused."""
+    """The base of requests, which refuse unknown fields."""
 
 
 class ResponseStruct(msgspec.Struct, frozen=True, kw_only=True):
-    """Of answers: a newer server may say more."""
+    """The base of answers, in which unknown fields of a newer server are ignored."""
 
 
 # Tasks.

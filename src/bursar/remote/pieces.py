@@ -1,4 +1,4 @@
-"""Tasks on their way to a service: NDJSON in pieces that it takes."""
+"""Splits a submission into NDJSON pieces of limited size."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -15,7 +15,7 @@ _ENCODER = msgspec.json.Encoder()
 
 def split_submission(tasks: Iterable[TaskSpec]) -> Iterator[bytes]:
     """
-    Tasks, a JSON document each line, at most :data:`MOST_TASKS` in a piece.
+    Yield tasks as NDJSON, at most :data:`MOST_TASKS` in a piece.
 
     The same tasks make the same pieces, so that a key of each makes them count once.
     """

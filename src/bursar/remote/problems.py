@@ -1,4 +1,4 @@
-"""What can go wrong between a client and an execution service."""
+"""Errors between a client and an execution service."""
 
 from bursar.model.errors import BursarError, SiteError
 from bursar.remote.messages import Problem
@@ -12,16 +12,16 @@ _NOT_INPUT = frozenset({402, 408, 425, 429})
 
 class RemoteProblem(BursarError):
     """
-    A service refuses a request.
+    An execution service has refused a request.
 
     Parameters
     ----------
     site
         Name of the service.
     problem
-        What it says.
+        Problem document of the service.
     shown
-        By what the client said who it is, for people; empty: that is not what it is about.
+        Credentials that were used, for messages; empty: not relevant.
 
     Attributes
     ----------
@@ -43,17 +43,17 @@ class RemoteProblem(BursarError):
 
     @property
     def status(self) -> int:
-        """Of HTTP."""
+        """HTTP status."""
         return self.problem.status
 
     @property
     def detail(self) -> str:
-        """This case, one line."""
+        """Description of this case in one line."""
         return self.problem.detail
 
     @property
     def where(self) -> str:
-        """Field of the request that it is about; empty: none."""
+        """Field of the request that caused the problem; empty: none."""
         return self.problem.where
 
 
@@ -65,4 +65,4 @@ class ServiceUnreachable(SiteError):
 
 
 class InvalidServiceResponse(SiteError):
-    """What answers is no service of ours, is not who it should be, or does not trust us."""
+    """The peer is not a Bursar service, not the expected one, or refuses this client in TLS."""

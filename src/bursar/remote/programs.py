@@ -1,4 +1,4 @@
-"""What a task does: as a service takes it, and as its steps."""
+"""Converts between a task's program in the API and its steps."""
 
 import base64
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_steps(steps: Sequence[Step]) -> str:
-    """Steps as ``steps`` of a :class:`TaskSpec`."""
+    """Encode steps for the field ``steps`` of a :class:`TaskSpec`."""
     return base64.b64encode(_encode(steps)).decode()
 
 
 def steps_of(task: TaskSpec) -> Sequence[Step]:
     """
-    The steps of a task that is not sealed.
+    Return the steps of a task that is not sealed.
 
     Raises
     ------

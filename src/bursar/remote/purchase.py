@@ -1,4 +1,4 @@
-"""Processors bought of a service at the price that it asks."""
+"""Buys processors of a service at its posted price."""
 
 import secrets
 from typing import Any
@@ -15,14 +15,14 @@ async def purchase(
     client: AsyncServiceClient, processors: int, seconds: float, most: Micros | None = None
 ) -> AgreementInfo:
     """
-    Buys processors from now on, or as soon as they are free.
+    Buy processors from now on, or as soon as they are free.
 
     Parameters
     ----------
     seconds
-        For how long.
+        Duration in seconds.
     most
-        Micro-units that they may cost in all; None: whatever they do.
+        Greatest total price in micro-units; None: no limit.
 
     Raises
     ------

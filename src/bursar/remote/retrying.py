@@ -25,14 +25,14 @@ def random_fraction(entropy: Entropy) -> float:
 
 class RetryBackoff:
     """
-    The tries of one request.
+    The retry state of one request.
 
     Parameters
     ----------
     patience
-        Seconds after the first failure at which it is given up.
+        Seconds after the first failure at which the request is given up.
     entropy
-        Spreads the tries of many clients.
+        Returns random bytes, which spread the retries of many clients.
     """
 
     def __init__(self, patience: float, entropy: Entropy) -> None:
@@ -43,20 +43,20 @@ class RetryBackoff:
 
     def after_failure(self, now: float, told: float | None = None) -> float | None:
         """
-        Seconds to wait before the next try; None: it is given up.
+        Return the seconds to wait before the next try; None: give up.
 
         Parameters
         ----------
         now
             Seconds, on any clock.
         told
-            Seconds for which the server says to wait.
+            Seconds for which the server asks to wait; None: not stated.
         """
         if self._give_up is None:
             self._give_up = now + self._patience
         ceiling = min(LONGEST, FIRST * 2.0 ** min(self.failures, 32))
         self.failures += 1
-        # All who were told the same would come at the same moment.
+        # The server's wait plus jitter: clients with the same wait must not return all at once.
         wait = random_fraction(self._entropy) * ceiling + (
             max(0.0, told) if told is not None else 0.0
         )

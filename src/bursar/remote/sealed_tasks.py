@@ -1,4 +1,4 @@
-"""Tasks that the service cannot read, and their results."""
+"""Seals an instance's tasks, so that the service cannot read them, and opens results."""
 
 import base64
 from collections.abc import Iterable, Iterator
@@ -38,11 +38,11 @@ class InstanceSealer:
     Parameters
     ----------
     sealer
-        Has the keys.
+        Sealer with the user's keys.
     handle
-        Of the instance.
+        Handle of the instance.
     entropy
-        Random bytes, for the marks.
+        Returns random bytes, for the marks.
     """
 
     def __init__(self, sealer: TaskSealer, handle: str, entropy: Entropy) -> None:
@@ -52,7 +52,7 @@ class InstanceSealer:
 
     def seal(self, tasks: Iterable[TaskSpec]) -> Iterator[TaskSpec]:
         """
-        Tasks as the service gets them.
+        Yield the tasks in sealed form.
 
         Raises
         ------

@@ -63,14 +63,14 @@ class ServicesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownService:
     """
-    A service that is known.
+    Access to a service and how its tasks are sealed.
 
     Parameters
     ----------
     access
-        How it is reached.
+        Address and credentials of the service.
     seal
-        How tasks are sealed; None: they are in clear.
+        Level at which tasks are sealed; None: not sealed.
     """
 
     access: Access
@@ -79,7 +79,7 @@ class KnownService:
 
 def find_service(site: str | None, environment: Mapping[str, str] = os.environ) -> KnownService:
     """
-    The service that is meant.
+    Return the service of a name or a URL.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def find_service(site: str | None, environment: Mapping[str, str] = os.environ) 
 
 
 def services_file(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the file is, or would be."""
+    """Return the path of the services file, which need not exist."""
     if said := environment.get("BURSAR_SERVICES", ""):
         return Path(said).expanduser()
     folder = environment.get("XDG_CONFIG_HOME", "") or "~/.config"
@@ -133,7 +133,7 @@ def _tables(path: Path) -> dict[str, KnownServiceTable]:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two URLs name one address: hosts and schemes have no case."""
+    """Return whether two URLs name one address; scheme and host are compared without case."""
     return _address(one) == _address(other)
 
 

@@ -1,4 +1,4 @@
-"""An instance of one's own: what may be done with it, without naming it each time."""
+"""A session: one instance of a client, without naming its handle in each call."""
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
@@ -21,11 +21,11 @@ class AsyncSession:
     Parameters
     ----------
     client
-        Of the service.
+        Client of the service.
     handle
-        Of the instance.
+        Handle of the instance.
     seals
-        Seals its tasks and opens their results; None: the service may read both.
+        Seals the tasks and opens their results; None: the service can read both.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class AsyncSession:
         self._seals = seals
 
     async def info(self) -> api.InstanceInfo:
-        """How it stands."""
+        """Return the instance's state."""
         return await self.client.instance(self.handle)
 
     async def submit(self, tasks: Iterable[api.TaskSpec], key: str = "") -> Sequence[int]:
-        """Adds tasks; see :meth:`AsyncServiceClient.submit`."""
+        """Add tasks; see :meth:`AsyncServiceClient.submit`."""
         if self._seals is not None:
             tasks = self._seals.seal(tasks)
         return await self.client.submit(self.handle, tasks, key)
@@ -48,7 +48,7 @@ class AsyncSession:
     async def results(
         self, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
     ) -> AsyncGenerator[api.Result, None]:
-        """Results as they come; see :meth:`AsyncServiceClient.results`."""
+        """Yield results as they arrive; see :meth:`AsyncServiceClient.results`."""
         batches = self.batches(after, acknowledge=acknowledge, until=until)
         async with aclosing(batches):
             async for batch in batches:
@@ -58,7 +58,7 @@ class AsyncSession:
     async def batches(
         self, after: int = 0, *, acknowledge: bool = False, until: Until = "done"
     ) -> AsyncGenerator[list[api.Result], None]:
-        """The same as :meth:`results`, as many at a time as there are."""
+        """Yield results in batches of those that have arrived; see :meth:`results`."""
         seals = self._seals
         batches = self.client.batches(self.handle, after, acknowledge=acknowledge, until=until)
         async with aclosing(batches):
@@ -68,41 +68,41 @@ class AsyncSession:
     async def cancel(
         self, numbers: Sequence[int] | None = None, *, grace: float | None = None
     ) -> int:
-        """How many that stops; see :meth:`AsyncServiceClient.cancel`."""
+        """Cancel tasks; return how many are stopped. See :meth:`AsyncServiceClient.cancel`."""
         return await self.client.cancel(self.handle, numbers, grace=grace)
 
     async def destroy(self) -> None:
-        """Its tasks are killed; its results and files go."""
+        """Kill the instance's tasks and delete its results and files."""
         await self.client.destroy(self.handle)
 
     async def files(self) -> list[api.FileInfo]:
-        """It has."""
+        """Return the instance's files."""
         return await self.client.files(self.handle)
 
     async def upload(
         self, name: str, source: Path | bytes, *, executable: bool = False
     ) -> api.FileInfo:
-        """Puts a file into it."""
+        """Write a file of the instance."""
         return await self.client.upload(self.handle, name, source, executable=executable)
 
     async def copy_files(
         self, source: str, names: Sequence[str], *, wait: float = 0.0
     ) -> list[api.FileInfo]:
-        """Puts files of another instance into it; see :meth:`AsyncServiceClient.copy_files`."""
+        """Copy files of another instance; see :meth:`AsyncServiceClient.copy_files`."""
         return await self.client.copy_files(self.handle, source, names, wait=wait)
 
     async def download(self, name: str, target: Path) -> int:
-        """Writes a file of it to this machine; its bytes."""
+        """Write a file of the instance to this machine; return its bytes."""
         return await self.client.download(self.handle, name, target)
 
     async def read(self, name: str) -> bytes:
-        """A file of it."""
+        """Return the content of a file."""
         return await self.client.read(self.handle, name)
 
     async def output(self, task: int, stream: Stream = "stdout") -> bytes:
-        """What a task printed."""
+        """Return what a task printed."""
         return await self.client.output(self.handle, task, stream)
 
     async def save_output(self, task: int, stream: Stream, target: Path) -> int:
-        """Writes what a task printed to a file; its bytes."""
+        """Write what a task printed to a file; return its bytes."""
         return await self.client.save_output(self.handle, task, stream, target)

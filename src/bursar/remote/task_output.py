@@ -1,4 +1,4 @@
-"""What a task printed, as its result has it."""
+"""Output of a task as its result holds it."""
 
 import base64
 from typing import Literal
@@ -11,7 +11,7 @@ STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 
 
 def as_text(stream: Stream, data: bytes, raw: dict[str, str]) -> str:
-    """What a result has of a stream: text, or nothing when the bytes go to ``raw`` instead."""
+    """Return a stream as text; bytes that are not UTF-8 go to ``raw`` instead."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -20,7 +20,7 @@ def as_text(stream: Stream, data: bytes, raw: dict[str, str]) -> str:
 
 
 def printed(result: Result, stream: Stream) -> bytes | None:
-    """Its bytes; None: there are too many, ask the service for them."""
+    """Return the bytes of a stream; None: too long for the result, ask the service."""
     if stream in result.raw:
         return base64.b64decode(result.raw[stream])
     text = result.stdout if stream == "stdout" else result.stderr

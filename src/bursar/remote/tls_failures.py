@@ -1,9 +1,9 @@
 """
-Why TLS did not come about, in one line that says what to set.
+Explains TLS failures in one line that says what to set.
 
-A service that turns a client away does so after the client has everything it needs (TLS 1.3): what
-comes back is an alert with the first bytes that are read, or nothing at all where the service's
-library drops it.
+A service refuses a client's certificate after the handshake has ended for the client (TLS 1.3): the
+client sees an alert with the first bytes it reads, or a closed connection where the service's
+library drops the alert.
 """
 
 import ssl
@@ -44,12 +44,12 @@ class CertificatePinMismatch(ssl.SSLCertVerificationError):
 
 
 def is_permanent(error: ssl.SSLError) -> bool:
-    """Whether it would be the same at the next try: not where the connection broke off."""
+    """Return whether a retry would fail too; a connection that broke off is retried."""
     return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
 
 
 def explain_untrusted_server(error: ssl.SSLCertVerificationError, access: Access) -> str:
-    """Why the service's certificate is not trusted."""
+    """Explain why the service's certificate is not trusted."""
     said = f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, CertificatePinMismatch):
         return f"{said}: {access.setting('fingerprint')}"
@@ -65,7 +65,7 @@ def explain_untrusted_server(error: ssl.SSLCertVerificationError, access: Access
 
 
 def explain_refused_client(error: ssl.SSLError, access: Access) -> str:
-    """What the service, or this side, says when they do not come together."""
+    """Explain why a TLS handshake failed or the service refused the client."""
     reason = error.reason or ""
     said = reason.lower().replace("_", " ") or "no reason is known"
     if reason in _PLAIN:
@@ -78,19 +78,19 @@ def explain_refused_client(error: ssl.SSLError, access: Access) -> str:
 
 
 def explain_closed_connection(access: Access) -> str:
-    """What is likely where TLS was agreed on and the service hung up without a word."""
+    """Explain the likely cause of a connection closed without a response after TLS."""
     if access.certificate is None:
         return explain_missing_certificate(access)
     return f"hangs up: it may not take this client's certificate: {_certificate_of(access)}"
 
 
 def explain_missing_certificate(access: Access) -> str:
-    """The service lets in nobody without one."""
+    """Explain that the service requires a client certificate."""
     return f"wants a certificate of this client: set {access.setting('certificate')}"
 
 
 def _certificate_of(access: Access) -> str:
-    """The client's own, what is wrong with it that can be seen here, and where it is set."""
+    """Name the client's certificate, with its end if it has expired, and its setting."""
     assert access.certificate is not None
     ended = _end_of(access.certificate)
     if ended is not None and ended <= time.time():

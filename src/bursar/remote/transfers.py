@@ -1,4 +1,4 @@
-"""Files between this machine and an instance, in pieces; what breaks off is gone on with."""
+"""Sends files to an instance and fetches them; broken downloads are continued."""
 
 import asyncio
 import hashlib
@@ -35,7 +35,7 @@ async def upload(
     connection: ServiceConnection, handle: str, name: str, source: Path | bytes, *, executable: bool
 ) -> FileInfo:
     """
-    Puts a file into an instance.
+    Write a file of an instance.
 
     Raises
     ------
@@ -57,7 +57,7 @@ async def upload_archive(
     connection: ServiceConnection, handle: str, source: Path
 ) -> list[FileInfo]:
     """
-    Puts the files of an archive into an instance.
+    Unpack an archive in an instance.
 
     Raises
     ------
@@ -72,7 +72,7 @@ async def upload_archive(
 
 
 async def read(connection: ServiceConnection, call: ApiCall[None]) -> bytes:
-    """All that a call answers."""
+    """Return the whole answer to a call."""
     target = io.BytesIO()
     await _DownloadTarget(target).take(connection, call)
     return target.getvalue()
@@ -80,7 +80,7 @@ async def read(connection: ServiceConnection, call: ApiCall[None]) -> bytes:
 
 async def save(connection: ServiceConnection, call: ApiCall[None], target: Path) -> int:
     """
-    Writes all that a call answers to a file, whole or not at all; its bytes.
+    Write the answer to a call to a file, whole or not at all; return its bytes.
 
     Raises
     ------
@@ -97,7 +97,7 @@ async def save(connection: ServiceConnection, call: ApiCall[None], target: Path)
         with file:
             incoming = _DownloadTarget(file)
             size = await incoming.take(connection, call)
-            if incoming.executable:  # for whoever may read it
+            if incoming.executable:  # for all who may read the file
                 mode = os.fstat(file.fileno()).st_mode
                 os.fchmod(file.fileno(), mode | (mode & 0o444) >> 2)
         part.replace(target)
@@ -109,7 +109,7 @@ async def save(connection: ServiceConnection, call: ApiCall[None], target: Path)
 
 def local_path(folder: Path, name: str) -> Path:
     """
-    Where a file of an instance is written to, below a folder.
+    Return the path below a folder for a file of an instance.
 
     Raises
     ------
@@ -140,7 +140,7 @@ class _UploadSource:
         self.digest = hashlib.sha256()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Its content, from the begin."""
+        """Yield the content from its beginning."""
         self.digest = hashlib.sha256()
         source = self._source
         loop = asyncio.get_running_loop()
@@ -152,17 +152,17 @@ class _UploadSource:
 
 class _DownloadTarget:
     """
-    A long answer on its way into a file.
+    A file into which a streamed answer is written.
 
     Parameters
     ----------
     target
-        Empty.
+        Empty file, open for writing.
 
     Attributes
     ----------
     executable
-        Whether what came is a program, as the service says.
+        Whether the service says that the file is executable.
     """
 
     def __init__(self, target: BinaryIO) -> None:
@@ -172,7 +172,7 @@ class _DownloadTarget:
         self._tag = ""
 
     async def take(self, connection: ServiceConnection, call: ApiCall[None]) -> int:
-        """Writes it, over as many connections as that takes; its bytes."""
+        """Write the answer, over as many connections as it takes; return its bytes."""
         tries = connection.tries()
         while True:
             try:

@@ -1,5 +1,5 @@
 """
-This room finds the copies of logical files and brings the files to sites.
+Finds the copies of logical files and brings the files to sites.
 
 - :mod:`bursar.replicas.catalogue` says where copies are.
 - :mod:`bursar.replicas.storage` and :mod:`bursar.replicas.url_storage` keep files at a site.

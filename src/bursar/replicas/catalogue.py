@@ -1,10 +1,9 @@
 """
 The replica catalogue: which copies there are of each logical file.
 
-The one of Cavalieri, Monforte and Scibilia (2003), section 2.
-
-A logical file has one content, so its size and checksum belong to the name. A copy
-that turned out not to be that content is kept as bad and offered to nobody.
+See Cavalieri, Monforte and Scibilia (2003), section 2. A logical file has one content, so its size
+and checksum belong to the name. A copy that turned out to have another content is kept as bad and
+no longer offered.
 """
 
 import json
@@ -49,14 +48,14 @@ _COLUMNS = "name, site, url, size, checksum"
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
     """
-    A copy as the catalogue knows it.
+    A copy and its state in the catalogue.
 
     Parameters
     ----------
     replica
         The copy.
     bad
-        Why it is not to be used; None: it is good, as far as is known.
+        Why the copy is not to be used; None: no fault is known.
     """
 
     replica: Replica
@@ -65,16 +64,16 @@ class CatalogueEntry:
 
 class Catalogue:
     """
-    Opens a catalogue. Several processes may use it at once.
+    The replica catalogue, an SQLite file that several processes may use at once.
 
-    What a method has written is durable when it returns. Any thread may call them.
+    Changes are durable when a method returns. Thread-safe.
 
     Parameters
     ----------
     path
-        Of the file.
+        Path of the SQLite file.
     make
-        Whether it is made where there is none.
+        Whether to make the file when it is missing.
 
     Raises
     ------
@@ -98,7 +97,7 @@ class Catalogue:
 
     def register(self, replica: Replica) -> None:
         """
-        Adds a copy. One that is there already, by its URL, is good again.
+        Add a copy; a copy that is there already, by its URL, becomes good again.
 
         Raises
         ------
@@ -109,7 +108,7 @@ class Catalogue:
         self.register_all((replica,))
 
     def register_all(self, replicas: Iterable[Replica]) -> None:
-        """As :meth:`register`, of many: all of them, or none."""
+        """Add many copies, all or none; see :meth:`register`."""
         checked = [(logical(r.name), content_of(r), normalise_url(r.url), r.site) for r in replicas]
         with self._db.writing() as db:
             for name, content, url, site in checked:
@@ -120,7 +119,7 @@ class Catalogue:
 
     def unregister(self, name: str, *, url: str | None = None, site: str | None = None) -> int:
         """
-        Takes copies of a name out: those at a URL and at a site, where these are given.
+        Remove copies of a name, only those at a URL or a site where these are given.
 
         Returns
         -------
@@ -142,7 +141,7 @@ class Catalogue:
 
     def spare(self, name: str, url: str) -> bool:
         """
-        Takes a copy out so that it may be deleted, unless it is the last good one.
+        Remove a copy so that it may be deleted, unless it is the last good one.
 
         Returns
         -------
@@ -160,18 +159,18 @@ class Catalogue:
             return True
 
     def report_bad(self, name: str, url: str, reason: str) -> None:
-        """Notes that a copy is not what it should be; it is not located any more."""
+        """Mark a copy as bad; :meth:`locate` no longer returns it."""
         with self._db.writing() as db:
             db.execute(
                 f"UPDATE copies SET bad = ? WHERE url = ? AND {_OF_NAME}", (reason, url, name)
             )
 
     def locate(self, name: str) -> list[Replica]:
-        """The good copies of a name, by site and URL; none where it is not known."""
+        """Return the good copies of a name, by site and URL; none when the name is unknown."""
         return list(self.locate_all((name,)).get(name, ()))
 
     def locate_all(self, names: Iterable[str]) -> Mapping[str, Sequence[Replica]]:
-        """The good copies of many names, all from one moment; names without any are not there."""
+        """Return the good copies of many names in one query; names without any are left out."""
         query = f"""SELECT {_COLUMNS} FROM json_each(?) AS asked
                     JOIN files ON files.name = asked.value
                     JOIN copies ON copies.file = files.number
@@ -182,7 +181,7 @@ class Catalogue:
         return found
 
     def doubtful(self, names: Iterable[str], site: str) -> list[str]:
-        """Those of the names of which a site has a bad copy."""
+        """Return the names of which a site has a bad copy."""
         query = """SELECT DISTINCT name FROM json_each(?) AS asked
                    JOIN files ON files.name = asked.value
                    JOIN copies ON copies.file = files.number
@@ -190,11 +189,11 @@ class Catalogue:
         return [name for (name,) in self._db.rows(query, (json.dumps(sorted(set(names))), site))]
 
     def content(self, name: str) -> LogicalFileContent | None:
-        """What a name holds, as far as is known; None where it is not registered."""
+        """Return the known size and checksum of a name; None: not registered."""
         return self.contents((name,)).get(name)
 
     def contents(self, names: Iterable[str]) -> Mapping[str, LogicalFileContent]:
-        """What many names hold, as far as is known; those that are not registered are not there."""
+        """Return the known sizes and checksums of many names; unregistered ones are left out."""
         query = """SELECT name, size, checksum FROM json_each(?) AS asked
                    JOIN files ON files.name = asked.value"""
         rows = self._db.rows(query, (json.dumps(sorted(set(names))),))
@@ -202,7 +201,7 @@ class Catalogue:
 
     def entries(self, pattern: str = "*", *, site: str | None = None) -> list[CatalogueEntry]:
         """
-        Copies, good and bad, of the names that match a pattern.
+        Return the copies, good and bad, of the names that match a pattern.
 
         Parameters
         ----------
@@ -220,18 +219,18 @@ class Catalogue:
         return [CatalogueEntry(_replica(*row[:-1]), row[-1]) for row in rows]
 
     def names(self, pattern: str = "*") -> list[str]:
-        """Logical names that match a pattern, in order."""
+        """Return the logical names that match a pattern, sorted."""
         query = "SELECT name FROM files WHERE name GLOB ? ORDER BY name"
         return [name for (name,) in self._db.rows(query, (pattern,))]
 
     def sites(self) -> Mapping[str, tuple[int, int]]:
-        """Good copies and their known bytes, by site."""
+        """Return the number and the known bytes of good copies, by site."""
         query = f"""SELECT site, count(*), coalesce(sum(size), 0) FROM {_JOINED}
                     WHERE bad IS NULL GROUP BY site"""
         return {site: (count, size) for site, count, size in self._db.rows(query)}
 
     def close(self) -> None:
-        """Lets go of the file. Doing it again does nothing."""
+        """Close the file; a second call does nothing."""
         self._db.close()
 
 

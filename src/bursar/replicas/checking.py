@@ -1,4 +1,4 @@
-"""Copies held against what the catalogue says of them."""
+"""Verifies copies against their sizes and checksums in the catalogue."""
 
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ from bursar.replicas.failures import CancellationToken, SourceFailed
 @dataclass(frozen=True, slots=True)
 class CopyCheck:
     """
-    What came of reading a copy.
+    The result of reading a copy.
 
     Parameters
     ----------
     replica
         The copy.
     fault
-        What is wrong with it; None: nothing.
+        What is wrong with the copy; None: nothing.
     bad
-        Whether it is not what it should be; else it could not be read now.
+        Whether the content is wrong; otherwise the copy could not be read now.
     """
 
     replica: Replica
@@ -37,9 +37,9 @@ def check_copy(
     on_bytes: OnBytes | None = None,
 ) -> CopyCheck:
     """
-    Reads a copy, and lets the catalogue know whether it is good.
+    Read a copy and mark it in the catalogue as good or bad.
 
-    Of a file whose content was not known, the catalogue learns it.
+    An unknown size or checksum is registered.
     """
     wanted = content_of(replica)
     try:

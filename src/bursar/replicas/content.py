@@ -1,4 +1,4 @@
-"""Logical files: their names, and what one content is known by."""
+"""Names of logical files, and size and checksum of their content."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from bursar.model.replica import Replica
 from bursar.model.task import File
 
 OWN_FOLDER = ".bursar"
-"""Of a storage, for what is no logical file."""
+"""Folder of a storage for files that are not logical files."""
 
 _CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -17,7 +17,7 @@ _CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}")
 @dataclass(frozen=True, slots=True)
 class LogicalFileContent:
     """
-    What a logical file holds.
+    Size and checksum of a logical file, as far as they are known.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class LogicalFileContent:
             )
 
     def agrees_with(self, other: "LogicalFileContent") -> bool:
-        """Whether both may be the same, as far as they are known."""
+        """Return whether both may be the same content, as far as sizes and checksums are known."""
         return (None in (self.size, other.size) or self.size == other.size) and (
             None in (self.checksum, other.checksum) or self.checksum == other.checksum
         )
@@ -57,23 +57,23 @@ class LogicalFileContent:
 
 
 def content_of(replica: Replica) -> LogicalFileContent:
-    """What a copy should hold."""
+    """Return the size and checksum that a copy should have."""
     return LogicalFileContent(replica.size, replica.checksum)
 
 
 def new_digest() -> "hashlib._Hash":
-    """Of nothing yet."""
+    """Return a SHA-256 digest of no bytes."""
     return hashlib.sha256()
 
 
 def checksum_of(digest: "hashlib._Hash") -> str:
-    """As the catalogue writes it."""
+    """Return a digest as the catalogue writes it, ``"sha256:<hex>"``."""
     return f"sha256:{digest.hexdigest()}"
 
 
 def logical(name: str) -> str:
     """
-    A logical name in its shortest form.
+    Return a logical name in its shortest form.
 
     Raises
     ------

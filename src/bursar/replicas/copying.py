@@ -1,8 +1,8 @@
 """
-One copy from one source, in whatever thread this is called: verified as it passes.
+Copies one file from one source in the calling thread, verified while it passes.
 
-Sizes and checksums are held against the content that the catalogue knows; nothing is
-read twice, except when what was kept of an earlier attempt proves wrong.
+Sizes and checksums are compared with the catalogue's; nothing is read twice, except when the kept
+part of an earlier attempt proves wrong.
 """
 
 from collections.abc import Callable
@@ -34,32 +34,32 @@ def copy(
     on_bytes: OnBytes | None = None,
 ) -> LogicalFileContent:
     """
-    Writes what is missing, and verifies all of it.
+    Write the missing bytes of a file and verify all of it.
 
     Parameters
     ----------
     url
-        Of the source.
+        URL or path of the source.
     content
-        That it should have, as far as is known.
+        Expected size and checksum, as far as they are known.
     sink
-        May hold the beginning already. What is there when this fails may be gone on
-        with, from this source or another.
+        Target, which may hold the beginning already. After a failure its bytes may be continued
+        from this source or another.
     rate
-        Of the link; None: as fast as it goes.
+        Limit of the link; None: no limit.
 
     Returns
     -------
-    Content
+    LogicalFileContent
         What it has.
 
     Raises
     ------
-    Failed
+    SourceFailed
         When the source does not give it.
     TargetFailed
         When the sink does not take it.
-    Stopped
+    CopyCancelled
         When it was asked to stop.
     """
     stop.check()
@@ -86,13 +86,13 @@ def read_content(
     on_bytes: OnBytes | None = None,
 ) -> LogicalFileContent:
     """
-    What a copy holds, by reading all of it.
+    Read a whole copy and return its size and checksum.
 
     Raises
     ------
-    Failed
+    SourceFailed
         When it cannot be read.
-    Stopped
+    CopyCancelled
         When it was asked to stop.
     """
     digest, length = new_digest(), 0
@@ -138,7 +138,7 @@ def _copied(
 def _opened(
     url: str, content: LogicalFileContent, sink: CopySink, stop: CancellationToken, patience: float
 ) -> ReplicaSource:
-    """The source, where the sink ends; the sink empty if it cannot be gone on with."""
+    """Open the source where the sink ends; the sink is emptied if it cannot be continued."""
     before = sink.origin
     same = before.url == redact_url(url)
     if sink.length and content.checksum is None and not (same and before.tag):

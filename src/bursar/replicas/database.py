@@ -1,6 +1,4 @@
-"""
-SQLite files that several processes write: durable, with a format, one line for each complaint.
-"""
+"""SQLite files that several processes write durably, with a format version."""
 
 import contextlib
 import fcntl
@@ -24,18 +22,18 @@ from bursar.sqlite_file import (
 
 class SharedDatabase:
     """
-    Opens a file, made where there is none. Any thread may use it.
+    An SQLite file, made when it is missing; thread-safe.
 
     Parameters
     ----------
     path
-        Of the file.
+        Path of the SQLite file.
     what
-        It holds, one word: ``"catalogue"``.
+        Kind of content in one word, for messages: ``"catalogue"``.
     format
-        Of its tables; a file of another one is refused.
+        Version of the tables; a file of another version is refused.
     statements
-        That make them.
+        SQL statements that make the tables.
 
     Raises
     ------
@@ -66,14 +64,14 @@ class SharedDatabase:
             self._opened = opened.pop_all()
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """What a query finds, all from one moment."""
+        """Return all rows of a query."""
         with self._lock, translate_sqlite_errors(self._path, self._what):
             return self._db.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """
-        One transaction: durable when it is left; undone when it is left by an exception.
+        Run a transaction, committed durably on exit and rolled back on an exception.
 
         Raises
         ------
@@ -84,7 +82,7 @@ class SharedDatabase:
             yield self._db
 
     def close(self) -> None:
-        """Folds the write-ahead log in. Doing it again does nothing."""
+        """Checkpoint the write-ahead log and close; a second call does nothing."""
         with self._lock:
             self._opened.close()
 

@@ -1,7 +1,7 @@
 """
-How a copy can fail: by its source, by its target, or because it is not wanted any more.
+Failures of copies: of the source, of the target, or by cancellation.
 
-What goes wrong at a source is tried elsewhere; what goes wrong at the target is not.
+After a failure of the source another one is tried; a failure of the target ends the copy.
 """
 
 import contextlib
@@ -13,14 +13,14 @@ from bursar.model.errors import SiteError
 
 class SourceFailed(Exception):
     """
-    A source did not give the file.
+    A source could not deliver the file.
 
     Parameters
     ----------
     reason
         One line for people, without secrets.
     bad
-        Whether the copy is not what it should be: trying again cannot help.
+        Whether the copy's content is wrong or missing: trying again cannot help.
     transient
         Whether trying again may help.
     """
@@ -33,23 +33,23 @@ class SourceFailed(Exception):
 
 
 class CopyCancelled(Exception):
-    """The copy is not wanted any more."""
+    """The copy was cancelled."""
 
 
 class TargetFailed(SiteError):
-    """The file cannot be put where it should go: the disk is full, or it is forbidden."""
+    """The file cannot be written to its target: the disk is full, or access is denied."""
 
 
 class StorageFull(TargetFailed):
-    """A storage has no room under its limit; it may have some later."""
+    """A storage has reached its limit; other files may go later."""
 
 
 class FileUnreachable(SiteError):
-    """No copy of a file could be brought: one line says from where, and why not."""
+    """No copy of a file could be brought; the message says from where and why not."""
 
 
 class CancellationToken:
-    """Asks a copy in another thread to end; its waits and reads end at once."""
+    """Cancels a copy in another thread; its waits and reads end at once."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -57,7 +57,7 @@ class CancellationToken:
         self._closers: list[Callable[[], object]] = []
 
     def ask(self) -> None:
-        """Makes the copy end."""
+        """Cancel the copy."""
         self._asked.set()
         with self._lock:
             closers = list(self._closers)
@@ -69,19 +69,19 @@ class CancellationToken:
         """
         Raises
         ------
-        Stopped
+        CopyCancelled
             When it was asked to.
         """
         self.wait(0.0)
 
     def wait(self, seconds: float) -> None:
-        """Lets time pass; as :meth:`check`."""
+        """Wait so many seconds; raises CopyCancelled as :meth:`check` does."""
         if self._asked.is_set() or (seconds > 0 and self._asked.wait(seconds)):
             raise CopyCancelled
 
     @contextlib.contextmanager
     def by(self, close: Callable[[], object]) -> Iterator[None]:
-        """While this is entered, asking calls ``close``, from another thread."""
+        """Call ``close`` from the cancelling thread if the copy is cancelled in this context."""
         with self._lock:
             self._closers.append(close)
         try:

@@ -1,4 +1,4 @@
-"""Files that are locked while somebody uses them; the lock ends with the process."""
+"""File locks that show that a process uses a file; they end with the process."""
 
 import contextlib
 import fcntl
@@ -8,16 +8,16 @@ from pathlib import Path
 
 
 class FileInUse(Exception):
-    """Somebody is at this file already."""
+    """Another process or thread has locked the file."""
 
 
 def open_locked(path: Path) -> int:
     """
-    Opens a file, made where there is none, and locks it.
+    Open a file, made when it is missing, and lock it.
 
     Raises
     ------
-    Busy
+    FileInUse
         When it is locked.
     OSError
         When it cannot be opened.
@@ -29,7 +29,7 @@ def open_locked(path: Path) -> int:
         except BlockingIOError:
             os.close(file)
             raise FileInUse from None
-        # Who had it may have renamed or deleted it meanwhile.
+        # The former holder may have renamed or deleted the file meanwhile.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file), os.stat(path)):
                 return file
@@ -38,17 +38,17 @@ def open_locked(path: Path) -> int:
 
 class LivenessLock:
     """
-    A sign of life in a folder.
+    A locked file in a folder that shows other processes that this one is alive.
 
     Parameters
     ----------
     folder
-        Where others look for it.
+        Folder of the lock files of all processes.
 
     Attributes
     ----------
     token
-        By which they know it.
+        Random name of the owner, by which others look it up.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class LivenessLock:
         self._lock = open_locked(self._path)
 
     def close(self) -> None:
-        """No life any more. Doing it again does nothing."""
+        """Delete the lock file; a second call does nothing."""
         if self._lock >= 0:
             self._path.unlink(missing_ok=True)
             os.close(self._lock)
@@ -67,7 +67,7 @@ class LivenessLock:
 
 
 def is_owner_alive(folder: Path, token: str) -> bool:
-    """Whether an owner is; of one who is not, nothing is left."""
+    """Return whether an owner's process is alive; a dead one's lock file is deleted."""
     path = _path(folder, token)
     if not path.exists():
         return False

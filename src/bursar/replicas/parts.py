@@ -1,8 +1,8 @@
 """
-A file on its way: written beside its place, then put there in one step.
+Partial files: written beside their target and renamed to it in one step.
 
-A part is locked while a process works on it; the lock goes with the process, however
-it ends. Beside it stands what it is a part of, so that who comes next can go on.
+A part is locked while a process writes it; the lock ends with the process. A note beside the part
+names its file, checksum and source, so that a later process can continue it.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ _BLOCK = 1024 * 1024
 
 class CopyOrigin(msgspec.Struct, frozen=True):
     """
-    What a part was read from.
+    The source that the bytes of a part were read from.
 
     Parameters
     ----------
     url
-        As it may be shown.
+        URL without secrets.
     tag
-        That changes with what is there; empty when nothing tells.
+        Version of the source's content; empty: unknown.
     """
 
     url: str = ""
@@ -37,26 +37,26 @@ class CopyOrigin(msgspec.Struct, frozen=True):
 
 
 class CopySink(Protocol):
-    """Where a copy is written to, from its beginning on."""
+    """A target that a copy is written to from its beginning on."""
 
     @property
     def length(self) -> int:
-        """Bytes that are there."""
+        """Size in bytes of the part that has arrived."""
 
     @property
     def origin(self) -> CopyOrigin:
-        """Of these bytes."""
+        """Source from which the arrived bytes were read."""
 
     @property
     def checksum(self) -> str:
-        """Of these bytes."""
+        """SHA-256 checksum of the arrived bytes."""
 
     def come_from(self, origin: CopyOrigin) -> None:
-        """Notes where the bytes that follow are read."""
+        """Record the source of the bytes that follow."""
 
     def write(self, data: bytes) -> None:
         """
-        Adds bytes.
+        Append bytes.
 
         Raises
         ------
@@ -65,11 +65,11 @@ class CopySink(Protocol):
         """
 
     def begin_anew(self) -> None:
-        """Forgets what is there."""
+        """Discard the arrived bytes."""
 
 
 class _PartialFileRecord(msgspec.Struct):
-    """Beside a part: what it is a part of."""
+    """The note beside a part: its logical file, expected checksum and source."""
 
     name: str
     checksum: str | None
@@ -78,19 +78,19 @@ class _PartialFileRecord(msgspec.Struct):
 
 class PartialFile:
     """
-    Opens the part of a file and locks it.
+    A partial file, opened and locked.
 
     Parameters
     ----------
     folder
-        For parts; on the disk of the target.
+        Folder for parts, on the disk of the target.
     name
-        Of the logical file.
+        Logical name of the file.
 
     Raises
     ------
-    Busy
-        When somebody is at it.
+    FileInUse
+        When another process has locked it.
     OSError
         When it cannot be opened.
     """
@@ -112,29 +112,29 @@ class PartialFile:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it may be somebody else's by now."""
+        """Whether the lock was released, so that others may have the part."""
         return self._file.closed
 
     @property
     def length(self) -> int:
-        """Bytes that are there."""
+        """Size in bytes of the part that has arrived."""
         return self._length
 
     @property
     def origin(self) -> CopyOrigin:
-        """Of these bytes."""
+        """Source from which the arrived bytes were read."""
         return self._origin
 
     @property
     def checksum(self) -> str:
-        """Of these bytes."""
+        """SHA-256 checksum of the arrived bytes."""
         return checksum_of(self._digest)
 
     def take_up(self, content: LogicalFileContent) -> None:
         """
-        Keeps what is there if it is a part of this content; forgets it otherwise.
+        Keep the bytes of an earlier attempt if they belong to this content.
 
-        Without a checksum nobody could tell in the end, so nothing is kept then.
+        Without an expected checksum they could not be verified in the end, so they are discarded.
         """
         note = self._read_note()
         size = os.fstat(self._file.fileno()).st_size
@@ -150,7 +150,7 @@ class PartialFile:
         self._wanted = content.checksum
 
     def come_from(self, origin: CopyOrigin) -> None:
-        """Notes where the bytes that follow are read, before there are any."""
+        """Record the source of the bytes that follow, before there are any."""
         if origin == self._origin and self._length:
             return
         self._origin = origin
@@ -158,7 +158,7 @@ class PartialFile:
         self._note.write_bytes(msgspec.json.encode(note))
 
     def write(self, data: bytes) -> None:
-        """Adds bytes."""
+        """Append bytes."""
         rest = memoryview(data)
         while rest:
             rest = rest[self._file.write(rest) :]
@@ -166,31 +166,31 @@ class PartialFile:
         self._length += len(data)
 
     def begin_anew(self) -> None:
-        """Forgets what is there."""
+        """Discard the arrived bytes."""
         self._file.truncate(0)
         self._file.seek(0)
         self._start()
 
     def sync(self) -> None:
-        """What is there is on disk when this returns."""
+        """Write the part to disk (fsync)."""
         os.fsync(self._file.fileno())
 
     def put(self, target: Path) -> None:
-        """Gives the whole file its name, in place of what had it."""
-        self._note.unlink(missing_ok=True)  # first: afterwards it may be somebody else's
+        """Rename the whole file to its target, in place of a file there."""
+        self._note.unlink(missing_ok=True)  # first: after the rename another process may own it
         os.replace(self._path, target)
         sync_folder(target.parent)
         self._file.close()
 
     def discard(self) -> None:
-        """Deletes it, unless it was closed before."""
+        """Delete the part, unless it was closed before."""
         if self.is_closed:
             return
         self._delete()
         self._file.close()
 
     def close(self) -> None:
-        """Lets others at it; what is there stays for them. Doing it again does nothing."""
+        """Release the lock and keep the bytes for others; a second call does nothing."""
         if not self.is_closed and os.fstat(self._file.fileno()).st_size == 0:
             self._delete()
         self._file.close()
@@ -212,7 +212,7 @@ class PartialFile:
 
 
 def remove_stale_parts(folder: Path) -> None:
-    """Deletes the parts at which nobody is."""
+    """Delete the parts that no process has locked."""
     for path in folder.glob("*.part"):
         try:
             lock = open_locked(path)
@@ -224,7 +224,7 @@ def remove_stale_parts(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was renamed in it is there after a power cut."""
+    """Make renames in a folder durable (fsync)."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(opened)

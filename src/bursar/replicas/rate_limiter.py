@@ -12,7 +12,7 @@ _BURST = 0.1  # seconds that an idle link may have saved
 
 class TransferRateLimiter:
     """
-    A token bucket. Those who take from it in turns of the same size get equal shares.
+    A token bucket of a link; users that take equal sizes in turn get equal shares.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ class TransferRateLimiter:
 
     @property
     def grain(self) -> int:
-        """Bytes to take at a time, so that nobody waits long for a turn."""
+        """Bytes to take at a time, so that other transfers need not wait long."""
         return round(min(max(self._bandwidth * _SPREAD, _SMALLEST), _LARGEST))
 
     def take(self, size: int) -> float:
         """
-        Notes bytes that pass.
+        Count bytes that are transferred.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What a site keeps files in: a folder or a place with a URL."""
+"""The interface of a site's storage: a folder or a remote store with a URL."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -14,66 +14,66 @@ MayGo = Callable[[str, str], bool]
 
 
 class PendingFile(Protocol):
-    """A file that is on its way into a store."""
+    """A file that is being written into a storage."""
 
     @property
     def sink(self) -> CopySink:
-        """Where to write it."""
+        """Target of the file's bytes."""
 
     def commit(self, content: LogicalFileContent, may_go: MayGo) -> None:
-        """Puts it in its place, whole and on disk."""
+        """Put the whole file in its place, durably."""
 
     def close(self) -> None:
-        """Gives it up for now; what is there may be gone on with."""
+        """Stop writing; the arrived bytes may be continued later."""
 
     def discard(self) -> None:
-        """Gives it up; nothing is left of it."""
+        """Stop writing and delete the arrived bytes."""
 
 
 class SiteStorage(Protocol):
-    """A folder, or a place with a URL."""
+    """A site's storage: a folder or a remote store with a URL."""
 
     def place_of(self, name: str) -> str:
-        """Path or URL of a logical file, there or not."""
+        """Return path or URL of a logical file, whether it exists or not."""
 
     def pin(self, wanted: Mapping[str, LogicalFileContent], job: str) -> Mapping[str, str]:
-        """Of the files wanted those that are there, with their places; held for a job."""
+        """Pin those of the wanted files that are there for a job; return their places."""
 
     def release(self, job: str) -> None:
-        """Lets go of what was held for a job."""
+        """Release the pins of a job."""
 
     def doubt(self, names: Sequence[str]) -> None:
-        """Takes note that files may be damaged: they are read before they are used again."""
+        """Mark files as possibly damaged: they are read before they are used again."""
 
     def is_usable(self, replica: Replica) -> bool:
-        """Whether a copy that is registered here can be read where it is."""
+        """Return whether a copy that is registered at the site can be read in place."""
 
     def begin(
         self, name: str, content: LogicalFileContent, may_go: MayGo, *, keep: bool = False
     ) -> PendingFile | None:
         """
-        Begins to bring a file, to keep it or not; None when it is there.
+        Begin to write a file, kept or cached; None: the file is there already.
 
         Raises
         ------
-        Busy
-            When somebody else brings it.
+        FileInUse
+            When another process brings it.
         TargetFailed, InputError
             When it cannot be put there.
         """
 
     def close(self) -> None:
-        """Lets go of everything."""
+        """Release all pins and close the storage."""
 
 
 def open_storage(place: str, *, limit: int | None = None) -> SiteStorage:
     """
-    What a site's ``storage`` names.
+    Open the storage that a site's ``storage`` setting names.
 
     Parameters
     ----------
     limit
-        Bytes that files brought there may take; None: as many as there are.
+        Bytes that cached files may take; None: no limit.
 
     Raises
     ------

@@ -40,14 +40,14 @@ _TRIES = 3  # of a file that goes again before it could be pinned
 
 
 def links_of(sites: Iterable[SiteFacts]) -> LinkBetween:
-    """Links as the sites state them; where none does, they share their files."""
+    """Return the links that the sites state; without one, sites share their files."""
     links = {(site.name, other): link for site in sites for other, link in site.links.items()}
     return lambda source, target: links.get((source, target), Link())
 
 
 def open_stores(sites: Iterable[SiteFacts]) -> dict[str, SiteStorage]:
     """
-    The storages of those sites that have one, by site.
+    Open the storages of the sites that have one, by site.
 
     Raises
     ------
@@ -68,14 +68,14 @@ class Stager:
     Parameters
     ----------
     catalogue
-        That says where copies are, and is told of new ones.
+        Catalogue that locates copies and registers new ones.
     stores
-        Of the sites, by name.
+        Storages of the sites, by name of the site.
     link
-        From where to where how fast: the order in which copies are tried, and the most
-        that all transfers over it take together.
+        Returns the link between two sites, which decides the order in which copies are tried and
+        the bandwidth that all transfers over it share.
     transfers
-        Carries them out; None: one of its own.
+        Pool that copies files; None: a new one.
     """
 
     def __init__(
@@ -97,16 +97,16 @@ class Stager:
         self, names: Iterable[str], site: str, job: str, *, on_file: OnFile | None = None
     ) -> dict[str, str]:
         """
-        Waits until all files of a job are at a site.
+        Wait until all files of a job are at a site, and pin them.
 
         Parameters
         ----------
         names
             Logical names.
         job
-            For which they are held there until it is released.
+            Job for which the files are pinned until :meth:`release`.
         on_file
-            Told progress of transfers that this begins.
+            Called with the progress of transfers that this call begins.
 
         Returns
         -------
@@ -115,7 +115,7 @@ class Stager:
 
         Raises
         ------
-        Unreachable
+        FileUnreachable
             When a file has no copy that could be brought: which, from where, why not.
         TargetFailed
             When one cannot be written there, or has no room.
@@ -147,18 +147,18 @@ class Stager:
             raise
 
     async def release(self, job: str, site: str | None = None) -> None:
-        """Lets go of what was held for a job, at a site or everywhere."""
+        """Release the pins of a job, at a site or everywhere."""
         stores = self._stores.values() if site is None else (self._store(site),)
         for store in stores:
             await self._transfers.run(store.release, job)
 
     async def keep(self, path: Path | str, name: str, site: str) -> Replica:
         """
-        Puts a file that a job made into a site's storage, to stay, and registers it.
+        Put a file that a job made into a site's storage, to stay, and register it.
 
         Raises
         ------
-        Unreachable
+        FileUnreachable
             When it cannot be read.
         TargetFailed
             When it cannot be written.
@@ -182,7 +182,7 @@ class Stager:
         return await self._register(name, site, content)
 
     def close(self) -> None:
-        """Lets go of the storages, and ends its threads once they are done."""
+        """Close the storages and end the threads once their copies are done."""
         self._transfers.close()
         for store in self._stores.values():
             store.close()
@@ -201,14 +201,14 @@ class Stager:
     async def _one(
         self, name: str, site: str, job: str, place: str | None, on_file: OnFile | None
     ) -> str:
-        """The place of a file, held for a job, once it is there."""
+        """Return the place of a file, pinned for a job, once it is there."""
         store = self._stores[site]
         for _ in range(_TRIES):
             found = await self._transfers.run(self._catalogue.locate, name)
             here = [replica for replica in found if replica.site == site]
             if place is not None:
                 if all(replica.url != place for replica in here):
-                    # Whoever brought it was killed before it could say so.
+                    # The process that brought it was killed before it could register it.
                     content = await self._transfers.run(self._catalogue.content, name)
                     await self._register(name, site, content or LogicalFileContent())
                 return place
@@ -224,7 +224,7 @@ class Stager:
         raise TargetFailed(f'"{name}" leaves {site} as soon as it is there', transient=True)
 
     async def _shared(self, name: str, site: str, on_file: OnFile | None) -> None:
-        """Waits for a transfer, which is begun if nobody else waits for it."""
+        """Wait for the transfer of a file, beginning it if there is none."""
         key = name, site
         flight = self._flights.get(key)
         if flight is None:
@@ -273,7 +273,7 @@ class Stager:
         await self._register(name, site, content)
 
     def _candidates(self, replicas: Sequence[Replica], site: str) -> list[CandidateReplica]:
-        """Where a file may come from, the nearest copy first; those of no site last."""
+        """Return the copies of a file, the nearest first; those of no site last."""
 
         def seconds(replica: Replica) -> float:
             if not replica.site:
@@ -289,7 +289,7 @@ class Stager:
         return Link() if source == target else self._link(source, target)
 
     def _line(self, source: str, target: str) -> "_SharedLink":
-        """What all transfers from one site to another share."""
+        """Return the limits that all transfers from one site to another share."""
         if (source, target) not in self._lines:
             bandwidth = self._between(source, target).bandwidth if source else math.inf
             rate = None if math.isinf(bandwidth) else TransferRateLimiter(bandwidth)
@@ -299,7 +299,7 @@ class Stager:
     async def _begin(
         self, store: SiteStorage, name: str, content: LogicalFileContent, *, keep: bool
     ) -> PendingFile | None:
-        """Once nobody else brings the file."""
+        """Begin to write a file once no other process writes it."""
         while True:
             work = asyncio.ensure_future(
                 self._transfers.run(store.begin, name, content, self._catalogue.spare, keep=keep)
@@ -317,7 +317,7 @@ class Stager:
                 raise
 
     async def _register(self, name: str, site: str, content: LogicalFileContent) -> Replica:
-        """Lets the catalogue know of the copy in a site's storage."""
+        """Register the copy in a site's storage."""
         replica = Replica(
             name=name,
             site=site,
@@ -339,7 +339,7 @@ class Stager:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SharedLink:
-    """The way from one site to another."""
+    """Limits of rate and number that all transfers from one site to another share."""
 
     rate: TransferRateLimiter | None
     gate: asyncio.Semaphore
@@ -347,7 +347,7 @@ class _SharedLink:
 
 @dataclass(slots=True, eq=False)
 class _PendingTransfer:
-    """A transfer under way, and how many wait for it."""
+    """A running transfer and the number of callers that wait for it."""
 
     work: "asyncio.Future[None]"
     waiting: int = 0
@@ -355,7 +355,7 @@ class _PendingTransfer:
 
 @contextmanager
 def _about(name: str, site: str) -> Iterator[None]:
-    """Failures said of which file, and where to."""
+    """Add the names of the file and the site to failures."""
     try:
         yield
     except (TargetFailed, FileUnreachable) as error:

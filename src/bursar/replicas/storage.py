@@ -1,15 +1,13 @@
 """
-A folder in which a site keeps logical files, and a cache of those that were brought there.
+A folder in which a site keeps logical files, with a cache of files brought there.
 
-``folder/<name>`` is the file. ``folder/.bursar`` holds what is known of them
-(``storage.sqlite``), files on their way (``parts/``) and the signs of life of those
-who use them (``owners/``).
+``folder/<name>`` is the file. ``folder/.bursar`` holds the database of the files
+(``storage.sqlite``), partial files (``parts/``) and the locks of live processes (``owners/``).
 
-What was put there stays (*kept*); what was brought there may go again (*cached*), the
-least recently used first, when there is no room for another under the limit. A file
-gets its name when it is whole and on disk. Its row is written before the first byte
-and again after that, so whenever a process is killed, the next one finds out by the
-lock of the part and by the name what had come of it.
+Files that were put there stay (*kept*); files that were brought there are *cached* and are evicted,
+the least recently used first, when another needs their space under the limit. A file gets its name
+when it is whole and on disk. Its row is written before the first byte and again afterwards, so that
+after a killed process the next one finds the state from the part's lock and the name.
 """
 
 import os
@@ -46,7 +44,7 @@ _UNPINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.name = files.name)"
 
 @dataclass(frozen=True, slots=True)
 class _StoredFile:
-    """What is known of a file; not ``here``: on its way, or damaged."""
+    """A row of the database; not ``here``: the file is being brought, or damaged."""
 
     content: LogicalFileContent
     cached: bool
@@ -55,14 +53,14 @@ class _StoredFile:
 
 class FolderStorage:
     """
-    Opens a storage; makes it where there is none. Several processes may use it at once.
+    A storage in a folder, made when it is missing; several processes may use it at once.
 
     Parameters
     ----------
     folder
-        Of the files.
+        Folder of the files.
     limit
-        Bytes that cached files may take; None: as many as there are.
+        Bytes that cached files may take; None: no limit.
 
     Raises
     ------
@@ -93,24 +91,24 @@ class FolderStorage:
 
     @property
     def used(self) -> int:
-        """Bytes that cached files take or will, once they have come."""
+        """Bytes of cached files, those being brought included."""
         return self._taken("")
 
     @property
     def cached(self) -> list[str]:
-        """Names of the cached files that are there, the least recently used first."""
+        """Names of the cached files, the least recently used first."""
         query = "SELECT name FROM files WHERE cached AND here ORDER BY used, name"
         return [name for (name,) in self._db.rows(query)]
 
     def place_of(self, name: str) -> str:
-        """Path of a logical file, there or not."""
+        """Return the path of a logical file, whether it exists or not."""
         return str(self.folder / logical(name))
 
     def pin(self, wanted: Mapping[str, LogicalFileContent], job: str) -> Mapping[str, str]:
         """
-        Of the files wanted those that are there, with their paths; held until released.
+        Pin those of the wanted files that are there for a job; return their paths.
 
-        One that somebody deleted or cut short is not there.
+        A file that was deleted or truncated by others counts as missing.
         """
         found = {}
         with self._db.writing() as db:
@@ -131,19 +129,23 @@ class FolderStorage:
         return found
 
     def release(self, job: str) -> None:
-        """Lets go of what was held for a job."""
+        """Release the pins of a job."""
         with self._db.writing() as db:
             whose = (self._owner.token, job)
             db.execute("DELETE FROM pins WHERE owner = ? AND job = ?", whose)
 
     def doubt(self, names: Sequence[str]) -> None:
-        """Takes note that files may be damaged: they are read before they are used again."""
+        """Mark files as possibly damaged: they are read before they are used again."""
         with self._db.writing() as db:
             rows = [(name,) for name in names]
             db.executemany("UPDATE files SET here = 0 WHERE name = ?", rows)
 
     def is_usable(self, replica: Replica) -> bool:
-        """Whether it is a file of this machine with its size; those of here are to be pinned."""
+        """
+        Return whether a copy is a local file of the right size outside of this storage.
+
+        Files of this storage must be pinned instead.
+        """
         size = _size(replica.url)  # none, of a URL
         fits = size is not None and replica.size in (None, size)
         return fits and replica.url != self.place_of(replica.name)
@@ -152,28 +154,28 @@ class FolderStorage:
         self, name: str, content: LogicalFileContent, may_go: MayGo, *, keep: bool = False
     ) -> "PendingFolderFile | None":
         """
-        Begins to bring a file: room is made for it, and nobody else brings it meanwhile.
+        Begin to bring a file: free space for it and lock it against other processes.
 
         Parameters
         ----------
         content
-            What it has, as far as is known.
+            Expected size and checksum, as far as they are known.
         may_go
-            Asked of each cached file that would have to go.
+            Called for each cached file before it is evicted; returns whether it may be.
         keep
-            Whether it is to stay; it needs no room under the limit then.
+            Whether the file is kept, and so not counted under the limit.
 
         Returns
         -------
-        FolderIncoming or None
+        PendingFolderFile or None
             None: it is there. One to keep may be there with another content, which
             shows when it is committed.
 
         Raises
         ------
-        Busy
-            When somebody else brings it.
-        Full
+        FileInUse
+            When another process brings it.
+        StorageFull
             When there is no room.
         TargetFailed
             When it cannot be written.
@@ -204,7 +206,7 @@ class FolderStorage:
         *,
         keep: bool,
     ) -> None:
-        """Puts a part in its place; see :class:`PendingFolderFile`."""
+        """Put a part in its place; see :class:`PendingFolderFile`."""
         path = Path(self.place_of(name))
         with _writing():
             part.sync()
@@ -225,19 +227,19 @@ class FolderStorage:
             raise self._full(name, content.size or 0)
 
     def forget(self, name: str) -> None:
-        """Takes note that a file is not there, nor on its way."""
+        """Remove the row of a file that is neither there nor being brought."""
         with self._db.writing() as db:
             db.execute("DELETE FROM files WHERE name = ?", (name,))
 
     def close(self) -> None:
-        """Lets go of everything that was held. Doing it again does nothing."""
+        """Release all pins and close the database; a second call does nothing."""
         self._owner.close()
         self._db.close()
 
     # Inside.
 
     def _target(self, name: str) -> str:
-        """Path of the file, its folder made."""
+        """Return the path of a file and make its folder."""
         path = self.place_of(name)
         parent = os.path.dirname(path)
         # Where it leads counts, not how it is spelled: there may be a link on the way.
@@ -250,10 +252,10 @@ class FolderStorage:
 
     def _find_out(self, name: str, path: str) -> None:
         """
-        Makes the row of a file say what is there; it is read if that is not known.
+        Make the row of a file match the disk; the file is read if its content is unknown.
 
-        Somebody else's is kept. One on its way got its name before a process was killed;
-        a damaged one counts as what it holds now.
+        A file of unknown origin counts as kept. A file that was being brought had got its name
+        before the process was killed; a damaged one counts as what it holds now.
         """
         row, size = self._row(name), _size(path)
         if row is not None and row.here and row.content.size == size:
@@ -270,7 +272,7 @@ class FolderStorage:
             db.execute("REPLACE INTO files VALUES (?,?,?,?,1,0)", entry)
 
     def _is_wanted(self, name: str, content: LogicalFileContent, may_go: MayGo) -> bool:
-        """Whether a file must be brought; there is room for it then, and it is on its way."""
+        """Return whether a file must be brought; if so, reserve space and write its row."""
         size = content.size or 0
         with self._db.writing() as db:
             row = self._row(name)
@@ -288,7 +290,7 @@ class FolderStorage:
         return True
 
     def _make_room(self, db: Connection, name: str, size: int, may_go: MayGo) -> bool:
-        """Lets cached files go until another fits; none when they would not be enough."""
+        """Evict cached files until another fits; none when they would not be enough."""
         if self.limit is None or self._taken(name) + size <= self.limit:
             return True
         self._bury(db, name, may_go)
@@ -309,12 +311,12 @@ class FolderStorage:
         return excess <= 0
 
     def _taken(self, name: str) -> int:
-        """Bytes of cached files, but for one name."""
+        """Return the bytes of cached files, one name left out."""
         query = "SELECT coalesce(sum(size), 0) FROM files WHERE cached AND name != ?"
         return int(self._db.rows(query, (name,))[0][0])
 
     def _bury(self, db: Connection, name: str, may_go: MayGo) -> None:
-        """Clears away what processes left that are no more: their pins, files on their way."""
+        """Remove the pins and unfinished files of processes that have died."""
         for (owner,) in db.execute("SELECT DISTINCT owner FROM pins").fetchall():
             if not is_owner_alive(self._owners, owner):
                 db.execute("DELETE FROM pins WHERE owner = ?", (owner,))
@@ -351,12 +353,12 @@ class FolderStorage:
 
 class PendingFolderFile:
     """
-    A file on its way into a storage; nobody else brings it until this is closed.
+    A file that is being brought into a storage, locked until this is closed.
 
     Parameters
     ----------
     keep
-        Whether it is to stay.
+        Whether the file is kept; otherwise it is cached.
     """
 
     def __init__(self, storage: FolderStorage, name: str, part: PartialFile, *, keep: bool) -> None:
@@ -367,16 +369,16 @@ class PendingFolderFile:
 
     @property
     def sink(self) -> PartialFile:
-        """Where to write it."""
+        """Target of the file's bytes."""
         return self._part
 
     def commit(self, content: LogicalFileContent, may_go: MayGo) -> None:
         """
-        Puts it in its place, whole and on disk.
+        Put the whole file in its place, durably.
 
         Raises
         ------
-        Full
+        StorageFull
             When it is larger than was known, and there is no room.
         TargetFailed
             When it cannot be written.
@@ -386,15 +388,15 @@ class PendingFolderFile:
         self._storage.commit(self._name, self._part, content, may_go, keep=self._keep)
 
     def close(self) -> None:
-        """Gives it up for now; what is there may be gone on with."""
+        """Stop writing; the arrived bytes may be continued later."""
         self._part.close()
 
     def discard(self) -> None:
-        """Gives it up, unless it was closed before; nothing is left of it."""
+        """Stop writing and delete the arrived bytes, unless it was closed before."""
         if self._part.is_closed:
             return
         try:
-            self._part.begin_anew()  # a full disk has no room for what is said of it either
+            self._part.begin_anew()  # first: on a full disk the database cannot be written
             if not self._keep:
                 with suppress(BursarError):  # it is cleared away when room is needed
                     self._storage.forget(self._name)
@@ -411,7 +413,7 @@ def _writing() -> Iterator[None]:
 
 
 def _size(path: str) -> int | None:
-    """Bytes of a regular file; None when it is not there."""
+    """Return the bytes of a regular file; None when it is missing."""
     try:
         return os.stat(path).st_size if os.path.isfile(path) else None
     except OSError:

@@ -1,4 +1,4 @@
-"""A file from whichever of its copies gives it: tried in order, tried again, cancellable."""
+"""Transfers a file from the first of its copies that can be read, with retries."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ class CandidateReplica:
     replica
         The copy.
     rate
-        Of the link from there; None: without a limit.
+        Rate limit of the link; None: no limit.
     gate
-        That lets few transfers of a link begin, so that they leave threads to others.
+        Limits the transfers of the link, so that threads are left for others; None: no limit.
     """
 
     replica: Replica
@@ -45,14 +45,14 @@ class CandidateReplica:
 
 class TransferPool:
     """
-    Carries out transfers, so many at once.
+    A pool of threads that copy files.
 
     Parameters
     ----------
     threads
-        That copy. Positive.
+        Number of copies at a time. Positive.
     rounds
-        How often all sources of a file are tried.
+        Number of times that all sources of a file are tried.
     pause
         Seconds before the second round; twice as many before each further one.
     patience
@@ -74,9 +74,9 @@ class TransferPool:
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
-        In a thread, to its end, even if that is not waited for any more.
+        Run a function in a thread to its end, even if the caller is cancelled.
 
-        Not in one of those that copy: all of them may be busy for hours.
+        The thread is not one of those that copy, all of which may be busy for hours.
         """
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(None, lambda: call(*args, **kwargs))
@@ -96,30 +96,29 @@ class TransferPool:
         on_bad: OnBad | None = None,
     ) -> LogicalFileContent:
         """
-        Brings a file from the first of its copies that gives it.
+        Bring a file from the first of its copies that can be read.
 
         Parameters
         ----------
         content
-            What it should have, as far as is known.
+            Expected size and checksum, as far as they are known.
         candidates
-            Its copies, the best one first.
+            Copies, the best one first.
         sink
-            Where to.
+            Target of the bytes.
         on_bytes
-            Told progress, in another thread.
+            Called with the progress, in another thread.
         on_bad
-            Told, here, of copies that are not what they should be; none of them is
-            tried again.
+            Called in this thread with copies whose content is wrong; none of them is tried again.
 
         Returns
         -------
-        Content
+        LogicalFileContent
             What it has.
 
         Raises
         ------
-        Unreachable
+        FileUnreachable
             When none does: the line says why, for each.
         InputError
             When the only one cannot be asked, as an extra is missing.
@@ -154,7 +153,7 @@ class TransferPool:
         raise FileUnreachable(tried or "the catalogue has no good copy", transient=bool(left))
 
     def close(self) -> None:
-        """Ends the threads, once they are done."""
+        """End the threads once their copies are done."""
         self._pool.shutdown()
 
     async def _copied(
@@ -182,12 +181,12 @@ class TransferPool:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             stop.ask()
-            await wait_until_ended(future)  # then nobody writes any more
+            await wait_until_ended(future)  # from here on no thread writes to the sink
             raise
 
 
 async def wait_until_ended(future: "asyncio.Future[T]") -> None:
-    """Waits for its end, cancelled again or not, and takes what it may have raised."""
+    """Wait for a future despite cancellation, and consume its exception."""
     while not future.done():
         try:
             await asyncio.wait([future])

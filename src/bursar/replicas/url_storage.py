@@ -1,4 +1,4 @@
-"""A place with a URL in which a site keeps logical files: whole ones, without a limit."""
+"""A remote store with a URL in which a site keeps logical files, without a limit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 class UrlStorage:
     """
-    A store behind a URL. What is there, the catalogue says; nothing is ever deleted.
+    A remote store, whose files the catalogue lists; nothing is ever deleted.
 
     Parameters
     ----------
     place
-        Of the files: ``s3://bucket/folder``, ``ssh://host/folder``.
+        URL of the store: ``s3://bucket/folder``, ``ssh://host/folder``.
     patience
         Seconds to wait for an answer.
     """
@@ -34,28 +34,28 @@ class UrlStorage:
         self._patience = patience
 
     def place_of(self, name: str) -> str:
-        """URL of a logical file, there or not."""
+        """Return the URL of a logical file, whether it exists or not."""
         return join_url(self._place, logical(name))
 
     def pin(self, wanted: Mapping[str, LogicalFileContent], job: str) -> Mapping[str, str]:
-        """None: see :meth:`is_usable`."""
+        """Pin nothing and return no files: copies are read in place, see :meth:`is_usable`."""
         return {}
 
     def release(self, job: str) -> None:
-        """Nothing was held."""
+        """Do nothing: there are no pins."""
 
     def doubt(self, names: Sequence[str]) -> None:
-        """They are not used anyhow, until the catalogue calls them good again."""
+        """Do nothing: bad copies are unused until the catalogue calls them good again."""
 
     def is_usable(self, replica: Replica) -> bool:
-        """Whether it is of this depot."""
+        """Return whether a copy is in this store."""
         return replica.url == self.place_of(replica.name)
 
     def begin(
         self, name: str, content: LogicalFileContent, may_go: MayGo, *, keep: bool = False
     ) -> "PendingUpload | None":
         """
-        Begins to write a file; None when it is there, which is read to know.
+        Begin to write a file; None: a read shows that it is there already.
 
         Raises
         ------
@@ -76,11 +76,11 @@ class UrlStorage:
         return None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection is held."""
 
 
 class PendingUpload:
-    """A file on its way to a URL: sink and incoming in one, always from its beginning on."""
+    """A file that is being uploaded: pending file and sink in one, never continued."""
 
     def __init__(self, url: str, size: int | None, patience: float) -> None:
         self._url = url
@@ -90,7 +90,7 @@ class PendingUpload:
 
     @property
     def sink(self) -> "PendingUpload":
-        """Itself."""
+        """The upload itself, as target of the file's bytes."""
         return self
 
     @property
@@ -100,16 +100,16 @@ class PendingUpload:
 
     @property
     def origin(self) -> CopyOrigin:
-        """Of these bytes."""
+        """Source from which the sent bytes were read."""
         return self._origin
 
     @property
     def checksum(self) -> str:
-        """Of these bytes."""
+        """SHA-256 checksum of the sent bytes."""
         return checksum_of(self._digest)
 
     def come_from(self, origin: CopyOrigin) -> None:
-        """Notes where the bytes that follow are read."""
+        """Record the source of the bytes that follow."""
         self._origin = origin
 
     def write(self, data: bytes) -> None:
@@ -122,19 +122,19 @@ class PendingUpload:
         self._length += len(data)
 
     def begin_anew(self) -> None:
-        """Forgets what was sent."""
+        """Discard the sent bytes."""
         self.close()
         self._digest, self._length, self._origin = new_digest(), 0, CopyOrigin()
 
     def commit(self, content: LogicalFileContent, may_go: MayGo) -> None:
-        """Lets it be seen."""
+        """Complete the upload, so that the file becomes visible."""
         if self._upload is None:  # an empty file
             self._upload = self._trying(self._open)
         self._trying(self._upload.finish)
         self._upload = None
 
     def close(self) -> None:
-        """Leaves nothing of it behind."""
+        """Abort the upload and delete what was sent."""
         if self._upload is not None:
             self._upload.discard()
             self._upload = None

@@ -1,8 +1,8 @@
 """
-Where copies are, as text: paths of this machine and URLs.
+Locations of copies as text: paths of this machine and URLs.
 
-Local copies are kept as absolute paths. Passwords and signatures that a URL may
-hold are needed to read it and never shown.
+Local copies are kept as absolute paths. Passwords and signatures in a URL are needed to read it and
+are never printed.
 """
 
 import os
@@ -18,7 +18,7 @@ _ANYWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 
 
 def is_local(url: str) -> bool:
-    """Whether it is a path of this machine."""
+    """Return whether a location is a path of this machine."""
     return _URL.match(url) is None
 
 
@@ -72,9 +72,9 @@ def normalise_url(url: str) -> str:
 
 def redact_url(url: str) -> str:
     """
-    As it may be printed: without password, and of http without user and query.
+    Return a URL for printing: without password, for http also without user and query.
 
-    >>> shown("ssh://ann:secret@host/x"), shown("https://ann:secret@host/x?Signature=1")
+    >>> redact_url("ssh://ann:secret@host/x"), redact_url("https://ann:secret@host/x?Signature=1")
     ('ssh://ann@host/x', 'https://host/x')
     """
     if is_local(url):
@@ -88,7 +88,7 @@ def redact_url(url: str) -> str:
 
 
 def redact_urls(text: str) -> str:
-    """A line of somebody else's with the URLs in it as they may be printed."""
+    """Return a foreign message as one line, with its URLs redacted."""
     line = " ".join(text.split())
     return _ANYWHERE.sub(lambda match: redact_url(match[0]), line)[:300]
 

@@ -1,6 +1,6 @@
 """
-This room makes, carries out, resumes and reads back runs; a run is a folder.
+Runs are made, carried out, resumed and read back here; a run is a folder.
 
-This room sits above sites, dispatch and report because it joins them: it
+The package sits above sites, dispatch and report because it joins them: it
 starts the workers, feeds the dispatcher, and writes what a person reads.
 """

@@ -1,4 +1,4 @@
-"""What a run asked of its sites and got: each request, what was done with it, and the record of
+"""A run's requests to its sites: each request, what was done with it, and the record of
 the site's scheduler beside it."""
 
 from collections import defaultdict
@@ -18,24 +18,24 @@ from bursar.runs.run_record import RunRecord
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationReport:
     """
-    One request.
+    One request of a run for processors of a site, and its fate.
 
     Parameters
     ----------
     name, site
-        Of its lease, and of the site.
+        Names of the request's lease and of the site.
     asked
-        When, seconds since the run's begin; None where nobody noted it.
+        Time of the request, seconds since the run's begin; None where it was not journalled.
     began, ended
-        When it got its processors, and gave them back; None: never, or not yet.
+        Times at which processors were granted and given back; None: never, or not yet.
     processors
-        That it asked for; once begun, that it had.
+        Processors requested; once begun, processors granted.
     account
-        Its processor time.
+        Processor time of the allocation.
     record
-        Of the site's scheduler; None where it has none.
+        Accounting record of the site's scheduler; None where there is none.
     fate
-        What became of it, in words.
+        How the request ended, in words.
     """
 
     name: str
@@ -73,7 +73,7 @@ class AllocationReport:
         return agree(self.account.acquired, theirs, width)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the report as a JSON object."""
         return {
             "name": self.name,
             "site": self.site,
@@ -120,7 +120,7 @@ def allocation_reports(record: RunRecord) -> list[AllocationReport]:
 
 
 def bounds(record: RunRecord) -> dict[str, tuple[int, int]]:
-    """Of each site, how many bounds on waits had been given by the run's end, and held."""
+    """Return, by site, how many bounds on waits had been given by the run's end, and held."""
     said: dict[str, tuple[int, int]] = {}
     for event in record.journal.events:
         if event.kind == BOUNDS:
@@ -177,7 +177,7 @@ def _fate(steps: Sequence[AllocationStep], lease: Lease | None) -> str:
 
 
 def _tasks(record: RunRecord) -> dict[str, list[ProcessorSpan]]:
-    """When tasks held processors, whatever came of them; by lease."""
+    """Return the spans in which tasks held processors, whatever their outcome; by lease."""
     tasks = record.campaign.workflow.tasks
     held: dict[str, list[ProcessorSpan]] = defaultdict(list)
     for one in record.journal.records:

@@ -54,16 +54,16 @@ class Amendment(msgspec.Struct, frozen=True, kw_only=True):
 
 class AmendmentReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    What became of an amendment.
+    The running process's answer to an amendment.
 
     Parameters
     ----------
     id
-        Of the amendment.
+        Identity of the amendment.
     deadline, budget
-        As the run has them now.
+        Limits that the run has now.
     refused
-        Why it has not changed; empty when it has.
+        Reason why the limits have not changed; empty when they have.
     expected_finish, expected_cost
         As in the amendment.
     """
@@ -80,9 +80,9 @@ def request_amendment(
     folder: RunFolder, goal: Goal, expected: tuple[float | None, float | None] = (None, None)
 ) -> AmendmentReply:
     """
-    Asks the process that carries a run out for other limits, and waits for its answer.
+    Ask the process that carries a run out for other limits, and wait for its answer.
 
-    Where nobody carries it out, they are written into its campaign.
+    Where no process carries the run out, the limits are written into its campaign.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ async def receive_amendments(folder: RunFolder, amend: Callable[[Amendment], Non
             try:
                 amend(msgspec.json.decode(line, type=Amendment))
             except (msgspec.MsgspecError, ValueError):
-                continue  # not from us: nobody waits for an answer
+                continue  # not from us: no process waits for an answer
 
 
 def expected_after(events: Sequence[RunEvent]) -> tuple[float | None, float | None]:

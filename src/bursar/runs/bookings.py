@@ -1,4 +1,4 @@
-"""What a run had booked ahead when an earlier life of it ended."""
+"""Bookings that a run had made ahead when an earlier incarnation of it ended."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,18 +24,18 @@ def split_bookings(
     events: Sequence[RunEvent], leases: Mapping[str, Lease], last_seen: float, now: float
 ) -> tuple[dict[str, str], dict[str, float]]:
     """
-    What stands of the bookings of a life that was killed, and what was missed of them.
+    Split the bookings of a killed incarnation into those that stand and those that were missed.
 
     A booking that had not begun stands while some of its time is left: the owner keeps its
-    processor from the begin on, whether anybody comes or not. One whose time has passed
+    processor from the begin on, whether it is used or not. One whose time has passed
     meanwhile is paid in full.
 
     Parameters
     ----------
     leases
-        By name, as they were last journalled.
+        Leases by name, as last journalled.
     last_seen, now
-        Last sign of life, and the present, seconds since the epoch.
+        Last heartbeat and the present, seconds since the epoch.
 
     Returns
     -------

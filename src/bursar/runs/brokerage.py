@@ -34,8 +34,8 @@ class RunBroker:
     """
     Brings a run's jobs to its sites by matchmaking.
 
-    The queue of a site that is ours alone is kept here, and told of by the site; one that is
-    shared tells of its own. The information index asks them all every ``refresh`` seconds.
+    The broker counts the queue of a site that only this run uses; a shared site reports its
+    own. The information index asks all sites every ``refresh`` seconds.
 
     Parameters
     ----------
@@ -48,9 +48,9 @@ class RunBroker:
     clock
         Seconds; of the loop that it runs on.
     copies
-        Where a logical file is; None: no task reads any.
+        Looks up the replicas of a logical file; None: no task reads any.
     haulage
-        Brings files to sites; None as before.
+        Stages files to sites; None: no task reads logical files.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RunBroker:
         self._now = now = FreezableClock(clock)
         self._refresh = settings.refresh
         self._usual = _usual(campaign, facts)
-        self._said: dict[str, tuple[int | None, SiteStatus]] = {}  # at which moment
+        self._said: dict[str, tuple[int | None, SiteStatus]] = {}  # by instant of the clock
         self._files = None if copies is None else _LinkTransfers(LinkedFileTimes(facts, copies))
         self._elements = {f.name: ComputingElement(f.processors, f.speed) for f in facts}
         self.directory = InformationIndex(
@@ -101,12 +101,12 @@ class RunBroker:
 
     def status(self, site: str) -> SiteStatus:
         """
-        What a site says of itself now.
+        Return the status that a site reports now.
 
         Raises
         ------
         SiteError
-            When it cannot say, or says nothing sensible.
+            When the site reports none, or one that cannot be true.
         """
         said, now = self._ask(site), self._now()
         if self._sites[site].facts.is_shared:
@@ -118,7 +118,7 @@ class RunBroker:
         return replace(said, state="Closed") if self.supply.is_broken(site) else said
 
     def _ask(self, site: str) -> SiteStatus:
-        """What it says; at one moment it is asked once, however many jobs are matched."""
+        """Return a site's status; within one instant it is asked once for all jobs."""
         moment = self._now.number
         heard = self._said.get(site)
         if heard is not None and moment is not None and heard[0] == moment:
@@ -167,7 +167,7 @@ def _usual(campaign: Campaign, sites: Sequence[SiteFacts]) -> dict[str, float]:
 
 class _LinkTransfers:
     """
-    What files take, as the links say; not to where they could not be brought.
+    Transfer times by the network links, infinite to sites where staging has failed.
 
     Where a storage is full or broken, matching a job again would choose its site again. When
     no other site is left each is tried again.
@@ -184,7 +184,7 @@ class _LinkTransfers:
         self.access_times = files.access_times
 
     def failed(self, data: tuple[str, ...], site: str) -> None:
-        """These files could not be brought to a site."""
+        """Note that staging these files to a site has failed."""
         self._failed.add((data, site))
 
     def transfer_times(self, data: tuple[str, ...], sites: Sequence[str]) -> FloatArray:

@@ -67,22 +67,22 @@ LifespanFactory = Callable[[], AbstractAsyncContextManager[None]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnvironment:
     """
-    Where a run is carried out: on real sites, or in a simulation.
+    The environment of a run: real sites, or a simulation.
 
     Parameters
     ----------
     sites
         By name.
     loop
-        Makes the loop; None: the usual one.
+        Factory of the event loop; None: asyncio's default.
     just_in_time, delay, data, pool, replan, prefetch, look, durable
         See :class:`bursar.runs.execution.RunExecution`.
     beside
-        What is ready before the run begins, and goes on beside it until it ends.
+        Contexts that are entered before the run begins and left when it ends.
     refresh
-        Seconds between two looks at the progress.
+        Seconds between two updates of the progress display.
     amendable
-        Whether the goal may be changed from outside while it goes on.
+        Whether the goal may be amended from outside during the run.
     """
 
     sites: Mapping[str, Site]
@@ -114,7 +114,7 @@ def execute_campaign(
     anyway: bool = False,
 ) -> dict[str, Any]:
     """
-    Runs what is left to run of a campaign, and writes results, bill and report.
+    Run what is left of a campaign, and write results, bill and report.
 
     Parameters
     ----------
@@ -123,13 +123,13 @@ def execute_campaign(
     campaign, plan
         As kept there.
     surroundings
-        Where; None: on the sites that the run was planned over.
+        Environment of the run; None: the sites that the run was planned over.
     replan
-        There, plans what is left again, when the goal would be missed; None: nobody does.
+        Plans what is left again when the goal would be missed; None: no replanning.
     changed
         The campaign's goal is not the one that is kept, and takes its place.
     retry_failed
-        Whether what failed for good in an earlier life is tried again.
+        Whether tasks that failed for good in an earlier incarnation are tried again.
     written_up
         Whether results, bill and report are written.
     progress
@@ -150,7 +150,7 @@ def execute_campaign(
     info = folder.read_info()
     with ExitStack() as paying:
         payments = None
-        if info.payer is not None and surroundings is None:  # a simulation costs nobody anything
+        if info.payer is not None and surroundings is None:  # a simulation costs nothing
             if changed:
                 info.payer = msgspec.structs.replace(info.payer, budget=campaign.goal.budget)
             needed = (plan.cost or 0.0) if info.state == "new" and not anyway else 0.0
@@ -232,7 +232,7 @@ async def _carry_out(
         state: RunState = "failed"
         try:
             async with surroundings.beside(), execution:
-                owned = True  # the journal is ours: nobody else carries the run out
+                owned = True  # the journal is ours: no other process carries the run out
                 remove_unfinished(folder.path)
                 info.state, info.finished = "running", None
                 folder.write_info(info)
@@ -480,7 +480,7 @@ def _sharing(
 
     @asynccontextmanager
     async def shared() -> AsyncIterator[None]:
-        note_paid()  # what an earlier life was killed too early to say
+        note_paid()  # what an earlier incarnation was killed too early to note
         try:
             async with beside():
                 yield
@@ -514,7 +514,7 @@ def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None) -> Sit
 
 
 def _remembered(pool: "PilotPool", folder: RunFolder) -> LifespanFactory:
-    """What the pool learns of queues is kept for the next run."""
+    """Return a lifespan that keeps the pool's queue wait history for the next run."""
 
     @asynccontextmanager
     async def learning() -> AsyncIterator[None]:

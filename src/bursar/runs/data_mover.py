@@ -68,16 +68,16 @@ class StagedDataMover:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def copies(self, name: str) -> list[Replica]:
-        """Where a logical file is now."""
+        """Return the present replicas of a logical file."""
         return self._catalogue.locate(name)
 
     def paths(self, task: int, site: str) -> Mapping[str, str]:
-        """Where the files that a task reads lie at its site, by name."""
+        """Return the paths, at its site, of the files that a task reads, by name."""
         brought = self._brought.get(task)
         return brought.paths if brought is not None and brought.site == site else {}
 
     def bring(self, task: int, site: str, done: Callable[[str], None]) -> None:
-        """What a task reads comes to a site."""
+        """Stage the files that a task reads to a site."""
         self._times += 1
         # A name of its own each time: what is let go of late is not held by the next time.
         brought = _StagedFiles(site, f"{self._run}/{task}/{self._times}")
@@ -89,7 +89,7 @@ class StagedDataMover:
         brought.work = self._start(work, done)
 
     def keep(self, task: int, site: str, done: Callable[[str], None]) -> None:
-        """What a task registers goes into the storage of its site, or else of the nearest."""
+        """Put the files that a task registers into its site's storage, or else the nearest."""
 
         async def work() -> None:
             for output, name in self._tasks[task].registers.items():
@@ -98,7 +98,7 @@ class StagedDataMover:
         self._start(work, done)
 
     def release(self, task: int) -> None:
-        """A task's files may go again from where they were brought."""
+        """Unpin a task's staged files, or stop staging them."""
         brought = self._brought.pop(task, None)
         if brought is None or brought.work is None:
             return
@@ -110,7 +110,7 @@ class StagedDataMover:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """In the end what is on its way stops, and nothing is held for the run any more."""
+        """On exit, cancel transfers under way and unpin all files held for the run."""
         try:
             yield
         finally:
@@ -121,14 +121,14 @@ class StagedDataMover:
             self.close()
 
     def close(self) -> None:
-        """Lets go of storages, with what is held there for the run, and of the catalogue."""
+        """Release the storages, with the files pinned for the run, and the catalogue."""
         try:
             self._stager.close()
         finally:
             self._catalogue.close()
 
     async def _keep_one(self, path: Path, name: str, site: str) -> None:
-        """Keeps a file, unless an earlier life of the run, or another run, has kept the same."""
+        """Keep a file, unless an earlier incarnation or another run has kept the same one."""
         here = [copy for copy in self._catalogue.locate(name) if copy.site == site]
         if any(os.path.exists(copy.url) for copy in here):
             made = await asyncio.to_thread(_content, path)
@@ -201,7 +201,7 @@ class _StagedFiles:
 
 
 def _content(path: Path) -> LogicalFileContent | None:
-    """What a file has; None where it cannot be read."""
+    """Return the content of a file; None where it cannot be read."""
     try:
         return read_content(str(path), stop=CancellationToken())
     except SourceFailed:

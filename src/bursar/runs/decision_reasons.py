@@ -42,7 +42,7 @@ class PlacementReason:
     status: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the decision as a JSON object."""
         return {
             "attempt": self.attempt,
             "site": self.site,
@@ -78,7 +78,7 @@ class SiteReason:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the reason as a JSON object."""
         return {
             "begin_s": self.begin,
             "end_s": self.end,
@@ -141,7 +141,7 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
 
 def why_not(record: RunRecord, site: str) -> list[SiteReason]:
     """
-    What was held against a site, or for it, as the run went on.
+    Return the reasons for and against a site in the course of a run.
 
     Raises
     ------

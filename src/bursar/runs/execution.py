@@ -69,7 +69,7 @@ StopCause = Literal["user", "budget", "goal", "fault"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSnapshot:
     """
-    How a run stands when what is left of it is planned again.
+    State of a run when what is left of it is planned again.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class RunSnapshot:
     elapsed, spent
         Seconds, currency units.
     goal
-        As it is now.
+        The present goal.
     stretch
         Seconds that tasks take for each that was estimated.
     """
@@ -113,7 +113,7 @@ class RunExecution:
     Parameters
     ----------
     folder
-        The run's. What an earlier life left in its journal counts as done.
+        The run's folder. Work that an earlier incarnation journalled counts as done.
     tasks, parents
         What to run; more may be submitted later.
     goal, retry, root
@@ -145,21 +145,21 @@ class RunExecution:
     durable
         Whether what is journalled survives a power cut.
     on_outcome
-        Told of each outcome once it is durable: whether it is final, and where it is from.
+        Called with each outcome once it is durable.
     on_start
-        Told of tasks that were handed to a worker.
+        Called with tasks that were handed to a worker.
     on_event
-        Told, in one line for people, of what is worth saying.
+        Called with one line for people about each notable event.
 
     Attributes
     ----------
     past
-        Outcomes of earlier lives that stand.
+        Outcomes of earlier incarnations that stand.
     cause, reason
-        Who ended it before its tasks were done, and why; None while nobody has.
+        What stopped the run before its tasks were done, and why; None while nothing has.
     unsettled
-        Once it has ended: leases of which the sites have not said what they came to. Their money
-        stays set aside, and the next life asks again.
+        Leases whose cost the sites had not reported when the run ended. Their money stays set
+        aside, and the next incarnation asks again.
 
     Raises
     ------
@@ -250,8 +250,8 @@ class RunExecution:
             journal = await asyncio.to_thread(self._journal.load)
             lives = incarnations_of(journal.events)
             if lives and math.isinf(lives[-1][1]):
-                # Together, and before anything else happens: after a second kill nobody takes what
-                # had only waited in this life for attempts of it.
+                # Together, and before anything else happens: after a second kill, tasks that had
+                # # only waited in this incarnation must not pass for attempts of it.
                 cut = interrupted_attempts(journal, since=lives[-1][0])
                 end = RunEvent(journal.last_seen, END, "")
                 await asyncio.to_thread(self._journal.commit, cut, events=[end])
@@ -354,7 +354,7 @@ class RunExecution:
 
     @property
     def goal(self) -> Goal:
-        """As it is now."""
+        """The present goal."""
         return self._goal
 
     def amend(self, goal: Goal, keep: Callable[[], None]) -> Refusal | None:
@@ -385,7 +385,7 @@ class RunExecution:
 
     @property
     def plan(self) -> Plan:
-        """That is carried out now."""
+        """The plan that is carried out now."""
         return self._plan
 
     @property
@@ -404,19 +404,19 @@ class RunExecution:
         return self.guard.rate(self.dispatcher.now())
 
     async def sketch(self, stretch: float) -> Plan | None:
-        """What would be planned now; None where nothing can be."""
+        """Make a plan of what is left, without carrying it out; None where there can be none."""
         if self._replan is None:
             return None
         return await self._replan(self._standing_now(stretch))
 
     def plan_again(self, reason: str, stretch: float) -> None:
         """
-        Lets what runs end, and has what is left planned anew.
+        Let running tasks end, and have the remaining ones planned anew.
 
         Parameters
         ----------
         reason
-            Told to people.
+            Line for people.
         stretch
             See :class:`RunSnapshot`.
         """
@@ -429,7 +429,7 @@ class RunExecution:
         self._replanning = asyncio.ensure_future(self._plan_again(self._replan))
 
     def note(self, kind: str, text: str) -> None:
-        """Journals an event."""
+        """Write an event to the journal."""
         self.dispatcher.note(kind, text)
 
     def submit(self, task: Task) -> int:
@@ -454,7 +454,7 @@ class RunExecution:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the first lease of any life of the run."""
+        """Seconds since the first lease of any incarnation of the run."""
         return max(0.0, self.dispatcher.now() - self._first)
 
     @property
@@ -556,7 +556,7 @@ class RunExecution:
             self._give_back_bookings(leases)
 
     def _give_back_bookings(self, leases: Mapping[str, Lease]) -> None:
-        """What an earlier life has booked and nobody takes up goes back: its begin is to come."""
+        """Give back an earlier incarnation's bookings that are not used and not begun."""
         for name in self._bookings:
             if name in leases and not self.provision.carries(name):
                 before = math.nextafter(leases[name].start, -math.inf)
@@ -567,12 +567,12 @@ class RunExecution:
         self, leases: Iterable[Lease], last_seen: float, missed: Mapping[str, float]
     ) -> None:
         """
-        Pays leases that a killed life had open; where a provider counts, by its word.
+        Pay leases that a killed incarnation had open, by the provider's count where it keeps one.
 
         Parameters
         ----------
         missed
-            Until when bookings are paid whose time has passed, by lease.
+            End of the paid time of bookings that were missed, by lease.
         """
         for lease in leases:
             if lease.end is not None:
@@ -607,7 +607,7 @@ class RunExecution:
         )
 
     async def _sign(self, plan: Plan) -> None:
-        """What the plan buys is agreed on, and its tasks are bound to it."""
+        """Agree with the sites on a plan's purchases, and bind its tasks to them."""
         pilots = plan_pilots(plan, self._tasks, self._pilots)
         self._pilots += len(pilots)
         order = {placement.task: i for i, placement in enumerate(plan.placements)}
@@ -645,11 +645,11 @@ class RunExecution:
                 raise faults[0]
 
     def _widest(self, site: str) -> int | None:
-        """Processors of the largest worker there; None: nobody knows, or which site is open."""
+        """Processors of a site's largest worker; None: unknown, or the site is not fixed."""
         return self._sites[site].view().per_node if site else None
 
     def _too_wide(self, task: int, site: str, most: int | None) -> SiteError | None:
-        """Why a task would wait for ever at a site; None: it has room there, or nobody knows."""
+        """Return why a task would wait for ever at a site; None: it fits, or that is unknown."""
         processors = self._tasks[task].processors
         if most is None or processors <= most:
             return None
@@ -748,8 +748,8 @@ class RunExecution:
         """
         Remove what attempts that were cut off have left of tasks that have succeeded since.
 
-        The working directory of an attempt that failed stays for whoever looks into it, and so
-        does every one of a task without success.
+        The working directory of an attempt that failed stays for inspection, and so does every
+        one of a task without success.
         """
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder.work) as entries:
             for entry in entries:
@@ -757,7 +757,7 @@ class RunExecution:
                 if task.isdecimal():
                     number = int(task)
                     if number >= len(self._succeeded) or not self._succeeded[number]:
-                        continue  # somebody else made it, or its task has had no success
+                        continue  # not made by this run, or its task has had no success
                 if entry.name not in self._failed:
                     remove_tree(entry.path)
 
@@ -789,7 +789,7 @@ class RunExecution:
             self._on_outcome(record)
 
     def _follow_up(self, supply: DynamicScheduler) -> None:
-        """What follows attempts that ended at one moment, all of them together."""
+        """Hand attempts that ended at the same time to the scheduler, all together."""
         ended, self._ended = self._ended, []
         if self._leaving:
             return
@@ -816,7 +816,7 @@ class RunExecution:
             and pilot is not None
             and isinstance(error, BudgetStop | SiteError)
         ):
-            self.say(str(error))  # the pool was told, and asks somebody else, or later
+            self.say(str(error))  # the pool was told, and asks another site, or later
             return
         if supply is not None and pilot is not None and self.cause is None:
             if isinstance(error, BudgetStop):
@@ -840,7 +840,7 @@ class RunExecution:
 
     @contextmanager
     def _heard(self) -> Iterator[None]:
-        """What fails here ends the run: it is in a callback, where nobody else hears of it."""
+        """End the run on an error in a callback, where it would otherwise be lost."""
         try:
             yield
         except BursarError as error:

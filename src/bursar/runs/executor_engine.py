@@ -49,9 +49,9 @@ class ExecutorEngine:
     keep_bill
         Whether to leave ``bill.json`` in the folder.
     on_outcome
-        Told of each outcome once it is durable: whether it is final, and where it is from.
+        Called with each outcome once it is durable.
     on_start
-        Told of tasks that are handed to a worker.
+        Called with tasks that are handed to a worker.
 
     Raises
     ------
@@ -163,7 +163,7 @@ class ExecutorEngine:
     async def _tick(self) -> None:
         try:
             self.failed.set_result(await self._watch())
-        except Exception as error:  # whoever waits must hear of it
+        except Exception as error:  # waiting callers must get the error
             failure = BursarError(f"the workers went out of sight: {error}")
             failure.__cause__ = error
             self.failed.set_result(failure)

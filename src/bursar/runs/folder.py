@@ -1,4 +1,4 @@
-"""Where a run lies on disk."""
+"""The layout of a run's folder on disk."""
 
 import contextlib
 import hashlib
@@ -39,27 +39,27 @@ RunState = Literal[
 
 class RunManifest(msgspec.Struct, kw_only=True):
     """
-    What ``run.json`` says.
+    The content of ``run.json``.
 
     Parameters
     ----------
     format
-        Of this file.
+        Version of the file format.
     campaign
         Name of the campaign.
     created, finished
         Seconds since the epoch; ``finished`` is None while it may go on.
     state
-        ``running`` beside a lock nobody holds means that the runner was killed; ``unsettled``,
+        ``running`` beside a lock that is not held means that the runner was killed; ``unsettled``,
         that every task succeeded and a site has not said yet what its processors came to.
     tasks
-        How many tasks the campaign has.
+        Number of tasks of the campaign.
     sites
         Facts of the sites it was planned over.
     argv
         The command line that made it.
     strategy
-        That brings its jobs to sites; None: a plan.
+        Strategy that brings its jobs to sites; None: a plan.
     out_of_reach
         With a strategy: what happens once not all jobs can be done.
     brokering
@@ -117,12 +117,12 @@ class RunFolder:
 
     @property
     def identity(self) -> str:
-        """Of the folder among all folders: jobs of its pilots are named after it."""
+        """Identity of the folder among all folders; its pilots' jobs are named after it."""
         return hashlib.sha256(os.fsencode(self.path.absolute())).hexdigest()[:10]
 
     @property
     def name(self) -> str:
-        """What the user calls it: the folder's own name."""
+        """The run's name for its user: the folder's own name."""
         return self.path.name
 
     @classmethod
@@ -221,12 +221,12 @@ class RunFolder:
 
     def read_info(self) -> RunManifest:
         """
-        What ``run.json`` says.
+        Read ``run.json``.
 
         Raises
         ------
         BursarError
-            When it cannot be read, is damaged or of a newer format.
+            When the file cannot be read, is damaged or of a newer format.
         """
         try:
             info = msgspec.json.decode(self.info_file.read_bytes(), type=RunManifest)
@@ -264,7 +264,7 @@ class RunFolder:
 
 
 def record_budget(folder: RunFolder, info: RunManifest, budget: float | None) -> None:
-    """Keep what the user of a run's account allows it in all, for the lives to come."""
+    """Keep the total budget that a run's account user allows, for later incarnations."""
     if info.payer is not None:
         info.payer = msgspec.structs.replace(info.payer, budget=budget)
         folder.write_info(info)

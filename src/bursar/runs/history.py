@@ -1,4 +1,4 @@
-"""What runs have learned of queues, kept for those to come."""
+"""Queue wait history of earlier runs, kept for later ones."""
 
 import contextlib
 import os

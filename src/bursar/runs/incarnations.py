@@ -1,4 +1,4 @@
-"""The lives of a run: it may be stopped, or killed, and go on later."""
+"""The incarnations of a run, which may be stopped or killed and resumed later."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ RunIncarnation = tuple[float, float]
 
 
 def incarnations_of(events: Sequence[RunEvent]) -> list[RunIncarnation]:
-    """Every life there was, in order; one that was killed ends where the next begins, at most."""
+    """Return all incarnations in order; a killed one ends where the next begins, at the latest."""
     lives: list[RunIncarnation] = []
     for event in events:
         if event.kind == BEGIN:

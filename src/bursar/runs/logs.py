@@ -1,4 +1,4 @@
-"""What a task printed: from the journal, or from a file where it was long."""
+"""The output of a task: from the journal, or from a file where it was long."""
 
 import shutil
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from bursar.runs.folder import RunFolder
 @dataclass(frozen=True, slots=True)
 class AttemptLogs:
     """
-    Of one attempt.
+    Output of one attempt.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class AttemptLogs:
         _copy(self.stderr_file, self.record.outcome.stderr, target)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; bytes that are no UTF-8 are replaced."""
+        """Return the logs as a JSON object; bytes that are no UTF-8 are replaced."""
         outcome = self.record.outcome
         return {
             "task": self.task,
@@ -57,14 +57,14 @@ class AttemptLogs:
 
 def read_logs(folder: RunFolder, task: str, attempt: int | None) -> AttemptLogs:
     """
-    What a task printed.
+    Read the output of a task's attempt.
 
     Parameters
     ----------
     task
         Its id.
     attempt
-        Which; None: the last.
+        Number of the attempt; None: the last.
 
     Raises
     ------

@@ -184,7 +184,7 @@ class RunPayments:
         spent
             What the run's ledger has paid, micro-units.
         say
-            Told once, when the book cannot be written; what is missing is booked later.
+            Called once with a line when the book cannot be written; missing entries follow later.
         """
         told = False
         while True:
@@ -262,7 +262,7 @@ def settle_run(folder: RunFolder, payer: Payer) -> list[LedgerRow]:
     with Book(Path(payer.book), wait=WAIT) as book, book.together():
         record = read_run(folder)
         rows = book_leases(book, record, payer.account)
-        keep = record.ledger.held  # of leases whose end nobody knows yet
+        keep = record.ledger.held  # of leases whose end is not known yet
         for agreement in reversed(_budgets_of(book, folder.name)):
             held = book.agreements[agreement].held
             spare = max(0, held - keep)

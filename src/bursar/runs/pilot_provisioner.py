@@ -44,18 +44,18 @@ TransferListener = Callable[[str, str, Sequence[Transfer]], None]
 
 
 class PilotObserver:
-    """Told what becomes of pilots; this one does not care."""
+    """Observer of pilots' begins and ends, which does nothing; subclasses override it."""
 
     def began(self, pilot: Pilot, since: float) -> None:
-        """It has its processors, as many as it says now, since a moment (seconds, epoch)."""
+        """Note that a pilot has had its processors since a time (seconds since the epoch)."""
 
     def gone(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
-        """It is no more, or has never been."""
+        """Note that a pilot has ended or was never granted."""
 
 
 @dataclass(slots=True, eq=False)
 class _PilotLifecycle:
-    """A pilot on its way from agreement to end."""
+    """State of a pilot between agreement and end."""
 
     pilot: Pilot
     begun: asyncio.Future[None]
@@ -73,14 +73,14 @@ class _PilotLifecycle:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def finish(self) -> None:
-        """It is not wanted any more."""
+        """Mark the pilot as not needed any more."""
         self.over.set()
         self.news.set()
 
 
 class PilotProvisioner:
     """
-    Carries pilots: from what was agreed to what is given back and paid.
+    Manages pilots from the agreement until their processors are given back and paid.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class PilotProvisioner:
     guard
         Of the budget.
     dispatcher
-        That the pilots' workers report to.
+        Dispatcher to which the pilots' workers connect.
     run
         Identity of the run.
     currency
@@ -99,15 +99,15 @@ class PilotProvisioner:
     note
         Journals leases.
     say
-        Told, in one line for people, of what is worth saying.
+        Called with one line for people about each notable event.
     on_fault
-        Told of what went wrong with a pilot after it was agreed on, and with which.
+        Called with the error of a pilot that failed after the agreement, and the pilot.
     on_left_over
-        Told of a pilot that ended before its tasks did.
+        Called with a pilot that ended before its tasks did.
     route
         Finds the site of a pilot that was requested without one.
     watch
-        Told of all pilots' begins and ends.
+        Observer of all pilots' begins and ends.
     settlements
         Of leases whose providers count themselves.
     """
@@ -255,7 +255,7 @@ class PilotProvisioner:
 
     async def give_back(self) -> bool:
         """
-        What has not begun and what is idle goes back.
+        Give back pilots that have not begun and those that are idle.
 
         Returns
         -------
@@ -422,7 +422,7 @@ class PilotProvisioner:
         if not carried.pilot.extensible:
             return False
         if not self._dispatcher.left(name):
-            # What it ran has ended, and is about to be told of; it may get something else.
+            # The outcomes of its tasks are about to be reported; it may get other tasks.
             await self._over_by(carried, now + _NEXT)
             return True
         if self._end_at(carried, now + carried.more) is None:
@@ -433,7 +433,7 @@ class PilotProvisioner:
         return seconds > _NEXT and self._end_at(carried, now + seconds) is None
 
     def _end_at(self, carried: _PilotLifecycle, until: float) -> Refusal | None:
-        """A pilot's lease, and the pilot, are to end at another moment."""
+        """Move the end of a pilot and of its lease; return why that is refused, or None."""
         if carried.pilot.name in self._guard.leases:
             lease = self._guard.end_at(carried.pilot.name, until, self._dispatcher.now())
             if isinstance(lease, Refusal):
@@ -491,7 +491,7 @@ class PilotProvisioner:
             carried.pilot = replace(pilot, duration=seconds)
 
     async def _over_by(self, carried: _PilotLifecycle, moment: float) -> None:
-        """Waits until a pilot has another end, or is not wanted any more; at most to a moment."""
+        """Wait until a pilot's end changes or it is not needed any more, or until a time."""
         if not carried.over.is_set():
             carried.news.clear()
         if math.isinf(moment):
@@ -533,10 +533,10 @@ class PilotProvisioner:
 
     async def _set_aside(self, pilot: Pilot) -> None:
         """
-        Money for what a pilot may hold when the run is killed, before it is asked for.
+        Set aside the money that a pilot may cost if the run is killed, before requesting it.
 
-        Its lease is on the disk before anybody else hears of it, so that whatever becomes of the
-        request is found there and paid.
+        The lease is on disk before the site gets the request, so that a later incarnation finds
+        and pays whatever became of it.
         """
         if pilot.name not in self._guard.leases:
             self._open(pilot, self._dispatcher.now(), asked=True)

@@ -39,12 +39,12 @@ class _StoredPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What ``plan.json`` says.
+    The content of ``plan.json``.
 
     Parameters
     ----------
     format
-        Of this file.
+        Version of the file format.
     proposal
         The trade-off curve, its bounds and the choice, as ``bursar plan --json``
         prints them.

@@ -1,4 +1,4 @@
-"""A pool carried out: what it decides on is asked of the sites, and what becomes of it is told."""
+"""The controller that carries out a pool's decisions at the sites and reports the results to it."""
 
 import asyncio
 import contextlib
@@ -49,12 +49,12 @@ _ROUNDING = 100
 
 class AllocationStep(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One step in the life of an allocation, as it is journalled.
+    One journalled step of an allocation, from request to end.
 
     Parameters
     ----------
     name
-        Of the allocation; of its lease.
+        Name of the allocation and of its lease.
     site
         Name of the site.
     step
@@ -106,7 +106,7 @@ class PoolController(PilotObserver):
     Parameters
     ----------
     pool
-        That decides.
+        The pool whose decisions are carried out.
     sites
         By name.
     dispatcher
@@ -116,15 +116,15 @@ class PoolController(PilotObserver):
     goal
         As it is now.
     elapsed
-        Seconds since the run's first life began.
+        Seconds since the run's first incarnation began.
     pilots
         That there were before: names go on from there.
     note
         Journals an event, by kind and text.
     stop
-        Told why nothing more can be done, when that is so.
+        Called with the reason when no more work can be done.
     on_error
-        Told of what must not happen.
+        Called with unexpected errors.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class PoolController(PilotObserver):
         self._task = asyncio.create_task(self._decide_on())
 
     def hurry(self) -> None:
-        """Something has changed that it rests on: it decides again."""
+        """Decide again soon, because the inputs of the decision have changed."""
         self._news.set()
 
     async def end(self) -> None:
-        """Decides no more."""
+        """Stop deciding."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -184,10 +184,10 @@ class PoolController(PilotObserver):
                 found[entry.pilot.site] += entry.pilot.processors
         return found
 
-    # Told by the provision.
+    # Called by the pilot provisioner.
 
     def began(self, pilot: Pilot, since: float) -> None:
-        """Its processors are there."""
+        """Note that a pilot has got its processors."""
         entry = self._asked.get(pilot.name)
         if entry is None:
             return
@@ -200,7 +200,7 @@ class PoolController(PilotObserver):
         self._news.set()
 
     def gone(self, pilot: Pilot, loss: AllocationLoss, reason: str) -> None:
-        """It is no more, or has never been."""
+        """Note that a pilot has ended or was never granted."""
         entry = self._asked.pop(pilot.name, None)
         if entry is None:
             return
@@ -248,7 +248,7 @@ class PoolController(PilotObserver):
                 changed.cancel()
 
     def _request(self, asks: Sequence[AllocationRequest], now: float) -> None:
-        """Those of one bundle know of each other."""
+        """Submit pilots for requests; pilots of one bundle know of each other."""
         copies = Counter(ask.bundle for ask in asks)
         for ask in asks:
             self._count += 1

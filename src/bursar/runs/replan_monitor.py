@@ -72,7 +72,7 @@ class ReplanMonitor:
         return None
 
     def _expected(self) -> tuple[float | None, float | None]:
-        """When it will end, and what it will have cost."""
+        """Return the expected end and cost of the run; None where unknown."""
         elapsed = self.execution.elapsed
         finish = self.forecast.finish(elapsed)
         if finish is None:

@@ -89,8 +89,8 @@ class RunRecord:
     @cached_property
     def unsettled(self) -> tuple[str, ...]:
         """
-        Leases and requests that nobody holds any more, and that are not settled: the sites have
-        not said what they came to, or the run was killed. Empty while the run goes on.
+        Leases and requests that are no longer held but not settled, because the sites have not
+        reported their cost or the run was killed. Empty while the run goes on.
         """
         if self.info.state == "running":
             return ()
@@ -98,7 +98,7 @@ class RunRecord:
 
     @cached_property
     def recorded(self) -> dict[str, PilotUsage]:
-        """What the sites' own records say, by lease."""
+        """The sites' own records, by lease."""
         found = {}
         folder = self.folder.pilots
         for path in sorted(folder.glob(f"*{USAGE}")) if folder.is_dir() else ():
@@ -116,7 +116,7 @@ class RunRecord:
 
     @cached_property
     def lives(self) -> list[RunIncarnation]:
-        """Begin and end of each life."""
+        """Begin and end of each incarnation."""
         return incarnations_of(self.journal.events)
 
     @cached_property
@@ -147,8 +147,8 @@ class RunRecord:
         """
         Seconds from the begin to the last end of a task.
 
-        Of a run in several lives, the sum over them: the time between does not
-        count. None when nothing has run.
+        For a run of several incarnations, the sum over them: the time between does
+        not count. None when nothing has run.
         """
         lives = self.lives
         if not lives or not self.journal.records:
@@ -194,7 +194,7 @@ def effective_manifest(folder: RunFolder) -> RunManifest:
 
 
 def bill_of(record: RunRecord) -> Bill:
-    """What the run cost so far."""
+    """Return the run's cost so far."""
     bill = make_bill(
         record.folder.name,
         record.ledger,

@@ -1,4 +1,4 @@
-"""What a run leaves for people: results, bill, report."""
+"""The files that a run leaves for people: results, bill, report."""
 
 from pathlib import Path
 

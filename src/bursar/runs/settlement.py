@@ -1,9 +1,9 @@
 """
-Leases that were given back, until their providers have said what they came to.
+Settlement of leases that were given back, once their providers report what was used.
 
-The same for a lease of this life and for one that a killed life left open: the site is asked
-from when to when the processors were held, and the ledger pays exactly that. Until then the
-worst that it may be stays set aside.
+Leases of this incarnation and those that a killed one left open are treated alike: the site is
+asked from when to when the processors were held, and the ledger pays exactly that. Until then
+the worst case stays set aside.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class LeaseSettlements:
     note
         Journals a lease with the movements of money that belong to it.
     say
-        Told, in one line for people, of what is worth saying.
+        Called with one line for people about each notable event.
     on_settled
         Called when money has become free.
     """
@@ -72,7 +72,7 @@ class LeaseSettlements:
         return there.unwatched if isinstance(there, MeteringSite) else 0.0
 
     def end(self, lease: str) -> None:
-        """A lease of this life is given back; it is settled when its site says."""
+        """Note that a lease was given back; it is settled when its site reports."""
         now = self._now()
         given_back = self._guard.end(lease, now)
         self._write(given_back)
@@ -80,12 +80,12 @@ class LeaseSettlements:
 
     def restore(self, lease: Lease, watched: float) -> None:
         """
-        A killed life has left a lease open.
+        Take over a lease that a killed incarnation left open.
 
         Parameters
         ----------
         watched
-            Last sign of that life, seconds since the epoch.
+            Last heartbeat of that incarnation, seconds since the epoch.
         """
         self._guard.restore(lease, self._now())
         self._begin(lease, watched)
@@ -111,12 +111,12 @@ class LeaseSettlements:
 
     async def close(self) -> tuple[str, ...]:
         """
-        Asks no more.
+        Stop asking the sites.
 
         Returns
         -------
         tuple of str
-            Leases that are not settled; their money stays set aside.
+            Names of leases that are not settled; their money stays set aside.
         """
         left, where = list(self._tasks.values()), self._where()
         for task in left:

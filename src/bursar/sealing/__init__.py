@@ -1,1 +1,1 @@
-"""This room seals tasks and results into envelopes that a service routes and cannot read."""
+"""Seals tasks and results into envelopes that a service routes and cannot read."""

@@ -1,9 +1,9 @@
 """
-Whose certificate it is, and whether it is to be believed.
+Certificates of users, workers and servers, and their verification.
 
-A certificate of ours names one party by a URI among its alternative names (RFC 5280, section
-4.2.1.6): ``bursar:user:NAME``, ``bursar:worker:NAME`` or ``bursar:server:NAME``. It is issued by
-one of the authorities directly: there are no intermediate ones.
+A certificate names one party by a URI among its alternative names (RFC 5280, section 4.2.1.6):
+``bursar:user:NAME``, ``bursar:worker:NAME`` or ``bursar:server:NAME``. It is issued by one of the
+authorities directly: there are no intermediate ones.
 """
 
 import re
@@ -46,20 +46,20 @@ _ODD = (
 
 
 class UntrustedCertificate(BursarError):
-    """A certificate is not to be believed; the text says why, in a few words."""
+    """A certificate is not trusted; the text says why, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateSubject:
     """
-    Who a certificate is of.
+    The kind and the name of the party that a certificate is of.
 
     Parameters
     ----------
     kind
-        What it may be used as.
+        Role for which the certificate may be used.
     name
-        Of the user, worker or server.
+        Name of the user, worker or server.
     """
 
     kind: Kind
@@ -67,21 +67,21 @@ class CertificateSubject:
 
     @property
     def uri(self) -> str:
-        """As the certificate has it."""
+        """URI of the party in the certificate."""
         return f"{_SCHEME}{self.kind}:{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedCertificate:
     """
-    A certificate that is believed.
+    A certificate that has been verified.
 
     Parameters
     ----------
     name
-        Of its party.
+        Name of the party.
     begin, end
-        When it is good, seconds since the epoch.
+        Validity, seconds since the epoch.
     """
 
     certificate: x509.Certificate
@@ -91,7 +91,7 @@ class VerifiedCertificate:
 
 
 def subject_of(certificate: x509.Certificate) -> CertificateSubject | None:
-    """Who a certificate is of; None: it does not say, or says more than one."""
+    """Return the party of a certificate; None: it names none, or more than one."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -107,7 +107,7 @@ def subject_of(certificate: x509.Certificate) -> CertificateSubject | None:
 
 
 def host_names_of(certificate: x509.Certificate) -> tuple[str, ...]:
-    """Host names and addresses that a certificate is for."""
+    """Return the host names and addresses that a certificate is for."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -118,14 +118,14 @@ def host_names_of(certificate: x509.Certificate) -> tuple[str, ...]:
 
 class TrustStore:
     """
-    The authorities that are believed, and what they have taken back.
+    The trusted authorities and their revocation lists.
 
     Parameters
     ----------
     authorities
-        Their certificates.
+        Certificates of the authorities.
     lists
-        Their revocation lists (RFC 5280, section 5); several of one authority add up.
+        Revocation lists (RFC 5280, section 5); several of one authority add up.
 
     Raises
     ------
@@ -156,7 +156,7 @@ class TrustStore:
     @classmethod
     def from_pem(cls, pem: bytes) -> "TrustStore":
         """
-        What is in a file: certificates of authorities (others are passed over), and lists.
+        Read authorities and revocation lists from a PEM text; other certificates are ignored.
 
         Raises
         ------
@@ -167,23 +167,23 @@ class TrustStore:
         return cls(authorities, read_lists(pem))
 
     def is_revoked(self, certificate: x509.Certificate) -> bool:
-        """Whether its authority has taken it back."""
+        """Return whether the authority has revoked a certificate."""
         return (certificate.issuer, certificate.serial_number) in self._revoked
 
     def check(self, certificate: x509.Certificate, kind: Kind, now: float) -> CertificateSubject:
         """
-        Who a certificate is of, if it is to be believed.
+        Verify a certificate and return its party.
 
         Parameters
         ----------
         kind
-            What it is used as.
+            Role in which the certificate is used.
         now
             Seconds since the epoch.
 
         Raises
         ------
-        Untrusted
+        UntrustedCertificate
             When it was not issued by one of the authorities, is of another kind, is not good yet
             or any more, or was revoked.
         """
@@ -205,11 +205,11 @@ class TrustStore:
 
     def vouch(self, der: bytes, kind: Kind, now: float) -> VerifiedCertificate:
         """
-        As :meth:`check`, of a certificate as somebody has sent it (DER); fast the second time.
+        Verify a received certificate (DER), with a cache; see :meth:`check`.
 
         Raises
         ------
-        Untrusted
+        UntrustedCertificate
             Also when it cannot be read.
         """
         known = self._vouched.get((der, kind))
@@ -231,13 +231,13 @@ class TrustStore:
 
 
 def is_current(certificate: x509.Certificate, now: float) -> bool:
-    """Whether a time, seconds since the epoch, lies in a certificate's own."""
+    """Return whether a certificate is valid at a time, seconds since the epoch."""
     begin = certificate.not_valid_before_utc.timestamp()
     return begin <= now <= certificate.not_valid_after_utc.timestamp()
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
-    """Whether it may issue others."""
+    """Return whether a certificate may issue others."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
     except (x509.ExtensionNotFound, ValueError):
@@ -247,11 +247,11 @@ def is_authority(certificate: x509.Certificate) -> bool:
 
 def parse_certificate(der: bytes) -> x509.Certificate:
     """
-    A certificate with a key on P-256, in DER, as somebody has sent it.
+    Parse a received certificate in DER, whose key must be on P-256.
 
     Raises
     ------
-    Untrusted
+    UntrustedCertificate
         When it is none, or one of a sort that is not known here.
     """
     try:
@@ -266,7 +266,7 @@ def parse_certificate(der: bytes) -> x509.Certificate:
 
 def read_pem(path: Path) -> bytes:
     """
-    What a file of keys or certificates holds.
+    Read a file of keys or certificates.
 
     Raises
     ------
@@ -281,7 +281,7 @@ def read_pem(path: Path) -> bytes:
 
 def read_certificates(pem: bytes) -> list[x509.Certificate]:
     """
-    All certificates in a PEM text, which may hold other things too.
+    Return all certificates in a PEM text; other content is ignored.
 
     Raises
     ------
@@ -296,7 +296,7 @@ def read_certificates(pem: bytes) -> list[x509.Certificate]:
 
 def read_lists(pem: bytes) -> list[x509.CertificateRevocationList]:
     """
-    All revocation lists in a PEM text, which may hold other things too.
+    Return all revocation lists in a PEM text; other content is ignored.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What lies in the envelopes of a task and of its result."""
+"""The contents of the envelopes of tasks and results."""
 
 from collections.abc import Mapping
 
@@ -11,12 +11,12 @@ from bursar.sealing.envelope import SealError
 
 class SealedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    Of a task, what only the worker may know.
+    The part of a task that only the worker may read.
 
     Parameters
     ----------
     steps
-        What it does.
+        Steps of the task.
     environment
         Variables added to the worker's.
     """
@@ -27,14 +27,14 @@ class SealedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class SealedResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    Of a result, what only the user may know.
+    The part of a result that only the user may read.
 
     Parameters
     ----------
     status
-        How it ended: what the service says of that is its word only.
+        How the task ended, by the worker; the service's own statement cannot be verified.
     exit_code, stdout, stderr, reason, value
-        As of :class:`bursar.model.outcome.Outcome`; streams are whole, however long.
+        Fields of :class:`bursar.model.outcome.Outcome`; streams are whole, however long.
     """
 
     status: Status
@@ -51,13 +51,13 @@ _RESULT = msgspec.msgpack.Decoder(SealedResult)
 
 
 def encode_contents(contents: SealedTask | SealedResult) -> bytes:
-    """As it is put into an envelope (MessagePack)."""
+    """Encode contents for an envelope (MessagePack)."""
     return _ENCODER.encode(contents)
 
 
 def decode_task(data: bytes) -> SealedTask:
     """
-    What was in a task's envelope.
+    Decode the contents of a task's envelope.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def decode_task(data: bytes) -> SealedTask:
 
 def decode_result(data: bytes) -> SealedResult:
     """
-    What was in a result's envelope.
+    Decode the contents of a result's envelope.
 
     Raises
     ------

@@ -5,7 +5,7 @@ The user draws the secret, locks it to the workers' key and signs that (a grant)
 from it by HKDF (RFC 5869), one for tasks, and one for the results of each task; all is encrypted
 by AES-256-GCM (NIST SP 800-38D) with random nonces, bound to the conversation, the direction and
 what it is about. So nothing can be altered, moved to another place, or sent back where it came
-from. Whoever made a result had the secret: a holder of the workers' key, or the user.
+from. The maker of a result had the secret: a holder of the workers' key, or the user.
 """
 
 import os
@@ -52,14 +52,14 @@ _NONCE = 12
 
 class Conversation:
     """
-    What both ends know.
+    The keys of a conversation, which both ends have.
 
     Parameters
     ----------
     secret
-        From which all keys follow, 32 random bytes.
+        32 random bytes from which all keys are derived.
     grant, signature
-        By which it was opened, as bytes.
+        The encoded grant that opened the conversation, and the user's signature of it.
     """
 
     def __init__(self, secret: bytes, grant: bytes, signature: bytes) -> None:
@@ -70,14 +70,14 @@ class Conversation:
         self._result_secret = _derive(secret, self._name, _RESULT)
 
     def seal_task(self, header: bytes, payload: bytes, about: str) -> bytes:
-        """A task's envelope."""
+        """Return a task's envelope."""
         nonce = os.urandom(_NONCE)
         box = self._task_key.encrypt(nonce, payload, self._bound(_TASK, about))
         return encode(ConversationTask(header, about, nonce, box))
 
     def open_task(self, task: ConversationTask) -> bytes:
         """
-        What a task's envelope holds.
+        Decrypt a task's envelope.
 
         Raises
         ------
@@ -87,14 +87,14 @@ class Conversation:
         return _decrypt(self._task_key, task.nonce, task.box, self._bound(_TASK, task.about))
 
     def seal_result(self, payload: bytes, task: bytes, about: str) -> bytes:
-        """A result's envelope, of the task whose envelope has this digest."""
+        """Return a result's envelope; ``task`` is the digest of its task's envelope."""
         nonce = os.urandom(_NONCE)
         box = self._key_of(task).encrypt(nonce, payload, self._bound(_RESULT, about, task))
         return encode(ConversationResult(self._grant, self._signature, task, nonce, box))
 
     def open_result(self, result: ConversationResult, about: str) -> bytes:
         """
-        What a result's envelope holds.
+        Decrypt a result's envelope.
 
         Raises
         ------
@@ -118,14 +118,14 @@ def begin_conversation(
     identity: Identity, recipient: x509.Certificate, now: float, lifetime: float
 ) -> tuple[bytes, Conversation]:
     """
-    A new conversation of a user's with workers; its header, encoded, goes with each task.
+    Open a conversation with workers; return its encoded header and its keys.
 
     Parameters
     ----------
     recipient
-        The workers' certificate; checked by the caller.
+        Certificate of the workers; checked by the caller.
     now, lifetime
-        From when, seconds since the epoch, and for how long, seconds, workers take tasks of it.
+        Start, seconds since the epoch, and duration, seconds, in which workers accept its tasks.
     """
     secret = os.urandom(32)
     certificate = identity.certificate.public_bytes(Encoding.DER)
@@ -154,12 +154,12 @@ def accept_conversation(
     header: ConversationHeader, certificate: x509.Certificate, worker: Identity
 ) -> Conversation:
     """
-    The conversation that a user has opened with a worker.
+    Return the conversation that a user has opened with a worker.
 
     Parameters
     ----------
     certificate
-        The user's, as it is in the header; checked by the caller.
+        The user's certificate from the header; checked by the caller.
 
     Raises
     ------
@@ -176,12 +176,12 @@ def accept_conversation(
 
 def recall_conversation(result: ConversationResult, users: Sequence[Identity]) -> Conversation:
     """
-    The conversation of a result, for the user who opened it.
+    Return the conversation of a result, for the user who opened it.
 
     Parameters
     ----------
     users
-        The user's certificates, of which one has opened it.
+        Identities of the user, one of which has opened the conversation.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def recall_conversation(result: ConversationResult, users: Sequence[Identity]) -
 
 
 def _info(purpose: str, grant: ConversationGrant) -> bytes:
-    """What a locked secret is bound to: nobody can put it into a grant of another user's."""
+    """Bind a secret to its grant, so that it cannot be moved to another user's grant."""
     return encode_part(
         (purpose, grant.session, grant.created, grant.expires, grant.user, grant.recipient)
     )

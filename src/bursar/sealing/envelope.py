@@ -1,8 +1,8 @@
 """
-How envelopes are written: a byte of the version, then MessagePack.
+The encoding of envelopes: a version byte, then MessagePack.
 
-A decoded envelope must be written exactly as it came: then whatever differs in a bit is another
-envelope, and its digest names it.
+An envelope must be in canonical form, so that two envelopes that differ in a bit are different ones
+and the digest identifies an envelope.
 """
 
 import hashlib
@@ -23,21 +23,21 @@ class SealError(BursarError):
 
 class ConversationGrant(msgspec.Struct, frozen=True, array_like=True):
     """
-    A conversation as its user opened it: what the user signs.
+    The user's signed statement that opens a conversation.
 
     Parameters
     ----------
     session
-        Its identity, random.
+        Random identity of the conversation.
     created, expires
-        Seconds since the epoch: workers take no task of it before or after.
+        Seconds since the epoch between which workers accept its tasks.
     user
         SHA-256 of the user's certificate.
     recipient
-        Of the workers' key, as :func:`bursar.sealing.keys.key_name` has it.
+        Name of the workers' key, from :func:`bursar.sealing.keys.key_name`.
     wrapped, kept
-        The conversation's secret, locked to the workers' key, and to the user's own: so a later
-        process of the user's can read what comes back.
+        The secret, encrypted to the workers' key, and to the user's own, so that a later process of
+        the user can read results.
     """
 
     session: bytes
@@ -50,7 +50,7 @@ class ConversationGrant(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConversationHeader(msgspec.Struct, frozen=True, array_like=True):
-    """What each task of a conversation begins with: a grant and who vouches for it."""
+    """The user's certificate, the grant and its signature, with each task of a conversation."""
 
     certificate: bytes
     grant: bytes
@@ -77,7 +77,7 @@ class ConversationResult(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class MessageTask(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A task by itself; ``box`` is locked to the workers' key, all the rest is signed with it."""
+    """A task by itself; ``box`` is encrypted to the workers' key, everything is signed."""
 
     certificate: bytes
     recipient: bytes
@@ -89,7 +89,7 @@ class MessageTask(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class MessageResult(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """A result by itself; ``box`` is locked to the user's key and signed by the worker."""
+    """A result by itself; ``box`` is encrypted to the user's key and signed by the worker."""
 
     certificate: bytes
     task: bytes
@@ -107,7 +107,7 @@ _grant_decoder = msgspec.msgpack.Decoder(ConversationGrant)
 
 def encode(envelope: Envelope) -> bytes:
     """
-    As it travels.
+    Encode an envelope.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def encode(envelope: Envelope) -> bytes:
 
 def decode(data: bytes) -> Envelope:
     """
-    What travelled.
+    Decode an envelope.
 
     Raises
     ------
@@ -143,13 +143,13 @@ def decode(data: bytes) -> Envelope:
 
 
 def encode_part(part: ConversationHeader | ConversationGrant | tuple[object, ...]) -> bytes:
-    """A part of an envelope, or what a cipher or signature is bound to."""
+    """Encode a part of an envelope, or the data that a cipher or signature is bound to."""
     return _encoder.encode(part)
 
 
 def decode_header(data: bytes) -> ConversationHeader:
     """
-    Reads a header.
+    Decode a conversation's header.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def decode_header(data: bytes) -> ConversationHeader:
 
 def decode_grant(data: bytes) -> ConversationGrant:
     """
-    Reads a grant.
+    Decode a conversation's grant.
 
     Raises
     ------
@@ -178,5 +178,5 @@ def decode_grant(data: bytes) -> ConversationGrant:
 
 
 def sha256_digest(data: bytes) -> bytes:
-    """Names bytes (SHA-256, FIPS 180-4)."""
+    """Return the SHA-256 digest of bytes (FIPS 180-4)."""
     return hashlib.sha256(data).digest()

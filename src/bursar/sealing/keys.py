@@ -58,7 +58,7 @@ class Identity:
     @classmethod
     def from_pem(cls, certificate: bytes, key: bytes) -> "Identity":
         """
-        The first certificate of a PEM text, and the key of another, or the same.
+        Read the first certificate and the first private key of two PEM texts.
 
         Raises
         ------
@@ -68,12 +68,12 @@ class Identity:
         return cls(read_certificates(certificate)[0], read_keys(key)[0])
 
     def sign(self, purpose: bytes, data: bytes) -> bytes:
-        """A signature of bytes, for one purpose."""
+        """Sign bytes for one purpose."""
         return self.key.sign(purpose + data, _SIGNING)
 
     def unlock(self, locked: bytes, info: bytes) -> bytes:
         """
-        What was locked to this key.
+        Decrypt bytes that were encrypted to this key.
 
         Raises
         ------
@@ -87,13 +87,13 @@ class Identity:
 
 
 def encrypt_to_key(secret: bytes, key: PublicKey, info: bytes) -> bytes:
-    """Bytes that only the owner of a key can read; ``info`` is not in them, but needed too."""
+    """Encrypt bytes to a key; decryption needs the same ``info``, which is not sent along."""
     return _SUITE.encrypt(secret, key, info=info)
 
 
 def verify(key: PublicKey, signature: bytes, purpose: bytes, data: bytes) -> None:
     """
-    Holds a signature against what was signed.
+    Verify a signature.
 
     Raises
     ------
@@ -107,13 +107,13 @@ def verify(key: PublicKey, signature: bytes, purpose: bytes, data: bytes) -> Non
 
 
 def tampered_error() -> SealError:
-    """One reason for all that a cipher or signature refuses: which it was helps only attackers."""
+    """Return one error for all failed checks: which one failed helps only attackers."""
     return SealError("the envelope was altered, or is not for this key")
 
 
 def public_key(certificate: x509.Certificate) -> PublicKey:
     """
-    The key of a certificate.
+    Return the public key of a certificate.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def public_key(certificate: x509.Certificate) -> PublicKey:
 
 def read_keys(pem: bytes) -> list[ec.EllipticCurvePrivateKey]:
     """
-    All private keys in a PEM text, which may hold other things too.
+    Return all private keys in a PEM text; other content is ignored.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def read_keys(pem: bytes) -> list[ec.EllipticCurvePrivateKey]:
 
 def read_identities(pem: bytes) -> list[Identity]:
     """
-    All private keys in a PEM text that have a certificate in it, with that, in its order.
+    Return the private keys in a PEM text with their certificates in it, in their order.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def read_identities(pem: bytes) -> list[Identity]:
 
 
 def key_name(key: PublicKey) -> bytes:
-    """Names a key (SHA-256): a certificate's stays the same when it is renewed with its key."""
+    """Return the SHA-256 of a public key, which outlasts renewals of its certificate."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).digest()
 

@@ -1,9 +1,9 @@
 """
-The level *message*: each task and each result stands by itself.
+The level *message*: each task and each result is encrypted and signed by itself.
 
-Each is locked to the other end's key with a key agreement of its own (HPKE, RFC 9180) and signed
-by who made it. What is locked is bound to its maker's certificate: nobody can take off a
-signature, put another one in its place and have the answer.
+Each is encrypted to the recipient's key with a key agreement of its own (HPKE, RFC 9180) and signed
+by the sender. The ciphertext is bound to the sender's certificate, so that nobody can replace the
+signature with their own and receive the answer.
 """
 
 from cryptography import x509
@@ -27,14 +27,14 @@ def seal_task(
     lifetime: float,
 ) -> bytes:
     """
-    A task's envelope.
+    Return a task's envelope.
 
     Parameters
     ----------
     recipient
-        The workers' certificate; checked by the caller.
+        Certificate of the workers; checked by the caller.
     now, lifetime
-        From when, seconds since the epoch, and for how long, seconds, workers take it.
+        Start, seconds since the epoch, and duration, seconds, in which workers accept the task.
     """
     certificate = identity.certificate.public_bytes(Encoding.DER)
     name = key_name(public_key(recipient))
@@ -47,12 +47,12 @@ def seal_task(
 
 def open_task(task: MessageTask, certificate: x509.Certificate, worker: Identity) -> bytes:
     """
-    What a task's envelope holds.
+    Verify and decrypt a task's envelope.
 
     Parameters
     ----------
     certificate
-        The user's, as it is in the envelope; checked by the caller.
+        The user's certificate from the envelope; checked by the caller.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def open_task(task: MessageTask, certificate: x509.Certificate, worker: Identity
 def seal_result(
     worker: Identity, user: x509.Certificate, payload: bytes, task: bytes, about: str
 ) -> bytes:
-    """A result's envelope, of the task whose envelope has this digest."""
+    """Return a result's envelope; ``task`` is the digest of its task's envelope."""
     certificate = worker.certificate.public_bytes(Encoding.DER)
     info = _result_info(certificate, key_name(public_key(user)), task, about)
     box = encrypt_to_key(payload, public_key(user), info)
@@ -80,12 +80,12 @@ def open_result(
     result: MessageResult, certificate: x509.Certificate, user: Identity, about: str
 ) -> bytes:
     """
-    What a result's envelope holds.
+    Verify and decrypt a result's envelope.
 
     Parameters
     ----------
     certificate
-        The worker's, as it is in the envelope; checked by the caller.
+        The worker's certificate from the envelope; checked by the caller.
 
     Raises
     ------

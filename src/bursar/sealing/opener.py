@@ -1,4 +1,4 @@
-"""The worker's end: opens tasks, seals their results."""
+"""The worker's side of sealing: opens tasks and seals their results."""
 
 import os
 import time
@@ -37,18 +37,18 @@ _SLOW_CLOCK = 3600.0
 @dataclass(frozen=True, slots=True)
 class OpenedTask:
     """
-    A task that was sealed.
+    A task whose envelope was opened and verified.
 
     Parameters
     ----------
     payload
-        What the envelope holds.
+        Decrypted contents.
     user
-        Who sealed it, by the certificate.
+        Name in the certificate of the user who sealed the task.
     about
-        What the user's end holds the result against.
+        Text that the user compares with that of the result.
     seal
-        Makes the result's envelope, which only that user can open.
+        Seals the result into an envelope that only that user can open.
     """
 
     payload: bytes
@@ -59,7 +59,7 @@ class OpenedTask:
 
 @dataclass(frozen=True, slots=True)
 class _AcceptedConversation:
-    """A conversation that was accepted, and what is to be looked at each time."""
+    """An accepted conversation with its user and its validity."""
 
     conversation: Conversation
     user: str
@@ -95,7 +95,7 @@ class TaskOpener:
 
     def open(self, envelope: bytes) -> OpenedTask:
         """
-        What a task's envelope holds, who sealed it, and how its result is sealed.
+        Open and verify a task's envelope.
 
         Raises
         ------
@@ -168,7 +168,7 @@ class TaskOpener:
 
 class TaskOpenerFile:
     """
-    An :class:`TaskOpener` made of one file, and made anew when the file has changed.
+    A :class:`TaskOpener` read from one file, and read again when the file has changed.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class TaskOpenerFile:
 
     def open(self, envelope: bytes) -> OpenedTask:
         """
-        As :meth:`TaskOpener.open`.
+        Open and verify a task's envelope; see :meth:`TaskOpener.open`.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class TaskOpenerFile:
 
 def make_opener(pem: bytes) -> TaskOpener:
     """
-    An opener with what is in a PEM text, in any order.
+    Return an opener with the keys and certificates of a PEM text, in any order.
 
     Raises
     ------

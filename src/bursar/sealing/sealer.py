@@ -1,4 +1,4 @@
-"""The user's end: seals tasks, opens results."""
+"""The user's side of sealing: seals tasks and opens their results."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -35,17 +35,17 @@ class TaskSealer:
     recipient
         The workers' certificate, as the service shows it or, better, as it came by another way.
     identity
-        The user's own.
+        The user's certificate and key.
     trust
         The authorities that vouch for the workers.
     former
-        The user's own before they were renewed: they open what comes back of what they sealed.
+        The user's earlier certificates and keys, for results of tasks sealed with them.
     level
         ``"conversation"``: one key agreement for many tasks, and a result shows that it was made
         by a holder of the workers' key; ``"message"``: one for each task and result, each signed.
     lifetime
-        Seconds for which workers take a task, at the level conversation at least half of it: the
-        service cannot bring it up again afterwards.
+        Seconds for which workers accept a task (at the level conversation at least half of it); the
+        service cannot replay the task afterwards.
     clock
         Seconds since the epoch.
 
@@ -84,14 +84,14 @@ class TaskSealer:
 
     def seal(self, payload: bytes, about: str) -> bytes:
         """
-        A task's envelope.
+        Return a task's envelope.
 
         Parameters
         ----------
         about
-            What the result is held against when it is opened: the instance and the task's label,
-            say. Everybody can read it. Where two tasks have the same one, the service could give
-            the result of one as that of the other.
+            Text that the result must carry when it is opened, such as the instance and the task's
+            label. It is not encrypted. Where two tasks have the same text, the service could swap
+            their results.
 
         Raises
         ------
@@ -109,12 +109,12 @@ class TaskSealer:
 
     def open(self, envelope: bytes, about: str) -> bytes:
         """
-        What a result's envelope holds. The process that sealed the task need not be this one.
+        Open and verify a result's envelope, also of a task that another process sealed.
 
         Parameters
         ----------
         about
-            What was said when the task was sealed.
+            Text with which the task was sealed.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class TaskSealer:
                 raise SealError("it is a task, not a result")
 
     def _open_message(self, result: MessageResult, worker: x509.Certificate, about: str) -> bytes:
-        """With the key that it was made for, whichever that is."""
+        """Open a result with whichever of the user's keys it was made for."""
         for identity in self._identities[:-1]:
             try:
                 return message.open_result(result, worker, identity, about)
@@ -176,12 +176,12 @@ def read_sealer(
     level: SealLevel = "conversation",
 ) -> TaskSealer:
     """
-    A sealer with what lies in files.
+    Return a sealer with keys and certificates from files.
 
     Parameters
     ----------
     recipient
-        The workers' certificate, PEM.
+        Certificate of the workers, PEM.
     certificate, key
         The user's own; without ``key`` the first file holds both, and former ones behind them.
     authorities

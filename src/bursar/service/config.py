@@ -1,4 +1,4 @@
-"""What a service is told before it starts: values that have been checked."""
+"""Configuration of a service: values that have been checked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody from elsewhere can reach it."""
+        """Whether only this machine can reach the address."""
         if self.host == "localhost":
             return True
         try:
@@ -48,7 +48,7 @@ class Address:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFiles:
     """
-    Files in PEM.
+    PEM files with the service's certificate and the authorities that it trusts.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class SealingFiles:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketSettings:
     """
-    How it deals.
+    Settings for selling processors.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class UserSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
     """
-    What tasks may take, and what becomes of them.
+    Limits and environment of tasks.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class LogSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
     """
-    A service.
+    Configuration of a service.
 
     Parameters
     ----------
@@ -238,21 +238,21 @@ class ServiceConfig:
     log: LogSettings = LogSettings()
 
     def local_user(self, user: str) -> str:
-        """The account under which a user's tasks run; empty: the service's own."""
+        """Return the local account of a user's tasks; empty: the service's own."""
         known = self.users.get(user)
         return known.local_user if known and known.local_user else self.tasks.local_user
 
     def scopes_of(self, user: str) -> frozenset[Scope]:
-        """What a certificate of a user's allows."""
+        """Return the scopes of a user's certificate."""
         known = self.users.get(user)
         if known is None:
             return frozenset() if self.only_listed_users else UserSettings().scopes
         return known.scopes
 
     def own_limits(self) -> dict[str, EngineLimits]:
-        """Of the users who are known by name: what they may have."""
+        """Engine limits of the users who have their own, by name."""
         return {name: user.quota.within(self.limits) for name, user in self.users.items()}
 
     def own_http(self) -> dict[str, HttpLimits]:
-        """Of the users who are known by name: how much they may ask."""
+        """HTTP limits of the users who have their own, by name."""
         return {name: user.quota.within(self.http) for name, user in self.users.items()}

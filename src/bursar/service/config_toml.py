@@ -207,7 +207,7 @@ class ServiceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_service(path: Path, environment: Mapping[str, str] | None = None) -> ServiceConfig:
     """
-    The service that a file describes.
+    Read the configuration of a service from its file and the environment.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def read_service(path: Path, environment: Mapping[str, str] | None = None) -> Se
 
 def default_service(environment: Mapping[str, str] | None = None) -> ServiceConfig:
     """
-    The service that there is without a file: this machine, for whoever is on it.
+    Return the configuration without a file: this machine, for all its users.
 
     Raises
     ------
@@ -242,7 +242,7 @@ def default_service(environment: Mapping[str, str] | None = None) -> ServiceConf
 
 
 def state_folder() -> Path:
-    """Where a service keeps its things that was told nothing else."""
+    """Return the default folder of a service's state."""
     state = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     return base / "bursar" / "service"
@@ -266,7 +266,7 @@ def _read(
 
 def _overlay(document: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     """
-    Puts what variables say into the document; which place each of them speaks of.
+    Put values of environment variables into the document; return which variable set what.
 
     A value is read as TOML, and taken as text where it is none.
     """

@@ -1,4 +1,4 @@
-"""The little that the service asks of a disk, so that a simulated one can take its place."""
+"""The disk as the service uses it: an interface that a simulated disk implements too."""
 
 from typing import Protocol
 
@@ -16,7 +16,7 @@ class DiskFile(Protocol):
 
     async def append(self, data: bytes) -> None:
         """
-        Writes at the end; not durable before :meth:`sync`.
+        Write at the end; not durable before :meth:`sync`.
 
         Raises
         ------
@@ -25,7 +25,7 @@ class DiskFile(Protocol):
 
     async def sync(self) -> None:
         """
-        Returns when all that was appended survives a power cut.
+        Wait until all that was appended survives a power cut.
 
         Raises
         ------
@@ -34,39 +34,39 @@ class DiskFile(Protocol):
         """
 
     async def read(self, offset: int, size: int) -> bytes:
-        """Bytes from an offset; fewer at the end."""
+        """Return bytes from an offset; fewer at the end."""
 
     async def truncate(self, size: int) -> None:
         """Cuts the end off, durably."""
 
     async def close(self) -> None:
-        """Lets go of it."""
+        """Close the file."""
 
     @property
     def size(self) -> int:
-        """Bytes, those not synced included."""
+        """Size of the file in bytes, those not synced included."""
 
 
 class Disk(Protocol):
     """A folder; names are of files in it."""
 
     async def names(self) -> list[str]:
-        """Of all files, sorted."""
+        """Return the names of all files, sorted."""
 
     async def open(self, name: str, *, create: bool = False) -> DiskFile:
         """Opens a file; with ``create`` a new, empty one, whose name is durable on return."""
 
     async def remove(self, name: str) -> None:
-        """Durably; nothing when it is not there."""
+        """Remove a file durably; do nothing if there is none."""
 
     async def replace(self, name: str, data: bytes) -> None:
-        """A small file gets this content, whole or not at all, durably."""
+        """Replace a small file's content atomically and durably."""
 
     async def load(self, name: str) -> bytes | None:
-        """A small file's content; None when it is not there."""
+        """Return a small file's content; None: there is no such file."""
 
     async def free(self) -> int:
-        """Bytes that may still be written."""
+        """Return the bytes that can still be written."""
 
     async def reserve(self, size: int) -> bool:
         """Keeps so many bytes back for what must be written although the disk is full; 0: none."""

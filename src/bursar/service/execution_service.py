@@ -1,9 +1,9 @@
 """
-The service put together: who is who, and how it begins and ends.
+The service put together: its parts, and how it starts and stops.
 
-A house has no doors of its own: whoever runs it listens for clients and hands their requests to
-``app``, and for workers and hands their connections to ``hub``. So the simulation of faults and
-the real command run the same house.
+An execution service opens no sockets: its runner listens for clients and hands their requests to
+``app``, and for workers and hands their connections to ``hub``. So the simulation of faults and the
+real command run the same service.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ _LOOK = 0.05  # seconds between two looks at what still runs
 
 class ExecutionService:
     """
-    A service.
+    The whole execution service without sockets, TLS and signals.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class ExecutionService:
 
     async def open(self) -> list[str]:
         """
-        Takes up what an earlier life has left, and begins to work.
+        Restore the state from the journal, and begin to work.
 
         Returns
         -------
@@ -255,7 +255,7 @@ class ExecutionService:
         return repaired
 
     def begin_drain(self) -> None:
-        """Takes nothing more and gives nothing more to workers; what runs goes on."""
+        """Accept no submissions and give out no tasks; running tasks go on."""
         if not self._is_draining:
             self._is_draining = True
             log.info("draining")
@@ -263,7 +263,7 @@ class ExecutionService:
 
     async def drain(self, seconds: float = 0.0) -> int:
         """
-        Takes nothing more, and waits so long for what runs.
+        Drain, and wait for running tasks for at most some seconds.
 
         Returns
         -------
@@ -279,7 +279,7 @@ class ExecutionService:
         return self.engine.running
 
     def _end_drain(self) -> None:
-        """Says once that draining has finished, and what it has left."""
+        """Report once that draining has finished, and how many tasks still run."""
         if self._is_drained:
             return
         self._is_drained = True
@@ -297,12 +297,12 @@ class ExecutionService:
         self.desk.reconfigure(site.pricing or Pricing(site.unit_price or 0.0))
 
     def relimit(self, config: ServiceConfig) -> None:
-        """What users may have and ask from now on; what they have they keep."""
+        """Change the limits of users from now on; what they have they keep."""
         self.engine.relimit(config.limits, config.own_limits())
         self.app.relimit(config.http, config.own_http())
 
     async def close(self) -> None:
-        """Ends; workers are left to themselves, and look for the next life."""
+        """Stop the service; workers go on, and look for its next start."""
         self.begin_drain()
         self._end_drain()
         self.app.close()
@@ -316,11 +316,11 @@ class ExecutionService:
         await self.journal.close()
 
     async def failed(self) -> str:
-        """Returns, with the reason, once it can do its work no longer: it must end then."""
+        """Wait until the service cannot go on and return the reason: it must end then."""
         return await asyncio.shield(self._fault)
 
     def state(self) -> api.Health:
-        """Whether it takes work, and why not."""
+        """Return whether the service accepts work, and why not."""
         problem = self.journal.problem or self.staff.trouble
         if self._fault.done():
             return api.Health(status="failing", problem=self._fault.result())
@@ -344,7 +344,7 @@ class ExecutionService:
         task.add_done_callback(self._has_ended)
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:
-        """Nothing of it fails alone: then the house does, and is to be started again."""
+        """Fail the whole service when one of its background tasks fails."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -362,7 +362,7 @@ class ExecutionService:
         self._changed.set()
 
     async def _keep_time(self) -> None:
-        """What time brings about at the desk: quotes expire, agreements begin and end."""
+        """Let billing handle what is due: quotes expire, agreements begin and end."""
         while True:
             now = self._clock()
             self._changed.clear()
@@ -391,12 +391,12 @@ class ExecutionService:
 
 
 def log_message(message: str) -> None:
-    """A line for people."""
+    """Log a line for people."""
     log.info("%s", message)
 
 
 def _shared_seal_key(config: ServiceConfig) -> SealKeyFile | None:
-    """The key of workers that run as other accounts, which need not be able to read its file."""
+    """Return the seal key for workers whose accounts cannot read its file; None: none needs it."""
     accounts = [config.tasks.local_user, *(user.local_user for user in config.users.values())]
     if config.sealed is None or not any(accounts):
         return None

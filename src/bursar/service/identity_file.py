@@ -1,4 +1,4 @@
-"""Who a service is from one life to the next: names and secrets that it made for itself."""
+"""The service's identity, kept over restarts: names and secrets that it made for itself."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ _SECRET = 32  # bytes
 
 class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What stays the same.
+    Names, secrets and ports that stay the same over restarts.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 async def load_identity(disk: Disk, entropy: Entropy) -> ServiceIdentity:
     """
-    The service's own, made on its first day.
+    Load the service's identity, or make it on the first start.
 
     Raises
     ------
@@ -52,7 +52,7 @@ async def load_identity(disk: Disk, entropy: Entropy) -> ServiceIdentity:
 
 async def save_identity(disk: Disk, identity: ServiceIdentity) -> None:
     """
-    Writes it down, durably.
+    Save the identity durably.
 
     Raises
     ------

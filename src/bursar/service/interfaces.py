@@ -1,7 +1,8 @@
 """
-What the parts of the service ask of each other, as protocols.
+Protocols between the parts of the service.
 
-``HTTP -> Engine -> Journal -> Disk``, with a Desk that pays and a Staff that brings workers. All
+``HTTP -> Engine -> Journal -> Disk``, with billing, which pays, and a provisioner, which brings
+workers. All
 of it runs on one loop, learns the time from a clock it was handed and draws random bytes from a
 source it was handed, so that a simulation can have it whole.
 """
@@ -28,12 +29,12 @@ SCOPES: tuple[Scope, ...] = ("submit", "read", "sell", "admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
     """
-    Who asks.
+    The authenticated sender of a request.
 
     Parameters
     ----------
     user
-        Its name at this service.
+        Name of the user at this service.
     scopes
         What it may do.
     means
@@ -88,7 +89,7 @@ Position = int
 
 class JournalParticipant(Protocol):
     """
-    Who keeps its state in the journal.
+    A part of the service that keeps its state in the journal.
 
     A record is a kind, a small integer, and bytes. The journal drops a segment when most of its
     records are dead: what lives is appended anew, so the order of records is NOT kept. State must
@@ -99,13 +100,13 @@ class JournalParticipant(Protocol):
     """
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """A record of an earlier life, while the journal is opened."""
+        """Take in a record written before the restart, while the journal is opened."""
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
-        """What is to stand for a record from now on (often itself); None: it is dead."""
+        """Return what replaces a record (often the record itself); None: it is dead."""
 
     def moved(self, old: Position, new: Position) -> None:
-        """A record lies elsewhere now."""
+        """Note the new position of a record."""
 
 
 class ServiceJournal(Protocol):
@@ -119,14 +120,14 @@ class ServiceJournal(Protocol):
     """
 
     def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
-        """Before it is opened: whose records of these kinds are."""
+        """Register the participant for some kinds of records, before the journal is opened."""
 
     async def open(self) -> list[str]:
-        """Restores every participant; lines on what had to be repaired."""
+        """Restore every participant; return lines on what had to be repaired."""
 
     def append(self, kind: int, payload: bytes, *, essential: bool) -> Position:
         """
-        Adds a record; durable once :meth:`durable` has returned.
+        Append a record; it is durable once :meth:`durable` has returned.
 
         Parameters
         ----------
@@ -142,7 +143,7 @@ class ServiceJournal(Protocol):
 
     async def durable(self) -> None:
         """
-        Returns when all that was appended and killed so far survives a power cut.
+        Wait until all that was appended and killed so far survives a power cut.
 
         Raises
         ------
@@ -154,7 +155,7 @@ class ServiceJournal(Protocol):
 
     async def read(self, position: Position) -> bytes:
         """
-        The payload of a living record, one that is not yet durable included.
+        Return the payload of a living record, even if it is not yet durable.
 
         Raises
         ------
@@ -165,21 +166,21 @@ class ServiceJournal(Protocol):
         """
 
     def kill(self, position: Position) -> None:
-        """A record is not needed any more; durable as an appended one is. Again: no change."""
+        """Kill a record, durably as an appended one; killing it again changes nothing."""
 
     async def failed(self) -> str:
-        """Returns, with the reason, once the disk has failed: the service must end then."""
+        """Wait until the disk has failed and return the reason: the service must end then."""
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Size of the journal on disk, in bytes."""
 
     @property
     def problem(self) -> str:
         """Why new work cannot be written; empty: it can."""
 
     async def close(self) -> None:
-        """Writes and syncs what is left."""
+        """Write and sync what is left."""
 
 
 # Kinds of records, by participant.
@@ -203,7 +204,7 @@ def is_shared(pool: str) -> bool:
 
 
 class UsageBilling(Protocol):
-    """Says what may run, and is told what was used."""
+    """Decides what may run, and charges what was used."""
 
     def pool_of(self, user: str, agreement: str) -> str | Refusal:
         """
@@ -277,24 +278,24 @@ class ExecutionEngine(Protocol):
     """
 
     async def create(self, user: str, new: api.NewInstance, key: str) -> api.InstanceInfo:
-        """A new instance; the same key again gives the same one. Empty key: none."""
+        """Make an instance, or return the one that was made with the same key. Empty key: none."""
 
     def instances(self, user: str) -> list[api.InstanceInfo]:
-        """A user's own."""
+        """Return the instances of a user."""
 
     def instance(self, user: str, handle: str) -> api.InstanceInfo:
-        """One of them."""
+        """Return one instance of a user."""
 
     async def destroy(self, user: str, handle: str) -> None:
-        """Its tasks are cancelled and killed, everything of it is forgotten, its files too."""
+        """Cancel an instance's tasks and delete everything of it, its files too."""
 
     async def submit(
         self, user: str, handle: str, tasks: Sequence[api.TaskSpec], key: str
     ) -> api.Submitted:
-        """Adds tasks; the same key again adds nothing."""
+        """Add tasks; repeating a key adds nothing."""
 
     def tasks(self, user: str, handle: str, after: int, limit: int) -> api.TaskPage:
-        """Where tasks stand, from number ``after`` on."""
+        """Return the states of tasks, from number ``after`` on."""
 
     async def cancel(
         self,
@@ -303,21 +304,21 @@ class ExecutionEngine(Protocol):
         tasks: Sequence[int] | None,
         grace: float | None = None,
     ) -> api.Cancelled:
-        """Tasks are not wanted any more; each still has a result."""
+        """Cancel tasks; each of them still gets a result."""
 
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float
     ) -> ResultBatch:
-        """Results after a cursor; waits so many seconds for the first when there is none yet."""
+        """Return results after a cursor; wait so many seconds for the first if there is none."""
 
     async def forget(self, user: str, handle: str, through: int) -> None:
-        """The client has results up to a cursor: they go."""
+        """Forget results up to a cursor, as the client has them."""
 
     def changes(self, user: str, handle: str) -> AsyncIterator[api.InstanceInfo]:
-        """The instance whenever something of it has changed, but not more often than is useful."""
+        """Yield the instance whenever it has changed, at a limited rate."""
 
     def demand(self) -> Mapping[str, ProcessorDemand]:
-        """By pool: the tasks that processors are wanted for."""
+        """Return by pool the tasks that want processors."""
 
     def overview(self) -> api.Overview:
-        """For administrators."""
+        """Return the state of the whole service, for administrators."""

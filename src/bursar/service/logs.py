@@ -36,7 +36,7 @@ _SECRET = re.compile(
 
 
 def redact_secrets(text: str) -> str:
-    """The text without what may be a secret, on one line."""
+    """Return the text on one line, without what may be a secret."""
     return " ".join(_SECRET.sub(HIDDEN, text).split())
 
 

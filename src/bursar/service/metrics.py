@@ -1,4 +1,4 @@
-"""What the service measures of itself, in the text format of Prometheus."""
+"""Metrics of the service in the text format of Prometheus."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
     """
-    What stands at a moment. Counts are since the service was started.
+    Figures of the service at one moment; counts are since its start.
 
     Parameters
     ----------
@@ -87,16 +87,16 @@ class ServiceMetrics:
     # See bursar.service.http.dependencies.RequestObserver.
 
     def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
-        """A request was answered."""
+        """Count a request that was answered."""
         self._requests.labels(method, route or "none", str(status)).inc()
         self._seconds.labels(route or "none").observe(seconds)
 
     def failed(self, incident: str, route: str, error: BaseException) -> None:
-        """A request failed by our fault."""
+        """Count an internal error."""
         self._incidents.inc()
 
     def text(self) -> bytes:
-        """All of it, as it is scraped."""
+        """Return all metrics in the text format."""
         return generate_latest(_WithoutCreationTimes(self._registry))
 
 
@@ -130,20 +130,20 @@ class _WithoutCreationTimes:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """All of the registry's."""
+        """Yield the registry's metrics without their creation times."""
         for family in self._registry.collect():
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
             yield family
 
 
 class _SnapshotCollector:
-    """Asks for the figures when it is scraped, and not before."""
+    """Takes the figures from the service at each scrape."""
 
     def __init__(self, figures: Callable[[], MetricsSnapshot]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
+        """Yield all figures as metrics."""
         now = self._figures()
         for field, text in _COUNTERS:
             yield CounterMetricFamily(f"bursar_tasks_{field}", text, value=getattr(now, field))

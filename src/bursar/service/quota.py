@@ -1,4 +1,4 @@
-"""What one user may have and ask, where that differs from what all may."""
+"""Limits of one user, where they differ from those of all users."""
 
 from typing import Annotated, TypeVar
 
@@ -38,7 +38,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     streams: Number | None = None
 
     def within(self, limits: L) -> L:
-        """The user's limits, where these are for all."""
+        """Return the user's limits, given those of all users."""
         own = {key: value for key, value in msgspec.structs.asdict(self).items() if value}
         said = {key: own[key] for key in limits.__struct_fields__ if key in own}
         return msgspec.structs.replace(limits, **said)

@@ -63,7 +63,7 @@ class RealDisk:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="disk")
 
     async def names(self) -> list[str]:
-        """Of all files, sorted; our own, which begin with a dot, are not among them."""
+        """Return the names of all files, sorted, without those that begin with a dot."""
         return await self._run(self._names)
 
     async def open(self, name: str, *, create: bool = False) -> "RealFile":
@@ -72,19 +72,19 @@ class RealDisk:
         return RealFile(self.folder / name, fd, self._threads)
 
     async def remove(self, name: str) -> None:
-        """Durably; nothing when it is not there."""
+        """Remove a file durably; do nothing if there is none."""
         await self._run(self._remove, name)
 
     async def replace(self, name: str, data: bytes) -> None:
-        """A small file gets this content, whole or not at all, durably."""
+        """Replace a small file's content atomically and durably."""
         await self._run(self._replace, name, data)
 
     async def load(self, name: str) -> bytes | None:
-        """A small file's content; None when it is not there."""
+        """Return a small file's content; None: there is no such file."""
         return await self._run(self._load, name)
 
     async def free(self) -> int:
-        """Bytes that may still be written."""
+        """Return the bytes that can still be written."""
         return await self._run(self._free)
 
     async def reserve(self, size: int) -> bool:
@@ -208,19 +208,19 @@ class RealFile:
 
     @property
     def size(self) -> int:
-        """Bytes, those not synced included."""
+        """Size of the file in bytes, those not synced included."""
         return self._size
 
     async def append(self, data: bytes) -> None:
-        """Writes at the end."""
+        """Write at the end; not durable before :meth:`sync`."""
         await self._run(self._append, data)
 
     async def sync(self) -> None:
-        """Returns when all that was appended survives a power cut."""
+        """Wait until all that was appended survives a power cut."""
         await self._run(self._sync)
 
     async def read(self, offset: int, size: int) -> bytes:
-        """Bytes from an offset; fewer at the end."""
+        """Return bytes from an offset; fewer at the end."""
         buffer = bytearray(size)
         try:
             count = os.preadv(self._fd, [buffer], offset, os.RWF_NOWAIT)
@@ -235,7 +235,7 @@ class RealFile:
         await self._run(self._truncate, size)
 
     async def close(self) -> None:
-        """Lets go of it."""
+        """Close the file."""
         await self._run(os.close, self._fd)
 
     # Each in a thread.
@@ -295,7 +295,7 @@ def _take_lock(folder: Path) -> int:
 @contextlib.contextmanager
 def _translated_disk_errors(path: Path) -> Iterator[None]:
     """
-    An operating system's complaint as one of a disk.
+    Raise errors of the operating system as :class:`DiskFull` or :class:`DiskBroken`.
 
     What is raised may reach users, who are not told where the service keeps its things.
     """

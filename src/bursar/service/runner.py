@@ -1,4 +1,4 @@
-"""The real doors of a house: sockets, TLS, files and signals."""
+"""The service runner: sockets, TLS, files and signals of an execution service."""
 
 import asyncio
 import contextlib
@@ -76,8 +76,10 @@ async def run_service(
     on_start: Callable[[StartedService], None],
 ) -> None:
     """
-    Serves until a signal ends it: SIGTERM or SIGINT drain it, another one ends it at once; SIGHUP
-    reads certificates, prices and limits of users again.
+    Serve until a signal ends the service.
+
+    SIGTERM and SIGINT drain it, and a second one ends it at once; SIGHUP reads certificates, prices
+    and limits of users again.
 
     Parameters
     ----------
@@ -108,7 +110,7 @@ async def run_service(
 
 class ServiceRunner:
     """
-    Where a house stands.
+    Runs an execution service with its sockets, TLS, files and signals.
 
     Parameters
     ----------
@@ -128,7 +130,7 @@ class ServiceRunner:
         self._hurry = asyncio.Event()
 
     async def run(self, drain_seconds: float, on_start: Callable[[StartedService], None]) -> None:
-        """See :func:`run_service`."""
+        """Serve until a signal ends the service; see :func:`run_service`."""
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
             folder = _make_folder(config)
@@ -201,12 +203,12 @@ class ServiceRunner:
 
     async def _serve(self, house: ExecutionService) -> None:
         """
-        Until it is to end.
+        Serve until the service is to end.
 
         Raises
         ------
         BursarError
-            When the house can do its work no longer.
+            When the service cannot go on.
         """
         failed = asyncio.ensure_future(house.failed())
         ending = asyncio.ensure_future(self._ending.wait())
@@ -240,7 +242,7 @@ class ServiceRunner:
             await asyncio.sleep(every)
 
     async def _follow_clock(self, house: ExecutionService) -> None:
-        """Takes up a time of day that was put forward; for what was jumped over nobody pays."""
+        """Follow a clock that was put forward; nobody pays for the time jumped over."""
         while True:
             jump = self._clock.follow()
             if jump is not None:
@@ -272,7 +274,7 @@ class ServiceRunner:
         self._ending.set()
 
     def _reload(self, house: ExecutionService) -> None:
-        """What files say now; of one that is wrong nothing is taken, and what it said stays."""
+        """Read certificates and configuration again; a file with an error changes nothing."""
         self._supervisor.reloading()
         self._reload_certificates()
         self._reload_file(house)
@@ -293,7 +295,7 @@ class ServiceRunner:
             log.info("certificates were read again")
 
     def _reload_file(self, house: ExecutionService) -> None:
-        """Prices, and how much users may have and ask; all of them, or none."""
+        """Apply prices and limits of users from the file; all of them, or none."""
         if self._file is None:
             return
         try:
@@ -316,7 +318,7 @@ class ServiceRunner:
 
 
 def _trust_of(config: ServiceConfig, clock: Clock) -> tuple[ServerTls | None, TrustFiles | None]:
-    """How it speaks TLS, and which clients' certificates it trusts."""
+    """Return the TLS settings, and the check of clients' certificates."""
     files = config.certificates
     if files is None:
         return None, None
@@ -327,7 +329,7 @@ def _trust_of(config: ServiceConfig, clock: Clock) -> tuple[ServerTls | None, Tr
 
 
 def _names(config: ServiceConfig) -> tuple[str, ...]:
-    """Under which clients may call it: those it was told, and those its certificate is for."""
+    """Return the names by which clients may call the service: configured or in its certificate."""
     names = dict.fromkeys((*config.names, config.listen.host))
     if config.certificates is not None:
         (own, *_) = read_certificates(config.certificates.certificate.read_bytes())
@@ -365,7 +367,7 @@ async def _open_worker_socket(
     disk: RealDisk, identity: ServiceIdentity
 ) -> tuple[socket.socket, ServiceIdentity]:
     """
-    Where workers on this machine report: the port of the last life, so that they find it again.
+    Listen for workers on this machine, on the port of the last start if there was one.
 
     Raises
     ------
@@ -397,7 +399,7 @@ async def _open_worker_socket(
 async def _load_worker_certificate(
     disk: RealDisk, identity: ServiceIdentity, config: ServiceConfig
 ) -> ServiceIdentity:
-    """With a certificate of the door for workers from elsewhere, the same in each life."""
+    """Return the identity with a certificate for the worker listener, made at most once."""
     if config.worker_listen is None or identity.door_certificate:
         return identity
     certificate, key = make_certificate()
@@ -409,7 +411,7 @@ async def _load_worker_certificate(
 
 
 async def _admin_token(house: ExecutionService, config: ServiceConfig) -> Path | None:
-    """The file with the first administrator's token; None: others have come since."""
+    """Return the file with the first administrator's token; None: it is not needed any more."""
     path = config.folder / ADMIN_TOKEN
     try:
         await provide_first_token(house.tokens, house.journal, path, config.owner)

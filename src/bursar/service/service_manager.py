@@ -1,4 +1,4 @@
-"""What the service says of itself: health, figures, and what it offers to whom."""
+"""Reports of the service on itself: health, figures, and its offer to a user."""
 
 import logging
 from collections.abc import Callable
@@ -16,25 +16,25 @@ log = logging.getLogger(f"{LOGGER}.http")
 
 
 class SlotCatalogue(Protocol):
-    """What can be bought."""
+    """Offers slots and prices."""
 
     def slots(self, user: str, now: float) -> tuple[api.SlotInfo, ...]:
-        """By a user, now."""
+        """Return the slots that a user can buy now."""
 
     def posted(self, user: str, now: float) -> float | None:
-        """Currency units per processor-second for a user now; None: nothing is sold."""
+        """Return a user's price now, per processor-second; None: nothing is sold."""
 
 
 class ServiceManager:
     """
-    Speaks for the service; see :class:`bursar.service.http.dependencies.ServiceControl`.
+    Reports health, figures and offers; see :class:`.http.dependencies.ServiceControl`.
 
     Parameters
     ----------
     config
         What it was told.
     engine, desk, staff, journal
-        Whose figures they are.
+        Parts of the service from which the figures are taken.
     clock
         Seconds since the epoch.
     state
@@ -74,7 +74,7 @@ class ServiceManager:
         self._metrics = ServiceMetrics(self._figures)
 
     def site(self, user: str) -> api.SiteInfo:
-        """What it offers to a user."""
+        """Return what the site offers to a user."""
         config, facts, now = self._config, self._config.site, self._clock()
         free, price = self._staff.free, self._desk.posted(user, now)
         return api.SiteInfo(
@@ -98,15 +98,15 @@ class ServiceManager:
         )
 
     def health(self) -> api.Health:
-        """Whether it lives: as long as it can say so, for it ends when its disk has failed."""
+        """Return that the process is alive; it ends when its disk has failed."""
         return api.Health(status="ok", version=VERSION)
 
     def ready(self) -> api.Health:
-        """Whether it takes work, and if not, why; no names are in it."""
+        """Return whether the service accepts work, and if not, why; without names of users."""
         return self._state()
 
     def degraded(self) -> str:
-        """What does not work though it takes work, for administrators; empty: all does."""
+        """Return what fails while the service accepts work, for administrators; empty: nothing."""
         failing = self._staff.failing.items()
         return "; ".join(
             f'workers of the account "{account}" cannot be had: {reason}'
@@ -116,17 +116,17 @@ class ServiceManager:
         )
 
     def drain(self) -> None:
-        """Begins to take nothing more."""
+        """Start draining."""
         self._drain()
 
     def metrics(self) -> bytes:
-        """In the text format of Prometheus."""
+        """Return the metrics in the text format of Prometheus."""
         return self._metrics.text()
 
     # See bursar.service.http.dependencies.RequestObserver.
 
     def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
-        """A request was answered."""
+        """Count a request that was answered, and log it if configured."""
         self._metrics.served(method=method, route=route, status=status, seconds=seconds, who=who)
         if self._config.log.requests:
             fields = {
@@ -139,7 +139,7 @@ class ServiceManager:
             log.info("request", extra={"fields": fields})
 
     def failed(self, incident: str, route: str, error: BaseException) -> None:
-        """A request failed by our fault; the client was told the incident's name."""
+        """Log an internal error; the client was told the identifier of the incident."""
         self._metrics.failed(incident, route, error)
         told = (type(error), error, error.__traceback__)
         log.error("incident %s", incident, exc_info=told, extra={"fields": {"route": route}})

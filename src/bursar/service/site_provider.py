@@ -1,4 +1,4 @@
-"""The site behind a service: this machine, account by account, or a cluster."""
+"""The site of a service: this machine, with one site for each local account, or a cluster."""
 
 import stat
 import sys
@@ -31,12 +31,12 @@ def make_site_provider(
     config: ServiceConfig, identity: ServiceIdentity, say: Callable[[str], None]
 ) -> Callable[[str], Site]:
     """
-    The site, for workers of a local account; empty: of the service's own.
+    Return a function from a local account to the site for its workers; empty: own.
 
     Parameters
     ----------
     say
-        Told, in one line for people, of what is worth saying.
+        Called with one line for people on each notable event.
 
     Raises
     ------
@@ -123,7 +123,7 @@ class AccountInstanceHomes(InstanceHomes):
 
     def make(self, name: str, user: str) -> None:
         """
-        A home for a user, unless it is there.
+        Make a home for a user, unless it exists.
 
         Raises
         ------

@@ -1,6 +1,4 @@
-"""
-The time that a service goes by: it never goes back, and what it jumps over is charged to nobody.
-"""
+"""The clock of the service, which never goes back; nobody pays for time that it jumps over."""
 
 import os
 import time
@@ -93,6 +91,6 @@ class SteadyClock:
 
 
 def _parse(line: bytes) -> float:
-    """Return what a note says; 0 of one that is damaged or not there, which holds nobody up."""
+    """Return the time in a note; 0 if the note is damaged or missing, so that the start goes on."""
     text, _, check = line.strip().partition(b" ")
     return float(text) if check == b"%08x" % zlib.crc32(text) and text else 0.0

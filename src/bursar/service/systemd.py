@@ -1,4 +1,4 @@
-"""Tells systemd how the service stands (sd_notify(3)): a datagram to the socket that it names."""
+"""Notifications to systemd (sd_notify(3)): datagrams to the socket that it names."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 class SystemdNotifier:
     """
-    Who started the service and wants to hear of it; nobody, where no socket is named.
+    Sends the service's state to systemd; does nothing where no socket is named.
 
     Parameters
     ----------
@@ -25,23 +25,23 @@ class SystemdNotifier:
 
     @property
     def every(self) -> float | None:
-        """Seconds between two signs of life that it wants; None: it wants none."""
+        """Seconds between two watchdog signals; None: systemd wants none."""
         return None if not self._address or not self._watchdog else self._watchdog / 2
 
     def ready(self, status: str) -> None:
-        """The service takes work."""
+        """Report that the service accepts requests."""
         self._tell(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
-        """It reads its files again; :meth:`ready` is told when it has."""
+        """Report that the service reads its files again; :meth:`ready` follows."""
         self._tell("RELOADING=1")
 
     def stopping(self) -> None:
-        """It is on its way out."""
+        """Report that the service stops."""
         self._tell("STOPPING=1")
 
     def alive(self) -> None:
-        """Its loop goes round."""
+        """Send a watchdog signal: the event loop is running."""
         self._tell("WATCHDOG=1")
 
     def _tell(self, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Files that come to simulated sites, over links that all transfers share."""
+"""Simulates the transfer of files to sites, over links that all transfers share."""
 
 import asyncio
 from collections import deque
@@ -25,11 +25,11 @@ class SimulatedDataStaging:
     Parameters
     ----------
     tasks
-        Whose files they are.
+        Tasks whose files are moved.
     sites
-        Between whom.
+        Sites between which files are moved.
     copies
-        Where each logical file is at the begin.
+        Sites of each logical file's copies at the begin.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class SimulatedDataStaging:
         self._network: FlowNetwork | None = None
 
     def copies(self, name: str) -> list[Replica]:
-        """Where a logical file is now."""
+        """Return the copies of a logical file that exist now."""
         return list(self._copies.get(name, {}).values())
 
     def bring(self, task: int, site: str, done: Callable[[str], None]) -> None:
-        """What a task reads comes to a site; ``done`` is told, never from within this call."""
+        """Bring a task's inputs to a site; ``done`` is never called from within this call."""
         missing = [
             name for name in self._tasks[task].data if site not in self._copies.get(name, {})
         ]
@@ -73,7 +73,7 @@ class SimulatedDataStaging:
             self._fetch(name, site, came)
 
     def keep(self, task: int, site: str, done: Callable[[str], None]) -> None:
-        """What a task registers is at its site."""
+        """Record that a task's registered outputs are at its site."""
         sizes = {file.name: file.size for file in self._tasks[task].outputs}
         for output, name in self._tasks[task].registers.items():
             made = Replica(name=name, site=site, url="", size=sizes.get(output))
@@ -81,7 +81,7 @@ class SimulatedDataStaging:
         asyncio.get_running_loop().call_soon(done, "")
 
     def release(self, task: int) -> None:
-        """What was brought stays."""
+        """Do nothing: files that were brought stay."""
 
     def _fetch(self, name: str, site: str, came: Callable[[str], None]) -> None:
         waiting = self._coming.get((name, site))
@@ -110,7 +110,7 @@ class SimulatedDataStaging:
             self._send(line, site, network)
 
     def _send(self, line: "_LinkQueue", site: str, network: FlowNetwork) -> None:
-        """What waits for a link goes, as far as may."""
+        """Start as many waiting transfers as a link allows."""
         while line.waiting and line.under_way < AT_ONCE:
             name, copy = line.waiting.popleft()
             line.under_way += 1
@@ -163,7 +163,7 @@ class SimulatedDataStaging:
 
 @dataclass(slots=True, eq=False)
 class _LinkQueue:
-    """Files on their way from one site to another, and such as wait for these."""
+    """Holds the transfers of one link that are under way, and those that wait."""
 
     under_way: int = 0
     waiting: deque[tuple[str, Replica]] = field(default_factory=deque)

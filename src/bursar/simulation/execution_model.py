@@ -1,4 +1,4 @@
-"""What really happens to tasks that are simulated: how long they take, and which fail."""
+"""Models real execution: how long the attempts of tasks take, and which fail."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from bursar.model.workflow import Workflow
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionUncertainty:
     """
-    How far what happens differs from what was estimated.
+    Describes how far execution differs from estimates.
 
     Parameters
     ----------
@@ -24,9 +24,9 @@ class ExecutionUncertainty:
     failures
         Share of attempts that fail, at a uniformly drawn part of their time.
     seed
-        Of all draws: the same for a task, or its same attempt, whatever else happens.
+        Seed of all draws, which depend only on it, the task and the attempt.
     hidden
-        Whether runtimes are kept from whoever decides: nothing is estimated then.
+        Whether schedulers get no estimates of runtimes.
 
     Raises
     ------
@@ -51,7 +51,7 @@ class ExecutionUncertainty:
 @dataclass(frozen=True, slots=True)
 class PilotOverhead:
     """
-    Seconds for which processors are paid besides those in which tasks run.
+    Holds the seconds for which processors are paid beside those in which tasks run.
 
     Parameters
     ----------
@@ -67,14 +67,14 @@ class PilotOverhead:
 
 class ExecutionModel:
     """
-    Tells workers what becomes of their attempts, and when data have arrived.
+    Gives workers the durations and failures of attempts, and the arrival times of data.
 
     Parameters
     ----------
     workflow
-        Whose tasks run. Every runtime must be known.
+        Workflow whose tasks run; every runtime must be known.
     sites
-        Their speeds and links.
+        Sites with their speeds and links.
     work
         Seconds at speed 1 that tasks really take, where that is known; else what was
         estimated.
@@ -118,11 +118,11 @@ class ExecutionModel:
         self._linked = any(site.links for site in sites)
 
     def overhead(self, site: str) -> PilotOverhead:
-        """Seconds that the next pilot at a site is paid for besides its tasks'."""
+        """Return the overhead of the next pilot at a site."""
         return next(self._overheads.get(site, _NOBODY), self._usual.get(site, PilotOverhead()))
 
     def attempt(self, task: int, number: int, site: str) -> tuple[float, bool]:
-        """Seconds that an attempt takes at a site, and whether it succeeds."""
+        """Return the seconds that an attempt takes at a site, and whether the attempt succeeds."""
         work = self._work.get(task, self._workflow.tasks[task].runtime or 0.0)
         seconds = work / self._sites[site].speed
         chance = self._chance
@@ -136,11 +136,11 @@ class ExecutionModel:
         return (seconds * part, False) if fate < chance.failures else (seconds, True)
 
     def succeeded(self, task: int, site: str, moment: float) -> None:
-        """Where and when a task's outputs came to be."""
+        """Record where and when a task's outputs were made."""
         self._ended[task] = (site, moment)
 
     def data_at(self, task: int, site: str) -> float:
-        """When what a task needs of others has arrived at a site; at the latest."""
+        """Return the latest arrival of a task's inputs at a site."""
         if not self._linked:
             return -math.inf
         tasks = self._workflow.tasks

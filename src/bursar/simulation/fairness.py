@@ -1,5 +1,5 @@
 """
-Max-min fair rates, compiled.
+Computes max-min fair rates, in compiled code.
 
 Flows that take the same way with the same weight and limit always have the same rate, so
 that they are counted, not listed: a *lane* stands for all of them. What a lane gets is its
@@ -63,7 +63,7 @@ def lanes_by_channel(
     lanes: int, hops: IntArray, depth: IntArray, rising: BoolArray, left: IntArray
 ) -> tuple[IntArray, IntArray]:
     """
-    The rising lanes by channel: those of ``c`` are ``through[begin[c]:begin[c + 1]]``.
+    Index the rising lanes by channel: ``through[begin[c]:begin[c + 1]]`` are those of ``c``.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def freeze_lane(
     load: FloatArray,
     left: IntArray,
 ) -> None:
-    """A lane rises no more: its part of each of its channels is taken."""
+    """Fix a lane's pace, and take its part from each of its channels."""
     rising[i] = False
     pace[i] = level
     for h in range(depth[i]):
@@ -117,7 +117,7 @@ def fill_progressively(
     pace: FloatArray,
 ) -> None:
     """
-    Max-min fair paces by progressive filling.
+    Compute max-min fair paces by progressive filling.
 
     All paces rise together. When a channel is full, the lanes through it stay at that level;
     when a lane is at its ceiling, it stays there; the others rise on.
@@ -225,7 +225,7 @@ def recompute_rates(
     ends: FloatArray,
 ) -> int:
     """
-    New paces where something has changed, and the lane where a flow ends first.
+    Recompute paces after changes, and return the lane where a flow ends first.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A transfer, and the lane that it shares with others like it."""
+"""Defines transfers, and the lanes that alike transfers share."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 class Flow:
     """
-    A transfer. Made by :meth:`FlowNetwork.send`, which alone changes it.
+    Describes a transfer; made by :meth:`FlowNetwork.send`, and changed by the network alone.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ FlowKey = tuple[str, str, float, float]
 
 class FlowLane:
     """
-    All flows on one way with one weight and one limit: their rates are always the same.
+    Groups all flows on one way with one weight and limit, whose rates are always the same.
 
     Attributes
     ----------

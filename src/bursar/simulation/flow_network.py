@@ -1,5 +1,5 @@
 """
-Transfers over a network, each with its fair share of every wire on its way.
+Simulates transfers over a network, each with a fair share of every wire on its way.
 
 A fluid model: a flow has a rate at every moment, and rates change only when a flow begins
 or ends or a wire's bandwidth does. Nothing happens between, so that a simulation costs as
@@ -23,7 +23,7 @@ _LIGHTEST, _HEAVIEST = 1e-3, 1e3
 
 class FlowNetwork:
     """
-    A network in use.
+    Carries the flows of a network.
 
     Flows share each wire by max-min fairness: no flow could get more but at the cost of one
     that gets no more than it.
@@ -33,7 +33,7 @@ class FlowNetwork:
     topology
         The nodes and wires.
     loop
-        Whose clock it goes by, and that it calls back on.
+        Loop that provides the time and runs the callbacks.
 
     References
     ----------
@@ -72,7 +72,7 @@ class FlowNetwork:
         limit: float = math.inf,
     ) -> Flow:
         """
-        Begins a transfer.
+        Begin a transfer.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class FlowNetwork:
 
     def cancel(self, flow: Flow) -> float:
         """
-        Ends a flow; what it had carried, bytes.
+        Cancel a flow, and return the bytes that have arrived.
 
         Its ``done`` is not called any more, also if it ended at this very moment. One that
         has ended stays as it is.
@@ -134,14 +134,14 @@ class FlowNetwork:
         return carried
 
     def rate(self, flow: Flow) -> float:
-        """Bytes per second now; 0 before its first byte and after its last."""
+        """Return a flow's bytes per second now; 0 before its first byte and after its last."""
         if flow.lane is None:
             return 0.0
         self._settle()
         return self._lanes.pace(flow.lane) * flow.weight
 
     def carried(self, flow: Flow) -> float:
-        """Bytes of it that have arrived."""
+        """Return the bytes of a flow that have arrived."""
         if flow.lane is None:
             return flow.carried
         gone = self._lanes.progress(flow.lane, self._now()) - flow.start
@@ -154,12 +154,12 @@ class FlowNetwork:
 
     @property
     def sending(self) -> int:
-        """How many flows have bytes on the way now: none before its first or after its last."""
+        """Number of flows that have bytes on the way now."""
         return len(self._lanes.flows())
 
     def bandwidth(self, source: str, target: str) -> float:
         """
-        What a flow would get now if there were no other, bytes per second.
+        Return the bandwidth for a flow without competition, bytes per second.
 
         Infinite within a node, 0 where there is no way.
 
@@ -178,7 +178,7 @@ class FlowNetwork:
 
     def latency(self, source: str, target: str) -> float:
         """
-        Seconds before a first byte would be there; infinite where there is no way.
+        Return the seconds until a first byte would arrive; infinite where there is no way.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class FlowNetwork:
 
     def share(self, source: str, target: str) -> float:
         """
-        What one more flow of weight 1 would get now, bytes per second.
+        Return the rate that one more flow of weight 1 would get now, bytes per second.
 
         Others would then have less. Infinite within a node, 0 where there is no way.
 
@@ -208,7 +208,7 @@ class FlowNetwork:
     # What happens in it.
 
     def _begin(self, flow: Flow, route: Route) -> None:
-        """Its first byte is there."""
+        """Start a flow when its first byte has arrived."""
         flow.begins = None
         if flow.size == 0 or (flow.limit == math.inf and not self._is_finite(route)):
             self._close(flow, self._now(), flow.size)

@@ -29,7 +29,7 @@ class LaneTable:
     Parameters
     ----------
     capacity
-        Of each channel, bytes per second; to be changed by :meth:`set_capacity` only.
+        Bytes per second of each channel; changed by :meth:`set_capacity` only.
     """
 
     def __init__(self, capacity: Sequence[float]) -> None:
@@ -51,7 +51,7 @@ class LaneTable:
         self._ends = np.zeros(16)
 
     def __len__(self) -> int:
-        """How many there are, also without flows."""
+        """Return the number of lanes, those without flows included."""
         return len(self._lanes)
 
     def find(self, key: FlowKey) -> FlowLane | None:
@@ -60,7 +60,7 @@ class LaneTable:
 
     def open(self, key: FlowKey, channels: Sequence[int]) -> FlowLane:
         """
-        A new lane.
+        Add a lane.
 
         Parameters
         ----------
@@ -73,12 +73,12 @@ class LaneTable:
         return lane
 
     def set_capacity(self, channel: int, capacity: float) -> None:
-        """Another capacity; :meth:`recompute_rates` is then due."""
+        """Set a channel's capacity; :meth:`recompute_rates` is then due."""
         self._capacity[channel] = capacity
         self._stale[: len(self._lanes)] = True
 
     def enter(self, lane: FlowLane, flow: Flow, now: float) -> None:
-        """A flow's first byte."""
+        """Add a flow to a lane at the flow's first byte."""
         row = lane.row
         if lane.flows:
             self._advance(row, now)
@@ -95,7 +95,7 @@ class LaneTable:
         self._look_ahead(lane)
 
     def leave(self, flow: Flow, now: float) -> None:
-        """A flow goes before its last byte."""
+        """Remove a flow before its last byte."""
         lane = flow.lane
         assert lane is not None
         self._advance(lane.row, now)
@@ -133,11 +133,11 @@ class LaneTable:
         return moment
 
     def pace(self, lane: FlowLane) -> float:
-        """Bytes per second for each unit of weight."""
+        """Return a lane's bytes per second for each unit of weight."""
         return float(self._pace[lane.row])
 
     def progress(self, lane: FlowLane, now: float) -> float:
-        """What it has carried for each unit of weight, bytes."""
+        """Return the bytes that a lane has carried for each unit of weight."""
         row = lane.row
         return float(self._progress[row] + self._pace[row] * (now - self._since[row]))
 

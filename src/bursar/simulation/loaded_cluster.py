@@ -42,7 +42,7 @@ SHORTEST = 1e-3
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkflowExecution:
     """
-    A workflow that was run.
+    Holds the times of a workflow that was run.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class WorkflowExecution:
 
     @property
     def makespan(self) -> float:
-        """From the first submission to the last end, seconds."""
+        """Seconds from the first submission to the last end."""
         return float(self.finish.max())
 
 
@@ -109,7 +109,7 @@ class LoadedCluster:
         return self.machine.now
 
     def copy(self) -> "LoadedCluster":
-        """Another in the same state; what happens to one is not the other's."""
+        """Return an independent cluster in the same state."""
         twin = object.__new__(LoadedCluster)
         twin.__dict__.update(self.__dict__)
         twin.machine = self.machine.copy()
@@ -150,7 +150,7 @@ class LoadedCluster:
         return len(self._submit) > 0
 
     def advance(self, until: float) -> None:
-        """Moves the clock; the trace's jobs of that time are submitted."""
+        """Move the clock, and submit the trace's jobs of that time."""
         end = int(np.searchsorted(self._submit, until, side="right"))
         first, jobs = self._next, slice(self._next, end)
         if end > first:

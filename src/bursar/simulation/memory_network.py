@@ -1,4 +1,4 @@
-"""A network in memory: streams between protocols of one loop, in order and without loss."""
+"""Simulates a network in memory: streams between protocols of one loop, in order, without loss."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 class MemoryListener:
     """
-    Who accepts connections at an address; what ``create_server`` returns.
+    Accepts connections at an address; returned by ``create_server``.
 
     Parameters
     ----------
@@ -34,19 +34,19 @@ class MemoryListener:
 
     @property
     def sockets(self) -> "tuple[MemoryListener, ...]":
-        """Itself, for its name."""
+        """Tuple of this listener, which stands in for its socket."""
         return (self,)
 
     def getsockname(self) -> tuple[str, int]:
-        """Its address."""
+        """Return the listener's address."""
         return self.address
 
     def close(self) -> None:
-        """Accepts nothing more."""
+        """Stop accepting connections."""
         self._on_close(self.address, None)
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once."""
 
 
 class MemoryTransport(asyncio.Transport):
@@ -77,7 +77,7 @@ class MemoryTransport(asyncio.Transport):
                 self._loop.call_soon(self.peer.close)
 
     def abort(self) -> None:
-        """As :meth:`close`: nothing is buffered."""
+        """Close both ends like :meth:`close`, since nothing is buffered."""
         self.close()
 
     def _receive(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A local resource manager on virtual time: a loaded cluster, or processors by a timetable."""
+"""Simulates a local resource manager on virtual time."""
 
 import asyncio
 import math
@@ -48,7 +48,7 @@ _ESTIMATES = 12
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLatency:
     """
-    Time that a scheduler takes for itself.
+    Holds the delays of a scheduler.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class SchedulerLatency:
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedJob:
     """
-    A job, as its script sees it.
+    Describes a job and its state.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class SimulatedJob:
         return math.inf if self.began is None else self.began + self.seconds
 
     def end(self, how: JobEnding = "completed") -> None:
-        """Its script has come to its end. Ending again changes nothing."""
+        """End the job at the end of its script; do nothing if it has ended."""
         if self._finish is not None:
             self._finish(self, how)
 
@@ -239,7 +239,7 @@ class SimulatedResourceManager:
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """All but that jobs shrink."""
+        """Capabilities: all but shrinking jobs."""
         return ManagerCapabilities(
             arrays=True,
             node_ranges=self._per_node is not None,
@@ -252,7 +252,7 @@ class SimulatedResourceManager:
 
     @property
     def cluster(self) -> LoadedCluster:
-        """The machine as it is now."""
+        """The cluster as it is now."""
         self._go_on()
         return self._cluster
 
@@ -264,7 +264,7 @@ class SimulatedResourceManager:
     # Jobs.
 
     async def submit(self, request: JobRequest) -> list[str]:
-        """Hands in jobs; see :class:`bursar.provisioning.lrm.resource_manager.ResourceManager`."""
+        """Submit jobs; see :class:`bursar.provisioning.lrm.resource_manager.ResourceManager`."""
         self._asked()
         width = self._check(request)
         async with self._turn:
@@ -299,7 +299,7 @@ class SimulatedResourceManager:
             return [job.id for job in jobs]
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """Ends jobs at once; such as have ended already, or are unknown, are no error."""
+        """End jobs at once; ended and unknown ones are no error."""
         self._asked()
         self._go_on()
         for id in ids:
@@ -309,14 +309,14 @@ class SimulatedResourceManager:
         self._go_on()
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """Where jobs stand."""
+        """Return the states of jobs."""
         self._asked()
         self._go_on()
         starts = self._expected_starts() if any(self._waits(id) for id in ids) else {}
         return {id: self._report(id, starts) for id in ids}
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """What jobs took; of those that wait nothing is known."""
+        """Return the usage of jobs that have started."""
         self._asked()
         now = self._go_on()
         found = {}
@@ -341,7 +341,7 @@ class SimulatedResourceManager:
         raise SiteError(f"{self._name}: jobs do not shrink")
 
     def lose(self, id: str, how: JobEnding = "node-fail") -> None:
-        """A job breaks down, as when its node does."""
+        """Make a job fail, as by the loss of its node."""
         self._go_on()
         self._stop(self._jobs[id], how)
         self._go_on()

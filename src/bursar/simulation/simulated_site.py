@@ -1,4 +1,4 @@
-"""A site that is simulated: a cluster under the load of its own jobs, or just processors."""
+"""Simulates a site: a cluster under background load, or just processors."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ from bursar.sites.protocol import MeteredTime, PilotBeginListener
 
 class SimulatedSite:
     """
-    A site on virtual time.
+    Simulates a site on virtual time.
 
     Parameters
     ----------
@@ -69,12 +69,12 @@ class SimulatedSite:
 
     @property
     def facts(self) -> SiteFacts:
-        """What is known of it."""
+        """Description of the site."""
         return self._facts
 
     @property
     def cluster(self) -> LoadedCluster | None:
-        """Its machine, as it is now; None where it has none."""
+        """The site's cluster now; None where it has none."""
         if self._cluster is not None:
             self._go_on(self._cluster)
         return self._cluster
@@ -189,7 +189,7 @@ class SimulatedSite:
         begin: PilotBeginListener,
         on_event: Callable[[str], None],
     ) -> "SimulatedAllocation":
-        """One worker, at once or when the queue lets it; see the Site protocol."""
+        """Start one worker, at once or when its job leaves the queue; see the Site protocol."""
         job = await self._wait_in_queue(pilot) if pilot.start is None else None
         overhead = self._world.overhead(pilot.site)
         held = SimulatedAllocation(self, job, pilot, overhead.stopping)
@@ -277,7 +277,7 @@ class SimulatedSite:
 
 class SimulatedAllocation:
     """
-    A pilot on a simulated site.
+    Holds a pilot on a simulated site.
 
     Parameters
     ----------
@@ -299,14 +299,14 @@ class SimulatedAllocation:
         self._worker: SimulatedWorker | None = None
 
     async def start(self, worker: SimulatedWorker, endpoint: Endpoint) -> None:
-        """Connects its worker."""
+        """Connect the worker."""
         self._worker = worker
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: worker, *endpoint.address)
 
     @property
     def workers(self) -> int:
-        """One, until it has been released."""
+        """Number of workers: 1 until the release, then 0."""
         return int(self._worker is not None and (self._worker.is_there or self._is_stopping))
 
     async def lost(self) -> tuple[AllocationLoss, str]:
@@ -314,7 +314,7 @@ class SimulatedAllocation:
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
     async def release(self) -> None:
-        """The worker goes, and its job ends."""
+        """Stop the worker and end its job."""
         if self._worker is not None:
             if self._stopping:
                 self._is_stopping = True

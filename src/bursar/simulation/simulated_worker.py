@@ -1,4 +1,4 @@
-"""A worker on virtual time: it says what a real one says, and runs nothing."""
+"""Simulates a worker on virtual time, which speaks the real protocol and runs nothing."""
 
 import asyncio
 from collections import deque
@@ -70,11 +70,11 @@ class SimulatedWorker(asyncio.Protocol):
 
     @property
     def is_there(self) -> bool:
-        """Whether it is connected."""
+        """Whether the worker is connected."""
         return self._transport is not None
 
     def leave(self) -> None:
-        """Goes; what it runs is lost."""
+        """Disconnect; running attempts are lost."""
         for _, _, timer in self._running.values():
             timer.cancel()
         self._running.clear()
@@ -84,18 +84,18 @@ class SimulatedWorker(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Says who it is."""
+        """Send the hello."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.write(frame(self._hello))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing more to do."""
+        """Do nothing."""
         self._transport = None
         self.leave()
 
     def data_received(self, data: bytes) -> None:
-        """Jobs, and what becomes of them."""
+        """Process jobs and orders."""
         for body in self._frames.feed(data):
             self._heard(self._decode(body))
 

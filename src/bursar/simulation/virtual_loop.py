@@ -39,7 +39,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_JumpingSelector(self._jump))
 
     def time(self) -> float:
-        """Virtual seconds."""
+        """Return virtual seconds."""
         return self._now
 
     def call_at(  # type: ignore[override]
@@ -65,7 +65,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> "asyncio.Future[Any]":
-        """Calls at once: a thread's time would not be virtual."""
+        """Call a function at once, since a thread's time would not be virtual."""
         future = self.create_future()
         try:
             future.set_result(func(*args))

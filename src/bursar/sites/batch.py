@@ -1,4 +1,4 @@
-"""A batch-scheduled cluster as a site: pilots are ordinary jobs there."""
+"""A cluster with a batch scheduler as a site: each pilot is an ordinary job there."""
 
 import asyncio
 import contextlib
@@ -89,27 +89,27 @@ class _BatchPilot:
 
 class BatchSite:
     """
-    Processors of a cluster whose scheduler runs our pilots as jobs.
+    Provides processors of a cluster whose batch scheduler runs our pilots as jobs.
 
     It is to be open while it is used, see :meth:`opened`.
 
     Parameters
     ----------
     facts
-        Of the site, with its batch scheduler.
+        Facts of the site; they name its batch scheduler.
     run
-        Identity of the run; names of jobs begin with it.
+        Identity of the run; the names of its jobs begin with it.
     folder
-        Where it keeps files of pilots, unless the facts name a folder.
+        Folder for the files of pilots, unless the facts name one.
     manager
-        Of its jobs; None: as the facts say.
+        Adapter to the batch scheduler; None: the one that the facts name.
     shell
-        Writes files there; None: as the facts say.
+        Runner that writes files at the site; None: the one that the facts describe.
     clock
         The present time by the scheduler's clock, seconds since the epoch.
     lasting
-        Whether pilots go on when the site is closed, or its process killed, until another life
-        adopts them.
+        Whether pilots go on when the site is closed, or this process killed, until a later process
+        of the run adopts them.
     """
 
     def __init__(
@@ -170,18 +170,18 @@ class BatchSite:
         self._tasks: set[asyncio.Task[None]] = set()  # that end by themselves
         self._to_end: set[str] = set()  # jobs
         self._not_ended: set[str] = set()  # jobs of which the scheduler could not be told
-        # Names of requests whose answer nobody heard, of this life or an earlier one, and until
+        # Names of requests whose answer was lost, of this process or an earlier one, and until
         # when they may still become jobs, loop time.
         self._unanswered: dict[str, float] = {}
         self._ending: asyncio.Task[None] | None = None
 
     @property
     def facts(self) -> SiteFacts:
-        """What is known of it."""
+        """Facts of the site."""
         return self._facts
 
     def _say(self, message: str) -> None:
-        """To whom asked for a pilot last, in one line."""
+        """Tell the caller that last requested a pilot, in one line."""
         self._on_event(f"{self._facts.name}: {message}")
 
     # Open and closed.
@@ -189,8 +189,9 @@ class BatchSite:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """
-        Watches the queue; what an earlier life left there is ended first, and all at the end,
-        unless it lasts: see :meth:`adopt` and :meth:`end_others`.
+        Watch the queue while the context lasts. Unless pilots outlive the process, what an earlier
+        process left is ended first and all pilots are ended last; otherwise see :meth:`adopt` and
+        :meth:`end_others`.
         """
         if not self._lasts:
             with contextlib.suppress(SiteError):  # told, and tried again, when a pilot is asked for
@@ -211,7 +212,8 @@ class BatchSite:
         self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
     ) -> dict[str, "HeldPilot"]:
         """
-        Pilots of an earlier life whose jobs are there, by name.
+        Take over pilots of an earlier process of the run whose jobs are still there; return them by
+        name.
 
         Parameters
         ----------
@@ -244,7 +246,7 @@ class BatchSite:
         return held
 
     async def end_others(self, pilots: Collection[str]) -> None:
-        """Jobs of an earlier life end that are of none of the pilots it has now."""
+        """End jobs of an earlier process that belong to no pilot of this one."""
         self._has_adopted = True
         with contextlib.suppress(SiteError):  # tried again when the queue is asked for next
             await self._make_ready()
@@ -257,14 +259,14 @@ class BatchSite:
         return lambda: self._release(entry, door)
 
     async def _leave(self) -> None:
-        """Its pilots are left to the next life; what is under way there is given up."""
+        """Stop watching, and leave the pilots to the run's next process."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _lasting(self, work: Callable[[], Awaitable[None]]) -> None:
-        """What goes on beside all else; what fails there is heard by those who rely on it."""
+        """Run a background task; its failure reaches the pilots that rely on it."""
         try:
             await work()
         except Exception as error:
@@ -304,7 +306,7 @@ class BatchSite:
     # What it says of itself.
 
     def offers(self) -> tuple[Slot, ...]:
-        """What its queue leaves free, by our own model of it; starts are seconds from now."""
+        """Slots that our model of the queue leaves free; starts are seconds from now."""
         if self._projected is None:
             return ()
         return slots_of(
@@ -317,7 +319,7 @@ class BatchSite:
         )
 
     def status(self, seconds: float | None = None) -> SiteStatus:
-        """What its scheduler said when it was asked last; see the Site protocol."""
+        """Status from the scheduler's last answer; see the Site protocol."""
         state = self._state
         if state is None:
             raise SiteError(f"{self._facts.name}: its scheduler has not been asked", transient=True)
@@ -337,7 +339,7 @@ class BatchSite:
         )
 
     def view(self) -> PoolSite:
-        """What a pool sees of it; see the Site protocol."""
+        """The site as an acquiring pool sees it; see the Site protocol."""
         state, can = self._state, self._manager.abilities
         return PoolSite(
             name=self._facts.name,
@@ -363,7 +365,7 @@ class BatchSite:
 
     @property
     def _longest(self) -> float:
-        """Seconds of one allocation."""
+        """Longest time of one allocation, seconds."""
         longest = self._facts.acquiring.longest
         queue = None if self._state is None else self._state.longest
         return longest if queue is None else min(longest, queue)
@@ -488,7 +490,7 @@ class BatchSite:
         return 0.0 if self._lasts else self._facts.unwatched
 
     async def meter(self, lease: Lease, watched: float | None) -> MeteredTime:
-        """From when to when a lease's job ran, by its scheduler's record; see Settles."""
+        """When a lease's job began and ended, by the scheduler's record; see MeteringSite."""
         return await self._settlement.meter(lease, watched)
 
     # Pilots.
@@ -568,12 +570,12 @@ class BatchSite:
         return SiteError(f"{name}: {error}", transient=error.transient)
 
     def _leaves_by_itself(self, pilot: Pilot) -> bool:
-        """Whether its workers may go when they are idle: nobody counts on them."""
+        """Whether the pilot's workers may leave when idle: no task is planned on them."""
         rules = self._facts.acquiring
         return rules.release in ("adaptive", "idle") and not rules.fewest and not pilot.tasks
 
     def _hand_in(self, entries: Sequence[_BatchPilot]) -> None:
-        """One submission for all; it is not stopped half-way, whoever is not wanted any more."""
+        """Submit a bundle in one request, which goes on though some of its pilots are cancelled."""
         self._go_on(self._submit(entries))
 
     def _go_on(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
@@ -610,7 +612,7 @@ class BatchSite:
                 if not error.transient:
                     self._record.refused(request.name)
                     is_answered = True
-                elif self._lasts:  # no end of this life is at hand, at which jobs are looked for
+                elif self._lasts:  # this process does not end soon, and only then looks for jobs
                     self._look_for([request.name])
                 raise
             finally:
@@ -681,7 +683,7 @@ class BatchSite:
     # What becomes of them.
 
     def _hear(self, entry: _BatchPilot, report: JobReport) -> None:
-        """What is known of a pilot's job has changed."""
+        """Handle a change in what is known of a pilot's job."""
         self._wanted.set()
         if not self._lasts:  # whose pilots are not settled lease by lease
             self._settlement.heard(report)
@@ -718,7 +720,7 @@ class BatchSite:
             self._watch.hurry()  # how much it got, the scheduler has to say
 
     def _began(self, entry: _BatchPilot, report: JobReport | None) -> None:
-        """Its processors are there."""
+        """Note that the pilot has its processors."""
         if entry.has_begun or entry.begun.done():
             return
         entry.has_begun = True
@@ -748,7 +750,7 @@ class BatchSite:
         self._lose(entry, loss, f'{said}; it said "{words}"' if words else said)
 
     def _fail(self, entry: _BatchPilot, error: Exception) -> None:
-        """It does not begin."""
+        """Report to those who wait for the pilot that it will not begin."""
         for future in (entry.submitted, entry.begun):
             if not future.done():
                 future.set_exception(error)
@@ -811,7 +813,7 @@ class BatchSite:
     # What is left behind.
 
     async def _end_leftovers(self) -> None:
-        """What an earlier life asked for and could not give back."""
+        """End what an earlier process requested and could not give back."""
         left = self._record.read()
         if not left:
             return
@@ -838,7 +840,7 @@ class BatchSite:
         self._wanted.set()
 
     async def _end_unanswered(self) -> None:
-        """End the jobs that requests became whose answer nobody heard."""
+        """End the jobs of submissions whose answer was lost."""
         if not isinstance(self._manager, JobFinder):
             return
         now = asyncio.get_running_loop().time()
@@ -864,7 +866,7 @@ class BatchSite:
             await self._give_up(entry)
         while self._tasks:
             done, late = await asyncio.wait(self._tasks, timeout=PARTING)
-            if not done:  # what they ask for is written down for the next life
+            if not done:  # what they ask for is written down for the next process
                 for task in late:
                     task.cancel()
                 await asyncio.wait(late)
@@ -892,7 +894,7 @@ class BatchSite:
         Returns
         -------
         bool
-            Whether all of them are known; otherwise the next life looks for them.
+            Whether all of them are known; otherwise the next process looks for them.
         """
         names = self._record.read().names
         if not names:
@@ -908,7 +910,7 @@ class BatchSite:
         return True
 
     async def _see_them_gone(self) -> list[str]:
-        """Jobs that have not ended in time, or of which nobody can say."""
+        """Wait until the jobs have ended; report those that have not, or whose state is unknown."""
         loop = asyncio.get_running_loop()
         left = list(self._jobs)
         give_up = loop.time() + PARTING
@@ -932,7 +934,7 @@ class BatchSite:
         return left
 
     async def _keep_usage(self) -> None:
-        """What the scheduler says of pilots that nobody settled is written down."""
+        """Append the scheduler's usage figures of jobs that the settlement did not report."""
         jobs = [job for job in self._jobs if job not in self._settlement.told]
         if not jobs:
             return
@@ -955,14 +957,14 @@ class BatchSite:
 
 class HeldPilot:
     """
-    A pilot at a batch site.
+    Handle of a pilot at a batch site.
 
     Parameters
     ----------
     entry
-        Of the pilot.
+        State of the pilot.
     release
-        Ends it.
+        Coroutine function that ends the pilot.
     """
 
     def __init__(self, entry: _BatchPilot, release: Callable[[], Awaitable[None]]) -> None:
@@ -971,7 +973,7 @@ class HeldPilot:
 
     @property
     def workers(self) -> int:
-        """One, while its job is there."""
+        """One while the pilot's job is there, else zero."""
         return int(not self._entry.lost.done())
 
     async def lost(self) -> tuple[AllocationLoss, str]:
@@ -983,7 +985,7 @@ class HeldPilot:
         return await asyncio.shield(self._entry.lost)
 
     async def release(self) -> None:
-        """Its job ends."""
+        """End the pilot's job."""
         await self._release()
 
 

@@ -1,4 +1,4 @@
-"""Pilots that are to be one submission, gathered until all that come are there."""
+"""Pilots that are submitted together are gathered until all of the bundle are ready."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,12 +21,12 @@ class _SubmissionBundle(Generic[T]):
 
 class SubmissionBundles(Generic[T]):
     """
-    Gathers those of one bundle, however long one of them takes to get ready.
+    Gathers the pilots of a bundle, however long one of them takes to get ready.
 
     Parameters
     ----------
     hand_in
-        Called with those of a bundle that are ready, when no more are on their way.
+        Called with the ready pilots of a bundle when no more are to come.
     """
 
     def __init__(self, hand_in: Callable[[Sequence[T]], None]) -> None:
@@ -35,7 +35,7 @@ class SubmissionBundles(Generic[T]):
 
     def comes(self, name: str, copies: int) -> None:
         """
-        One is on its way; it is to be told of again by :meth:`ready` or :meth:`stays_away`.
+        Announce a pilot of a bundle; :meth:`ready` or :meth:`stays_away` must follow.
 
         Parameters
         ----------
@@ -50,13 +50,13 @@ class SubmissionBundles(Generic[T]):
         bundle.on_way += 1
 
     def ready(self, name: str, one: T) -> None:
-        """One can be handed in."""
+        """Add an announced pilot that can be submitted."""
         bundle = self._bundles[name]
         bundle.ready.append(one)
         self._arrived(name, bundle)
 
     def stays_away(self, name: str) -> None:
-        """One that was on its way is not any more."""
+        """Withdraw an announced pilot."""
         self._arrived(name, self._bundles[name])
 
     def _arrived(self, name: str, bundle: "_SubmissionBundle[T]") -> None:

@@ -1,4 +1,4 @@
-"""A file of JSON lines that survives a crash at any moment: what was added is there, or not."""
+"""A file of JSON lines survives a crash at any time: a line that was added is whole or absent."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_lines(path: Path, kind: type[T]) -> list[T]:
-    """What was added, the first one first; a line that a crash cut off is passed over."""
+    """Return the lines in the order in which they were added; one cut off by a crash is skipped."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

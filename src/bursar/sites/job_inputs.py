@@ -1,4 +1,4 @@
-"""Files of jobs that run where the run's own files are not seen: which, and how they travel."""
+"""Input files of jobs that run without access to the run's files: which, and how they travel."""
 
 import os
 from collections.abc import Iterator

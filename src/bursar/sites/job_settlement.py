@@ -1,5 +1,5 @@
 """
-From when to when the jobs of leases held their processors, by their scheduler's word.
+Find out from when to when the jobs of leases held their processors, by the scheduler's record.
 
 The same questions are asked for a lease that was just given back and for one of a killed life:
 which job was it, has it ended, and from when to when does the scheduler say that it ran? A job
@@ -55,7 +55,7 @@ _THERE = ("pending", "held", "running")
 
 @dataclass(slots=True, eq=False)
 class _UnsettledLease:
-    """A lease that is to be settled."""
+    """A lease whose held time is not known yet."""
 
     lease: Lease
     watched: float | None
@@ -66,23 +66,23 @@ class _UnsettledLease:
 
 class JobSettlement:
     """
-    Finds out what became of the jobs of one site's leases.
+    Finds out for how long the jobs of one site's leases held their processors.
 
     Parameters
     ----------
     manager
-        Of the jobs.
+        Adapter to the scheduler of the jobs.
     record
-        Of what was handed in, in this life and earlier ones.
+        Journal of submissions, of this process and of earlier ones of the run.
     usage
-        File that keeps the scheduler's own figure of each job.
+        File that keeps the scheduler's own usage figure of each job.
     ready
-        Returns when what an earlier life left there has been told to end; raises SiteError when
+        Returns when jobs that an earlier process left have been cancelled; raises SiteError when
         the scheduler cannot be asked.
     clock
         The present time by the scheduler's clock, seconds since the epoch.
     say
-        Told, in one line for people, when the scheduler cannot be asked.
+        Called with a line for people when the scheduler cannot be asked.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class JobSettlement:
         self._cancel_at: dict[str, float] = {}  # when jobs are to be told again, loop time
         self._unknown: dict[str, float] = {}  # since when jobs are, loop time
         self._stopped: dict[str, float] = {}  # since when jobs are stopping, loop time
-        self._under_way: set[str] = set()  # names of this life's requests
+        self._under_way: set[str] = set()  # names of this process's requests
         self._unanswered: set[str] = set()  # of these, such as failed
         self.told: set[str] = set()
         """Jobs of which the scheduler's figure is in the file."""
         self.is_owed = False
-        """Whether somebody stopped waiting before a lease was settled."""
+        """Whether a caller stopped waiting before a lease was settled."""
 
     async def meter(self, lease: Lease, watched: float | None) -> MeteredTime:
         """Returns when it is known; see :class:`bursar.sites.protocol.MeteringSite`."""
@@ -140,17 +140,19 @@ class JobSettlement:
             self._record.requeued(report.id, self._clock())
 
     def asks(self, name: str) -> None:
-        """A request of this life is about to be handed in."""
+        """Note that a request of this process is about to be submitted."""
         self._under_way.add(name)
 
     def answered(self, name: str, *, clearly: bool) -> None:
-        """The command of a request of this life has ended, and said what became of it, or not."""
+        """
+        Note that a submission command has ended, and whether it said what became of the request.
+        """
         self._under_way.discard(name)
         if not clearly:
             self._unanswered.add(name)
 
     async def close(self) -> None:
-        """Asks no more."""
+        """Stop asking the scheduler."""
         if self._asking is not None:
             self._asking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -158,7 +160,7 @@ class JobSettlement:
 
     async def adopt(self, left: RecoveredJobs) -> dict[str, str]:
         """
-        Jobs that requests became whose answer nobody wrote down, and their pilots.
+        Find the jobs of requests whose answer was not recorded; return them with their pilots.
 
         A name is a run's own, but a run of the same folder may have had it before: what ended
         before the request was made is not meant.
@@ -208,7 +210,7 @@ class JobSettlement:
                     owed.found.set_exception(error)
 
     async def _ask(self) -> None:
-        """One round of questions for all that is owed."""
+        """Ask the scheduler once about all leases that are not settled."""
         left = self._record.read()
         waiting = [owed for owed in self._owed.values() if not owed.found.done()]
         jobs = {pilot: job for job, pilot in left.jobs.items()}
@@ -239,7 +241,7 @@ class JobSettlement:
             self._settle(owed, job, reports[job], usage.get(job), left.stints.get(job, []))
 
     def _may_come(self, handed: SubmittedRequest) -> bool:
-        """Whether a request of a killed life may still become a job."""
+        """Whether a request of a killed process may still become a job."""
         if handed.at and self._clock() - handed.at > LATE:
             return False
         return handed.host != socket.gethostname() or is_submitting(handed.at)
@@ -252,7 +254,7 @@ class JobSettlement:
                 self._record.refused(name)
 
     async def _cancel(self, jobs: Sequence[str]) -> None:
-        """Jobs that are there are told to end, and told again when they do not."""
+        """Cancel jobs that are there, and again when they do not end."""
         now = asyncio.get_running_loop().time()
         due = [job for job in jobs if now >= self._cancel_at.get(job, now)]
         if due:
@@ -289,7 +291,7 @@ class JobSettlement:
             self._find(owed, self._worst(owed, stints))
 
     def _stopping(self, job: str, report: JobReport, now: float) -> JobUsage | None:
-        """What a job took that has stopped, and whose nodes may not be heard of for minutes."""
+        """Held time of a job that has stopped though its nodes may not answer for minutes."""
         began, ended = report.began, report.ended
         if began is None or ended is None or report.processors is None:
             return None

@@ -1,4 +1,4 @@
-"""Watches jobs of a batch scheduler: one question for all of them, asked as often as it pays."""
+"""Watch the jobs of a batch scheduler by one query for all, as often as it pays."""
 
 import asyncio
 import contextlib
@@ -32,14 +32,14 @@ JobReportListener = Callable[[JobReport], None]
 
 class JobWatch:
     """
-    Looks after the jobs of one site.
+    Watches the jobs of one site.
 
     Parameters
     ----------
     manager
-        Who is asked.
+        Adapter to the scheduler.
     say
-        Told, in one line for people, when the scheduler cannot be asked, and can again.
+        Called with a line for people when the scheduler cannot be asked, and when it can again.
     """
 
     def __init__(self, manager: ResourceManager, say: Callable[[str], None]) -> None:
@@ -57,7 +57,7 @@ class JobWatch:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """That are watched."""
+        """Ids of the watched jobs."""
         return tuple(self._hear)
 
     def add(self, job: str, hear: JobReportListener) -> None:
@@ -67,7 +67,7 @@ class JobWatch:
         self.hurry()
 
     def drop(self, job: str) -> None:
-        """Watches it no more."""
+        """Stop watching a job."""
         self._hear.pop(job, None)
         self._heard.pop(job, None)
         self._unknown_since.pop(job, None)

@@ -54,7 +54,7 @@ class WorkerFactory(Protocol):
         rigid: bool,
         on_event: Callable[[str], None],
     ) -> LocalWorkers:
-        """They are not started yet."""
+        """Return workers that have not been started."""
 
 
 PLAN = "plan"
@@ -62,7 +62,7 @@ PLAN = "plan"
 
 
 class ProcessorClaims(Protocol):
-    """The use of processors by all runs; see :class:`bursar.sites.owners.OwnersBook`."""
+    """Record of the processors that all runs use; see :class:`bursar.sites.owners.OwnersBook`."""
 
     async def take(
         self, site: SiteFacts, name: str, processors: int, say: Callable[[str], None]
@@ -81,20 +81,20 @@ class ProcessorClaims(Protocol):
 
 class LocalSite:
     """
-    Processors of this machine, as its facts describe them.
+    Provides processors of this machine, as the site's facts describe them.
 
     Parameters
     ----------
     facts
-        Of the site.
+        Facts of the site.
     clock
         The present time, seconds: that of asyncio's loops.
     workers
-        Makes workers; None: such as end with this process.
+        Makes workers; None: workers that end with this process.
     run
         Identity by which workers of an earlier process are recognised; empty: there are none.
     places
-        Who uses which processors, over all runs; None: nobody else uses them.
+        Record of the processors that each run uses; None: no other run uses them.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class LocalSite:
 
     @property
     def facts(self) -> SiteFacts:
-        """What is known of it."""
+        """Facts of the site."""
         return self._facts
 
     def offers(self) -> tuple[Slot, ...]:
@@ -145,7 +145,7 @@ class LocalSite:
         )
 
     def view(self) -> PoolSite:
-        """Its processors are there at once, and without an end."""
+        """The site as a pool sees it: processors start at once and have no end."""
         held = sum(held.processors for held in self._held)
         return view_at_once(self._facts, max(0, self._facts.processors - held))
 
@@ -245,18 +245,18 @@ class LocalSite:
 
 class HeldWorkers:
     """
-    A pilot on this machine.
+    Handle of a pilot on this machine.
 
     Parameters
     ----------
     workers
-        Its processes.
+        Worker processes of the pilot.
     processors
-        That it holds.
+        Number of processors that the pilot holds.
     among
-        All pilots of the site; it is one of them until it is released.
+        All pilots of the site; this one is removed when it is released.
     give
-        Called when its processors are free.
+        Called when the pilot's processors are free.
     """
 
     def __init__(
@@ -278,15 +278,15 @@ class HeldWorkers:
         return self._workers.workers
 
     async def lost(self) -> tuple[AllocationLoss, str]:
-        """Never: nobody else has a claim to this machine."""
+        """Wait for ever: no other party can take this machine's processors away."""
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
     async def leave_running(self) -> None:
-        """Its workers are let alone."""
+        """Leave the workers running."""
         await self._workers.leave_running()
 
     async def release(self) -> None:
-        """Its workers leave, or are killed; then its processors are free."""
+        """Stop the workers, by force if need be; then the processors are free."""
         try:
             await self._workers.release()
         finally:
@@ -296,7 +296,7 @@ class HeldWorkers:
 
 
 def most_at_once(pilots: Sequence[Pilot]) -> int:
-    """Return the most processors that pilots pay for at the same moment; at least 1."""
+    """Return the most processors that pilots pay for at the same time; at least 1."""
     steps: dict[float, int] = defaultdict(int)
     for pilot in pilots:
         steps[pilot.start or 0.0] += pilot.own
@@ -305,11 +305,11 @@ def most_at_once(pilots: Sequence[Pilot]) -> int:
 
 
 def _begun(processors: int | None = None, seconds: float | None = None) -> None:
-    """Nobody need be told: they have been there before."""
+    """Do nothing: adopted processors have been there before."""
 
 
 def _end_orphans(run: str) -> None:
-    """What was started by workers that are not there any more ends."""
+    """Kill processes that were started by workers that are gone."""
     if run:
         for name in traces_of(run) - workers_of(run).keys():
             kill_leftovers(run, name)

@@ -106,7 +106,7 @@ def user_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _HolderProcess:
-    """A process that holds something: its row in the book."""
+    """A process that holds something, as its row in the book."""
 
     id: str
     host: str
@@ -134,13 +134,13 @@ class OwnersBook:
     Parameters
     ----------
     path
-        Of the file; made where there is none.
+        Path of the SQLite file, which is made when it is missing.
     run
-        The run, for people: what others are told who holds the processors.
+        Name of the run, which people of other runs are shown as the holder.
     identity
-        The run among all runs; payments are counted for it once.
+        Identity of the run among all runs; its payments are counted once under it.
     customer
-        As owners know the run's user.
+        Name by which owners know the run's user.
     insist
         Whether the run never waits for processors that other runs hold.
     """
@@ -233,7 +233,7 @@ class OwnersBook:
     @contextlib.contextmanager
     def selling(self, site: SiteFacts) -> Iterator["_OwnerStateUpdate"]:
         """
-        Speak with an owner whom nobody else speaks with meanwhile.
+        Open a sale with an owner, exclusive of other runs.
 
         What the context leaves in the sale's state is kept, all of it or nothing.
         """
@@ -251,7 +251,7 @@ class OwnersBook:
 
     def note_paid(self, paid: Iterable[tuple[SiteFacts, Micros]]) -> None:
         """
-        Note what the run has paid each owner in all its lives, by its own ledger.
+        Note what the run has paid each owner since its first start, by its own ledger.
 
         Doing it again changes nothing, so that a payment that was under way when a process was
         killed counts once.
@@ -400,7 +400,7 @@ class OwnersBook:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that nobody else writes in."""
+        """Open a transaction that excludes other writers."""
         with _speaking_of(self._path):
             if self._db is None:
                 self._db = _open(self._path)
@@ -413,7 +413,7 @@ class OwnersBook:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """Read the file as of one moment; None while there is none."""
+        """Open a consistent read of the file; None when there is no file."""
         if self._db is None and not _is_there(self._path):
             yield None
             return
@@ -429,7 +429,7 @@ class OwnersBook:
 
 @dataclass(slots=True)
 class _OwnerStateUpdate:
-    """One owner's memory, to be changed."""
+    """An owner's stored state during a sale, which may change it."""
 
     state: OwnerState
 

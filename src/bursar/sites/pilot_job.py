@@ -39,7 +39,7 @@ def complaints_of(credential: str) -> str:
 
 def pilot_script(batch: BatchScheduler, credentials: Sequence[str]) -> str:
     """
-    What a pilot's job runs on its first node: it starts the pilot program on each.
+    Job script that starts the pilot program on each node; it runs on the first of them.
 
     It comes after the site's own lines, which every job script has. The credential lies in a
     file that only its owner can read; the script has its name only.

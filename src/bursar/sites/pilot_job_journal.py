@@ -1,4 +1,4 @@
-"""What is at a scheduler because of us, written down so that it is found again after a kill."""
+"""Journal of the jobs that a run has at a scheduler, so that they are found again after a kill."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ class _PilotJobLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @runtime_checkable
 class JobFinder(Protocol):
-    """A manager that finds jobs by their names."""
+    """A resource manager that finds jobs by name."""
 
     async def named(self, name: str) -> list[str]:
         """Ids of this user's jobs of a name that are listed, where possible ended ones, too."""
@@ -46,16 +46,16 @@ class JobFinder(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedRequest:
     """
-    A request that was handed in, and of which nobody wrote down what became of it.
+    A request that was submitted, and whose result was not recorded.
 
     Parameters
     ----------
     pilots
-        That it is for, in the order of its jobs.
+        Names of its pilots, in the order of its jobs.
     at
-        Seconds since the epoch.
+        Time of the submission, seconds since the epoch.
     host
-        Machine on which the command ran that carried it; empty: it ran elsewhere.
+        Machine that ran the submission command; empty: it ran elsewhere.
     """
 
     pilots: tuple[str, ...] = ()
@@ -66,16 +66,16 @@ class SubmittedRequest:
 @dataclass(slots=True)
 class HoldingInterval:
     """
-    When a job was seen to hold its processors.
+    Time for which a job was seen to hold its processors.
 
     Parameters
     ----------
     began
-        By the scheduler's word, seconds since the epoch.
+        Start by the scheduler's record, seconds since the epoch.
     until
-        When its wall-clock limit is over; None where unknown.
+        End of its wall-clock limit, seconds since the epoch; None where unknown.
     requeued
-        When it was heard that it had been put back into the queue; None: it was not.
+        When it was seen to be back in the queue, seconds since the epoch; None: it was not.
     """
 
     began: float
@@ -86,16 +86,16 @@ class HoldingInterval:
 @dataclass(slots=True)
 class RecoveredJobs:
     """
-    What an earlier life may have left.
+    What an earlier process of the run may have left at the scheduler.
 
     Parameters
     ----------
     jobs
-        Ids of jobs, and the names of their pilots.
+        Pilot names by job id.
     requests
-        By name, those of which nobody wrote down what became of them.
+        Requests whose result was not recorded, by name.
     stints
-        When jobs were seen to run, by their ids.
+        When jobs were seen to run, by job id.
     windows
         Names of reservations.
     """
@@ -116,55 +116,55 @@ class RecoveredJobs:
 
 class PilotJobJournal:
     """
-    A file with what was asked of a scheduler. What is there is on the disk before it is there.
+    Keeps a file of what was requested of a scheduler; a request is on the disk before it is made.
 
     Parameters
     ----------
     path
-        Of the file; it need not be there.
+        Path of the file, which may be missing.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.lines = 0
-        """That were written since the file was made or tidied."""
+        """Number of lines written since the file was made or tidied."""
 
     def asks(self, name: str, pilots: Sequence[str] = (), at: float = 0.0, host: str = "") -> None:
-        """A request for pilots is about to be handed in."""
+        """Record that a request for pilots is about to be submitted."""
         self._append([_PilotJobLine("asked", name, pilots=tuple(pilots), host=host, at=at)])
 
     def refused(self, name: str) -> None:
-        """It was not taken."""
+        """Record that the scheduler refused a request."""
         self._append([_PilotJobLine("refused", name)])
 
     def has(self, name: str, jobs: Mapping[str, str]) -> None:
-        """It became jobs: their ids, and the pilots that they are for."""
+        """Record the jobs that a request became, and their pilots."""
         self._append([_PilotJobLine("job", name, job, pilot) for job, pilot in jobs.items()])
 
     def began(self, job: str, at: float, until: float | None) -> None:
-        """A job has its processors since a moment, seconds since the epoch."""
+        """Record since when a job has its processors, seconds since the epoch."""
         self._append([_PilotJobLine("began", "", job, at=at, until=until)])
 
     def requeued(self, job: str, at: float) -> None:
-        """A job that ran waits again."""
+        """Record that a job that ran waits again."""
         self._append([_PilotJobLine("requeued", "", job, at=at)])
 
     def keeps(self, window: str) -> None:
-        """A reservation is about to be made."""
+        """Record that a reservation is about to be made."""
         self._append([_PilotJobLine("window", window)])
 
     def keeps_no_more(self, window: str) -> None:
-        """It is not there any more."""
+        """Record that a reservation is gone."""
         self._append([_PilotJobLine("gone", window)])
 
     def clear(self) -> None:
-        """Nothing is left."""
+        """Empty the file, since nothing is left at the scheduler."""
         with contextlib.suppress(FileNotFoundError):
             self._path.write_bytes(b"")
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
         """
-        Leaves out jobs that are known to be gone, so that the file does not grow for ever.
+        Drop the lines of jobs that are known to be gone, so that the file does not grow for ever.
 
         Raises
         ------
@@ -186,7 +186,7 @@ class PilotJobJournal:
         self.lines = len(lines)
 
     def read(self) -> RecoveredJobs:
-        """What is written there; a line that a crash cut off is passed over."""
+        """Return what the file tells; a line cut off by a crash is skipped."""
         found = RecoveredJobs()
         windows: dict[str, None] = {}
         for line in read_lines(self._path, _PilotJobLine):

@@ -89,7 +89,7 @@ def slots_of(
     fixed_price: float | None,
 ) -> tuple[Slot, ...]:
     """
-    What a projected queue leaves free, as offers; starts are seconds from now.
+    Slots that a projected queue leaves free; starts are seconds from now.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""All that is known of a provider goes through one small interface."""
+"""The interface between a run and the providers of processors."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,11 +15,12 @@ from bursar.provisioning.pool_snapshot import AllocationLoss, PoolSite
 
 
 class PilotBeginListener(Protocol):
-    """Told when a pilot has its processors."""
+    """Callback for a pilot that has its processors."""
 
     def __call__(self, processors: int | None = None, seconds: float | None = None) -> None:
         """
-        They are there, and before a worker is; what it raises gives them back at once.
+        Handle the begin, before any worker is there; an exception gives the processors back at
+        once.
 
         Parameters
         ----------
@@ -54,17 +55,16 @@ class HeldProcessors(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeteredTime:
     """
-    How long a pilot's processors were held, by the word of their provider.
+    How long a pilot's processors were held, as their provider counts it.
 
     Parameters
     ----------
     began
-        Seconds since the epoch; None: when the lease says.
+        Start, seconds since the epoch; None: the lease's own start holds.
     seconds
-        For which each of them was held; None: they were never there.
+        Seconds for which each processor was held; None: they were never there.
     is_recorded
-        Whether that is a record of the provider, or the most that may have been held, where
-        there is no record any more.
+        Whether the provider has a record; otherwise this is the most that may have been held.
     """
 
     began: float | None = None
@@ -74,7 +74,7 @@ class MeteredTime:
 
 @runtime_checkable
 class MeteringSite(Protocol):
-    """A site whose provider counts itself how long processors were had, and charges that."""
+    """A site whose provider itself counts how long processors were held, and charges that."""
 
     @property
     def unwatched(self) -> float:
@@ -94,9 +94,9 @@ class MeteringSite(Protocol):
         Parameters
         ----------
         lease
-            That was given back, in this life of the run or an earlier one.
+            Lease that was given back, by this process of the run or an earlier one.
         watched
-            Last moment at which the life that held the lease is known to have been there,
+            Last time at which the process that held the lease is known to have run,
             seconds since the epoch; None: it is this one.
 
         Returns
@@ -108,7 +108,7 @@ class MeteringSite(Protocol):
 
 @runtime_checkable
 class SharedSite(Protocol):
-    """A site whose processors other runs on this machine use too."""
+    """A site whose processors are shared with other runs on this machine."""
 
     async def take(self, pilots: Sequence[Pilot], say: Callable[[str], None]) -> None:
         """
@@ -125,7 +125,7 @@ class SharedSite(Protocol):
 
 @runtime_checkable
 class OpenableSite(Protocol):
-    """A site that is to be open while it is used."""
+    """A site that must be open while it is used."""
 
     def opened(self) -> AbstractAsyncContextManager[None]:
         """Ready while the context lasts; nothing of ours is left there after it."""
@@ -136,14 +136,14 @@ class Site(Protocol):
 
     @property
     def facts(self) -> SiteFacts:
-        """What is known of it."""
+        """Facts of the site."""
 
     def offers(self) -> tuple[Slot, ...]:
-        """What can be bought of it now; starts are seconds from now."""
+        """Slots that can be bought now; starts are seconds from now."""
 
     def status(self, seconds: float | None = None) -> SiteStatus:
         """
-        What it says of itself now, at once; its moment is on the running loop's clock.
+        Status that the site reports, without waiting; its time is on the running loop's clock.
 
         Parameters
         ----------
@@ -158,7 +158,7 @@ class Site(Protocol):
         """
 
     def view(self) -> PoolSite:
-        """What a pool that acquires and releases processors there sees of it now, at once."""
+        """The site as a pool sees it that acquires and releases processors there; does not wait."""
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
         """

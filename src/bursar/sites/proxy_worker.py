@@ -1,5 +1,5 @@
 """
-A worker whose processors are elsewhere: it hands jobs over, and says what became of them.
+A worker whose processors are elsewhere: it hands jobs over and reports what became of them.
 
 To the dispatcher it is a worker like any other: it says hello, is filled by credit, reports
 outcomes. Whoever carries the jobs (another Bursar, another engine) has them from the moment on
@@ -38,10 +38,10 @@ from bursar.model.outcome import Outcome
 
 
 class JobExecutor(Protocol):
-    """Who has the processors."""
+    """Runs the jobs of a proxy worker on processors elsewhere."""
 
     def welcome(self, welcome: Welcome) -> None:
-        """Where the run's files lie; before the first job."""
+        """Take in where the run's files lie; called before the first job."""
 
     def carry(self, jobs: Sequence[WireJob]) -> None:
         """Jobs to run, in this order; each is answered by one outcome, by ``report``."""
@@ -55,20 +55,20 @@ class JobExecutor(Protocol):
 
 class ProxyWorker(asyncio.Protocol):
     """
-    The dispatcher's end of a carrier.
+    The dispatcher's end of a job executor.
 
     Parameters
     ----------
     endpoint
-        Of the dispatcher.
+        Address of the dispatcher.
     carrier
-        Who has the processors.
+        Job executor that runs the jobs.
     name
-        Of the worker, unique in the run.
+        Name of the worker, unique in the run.
     site, lease, processors
         As of :class:`bursar.dispatch.wire.Hello`.
     on_end
-        Told when the dispatcher lets it go, or is gone.
+        Called when the dispatcher dismisses the worker, or is gone.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ProxyWorker(asyncio.Protocol):
 
     async def open(self) -> None:
         """
-        Connects, and says hello.
+        Connect to the dispatcher and send the greeting.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class ProxyWorker(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Says who it is."""
+        """Send the greeting."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.write(frame(self._hello))
@@ -152,7 +152,7 @@ class ProxyWorker(asyncio.Protocol):
         self._on_end()
 
     def data_received(self, data: bytes) -> None:
-        """What the dispatcher says."""
+        """Handle messages of the dispatcher."""
         try:
             for body in self._frames.feed(data):
                 self._heard(self._decode(body))

@@ -1,4 +1,4 @@
-"""The latest status of each site, until it is too old."""
+"""Keep the latest status of each site until it is too old."""
 
 import math
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from bursar.model.status import SiteStatus
 
 class StatusEntries:
     """
-    What is known of sites; of each, what was said last.
+    The last status of each site.
 
-    Who has been handed it keeps it: it is copied before it changes, once for all changes
-    until somebody looks again.
+    A reader keeps the snapshot that it was given: the statuses are copied before they change, once
+    for all changes until the next reading.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class StatusEntries:
             self._oldest = min(self._oldest, status.at)
 
     def drop_expired(self, now: float) -> None:
-        """What is older than it may be is not there any more."""
+        """Remove statuses that are too old."""
         if now - self._oldest <= self._expiry:
             return
         gone = [s.site for s in self._statuses.values() if now - s.at > self._expiry]
@@ -66,7 +66,7 @@ class StatusEntries:
         self._oldest = min((s.at for s in self._statuses.values()), default=math.inf)
 
     def _changing(self) -> dict[str, SiteStatus]:
-        """The statuses, in a form that nobody else holds."""
+        """Statuses in a copy that no reader holds."""
         if self._knowledge is not None:
             self._statuses = dict(self._statuses)
             self._knowledge = None

@@ -1,4 +1,4 @@
-"""Indexes over indexes: from the resources up to the one that all consumers may read."""
+"""Indexes read indexes, from the sites up to the one that all consumers may read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from bursar.model.errors import InputError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexLevel:
     """
-    How the indexes on one level of a hierarchy are kept.
+    Settings of the indexes on one level of a hierarchy.
 
     Parameters
     ----------
@@ -35,14 +35,14 @@ class IndexHierarchy:
     Parameters
     ----------
     levels
-        The last holds one, which knows of all.
+        Levels from the lowest up; the last has one index, which covers all sites.
     """
 
     levels: tuple[Mapping[str, InformationIndex], ...]
 
     @property
     def top(self) -> InformationIndex:
-        """The one that knows of all."""
+        """Index that covers all sites."""
         return next(iter(self.levels[-1].values()))
 
 
@@ -69,7 +69,7 @@ def build_hierarchy(
     clock
         The present time, seconds.
     places
-        Of each site, the index that it belongs to on each level but the last, from the
+        For each site, the index that it belongs to on each level but the last, from the
         lowest up; None: there is one on every level.
     expiry, on_fault
         See :class:`bursar.broker.directory.information_index.InformationIndex`.

@@ -1,5 +1,5 @@
 """
-What sites, indexes and their readers say to each other, and its form on a wire (JSON).
+Messages between sites, indexes and their readers, and their JSON form.
 
 No moment crosses the wire, only ages: clocks at its two ends need not agree.
 """
@@ -33,17 +33,17 @@ class IndexMessage(
     tag_field="kind",
     tag=str.lower,
 ):
-    """What every message is."""
+    """Base of all messages."""
 
 
 class Publish(IndexMessage, frozen=True, kw_only=True):
     """
-    A site says how it is.
+    A site reports its status.
 
     Parameters
     ----------
     age
-        Seconds since it was so. Not negative.
+        Seconds since the status held. Not negative.
     site, free_processors, running, waiting, traversal_time, free_memory, state, attributes
         See :class:`bursar.model.status.SiteStatus`.
 
@@ -71,14 +71,14 @@ class Publish(IndexMessage, frozen=True, kw_only=True):
 
 class Query(IndexMessage, frozen=True, kw_only=True):
     """
-    What do you know?
+    A reader asks for the statuses of sites.
 
     Parameters
     ----------
     sites
-        Of these; empty: of all.
+        Names of the sites; empty: all.
     version
-        That the reader has already: where it is still the same, nothing needs to be said.
+        Version that the reader has; where the index still has it, no statuses are sent.
     """
 
     sites: tuple[str, ...] = ()
@@ -87,14 +87,14 @@ class Query(IndexMessage, frozen=True, kw_only=True):
 
 class Answer(IndexMessage, frozen=True, kw_only=True):
     """
-    What an index knows.
+    An index returns the statuses that it knows.
 
     Parameters
     ----------
     version
-        Of the index.
+        Version of the index.
     known
-        By site; None: as it was at the version that the reader has.
+        Statuses by site; None: unchanged since the reader's version.
     """
 
     version: int
@@ -125,7 +125,7 @@ def publish_message(status: SiteStatus, now: float) -> Publish:
 
 def status_of(said: Publish, now: float) -> SiteStatus:
     """
-    What was received as a status; whether it can be true is another question.
+    Convert a received message to a status, unvalidated.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def status_of(said: Publish, now: float) -> SiteStatus:
 
 
 def answer_query(query: Query, index: IndexReader) -> Answer:
-    """What an index says to a query; sites that it does not know are not in it."""
+    """Answer a query; sites that the index does not know are left out."""
     version = index.version
     if query.version == version:
         return Answer(version=version)

@@ -1,4 +1,4 @@
-"""The information index: sites publish, others read, and every reading says how old it is."""
+"""The information index keeps what sites publish; every reading carries its age."""
 
 import math
 from collections import deque
@@ -21,10 +21,10 @@ Source = Callable[[], SiteStatus | None]
 
 class InformationIndex:
     """
-    What sites said of themselves last, on one level of a hierarchy of such indexes.
+    The last statuses of sites, on one level of a hierarchy of such indexes.
 
-    It is filled in three ways. Sites publish in it (:meth:`publish`); somebody asks them and
-    says what was heard (:meth:`heard`); or it asks sources and the indexes below it itself,
+    Statuses come in three ways. Sites publish them (:meth:`publish`); a poller asks sites and
+    passes on the answers (:meth:`heard`); or the index asks sources and the indexes below itself,
     in rounds (:meth:`refresh`). Between two rounds what it knows stays as it is: the interval
     is the *time to live* of its values (Cavalieri et al. 2003, section 2.1: "published values
     remain unchanged till the expiration of their TTL"). What an index takes from below keeps
@@ -46,9 +46,9 @@ class InformationIndex:
     expiry
         Seconds after which what a site said counts no more.
     sources
-        Sites that it asks, by name.
+        Sites that the index asks, by name.
     below
-        Indexes that it asks.
+        Indexes that this index asks.
     every
         Seconds between two rounds of asking; infinite for one round only.
     delay
@@ -56,10 +56,10 @@ class InformationIndex:
     first
         When the first round is, seconds on the clock.
     processors
-        That each site has, by its name: others may not publish, and none may claim more.
-        None: whoever comes is believed.
+        Number of processors of each site, by name: other sites may not publish, and none may claim
+        more. None: no such check is made.
     on_fault
-        Told of a site that does not answer, or not sensibly: its name, and what is wrong.
+        Called with the name of a site that does not answer, or not sensibly, and what is wrong.
 
     Raises
     ------
@@ -110,7 +110,7 @@ class InformationIndex:
 
     def publish(self, status: object) -> Refusal | None:
         """
-        A site says something of itself; None: it is believed.
+        Take in a status that a site publishes; None: it is accepted.
 
         What it said at a later moment stays.
         """
@@ -120,7 +120,7 @@ class InformationIndex:
         return self.heard(site, status)
 
     def heard(self, site: str, said: object) -> Refusal | None:
-        """What a site answered, whatever it is; None: it is believed."""
+        """Take in a site's answer, of whatever type; None: it is accepted."""
         status = self._checked(site, said, self._clock())
         if isinstance(status, Refusal):
             return status
@@ -135,7 +135,7 @@ class InformationIndex:
 
     @property
     def faults(self) -> Mapping[str, str]:
-        """Sites that did not answer when asked last, and why."""
+        """Faults of the sites that failed to answer when last asked, by name."""
         return self._faults
 
     # What is read.
@@ -154,7 +154,7 @@ class InformationIndex:
         return self._entries.version
 
     def read(self) -> StatusReadings:
-        """What it knows now, by site."""
+        """Readings of all known sites, by name."""
         now = self._clock()
         self._settle(now)
         return StatusReadings(self._entries.knowledge, now)
@@ -168,7 +168,7 @@ class InformationIndex:
 
     def refresh(self, now: float) -> None:
         """
-        Asks who is due to be asked, those below first.
+        Ask the sources and indexes that are due, those below first.
 
         A round that was missed is not made up for: what sites say is what is true now.
         """
@@ -206,7 +206,7 @@ class InformationIndex:
         return None if isinstance(status, Refusal) else status
 
     def _checked(self, site: str, said: object, now: float) -> SiteStatus | Refusal:
-        """What was said, if it is believed; otherwise it is a fault of the site."""
+        """Status that a site said, if valid; otherwise a refusal."""
         has = None
         if self._processors is not None:
             has = self._processors.get(site)
@@ -220,7 +220,7 @@ class InformationIndex:
         return status
 
     def _settle(self, now: float) -> None:
-        """What has arrived by now is known, and what is too old is not."""
+        """Take in statuses that have arrived by now, and drop those that are too old."""
         while self._coming and self._coming[0][0] <= now:
             self._entries.merge(self._coming.popleft()[1])
         self._entries.drop_expired(now)

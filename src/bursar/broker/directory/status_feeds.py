@@ -1,4 +1,4 @@
-"""How an index hears of sites: it asks them in turns, or they push what is new."""
+"""Bring the status of sites to an index: it polls them, or they publish changes."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ Ask = Callable[[], Awaitable[object] | object]
 
 class StatusPoller:
     """
-    Asks each site how it is, in rounds of its own, and tells a directory.
+    Asks each site for its status at its own intervals, and passes the answers to a directory.
 
     A site that is slow holds up nobody else. One that does not answer in time, fails, or says
     what cannot be true keeps its entry in the directory until that expires.
@@ -36,16 +36,16 @@ class StatusPoller:
     Parameters
     ----------
     directory
-        Is told what was heard.
+        Index that takes in the answers.
     sites
-        How each is asked, by its name.
+        Function that asks each site, by its name.
     every
         Seconds between two questions to a site; a question that is still open is not asked
         again.
     patience
         Seconds that an answer may take.
     on_round
-        Told whenever each site has answered, or failed to, once more.
+        Called whenever each site has answered, or failed to, once more.
 
     Raises
     ------
@@ -73,16 +73,16 @@ class StatusPoller:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "StatusPoller":
-        """Begins to ask."""
+        """Begin to ask."""
         self._tasks = [asyncio.create_task(self._go_on(site)) for site in self._sites]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Nobody is asked any more."""
+        """Stop asking."""
         await _stop(self._tasks)
 
     async def wait_for_all(self) -> None:
-        """Until each site has answered, or failed to, for the first time."""
+        """Wait until each site has answered, or failed to, for the first time."""
         if self._sites:
             await self._first_round.wait()
 
@@ -120,16 +120,16 @@ class StatusPoller:
 
 class StatusPublisher:
     """
-    Tells an index how a site is: at intervals, and when that has changed by much.
+    Sends a site's status to an index: at intervals, and when it has changed by much.
 
     A message that cannot be sent is not lost for long: the next one says how it is then.
 
     Parameters
     ----------
     status
-        How the site is now.
+        Returns the site's present status.
     send
-        Sends it; what is awaited may take its time.
+        Sends a status; may be asynchronous.
     every
         Seconds between two messages when nothing changes.
     least
@@ -139,7 +139,7 @@ class StatusPublisher:
     patience
         Seconds that sending may take.
     on_fault
-        Told once, until it works again, that a message could not be sent.
+        Called when a message could not be sent, once until sending works again.
 
     Raises
     ------
@@ -174,12 +174,12 @@ class StatusPublisher:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "StatusPublisher":
-        """Begins with a message."""
+        """Begin with a message."""
         self._tasks = [asyncio.create_task(self._go_on())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """No more messages."""
+        """Stop sending."""
         await _stop(self._tasks)
 
     def look(self) -> None:
@@ -215,7 +215,7 @@ class StatusPublisher:
 
 def is_significant_change(before: SiteStatus, now: SiteStatus, threshold: float) -> bool:
     """
-    Whether a site is so different that who knows how it was should hear of it.
+    Whether a status differs so much from the last published one that it should be sent.
 
     It is when its state or another fact changed, a number is known that was not, or the other
     way round, or one changed by more than so large a share of the greater of the two. Jobs,
@@ -249,7 +249,7 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def _shown(error: Exception) -> str:
-    """In one line."""
+    """Format an error in one line."""
     text = (str(error).splitlines() or [""])[0]
     return text if isinstance(error, BursarError) else f"{type(error).__name__}: {text}"
 

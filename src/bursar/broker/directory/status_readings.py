@@ -1,4 +1,4 @@
-"""What an index knows at one moment, as its readers get it."""
+"""Readings of an index at one time, as its readers get them."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,12 +10,12 @@ from bursar.model.status import SiteStatus, StatusReading
 
 class StatusSnapshot:
     """
-    Statuses by site that do not change any more.
+    An immutable set of statuses by site.
 
     Parameters
     ----------
     statuses
-        Kept as they are, and not to be changed from here on.
+        Statuses by site; not copied, so they must not change any more.
     """
 
     __slots__ = ("_published", "statuses")
@@ -26,7 +26,7 @@ class StatusSnapshot:
 
     @property
     def published_at(self) -> NDArray[np.float64]:
-        """When each site said it, in the order of the statuses, seconds; made once."""
+        """Time at which each site said its status, in order, seconds; computed once."""
         if self._published is None:
             made = np.fromiter(
                 (status.at for status in self.statuses.values()),
@@ -40,16 +40,16 @@ class StatusSnapshot:
 
 class StatusReadings(Mapping[str, StatusReading]):
     """
-    Readings by site: the statuses of one version, with their ages at the moment of reading.
+    Readings by site: the statuses of one version, with their ages at the time of reading.
 
     It costs the same however many sites there are: ages are computed as they are looked at.
 
     Parameters
     ----------
     knowledge
-        Of the index.
+        Snapshot of the index's statuses.
     now
-        When it is read, seconds.
+        Time of reading, seconds.
     """
 
     __slots__ = ("_knowledge", "now")
@@ -60,12 +60,12 @@ class StatusReadings(Mapping[str, StatusReading]):
 
     @property
     def statuses(self) -> Mapping[str, SiteStatus]:
-        """What each site said; the same object as long as the version is the same."""
+        """Status of each site; the same object as long as the version is the same."""
         return self._knowledge.statuses
 
     @property
     def ages(self) -> NDArray[np.float64]:
-        """Of all, in the order of the statuses, seconds."""
+        """Ages of all statuses, in their order, seconds."""
         return self.now - self._knowledge.published_at
 
     def __getitem__(self, site: str) -> StatusReading:

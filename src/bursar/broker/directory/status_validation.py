@@ -1,4 +1,4 @@
-"""What a site says of itself is believed only where it makes sense."""
+"""Check that a status that a site reports can be true, before it is used."""
 
 import math
 import re
@@ -23,23 +23,23 @@ def validate_status(
     said: object, *, site: str, now: float, processors: int | None = None
 ) -> SiteStatus | Refusal:
     """
-    What a site said, if it can be true.
+    Return the status that a site reported if it can be true, else a refusal.
 
     Parameters
     ----------
     said
-        Anything.
+        Object of any type.
     site
-        Whom it was asked of.
+        Name of the site that was asked.
     now
         Seconds on the reader's clock.
     processors
-        That the site has; None where that is not known.
+        Number of processors of the site; None where unknown.
 
     Returns
     -------
     SiteStatus or Refusal
-        As said; or what is wrong with it: another type, a number that is none, negative or
+        Status as said; or what is wrong with it: another type, a number that is none, negative or
         out of range, another site's name, a moment to come.
     """
     if not isinstance(said, SiteStatus):
@@ -118,7 +118,7 @@ def _is_fact(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """What was found, short enough for one line."""
+    """Format a value, short enough for one line."""
     if type(value) is int and abs(value) > LARGEST:
         return "a number too large"
     text = ascii(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"

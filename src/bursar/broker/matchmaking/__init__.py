@@ -1,1 +1,1 @@
-"""The resource broker of Cavalieri et al. (2003): which site a job is sent to."""
+"""The resource broker of Cavalieri et al. (2003) chooses the site of each job."""

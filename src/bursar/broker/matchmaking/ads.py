@@ -1,5 +1,5 @@
 """
-What sites publish and jobs ask, as ads of the ClassAd language.
+Build the ClassAds that describe sites and jobs.
 
 Each attribute has a plain name, and the names it went by in the European DataGrid of 2001 and
 in the GLUE schema of its successors, so that requirements and ranks written for these hold.
@@ -72,7 +72,7 @@ Attributes = dict[str, Any]
 
 def constant_attributes(site: SiteFacts) -> Attributes:
     """
-    What does not change at a site.
+    Attributes of a site that do not change.
 
     Its own attributes stand in for the other names of its facts, never for their plain ones.
     Its requirements are left out, since they are an expression.
@@ -97,7 +97,7 @@ def constant_attributes(site: SiteFacts) -> Attributes:
 
 
 def changing_attributes(status: SiteStatus) -> Attributes:
-    """What a site says of itself at a moment."""
+    """Attributes from a site's status."""
     wait = status.traversal_time
     values: dict[str, Fact | None] = {
         "State": status.state,
@@ -119,12 +119,12 @@ def is_wait(wait: object) -> bool:
 
 def job_ad(job: BrokerJob, attributes: Mapping[str, Fact]) -> Ad:
     """
-    What a job asks.
+    ClassAd of a job.
 
     Parameters
     ----------
     job
-        As the broker sees it.
+        Job as the broker sees it.
     attributes
         Of all jobs of the broker, as who owns them; the job's own come before these.
 

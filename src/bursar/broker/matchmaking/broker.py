@@ -1,4 +1,4 @@
-"""The resource broker: it chooses the site of each job."""
+"""The resource broker chooses the site of each job."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,20 +29,20 @@ from bursar.model.weights import RankWeights
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteMatch:
     """
-    The site that was chosen for a job.
+    Site that was chosen for a job, and why.
 
     Parameters
     ----------
     site
-        Its name.
+        Name of the site.
     rank
-        By equation 1; None where it is undefined, and for a job that named its site.
+        Rank by equation 1; None where it is undefined, and for a job that named its site.
     terms
-        What the rank is made of; None for a job that named its site.
+        Terms of the rank; None for a job that named its site.
     matched
         Sites that were to be chosen from.
     notes
-        What was odd: sites that did not answer, a rank that is undefined.
+        Oddities: sites that did not answer, a rank that is undefined.
     """
 
     site: str
@@ -65,7 +65,7 @@ class SiteMatch:
 
 class ResourceBroker:
     """
-    Matches jobs to sites (Cavalieri et al. 2003), and knows what it has sent where.
+    Matches jobs to sites (Cavalieri et al. 2003), and keeps what it has sent where.
 
     Nothing here waits or reads a clock: jobs are asked about one by one, and whoever runs them
     tells what becomes of them.
@@ -73,23 +73,23 @@ class ResourceBroker:
     Parameters
     ----------
     sites
-        Where jobs can go.
+        Sites to which jobs can go.
     index
-        What is known of them; it may be old.
+        Information index, whose facts may be old.
     files
-        What the files of jobs take; None: nothing.
+        Estimates the times of the jobs' files; None: files take no time.
     direct
-        Asks the sites that match for their state now; None: the index serves for that, too.
+        Asks the matching sites for their present state; None: the index serves for that, too.
     weights
-        Of ranks, for jobs that state none.
+        Weights of the rank for jobs that state none.
     choice
         Name of the rule by which a site is chosen, for jobs that name none.
     rng
-        For choices by chance.
+        Random generator for choices by chance.
     clock
         The present time, seconds; the index and the sites count by it.
     attributes
-        Of all jobs, for expressions of jobs and sites: who owns them, say.
+        Attributes that all jobs have, for expressions of jobs and sites: their owner, for example.
     as_published
         Whether the rule ``stochastic`` takes ranks as sites publish them, as the broker of
         Cavalieri et al. (2003) does; otherwise its ranks count our own jobs on their way.
@@ -227,7 +227,7 @@ class ResourceBroker:
         self._flying.arrive(number, self._clock())
 
     def began(self, number: int) -> None:
-        """A job runs."""
+        """Note that a job runs."""
         self._flying.begin(number, self._clock())
 
     def ended(self, number: int, *, well: bool = True) -> None:
@@ -237,7 +237,7 @@ class ResourceBroker:
         Parameters
         ----------
         number
-            Of the job; one that was not sent, or has ended, changes nothing.
+            Number of the job; one that was not sent, or has ended, changes nothing.
         well
             Whether it has done its work, so that it shows how long jobs take. One that never
             began does not, in any case.
@@ -292,7 +292,7 @@ class ResourceBroker:
 
 @dataclass(frozen=True, slots=True)
 class _MatchRecord:
-    """How a choice came about, kept as it was; told when somebody asks."""
+    """Data of a choice as they were, from which its explanation is made on demand."""
 
     roster: SiteRegistry
     rule: str

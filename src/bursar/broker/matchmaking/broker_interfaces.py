@@ -1,4 +1,4 @@
-"""What the resource broker knows of the world, and whom it asks."""
+"""Interfaces by which the resource broker learns of sites, files and jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class BrokerJob:
     Parameters
     ----------
     number
-        Unique among the jobs of a broker.
+        Number of the job, unique at a broker.
     matching
-        What it asks for.
+        Requirements, rank and choice of the job.
     processors
-        That it holds.
+        Number of processors that it holds.
     runtime
         Estimate at speed 1, seconds; None when unknown.
     memory
@@ -64,18 +64,20 @@ class IndexReader(Protocol):
         """Changes whenever anything in it does."""
 
     def read(self) -> Mapping[str, StatusReading]:
-        """What it knows, by site; what has expired is not there."""
+        """Readings by site, without those that have expired."""
 
 
 class DirectSiteQuery(Protocol):
-    """Asking a site itself."""
+    """Asks a site itself for its status."""
 
     def status(self, site: str) -> SiteStatus | None:
-        """What it says now; None when it does not answer, or not sensibly."""
+        """Present status of a site; None when it does not answer, or not sensibly."""
 
 
 class FileTimes(Protocol):
-    """What the replica catalogue and the network say of the files of a job (equation 3)."""
+    """
+    Estimates the times of a job's files from the replica catalogue and the network (equation 3).
+    """
 
     def transfer_times(self, data: tuple[str, ...], sites: Sequence[str]) -> Seconds:
         """

@@ -1,5 +1,5 @@
 """
-Rules by which one of the sites that match is chosen.
+Choose one of the sites that match by a rule.
 
 A rule turns ranks into the probability of each site; one draw then decides. Greater ranks are
 better. Sites of undefined rank (nan) come last: they have a chance only where no rank is
@@ -32,14 +32,14 @@ FUZZY_FACTOR = 1.0
 
 def probabilities(rule: str, ranks: FloatArray) -> FloatArray:
     """
-    Probability of each site.
+    Probability that each site is chosen.
 
     Parameters
     ----------
     rule
         Name of one.
     ranks
-        Of the sites; greater is better, nan where it is undefined.
+        Ranks of the sites; greater is better, nan where undefined.
 
     Returns
     -------
@@ -209,7 +209,7 @@ def glite_2012(ranks: FloatArray) -> FloatArray:
 
 
 def uniform(ranks: FloatArray) -> FloatArray:
-    """Any."""
+    """Weight all sites alike."""
     return np.ones(len(ranks))
 
 

@@ -12,10 +12,10 @@ load the slow one that is free.
 from collections import deque
 
 PART = 1 / 3
-"""Of the length of a job on the mean: a span of time."""
+"""Length of a span of time, as a share of a job's mean length."""
 
 SPANS = 30
-"""Over which the share is taken."""
+"""Number of spans over which the share is taken."""
 
 LEAST_SPANS = 3
 """That it is divided by at least: jobs that come all at once are no stream, and nobody comes
@@ -30,7 +30,7 @@ MOST = 0.9
 
 class ContentionModel:
     """
-    The share of the sites' processors that our jobs need, by what was sent lately.
+    Estimates the share of the sites' processors that our jobs need, by what was sent lately.
 
     Time is cut into spans, each a part of what a job takes on the mean. Of each as much counts
     as the sites can do in it, however many jobs came; the one under way does not count yet.
@@ -38,7 +38,7 @@ class ContentionModel:
     Parameters
     ----------
     capacity
-        Of all sites: processors times speed, in all.
+        Sum over all sites of processors times speed.
     """
 
     def __init__(self, capacity: float) -> None:
@@ -57,7 +57,7 @@ class ContentionModel:
         now
             Seconds.
         work
-            Of it: processors times seconds at speed 1.
+            Work of the jobs sent: processors times seconds at speed 1.
         length
             Seconds that a job takes on the mean; where that is next to nothing, so is the load.
         """
@@ -70,7 +70,7 @@ class ContentionModel:
         self._work += work
 
     def share(self, now: float) -> float:
-        """From 0 to :data:`MOST`."""
+        """Share of the capacity in use, from 0 to :data:`MOST`."""
         self._end_spans(now, self._span)
         return min(MOST, sum(self._shares) / max(len(self._shares), LEAST_SPANS))
 

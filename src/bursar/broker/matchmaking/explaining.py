@@ -1,4 +1,4 @@
-"""How every site fares with a job, for people."""
+"""Explain to people how each site fares with a job."""
 
 import re
 from dataclasses import dataclass, replace
@@ -26,13 +26,13 @@ class CandidateSite:
     Parameters
     ----------
     site
-        Its name.
+        Name of the site.
     probability
-        That it is chosen.
+        Probability that it is chosen.
     terms
-        What its rank is made of.
+        Terms of its rank.
     age
-        Seconds since it said what it was ranked by.
+        Seconds since the site said what it was ranked by.
     """
 
     site: str
@@ -49,9 +49,9 @@ class RejectedSite:
     Parameters
     ----------
     site
-        Its name.
+        Name of the site.
     reasons
-        All that is against it, each in one line.
+        Reasons against the site, each in one line.
     age
         Seconds since it said what the index knows; None when that is nothing.
     """
@@ -64,7 +64,7 @@ class RejectedSite:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchExplanation:
     """
-    How the sites fare with a job.
+    Explanation of how the sites fare with a job.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class MatchExplanation:
     choice
         Name of the rule by which a site is chosen.
     weights
-        Of ranks.
+        Weights of the ranks.
     assumed_runtime
         Seconds at speed 1 that the job is taken to run, because it does not say; None: it does.
     fresh
@@ -107,7 +107,7 @@ class MatchExplanation:
         return replace(self, candidates=certain, refusal=refused)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; the keys are in the documentation."""
+        """Convert to JSON types; the keys are in the documentation."""
         return {
             "requirements": self.requirements,
             "rank": self.rank,
@@ -145,9 +145,9 @@ def explain_match(
     job, matched
         The job, and the sites that satisfy it.
     weighing
-        Of these.
+        Scores of these sites.
     rule
-        By which one is chosen.
+        Choice rule.
     usual
         Seconds at speed 1 that a job is taken to run which does not say.
     now

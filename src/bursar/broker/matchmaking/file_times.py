@@ -1,4 +1,6 @@
-"""What the files of jobs take at sites, by where copies are and how sites are linked."""
+"""
+Estimate how long the files of jobs take at sites, by where copies are and how sites are linked.
+"""
 
 import math
 from collections.abc import Callable, Sequence

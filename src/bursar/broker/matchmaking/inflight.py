@@ -1,4 +1,4 @@
-"""The broker's own jobs that what sites say cannot have counted yet."""
+"""Track the broker's own jobs that the sites' status cannot have counted yet."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _ROOM = 64
 
 @dataclass(slots=True)
 class _SentJob:
-    """A job that has not ended."""
+    """A job that was sent and has not ended."""
 
     site: int
     place: int | None
@@ -34,7 +34,7 @@ class _SentJob:
 
 class InFlightJobs:
     """
-    What was sent to sites and has not ended.
+    Jobs that were sent to sites and have not ended.
 
     The columns hold only jobs that some reading may not count, so that what a question costs
     depends on how many were sent since the sites were asked last, and neither on those that
@@ -86,7 +86,7 @@ class InFlightJobs:
         Parameters
         ----------
         number
-            Of the job; one that was sent before is taken to have gone from there.
+            Number of the job; one that was sent before is taken to have gone from there.
         site
             Number of the site.
         processors
@@ -123,7 +123,7 @@ class InFlightJobs:
             arrived[job.place] = min(arrived[job.place], now)
 
     def begin(self, number: int, now: float) -> None:
-        """A job runs."""
+        """Note that a job runs."""
         self.arrive(number, now)
         job = self._jobs.get(number)
         if job is not None:
@@ -180,16 +180,16 @@ class InFlightJobs:
         now
             Seconds.
         said
-            By each site.
+            Last published status of each site.
         processors, runtime
-            Of the job; seconds at speed 1, None when unknown.
+            Processors that the job holds; its seconds at speed 1, None when unknown.
         arrival
             When its files would be at each site, seconds; None: now.
 
         Returns
         -------
         waits
-            As :func:`bursar.broker.matchmaking.wait_estimates.expected_waits` has them.
+            Waits as :func:`bursar.broker.matchmaking.wait_estimates.expected_waits` returns them.
         ours
             Processors of our jobs that the reading does not count and that come first.
         """

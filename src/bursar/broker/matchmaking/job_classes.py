@@ -1,5 +1,5 @@
 """
-Jobs with equal significant attributes, which are matched once.
+Group jobs with equal significant attributes, which are matched once.
 
 HTCondor calls such groups autoclusters. Significant is what a job asks for, and of what the
 job is by itself only what its expressions, or those of sites, read.
@@ -23,12 +23,12 @@ MOST_KINDS = 4096
 
 class JobClass:
     """
-    Jobs that any site treats alike.
+    A class of jobs that every site treats alike.
 
     Parameters
     ----------
     my
-        Their ad.
+        ClassAd of the jobs.
     requirements, rank
         Expressions; None where nothing is asked, and for the default rank.
     fits
@@ -81,14 +81,14 @@ class _SignificantAttributes:
 
 class JobClassCache:
     """
-    Finds the kind of a job.
+    Finds the class of a job.
 
     Parameters
     ----------
     roster
-        The sites.
+        Registry of the sites.
     attributes
-        Of all jobs.
+        Attributes that all jobs have.
     """
 
     def __init__(self, roster: SiteRegistry, attributes: Mapping[str, Fact]) -> None:

@@ -1,5 +1,5 @@
 """
-Which sites match a job, and how they rank (Cavalieri et al. 2003, section 2.1).
+Find the sites that match a job, and their ranks (Cavalieri et al. 2003, section 2.1).
 
 Matchmaking has two phases. In the first a job's requirements are held against what the
 information index knows, which may be old, for they are about what changes little. In the second
@@ -37,20 +37,20 @@ Numbers = NDArray[np.int64]
 @dataclass(slots=True)
 class MatchedSites:
     """
-    Sites that satisfy a job, and what it is to be ranked by.
+    Sites that satisfy a job, and the data that they are ranked by.
 
     Parameters
     ----------
     kind
-        Of the job.
+        Class of the job.
     sites
         Numbers of the sites that are left.
     access, transfer
         Seconds that its files take at each of these; None: it has none, or nobody knows.
     board
-        What these sites said, the index or themselves.
+        Status of these sites, from the index or from the sites themselves.
     fresh
-        Whether they said it themselves.
+        Whether the sites themselves were asked.
     mute
         Why sites were left out in the second phase, by their number.
     """
@@ -71,15 +71,15 @@ class Matchmaker:
     Parameters
     ----------
     roster
-        The sites.
+        Registry of the sites.
     index
-        What is known of them.
+        Information index, whose facts may be old.
     files
-        What the files of jobs take; None: nothing.
+        Estimates the times of the jobs' files; None: files take no time.
     direct
         Asks sites in the second phase; None: the index serves for that, too.
     attributes
-        Of all jobs.
+        Attributes that all jobs have.
     clock
         The present time, seconds.
 
@@ -111,7 +111,7 @@ class Matchmaker:
         self._version: int | None = None
 
     def look(self) -> None:
-        """Takes in what the index knows now."""
+        """Read the index, if it has changed."""
         version = self._index.version
         if version != self._version:
             self.known.learn(self._index.read())
@@ -239,7 +239,7 @@ class Matchmaker:
             matched.transfer, matched.access = matched.transfer[left], matched.access[left]
 
     def _answer(self, direct: DirectSiteQuery, site: int) -> SiteStatus | str:
-        """What a site says of itself now, or why that is no answer."""
+        """Present status of a site, or why its answer is none."""
         name = self.roster.names[site]
         try:
             said = direct.status(name)
@@ -266,6 +266,6 @@ class Matchmaker:
 
 
 def _seconds(times: Seconds) -> FloatArray:
-    """As an array; what is no number cannot be had."""
+    """Times as an array; nan becomes infinite."""
     seconds = np.asarray(times, dtype=np.float64)
     return np.where(np.isnan(seconds), math.inf, seconds)

@@ -1,4 +1,4 @@
-"""Why sites do not match a job."""
+"""Explain why sites do not match a job."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ _MOST_NAMED = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchReason:
     """
-    Something that is against sites.
+    A reason against some sites.
 
     Parameters
     ----------
     sites
-        Which it is against.
+        Mask of the sites that it is against.
     one, many
-        What one site does wrong, and what several do.
+        Text about one site, and about several.
     lasts
         Whether it stays so, however the sites may change.
     clause
-        Of the job's requirements, that the sites fail.
+        Clause of the job's requirements that the sites fail.
     """
 
     sites: Mask

@@ -1,4 +1,4 @@
-"""The sites that match a job, weighed."""
+"""Score the sites that match a job."""
 
 from dataclasses import dataclass, replace
 
@@ -22,12 +22,12 @@ STOCHASTIC = "stochastic"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTerms:
     """
-    What the rank of a site is made of. What is undefined is None.
+    Terms of the rank of a site. An undefined term is None.
 
     Parameters
     ----------
     rank
-        By equation 1; greater is better.
+        Rank by equation 1; greater is better.
     expression
         Value of the rank expression.
     access, transfer
@@ -62,18 +62,18 @@ class RankTerms:
 @dataclass(slots=True)
 class RankColumns:
     """
-    The same of all sites that match, in columns.
+    Rank terms of all sites that match, in columns.
 
     Parameters
     ----------
     sites
-        Their numbers.
+        Numbers of the sites.
     ranks, expressions, access, transfer, waits, ours, executions, completions, tolls
-        Of each; nan where that is undefined.
+        Terms of each site; nan where undefined.
     scores
         What the choice is made by; greater is better.
     weights
-        Of the ranks.
+        Weights of the ranks.
     """
 
     sites: Numbers
@@ -90,7 +90,7 @@ class RankColumns:
     weights: RankWeights
 
     def terms(self, place: int) -> RankTerms:
-        """Of one of the sites."""
+        """Rank terms of one of the sites."""
         return RankTerms(
             rank=_known(self.ranks[place]),
             expression=_known(self.expressions[place]),
@@ -108,14 +108,14 @@ class RankColumns:
 
 class SiteScorer:
     """
-    Weighs the sites that match a job.
+    Computes the rank terms and scores of the sites that match a job.
 
     Parameters
     ----------
     maker
-        Knows the sites.
+        Matchmaker that knows the sites.
     flying
-        Our own jobs.
+        Our own jobs that have not ended.
     as_published
         Whether :data:`STOCHASTIC` takes ranks as published, and leaves our own jobs out.
     """
@@ -152,13 +152,13 @@ class SiteScorer:
         Parameters
         ----------
         job
-            To be sent.
+            Job to be sent.
         matched
-            The sites.
+            Sites that match the job.
         weights
-            Of its rank.
+            Weights of the rank.
         rule
-            Of the choice.
+            Choice rule.
         now
             Seconds.
         """

@@ -1,4 +1,4 @@
-"""The sites of a broker, and what does not change about them."""
+"""Keep the sites of a broker, and their constant attributes."""
 
 import math
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ class SiteRegistry:
     Parameters
     ----------
     sites
-        Their names are unique.
+        Sites with unique names.
 
     Attributes
     ----------
     names
-        Of the sites, in their order; that is their number.
+        Names of the sites, in their order; the index of a name is the site's number.
     constant
         Attributes of each that do not change, by name in lower case.
     requirements

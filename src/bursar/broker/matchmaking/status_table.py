@@ -1,4 +1,4 @@
-"""What is known of the sites at the moment, as columns."""
+"""Keep the last status of the sites in columns."""
 
 import math
 from collections.abc import Iterable, Mapping, Set
@@ -39,7 +39,7 @@ class SiteStatusTable:
     Attributes
     ----------
     statuses
-        By number; None where nothing is known.
+        Status of each site, by number; None where unknown.
     said
         The same in columns.
     is_open
@@ -67,7 +67,7 @@ class SiteStatusTable:
         self._changed: dict[str, int] = {}  # when an attribute changed last, in ticks
 
     def learn(self, readings: Mapping[str, StatusReading]) -> None:
-        """What an index knows takes the place of what is here; sites it does not know are gone."""
+        """Replace all statuses by those of an index; a site that it does not know has none."""
         # Ages are not looked at here, and our own index reckons them only where they are.
         told: Mapping[str, SiteStatus] = (
             readings.statuses
@@ -80,7 +80,7 @@ class SiteStatusTable:
                 self.put(i, status)
 
     def put(self, i: int, status: SiteStatus | None) -> None:
-        """What one site says; None: nothing is known of it any more."""
+        """Store the status of one site; None: unknown."""
         if status is self.statuses[i]:
             return
         self.statuses[i] = status
@@ -118,7 +118,7 @@ class SiteStatusTable:
 
     def table(self, names: Set[str]) -> Table:
         """
-        All sites as ads.
+        Table of all sites' ClassAds.
 
         Parameters
         ----------

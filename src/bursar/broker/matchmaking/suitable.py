@@ -1,4 +1,4 @@
-"""Which sites may satisfy a job, by what is known before anything starts."""
+"""Find the sites that may satisfy a job, by what is known before the run starts."""
 
 from bursar.broker.matchmaking.ads import (
     CHANGING_KEYS,

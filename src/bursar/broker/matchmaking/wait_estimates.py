@@ -1,4 +1,4 @@
-"""How long a job would wait at each site, by what sites said and what was sent there since."""
+"""Estimate a job's wait at each site, from the site's status and what was sent there since."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ IntArray = NDArray[np.int64]
 
 class UncountedJobs(NamedTuple):
     """
-    Jobs of ours that have not ended and that a reading of their site may not count.
+    Our own unfinished jobs that a reading of their site may not count.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class UncountedJobs(NamedTuple):
 
 class PublishedStatus(NamedTuple):
     """
-    What sites said last.
+    Last published status of the sites, in columns.
 
     Attributes
     ----------
@@ -102,13 +102,13 @@ def expected_waits(
     own
         Jobs to count.
     said
-        By sites.
+        Last published status of the sites.
     width, speed
-        Processors of each site, and their speed.
+        Number of processors of each site, and their speed.
     usual
-        Seconds at speed 1 of a job of which that is not known.
+        Seconds at speed 1 assumed for a job whose runtime is unknown.
     processors, runtime
-        Of the job: that it holds, and seconds at speed 1.
+        Processors that the job holds, and its seconds at speed 1.
     arrival
         When its files would be at each site, seconds.
 

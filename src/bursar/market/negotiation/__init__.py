@@ -1,1 +1,1 @@
-"""How a price is found: posted, bargained, tendered, auctioned or shared out."""
+"""Implements trading procedures: posted prices, bargaining, tenders, auctions, shares."""

@@ -84,7 +84,7 @@ class Auctioneer(NegotiationSide):
         self.agreement: Agreement | None = None
 
     def open(self, now: float) -> tuple[TradeMessage, ...]:
-        """Calls for bids."""
+        """Call for bids."""
         self.state = "called"
         return tuple(
             self._say(
@@ -101,7 +101,7 @@ class Auctioneer(NegotiationSide):
 
     @property
     def is_over(self) -> bool:
-        """Whether the outcome is told."""
+        """Whether the outcome was announced."""
         return self.state in ("sold", "unsold")
 
     def worth(self, amount: Micros) -> Micros:

@@ -1,7 +1,7 @@
 """
-The bidder's side of every auction of one lot.
+Implements the bidder's side of every auction of one lot.
 
-It knows one number: what the lot is worth to it, or in reverse the least it takes.
+The bidder knows one number: the lot's worth to the bidder, or in reverse the least price accepted.
 It bids that where bids are sealed, and in open auctions as long as what is asked is
 no worse. Shading a first-price bid is up to whoever says the number.
 """

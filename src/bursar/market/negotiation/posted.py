@@ -104,13 +104,13 @@ class PostedBuyer(BuyerSide):
         self._waits_for = 0
 
     def open(self, now: float) -> tuple[TradeMessage, ...]:
-        """Asks for a quote."""
+        """Ask for a quote."""
         request = self._say(Request, self.owner, template=self.template)
         self.state, self._waits_for = "asked", request.number
         return (request,)
 
     def accept(self, now: float) -> tuple[TradeMessage, ...]:
-        """Accepts the quote; nothing when there is none, or it has expired."""
+        """Accept the quote; do nothing when there is none, or it has expired."""
         if self.state != "quoted" or self.quote is None or now >= self.quote.expires:
             return ()
         answer = self._say(Accept, self.owner, of=self.quote.number)

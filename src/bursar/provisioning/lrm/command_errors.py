@@ -1,4 +1,4 @@
-"""What a scheduler complains of, as an error that says what to change."""
+"""Turn a scheduler's complaints into errors that say what to change."""
 
 import re
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from bursar.provisioning.lrm.command_runner import CommandResult
 @dataclass(frozen=True, slots=True)
 class KnownComplaint:
     """
-    Words of a scheduler that we know.
+    A known error message of a scheduler.
 
     Parameters
     ----------
     words
-        Pattern that finds them, whatever their case.
+        Pattern of the message; case does not matter.
     hint
-        What to change; empty: nothing helps but waiting.
+        What the user should change; empty: nothing helps but waiting.
     transient
         Whether the same command may succeed later.
     """

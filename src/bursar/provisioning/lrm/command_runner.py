@@ -1,4 +1,4 @@
-"""Commands of a scheduler, run on this machine or on a login node."""
+"""Run a scheduler's commands on this machine or on a login node."""
 
 import asyncio
 import contextlib
@@ -31,21 +31,21 @@ _FOR_GOOD = re.compile(
     r"|name or service not known|no such identity|bad configuration option",
     re.IGNORECASE,
 )
-"""What ssh says where trying again does not help."""
+"""Messages of ssh after which trying again does not help."""
 
 _WRITE = 'umask 077 && cat > "$1.$2" && mv -f -- "$1.$2" "$1"'
 
 
 class CommandResult(NamedTuple):
     """
-    What a command said.
+    Exit status and output of a command.
 
     Parameters
     ----------
     status
-        With which it ended; negative: the signal that ended it.
+        Exit status; negative: the signal that ended the command.
     stdout, stderr
-        Its output. Bytes that are no UTF-8 are replaced.
+        Decoded output; bytes that are not UTF-8 are replaced.
     """
 
     status: int
@@ -54,7 +54,7 @@ class CommandResult(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it complained of, on one line; for messages."""
+        """Complaint of the command on one line, for messages."""
         said = self.stderr.strip() or self.stdout.strip()
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         return "; ".join(lines)[:500] or f"ended with status {self.status} and said nothing"
@@ -74,16 +74,16 @@ class CommandRunner:
     ssh
         Login node on which they are run, as ssh knows it; None: this machine.
     scheduler
-        Whose commands they are, for hints.
+        Name of the scheduler, for hints.
     most_at_once
         How many run at a time; others wait for their turn.
     timeout
-        Seconds that a command has, unless it is said otherwise.
+        Seconds after which a command is stopped, unless the call says otherwise.
 
     Attributes
     ----------
     commands
-        How many were run so far.
+        Number of commands run so far.
     """
 
     def __init__(
@@ -133,12 +133,12 @@ class CommandRunner:
         environment
             Further variables; the same holds for them as for those of the constructor.
         timeout
-            Seconds that it has.
+            Seconds after which the command is stopped.
 
         Returns
         -------
         Answer
-            Of whatever status: what it means is for the caller to say.
+            Result with any exit status; the caller decides what it means.
 
         Raises
         ------
@@ -194,7 +194,7 @@ class CommandRunner:
         seconds: float,
         program: str,
     ) -> CommandResult | None:
-        """What a process of this machine says; None where there is no such program."""
+        """Run a process on this machine; None when there is no such program."""
         try:
             transport, talk = await _started(command, variables)
         except FileNotFoundError:
@@ -236,9 +236,9 @@ class CommandRunner:
         Parameters
         ----------
         path
-            From the root.
+            Absolute path.
         data
-            Of the file; it is on no command line, and at no time readable by others.
+            Content of the file; it is on no command line, and at no time readable by others.
 
         Raises
         ------
@@ -298,7 +298,7 @@ class CommandRunner:
 
 
 class _CommandOutput(asyncio.SubprocessProtocol):
-    """The output of a process, as it comes."""
+    """Collects the output of a process as it arrives."""
 
     def __init__(self) -> None:
         self.exited = asyncio.Event()
@@ -398,7 +398,7 @@ async def _started(
 
 
 async def _ended(transport: asyncio.SubprocessTransport, talk: _CommandOutput) -> None:
-    """Of a process that may still run nothing is left."""
+    """Kill what is left of a process that may still run."""
     if transport.get_returncode() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(transport.get_pid(), signal.SIGKILL)

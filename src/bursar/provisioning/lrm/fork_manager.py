@@ -1,4 +1,7 @@
-"""A local resource manager of this machine's processors: jobs are processes, first come first."""
+"""
+A local resource manager of this machine's processors runs jobs as processes, first come first
+served.
+"""
 
 import asyncio
 import contextlib
@@ -65,7 +68,7 @@ class ForkManager:
     Parameters
     ----------
     processors
-        Of this machine that jobs may hold.
+        Number of this machine's processors that jobs may hold.
 
     Raises
     ------
@@ -127,7 +130,7 @@ class ForkManager:
         self._start_what_can()
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """Where jobs stand."""
+        """Report where jobs stand."""
         expected = self._starts()
         return {id: self._report(id, expected) for id in ids}
 
@@ -178,7 +181,7 @@ class ForkManager:
         raise SiteError("this machine keeps no processors in advance")
 
     async def unreserve(self, name: str) -> None:
-        """Of a reservation that is not there nothing is said, and none is."""
+        """Cancel a reservation; one that does not exist is no error."""
 
     async def shrink(self, id: str, nodes: Sequence[str]) -> None:
         """
@@ -321,7 +324,7 @@ class ForkManager:
         return found
 
     def _in_order(self, more: Sequence[_ForkedJob], now: float) -> Iterator[_ForkedJob]:
-        """Jobs that wait, those that wait for a moment at that moment's place."""
+        """Waiting jobs in order; those with a begin time are sorted in at that time."""
         jobs = itertools.chain(self._queue, more)
         return iter(sorted(jobs, key=lambda job: max(now, job.request.begin or now)))
 
@@ -372,7 +375,7 @@ def _signal(group: int, how: int) -> bool:
 
 
 def _lives(group: int) -> bool:
-    """Whether a process of the group is more than an entry that nobody has reaped yet."""
+    """Whether the process group has a process that is not a zombie."""
     try:
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError, ValueError, IndexError):

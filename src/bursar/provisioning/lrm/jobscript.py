@@ -1,4 +1,4 @@
-"""Job scripts: directives on top, then the site's own lines, then what is to be run."""
+"""Job scripts have directives on top, then the site's own lines, then the commands of the job."""
 
 import math
 import re
@@ -38,7 +38,7 @@ def job_script(
     Parameters
     ----------
     mark
-        By which the scheduler knows a directive, such as ``#PBS``.
+        Prefix by which the scheduler knows a directive, such as ``#PBS``.
     directives
         Those of the site last: where two are at odds, the later one wins.
     setup
@@ -80,7 +80,7 @@ def element(variable: str, first: int) -> str:
 
 def plain_folder(request: JobRequest) -> str:
     """
-    The request's folder.
+    Return the request's folder if the scheduler can take its path.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a scheduler said of one job, before anybody asks for it in one form or another."""
+"""A scheduler's listing of one job, before it is turned into a report or a queue entry."""
 
 from dataclasses import dataclass
 
@@ -14,24 +14,22 @@ from bursar.provisioning.lrm.resource_manager import (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedJob:
     """
-    A job as it was listed.
+    A job as the scheduler listed it.
 
     Parameters
     ----------
-    id
-        Of the job.
     state, how, reason
         As :class:`~bursar.provisioning.lrm.resource_manager.JobReport` has them.
     name, owner, queue
-        Of the job; empty where they were not said.
+        Name, owner and queue of the job; empty where not said.
     submitted, began, ended, expected
         Seconds since the epoch; None: not yet, or not said.
     limit
         Its wall-clock limit, seconds; None: without one, or not said.
     processors
-        That it has or asks for; None: not said.
+        Number that it has or asks for; None: not said.
     nodes
-        Where it runs or ran.
+        Nodes on which it runs or ran.
     spent
         Seconds that it ran, where the scheduler counts them itself.
     """
@@ -54,7 +52,7 @@ class ListedJob:
 
     @property
     def report(self) -> JobReport:
-        """For those who wait for it."""
+        """Report of the job for those who wait for it."""
         running = self.state == "running"
         over = self.began is not None and self.limit is not None and running
         return JobReport(
@@ -71,7 +69,7 @@ class ListedJob:
         )
 
     def queued(self, user: str) -> QueuedJob | None:
-        """As one of a queue; None when it is at its end, or nobody knows."""
+        """Entry of the job in a queue; None when it has ended or its state is unknown."""
         if self.state in ("ended", "unknown") or self.processors is None:
             return None
         running = self.state == "running"
@@ -88,7 +86,7 @@ class ListedJob:
         )
 
     def usage(self, now: float) -> JobUsage | None:
-        """What it took until now; None when it never began, or nobody knows."""
+        """Usage of the job until now; None when it never began or that is unknown."""
         if self.processors is None or self.state not in ("running", "ended"):
             return None
         spent = self.spent
@@ -102,5 +100,5 @@ class ListedJob:
 
 
 def unknown_report(id: str, reason: str) -> ListedJob:
-    """A job of which nobody can say where it stands."""
+    """Listing of a job whose state cannot be determined."""
     return ListedJob(id=id, state="unknown", reason=reason)

@@ -1,4 +1,4 @@
-"""The adapter to a site's local resource manager."""
+"""Choose the adapter to a site's local resource manager."""
 
 from bursar.model.provisioning import BatchScheduler
 from bursar.provisioning.lrm.command_runner import CommandRunner

@@ -1,4 +1,4 @@
-"""What many schedulers cannot do for a plain user, or not in a way that we could try."""
+"""Defaults for adapters whose scheduler lacks estimates, reservations and shrinking."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from bursar.provisioning.lrm.resource_manager import JobRequest
 
 class MinimalManager:
     """
-    Neither estimates nor reservations, and a job keeps what it has.
+    A base for adapters that can neither estimate starts, nor reserve, nor shrink jobs.
 
     Attributes
     ----------
@@ -19,18 +19,18 @@ class MinimalManager:
     title = "the scheduler"
 
     async def expected_start(self, request: JobRequest) -> float | None:
-        """Nobody can say."""
+        """Return None: no estimate is available."""
         return None
 
     async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
-        """Not here."""
+        """Raise SiteError: reservations are not supported."""
         raise SiteError(
             f"no reservations are made with {self.title}; pilots with a begin time are used instead"
         )
 
     async def unreserve(self, name: str) -> None:
-        """There is none."""
+        """Do nothing: there are no reservations."""
 
     async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """Not here."""
+        """Raise SiteError: running jobs cannot be shrunk."""
         raise SiteError(f"no nodes are taken from a running job with {self.title}")

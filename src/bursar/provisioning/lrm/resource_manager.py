@@ -17,26 +17,26 @@ JobEnding = Literal[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerCapabilities:
     """
-    What a manager can do for a plain user.
+    Capabilities of a resource manager for a plain user.
 
     Parameters
     ----------
     arrays
-        Many equal jobs by one submission.
+        Whether one submission can be many equal jobs.
     node_ranges
-        A job that starts on as many nodes as there are, between two numbers.
+        Whether a job can start on any number of nodes within a range.
     time_ranges
-        A job whose time may be cut, down to a least, so that it starts sooner.
+        Whether a job's time may be cut, down to a minimum, so that it starts sooner.
     start_estimates
-        Says when a job would start, without submitting it.
+        Whether the manager says when a job would start without submitting it.
     reservations
-        Keeps processors for a time to come. Whether this user may is known by trying.
+        Whether it reserves processors; only a trial shows whether this user may.
     begin
-        Lets a job wait for a moment before it may start.
+        Whether a job can be given an earliest start.
     shrinks
-        Takes nodes from a job that runs.
+        Whether nodes can be taken from a running job.
     accounting
-        Knows of jobs that are gone.
+        Whether it keeps records of jobs that are gone.
     """
 
     arrays: bool = False
@@ -52,34 +52,34 @@ class ManagerCapabilities:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """
-    A job, or several that are alike.
+    A request for one job, or for several alike.
 
     Parameters
     ----------
     name
-        For people; letters, digits, ``-`` and ``_``.
+        Name for people: letters, digits, ``-`` and ``_``.
     processors
-        Of each job; with ``nodes``, on each node.
+        Number for each job; with ``nodes``, on each node.
     seconds
-        Wall-clock limit.
+        Wall-clock limit, seconds.
     script
         Body of the job script: lines of POSIX shell, without directives. It is run once for
         each job, on the first of its nodes, with BURSAR_ELEMENT set to the number of the job
         among those that are alike, from 0 on.
     folder
-        Where it is started and what it prints is kept; on the machine that submits.
+        Working directory, where output is kept too, on the machine that submits.
     copies
-        How many jobs.
+        Number of jobs.
     nodes
         Fewest and most nodes; None: as many as the processors take.
     together
-        Whether all processors have to be of one node.
+        Whether all processors must be on one node.
     least_seconds
-        The limit may be cut down to this; None: not at all.
+        Seconds down to which the limit may be cut; None: it may not.
     begin
-        Seconds since the epoch before which it is not to start; None: none.
+        Earliest start, seconds since the epoch; None: any.
     reservation
-        That it runs in; None: none.
+        Name of the reservation in which it runs; None: none.
     """
 
     name: str
@@ -98,12 +98,12 @@ class JobRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
     """
-    What is known of one job.
+    State of one job.
 
     Parameters
     ----------
     id
-        As :meth:`ResourceManager.submit` gave it.
+        Id that :meth:`ResourceManager.submit` returned.
     state
         Where it stands.
     how
@@ -117,7 +117,7 @@ class JobReport:
     until
         When its wall-clock limit is over, seconds since the epoch; None where unknown.
     processors
-        That it has, or asks for; None where unknown.
+        Number that it has or asks for; None where unknown.
     nodes
         Names of its nodes, where known.
     expected
@@ -139,18 +139,18 @@ class JobReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
     """
+    A node of a cluster.
+
     Parameters
     ----------
-    name
-        Of the node.
     processors
-        That it has, and that jobs hold.
+        Number of processors.
     allocated
-        Of these, held by jobs.
+        Number of processors that jobs hold.
     up
         Whether jobs can start on it.
     state
-        In the scheduler's own words.
+        State in the scheduler's own words.
     memory
         Bytes; None where unknown.
     """
@@ -166,28 +166,28 @@ class ClusterNode:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
     """
-    A job of anybody's, as a plain user sees it.
+    A job of any user, as a plain user sees it.
 
     Parameters
     ----------
     id
-        Of the scheduler.
+        Id at the scheduler.
     running
-        Or waiting.
+        Whether it runs; otherwise it waits.
     processors
-        That it has or asks for.
+        Number that it has or asks for.
     submitted
         Seconds since the epoch; None where unknown.
     began
-        The same; None while it waits.
+        Start, seconds since the epoch; None while it waits.
     seconds
-        Its wall-clock limit; None: without, or unknown.
+        Wall-clock limit; None: no limit, or unknown.
     own
-        Whether it is this user's.
+        Whether it belongs to this user.
     held
-        Whether it is not to be started.
+        Whether it is on hold and must not start.
     nodes
-        Names, while it runs and where they are known.
+        Names of its nodes, while it runs and where known.
     """
 
     id: str
@@ -204,16 +204,12 @@ class QueuedJob:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReservation:
     """
-    Processors that are kept from others for a time.
+    Processors that are kept from other users for a time.
 
     Parameters
     ----------
-    name
-        Of the reservation.
     start, seconds
-        Seconds since the epoch, and how long.
-    processors
-        How many.
+        Start, seconds since the epoch, and duration.
     own
         Whether this user may use it.
     """
@@ -228,21 +224,21 @@ class QueueReservation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
     """
-    A queue and its nodes at one moment.
+    A queue and its nodes at one time.
 
     Parameters
     ----------
     at
         Seconds since the epoch.
     nodes, jobs, windows
-        What there is. Jobs in the order in which the scheduler considers them, running ones
-        first.
+        Nodes, jobs and reservations. Jobs come in the order in which the scheduler considers them,
+        running ones first.
     longest
         Most seconds that a job of this queue may ask for; None: no limit, or unknown.
     up
         Whether the queue starts jobs.
     odd
-        What was said and could not be read, a line each, for the log.
+        Output that could not be read, a line each, for the log.
     """
 
     at: float
@@ -255,7 +251,7 @@ class QueueState:
 
     @property
     def processors(self) -> int:
-        """Of nodes that are up."""
+        """Number of processors of nodes that are up."""
         return sum(node.processors for node in self.nodes if node.up)
 
     @property
@@ -267,16 +263,14 @@ class QueueState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUsage:
     """
-    What a job took, by the scheduler's own record.
+    Usage of a job by the scheduler's record.
 
     Parameters
     ----------
-    id
-        Of the job.
     processors, seconds
-        That it held, and how long.
+        Number of processors that it held, and for how long.
     how
-        It ended; None: it runs.
+        How it ended; None: it runs.
     is_whole
         Whether the seconds hold the times before the job was put back into the queue, if it was.
     """
@@ -289,7 +283,7 @@ class JobUsage:
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor-seconds."""
+        """Processor-seconds that the job held."""
         return self.processors * self.seconds
 
 
@@ -304,7 +298,7 @@ class ResourceManager(Protocol):
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """What it can do."""
+        """Capabilities of the manager."""
 
     async def submit(self, request: JobRequest) -> list[str]:
         """Hands in jobs; an id for each. When it raises SiteError, none was taken."""
@@ -314,7 +308,7 @@ class ResourceManager(Protocol):
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """
-        Where jobs stand, by one command for all, and one more for those that are not listed.
+        Report where jobs stand, by one command for all and one more for those not listed.
 
         An answer for each id: an odd one spoils no other, and one that is no longer listed is
         looked up in the records; what is in none is ``"unknown"``, never ``"ended"``.
@@ -324,7 +318,7 @@ class ResourceManager(Protocol):
         """The queue, its nodes and its reservations."""
 
     async def expected_start(self, request: JobRequest) -> float | None:
-        """When a request would start, seconds since the epoch; None where nobody can say."""
+        """Expected start of a request, seconds since the epoch; None where unknown."""
 
     async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
         """Keeps processors for this user; start in seconds since the epoch."""
@@ -336,4 +330,4 @@ class ResourceManager(Protocol):
         """A job that runs keeps these nodes only."""
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """What jobs took, by the scheduler's own record; such as it does not know are left out."""
+        """Usage of jobs by the scheduler's record; jobs without a record are left out."""

@@ -1,4 +1,4 @@
-"""Submitting once, although an answer may be lost on its way."""
+"""Submit a request once, although its answer may be lost."""
 
 from collections.abc import Awaitable, Callable
 
@@ -9,7 +9,7 @@ JobIds = list[str]
 
 class JobSubmitter:
     """
-    Hands in jobs, and finds those again of which nobody knows if they were taken.
+    Submits jobs, and finds those whose submission was not answered.
 
     After a time-out a scheduler may have taken the job or not. It is looked for by its name,
     which is used once, before the same one is handed in again.
@@ -25,16 +25,16 @@ class JobSubmitter:
         find: Callable[[str], Awaitable[JobIds]],
     ) -> JobIds:
         """
-        Ids of the jobs.
+        Submit a request unless an earlier try succeeded; return the job ids.
 
         Parameters
         ----------
         name
-            Of the request.
+            Name of the request.
         hand_in
-            Submits it.
+            Submits the request.
         find
-            Ids of the jobs of that name; none where there are none.
+            Returns the ids of jobs of that name; empty where there are none.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Times and durations as schedulers print them."""
+"""Parse times and durations as schedulers print them."""
 
 import calendar
 import re
@@ -17,9 +17,9 @@ def parse_moment(text: str, *formats: str) -> float | None:
     Parameters
     ----------
     text
-        As printed under :data:`UTC`.
+        Time as printed under :data:`UTC`.
     formats
-        As :func:`time.strptime` has them.
+        Formats of :func:`time.strptime`.
     """
     for form in formats:
         try:

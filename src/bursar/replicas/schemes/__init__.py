@@ -1,4 +1,4 @@
-"""Reading and writing copies, by the scheme of their URL."""
+"""Opens copies for reading and writing, by the scheme of their URL."""
 
 from bursar.model.errors import InputError
 from bursar.replicas.failures import CancellationToken
@@ -10,7 +10,7 @@ def open_source(
     url: str, *, offset: int = 0, tag: str = "", patience: float, stop: CancellationToken
 ) -> ReplicaSource:
     """
-    Opens a copy to read it from an offset on.
+    Open a copy to read it from an offset on.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def open_source(
 
     Raises
     ------
-    Failed
+    SourceFailed
         When it cannot be read.
     InputError
         When an extra is missing.
@@ -50,11 +50,11 @@ def open_source(
 
 def open_upload(url: str, size: int | None, patience: float) -> ReplicaUpload:
     """
-    Begins to write a copy somewhere else; it is there, whole, once it is finished.
+    Open a remote copy for writing; it becomes visible, whole, when it is finished.
 
     Raises
     ------
-    Failed
+    SourceFailed
         When it cannot.
     InputError
         When nothing can be written by this scheme, or an extra is missing.

@@ -31,7 +31,7 @@ _LATER = {408, 425, 429}
 
 
 class HttpSource:
-    """What a server answers with."""
+    """A copy read from an HTTP server."""
 
     chunk = 1024 * 1024
 
@@ -55,7 +55,7 @@ class HttpSource:
             raise
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Return at most ``size`` bytes; none at the end."""
         data: bytes = self._wait(self._answer.content.read(size))
         return data
 

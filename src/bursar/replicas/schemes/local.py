@@ -9,7 +9,7 @@ from bursar.replicas.schemes.source import failing
 
 
 class LocalSource:
-    """A file, or what a link to one leads to."""
+    """A copy read from a file of this machine, links followed."""
 
     chunk = 256 * 1024  # what is read is still in the processor when it is hashed and written
 
@@ -27,7 +27,7 @@ class LocalSource:
             self._file.seek(self.start)
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Return at most ``size`` bytes; none at the end."""
         with failing():
             return self._file.read(size) or b""
 

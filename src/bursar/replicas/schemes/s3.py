@@ -1,5 +1,5 @@
 """
-Copies in S3 or what speaks like it, through s3fs.
+Copies in S3 and compatible stores, through s3fs.
 
 Keys, region and endpoint come from the environment and ``~/.aws``, as for all programs of AWS.
 """
@@ -24,7 +24,7 @@ _MOST_BLOCKS = 9_000  # an upload has 10,000 at most
 
 
 class S3Source:
-    """An object; what it was when it was opened, or a failure."""
+    """A copy read from an S3 object; size and tag are those at opening."""
 
     chunk = _BLOCK
 
@@ -38,16 +38,16 @@ class S3Source:
             self._file.seek(self.start)
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Return at most ``size`` bytes; none at the end."""
         with _failing():
             return bytes(self._file.read(size))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection is held."""
 
 
 class S3Upload:
-    """An object to be; S3 shows it when all of it is there."""
+    """An upload of an S3 object, which becomes visible when it is complete."""
 
     def __init__(self, url: str, size: int | None, patience: float) -> None:
         with _failing():
@@ -61,7 +61,7 @@ class S3Upload:
             self._file.write(data)
 
     def finish(self) -> None:
-        """Lets it be seen."""
+        """Complete the upload."""
         with _failing():
             self._file.close()
             self._file.commit()

@@ -1,4 +1,4 @@
-"""What all schemes offer: a file to read, a file to write."""
+"""Interfaces of all schemes: a copy to read and a copy to write."""
 
 import contextlib
 import socket
@@ -22,30 +22,30 @@ class ReplicaSource(Protocol):
 
     @property
     def tag(self) -> str:
-        """Changes with the content; empty when nothing tells."""
+        """Version of the content; empty: unknown."""
 
     @property
     def chunk(self) -> int:
         """Bytes to read at a time."""
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Return at most ``size`` bytes; none at the end."""
 
     def close(self) -> None:
-        """Lets go of it."""
+        """Close the copy."""
 
 
 class ReplicaUpload(Protocol):
     """A copy that is being written. Its methods raise :class:`SourceFailed`."""
 
     def write(self, data: bytes) -> None:
-        """Adds bytes."""
+        """Append bytes."""
 
     def finish(self) -> None:
-        """Makes it the file that it should be, in one step."""
+        """Make the copy visible under its name, in one step."""
 
     def discard(self) -> None:
-        """Leaves nothing of it behind."""
+        """Delete what was written."""
 
 
 NOT_THERE = "is not there"
@@ -54,7 +54,7 @@ SILENT = "does not answer"
 
 @contextlib.contextmanager
 def failing() -> Iterator[None]:
-    """Errors of the operating system, and of time, as a failure of the source."""
+    """Turn errors of the operating system and timeouts into :class:`SourceFailed`."""
     try:
         yield
     except (SourceFailed, CopyCancelled):

@@ -29,7 +29,7 @@ _MACHINE = re.compile(r"(\[[^\]]*\]|[^:]*)(?::(\d{1,5}))?")
 
 
 class KnownHosts(SFTPFileSystem):  # type: ignore[misc]
-    """fsspec's, but a host that is not known is refused, as ``ssh`` does without a terminal."""
+    """fsspec's SFTP file system, which here refuses unknown hosts as ``ssh`` does in scripts."""
 
     protocol = ()  # not found by a URL
     cachable = False  # a connection is closed by who opened it
@@ -45,7 +45,7 @@ class KnownHosts(SFTPFileSystem):  # type: ignore[misc]
 
 
 class SshSource:
-    """A file of another machine."""
+    """A copy read from a file of another machine."""
 
     chunk = 4 * 1024 * 1024
 
@@ -66,7 +66,7 @@ class SshSource:
         self.start = self._at = min(offset, self.size)
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Return at most ``size`` bytes; none at the end."""
         end = min(self._at + size, self.size)
         blocks = [(at, min(_BLOCK, end - at)) for at in range(self._at, end, _BLOCK)]
         if not blocks:
@@ -83,7 +83,7 @@ class SshSource:
 
 
 class SshUpload:
-    """A file to be, under another name until it is whole."""
+    """An upload of a file, under a temporary name until it is whole."""
 
     def __init__(self, url: str, patience: float) -> None:
         self._system, self._path = _connect(url, patience)
@@ -103,14 +103,14 @@ class SshUpload:
             self._file.write(data)
 
     def finish(self) -> None:
-        """Gives it its name."""
+        """Rename the file to its final name."""
         with _failing():
             self._file.close()
             self._system.ftp.posix_rename(self._fresh, self._path)
         self._system.client.close()
 
     def discard(self) -> None:
-        """Deletes it, as far as that is possible."""
+        """Delete the temporary file, as far as that is possible."""
         with contextlib.suppress(SourceFailed), _failing():
             self._file.close()
             self._system.ftp.remove(self._fresh)
@@ -157,7 +157,7 @@ def _connect(url: str, patience: float) -> tuple[Any, str]:
 
 
 def _configured(host: str) -> Any:
-    """What the user's configuration says of a host."""
+    """Return the user's SSH configuration of a host."""
     try:
         return paramiko.SSHConfig.from_path(os.path.expanduser("~/.ssh/config")).lookup(host)
     except (OSError, paramiko.ConfigParseError):

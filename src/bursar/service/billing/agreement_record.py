@@ -1,5 +1,5 @@
 """
-An agreement while it is carried out: from when to when how many of its processors were there.
+The record of an agreement while it is carried out: when it had how many of its processors.
 
 Pure functions from a deal, what happened and the moment to a deal.
 """
@@ -23,30 +23,30 @@ AgreementState = Literal["signed", "running", "over", "cancelled"]
 
 class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    What has come of an agreement.
+    State of an agreement: the processors that have workers, what was metered and charged.
 
     Parameters
     ----------
     agreement
-        What was agreed on.
+        The signed agreement with its terms.
     ready
-        Processors of it that have workers now.
+        Processors of the agreement that have workers now.
     since, seen
-        From when on so many have been ready, and until when that is known; between a crash and
-        the next life nothing is. Neither goes back, though the clock of another life may: no
-        moment is charged twice.
+        Start and end of the time for which ``ready`` is known, seconds since the epoch; nothing is
+        known between a crash and the restart. Neither goes back, even if the clock does after a
+        restart: no moment is charged twice.
     intervals
-        How many have been metered.
+        Number of delivered intervals that have been metered.
     begun
         When all its processors were ready; None: not yet.
     ended
-        When it was over, or cancelled; None: not yet.
+        When the agreement ended or was cancelled; None: not yet.
     cancelled
-        Whether it was taken back before it began.
+        Whether the agreement was cancelled before it began.
     charged
-        Micro-units.
+        Amount paid, in micro-units.
     talk
-        The conversation that came to it; empty: in a record of before, where it was not kept.
+        Identifier of the negotiation; empty in records of earlier versions, which did not keep it.
     """
 
     agreement: Agreement
@@ -62,21 +62,21 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     @property
     def start(self) -> float:
-        """Seconds since the epoch."""
+        """Start of the agreement, seconds since the epoch."""
         return self.agreement.start
 
     @property
     def end(self) -> float:
-        """When it is over at the latest."""
+        """Latest end of the agreement, seconds since the epoch."""
         return self.agreement.terms.end
 
     @property
     def is_open(self) -> bool:
-        """Whether something can still come of it."""
+        """Whether the agreement has neither ended nor been cancelled."""
         return self.ended is None
 
     def state(self, now: float) -> AgreementState:
-        """Where it stands."""
+        """Return the state of the agreement at a time, as the API names it."""
         if self.cancelled:
             return "cancelled"
         if not self.is_open or now >= self.end:
@@ -85,7 +85,7 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class DeliveredInterval(NamedTuple):
-    """Processors that were ready from start to end."""
+    """Processors that were ready from start to end, seconds since the epoch."""
 
     start: float
     end: float
@@ -96,12 +96,12 @@ def on_processors_ready(
     deal: AgreementRecord, processors: int, now: float
 ) -> tuple[AgreementRecord, DeliveredInterval | None]:
     """
-    So many of its processors have workers from now on.
+    Note the number of the agreement's processors that have workers from now on.
 
     Returns
     -------
     tuple
-        The deal, and what is to be metered, if anything.
+        The updated record, and the interval to be metered, if there is one.
     """
     now = max(now, deal.seen)
     interval = _until(deal, now)
@@ -116,7 +116,7 @@ def on_processors_ready(
 def on_service_restarted(
     deal: AgreementRecord, now: float
 ) -> tuple[AgreementRecord, DeliveredInterval | None]:
-    """The service was away, nobody knows since when: what was seen counts, and no more."""
+    """Close the last known interval: deliveries while the service was down do not count."""
     interval = _until(deal, deal.seen)
     now = max(now, deal.seen)
     count = deal.intervals + (interval is not None)
@@ -126,7 +126,7 @@ def on_service_restarted(
 def on_clock_jumped(
     deal: AgreementRecord, before: float, after: float
 ) -> tuple[AgreementRecord, DeliveredInterval | None]:
-    """The clock jumped from one moment to another: nothing was delivered in between."""
+    """Skip the time over which the clock jumped: nothing was delivered in it."""
     before = max(before, deal.seen)
     interval = _until(deal, before)
     after = max(after, before)
@@ -135,23 +135,25 @@ def on_clock_jumped(
 
 
 def on_time_passed(deal: AgreementRecord, now: float) -> AgreementRecord:
-    """As many as were ready still are."""
+    """Note that the processors that were ready still are."""
     return replace(deal, seen=max(deal.seen, now))
 
 
 def on_agreement_ended(deal: AgreementRecord, now: float, charged: Micros) -> AgreementRecord:
-    """It is over, and has come to this."""
+    """Mark the agreement as ended, with the amount charged."""
     return replace(deal, ready=0, ended=min(max(now, deal.seen), deal.end), charged=charged)
 
 
 def on_agreement_cancelled(deal: AgreementRecord, now: float) -> AgreementRecord:
-    """It was taken back before it began."""
+    """Mark the agreement as cancelled before it began."""
     return replace(deal, ready=0, ended=now, cancelled=True)
 
 
 def amount_owed(deal: AgreementRecord, records: Iterable[UsageRecord]) -> Micros:
     """
-    What a deal comes to: its processors by the time they were ready, and once its fixed price.
+    Return the charge for a deal: its processors while they were ready, and its fixed price.
+
+    The charge is at most the agreed amount, and 0 when nothing was delivered.
 
     Never more than was agreed on; nothing when nothing was delivered.
     """
@@ -164,7 +166,7 @@ def amount_owed(deal: AgreementRecord, records: Iterable[UsageRecord]) -> Micros
 
 
 def next_event_time(deal: AgreementRecord, now: float, checkpoint: float) -> float:
-    """When time next brings something about: it begins, is over, or is to be seen again."""
+    """Return when the deal next begins, ends or is due for a checkpoint."""
     moments = [deal.end]
     if deal.start > now:
         moments.append(deal.start)

@@ -1,4 +1,4 @@
-"""Agreements from signing to settling, each with its money and what was delivered."""
+"""Agreements from signature to settlement, each with its money and its deliveries."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -38,7 +38,7 @@ _DEALS = msgspec.msgpack.Decoder(AgreementRecord)
 
 class AgreementRegistry:
     """
-    All agreements; the clerk of the trade server.
+    Keeps all agreements of the service, and signs and cancels them for the trade server.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class AgreementRegistry:
     entropy
         For agreements' names, which tell nothing and cannot be guessed.
     on_change
-        Told the agreement that was signed, became over, or got or lost processors.
+        Called with the agreement that was signed, ended, or got or lost processors.
     """
 
     def __init__(
@@ -75,22 +75,22 @@ class AgreementRegistry:
     # Its records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """An agreement, in whatever order."""
+        """Take in the record of an agreement, in any order."""
         self._put(_DEALS.decode(payload), position)
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
-        """What lives stays as it is."""
+        """Keep a living record unchanged."""
         return payload
 
     def moved(self, old: Position, new: Position) -> None:
-        """A deal's record lies elsewhere."""
+        """Note the new position of an agreement's record."""
         name = self._at.pop(old, None)
         if name is not None:
             self._position[name] = new
             self._at[new] = name
 
     def open(self, now: float) -> None:
-        """All records are there: what ran while the service was away is not known."""
+        """Close the open intervals of delivery, once all records were restored."""
         for deal in self.all_open():
             if deal.ready:
                 self._follow(*on_service_restarted(deal, now))
@@ -105,19 +105,19 @@ class AgreementRegistry:
 
     @property
     def deals(self) -> Mapping[str, AgreementRecord]:
-        """All of them, those over included, by agreement."""
+        """Return all agreements, ended ones included, by identifier."""
         return self._deals
 
     def all_open(self) -> list[AgreementRecord]:
-        """Those of which something can still come."""
+        """Return the agreements that have neither ended nor been cancelled."""
         return [self._deals[name] for name in self._open]
 
     def of(self, user: str) -> Iterator[AgreementRecord]:
-        """A user's own."""
+        """Return the agreements of a user."""
         return (self._deals[name] for name in self._by_user.get(user, ()))
 
     def next_moment(self, now: float) -> float:
-        """When time next brings something about."""
+        """Return the next time at which an agreement begins, ends or is due for a checkpoint."""
         return min(
             (next_event_time(deal, now, CHECKPOINT) for deal in self.all_open()),
             default=float("inf"),
@@ -126,7 +126,7 @@ class AgreementRegistry:
     # As the trade server's clerk.
 
     def name(self) -> str:
-        """128 random bits."""
+        """Return a random identifier of 128 bits."""
         return self._entropy(16).hex()
 
     def sign(self, agreement: Agreement, deal: str, now: float) -> Refusal | None:
@@ -156,20 +156,20 @@ class AgreementRegistry:
     # What happens.
 
     def ready(self, name: str, processors: int, now: float) -> None:
-        """So many of an agreement's processors have workers."""
+        """Note how many of an agreement's processors have workers."""
         deal = self._deals[name]
         if deal.is_open and deal.ready != min(processors, deal.agreement.processors):
             self._follow(*on_processors_ready(deal, processors, now))
             self._on_change(name)
 
     def checkpoint(self, now: float) -> None:
-        """What is being delivered is noted once a minute."""
+        """Note once a minute that delivery goes on."""
         for deal in self.all_open():
             if deal.ready and now >= deal.seen + CHECKPOINT:
                 self._keep(on_time_passed(deal, now))
 
     def end(self, name: str, now: float) -> Micros:
-        """An agreement is over: what was delivered is paid, the rest goes back."""
+        """End an agreement: what was delivered is paid, the rest goes back to the user."""
         deal = self._follow(*on_processors_ready(self._deals[name], 0, now))
         charged = amount_owed(deal, self._meter.of(name))
         self._books.settle(name, charged, now)

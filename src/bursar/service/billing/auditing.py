@@ -1,4 +1,4 @@
-"""What must always hold of deals, money and deliveries."""
+"""Invariants of agreements, money and deliveries, and a check of them."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ def find_inconsistencies(
     tallies: SharedUsageMeter,
 ) -> list[str]:
     """
-    What is wrong; nothing, unless this package is.
+    Return every violated invariant, one line each; any is a defect of this package.
 
     The ledger balances; what is held is what open agreements may come to; nobody was charged more
     than was set aside or delivered; what shared processors cost is posted once.

@@ -1,4 +1,4 @@
-"""What of an owner's processors is free, as slots."""
+"""Free processors of an owner, as slots."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -8,7 +8,7 @@ from bursar.market.committed_capacity import CommittedCapacity
 
 
 class FreeInterval(NamedTuple):
-    """Processors free from start to end, seconds since the epoch; None: without an end."""
+    """Processors that are free from start to end, seconds since the epoch; end None: no end."""
 
     start: float
     end: float | None
@@ -17,7 +17,7 @@ class FreeInterval(NamedTuple):
 
 def free_slots(capacity: CommittedCapacity, now: float) -> list[FreeInterval]:
     """
-    What can be bought, laid out as long slots that do not overlap.
+    Return the free processors as long slots that do not overlap.
 
     Processors are taken in layers: what is always free is one slot without an end, what is free
     besides between two commitments lies above it. In the order of their starts.

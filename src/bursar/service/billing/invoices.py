@@ -1,4 +1,4 @@
-"""What a user was charged, line by line."""
+"""Invoices: the charges of a user, line by line."""
 
 from bursar.market.statements import make_invoice
 from bursar.remote import messages as api
@@ -18,7 +18,7 @@ def write_invoice(
     tallies: SharedUsageMeter,
 ) -> api.InvoiceInfo:
     """
-    What was posted from ``since`` until before ``until``; its total is that of the books.
+    Return the charges posted from ``since`` until before ``until``; their total is the ledger's.
 
     An agreement is posted when it is over, shared processors within an hour or so.
     """

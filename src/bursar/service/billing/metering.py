@@ -20,7 +20,7 @@ _RECORDS = msgspec.msgpack.Decoder(SignedRecord)
 
 class UsageRecordLog:
     """
-    What was delivered.
+    Keeps the usage records: one signed chain for each customer.
 
     A chain for each customer, not one for all: how long it is tells how much there was.
 
@@ -44,18 +44,18 @@ class UsageRecordLog:
     # Its records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """A usage record, in whatever order, or the key."""
+        """Take in a usage record, in any order, or the signing key."""
         if kind == SEED:
             self._seed = payload
         else:
             self._note(_RECORDS.decode(payload))
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
-        """They are for ever."""
+        """Keep a record unchanged; usage records are never dropped."""
         return payload
 
     def moved(self, old: Position, new: Position) -> None:
-        """It does not matter where they are."""
+        """Do nothing: positions of usage records are not needed."""
 
     def open(self) -> None:
         """All records are there."""
@@ -70,20 +70,20 @@ class UsageRecordLog:
 
     @property
     def public_key(self) -> Ed25519PublicKey:
-        """By which its records are verified."""
+        """Public key by which the records are verified."""
         return self._key.public_key()
 
     def of(self, agreement: str) -> Sequence[UsageRecord]:
-        """What was delivered under an agreement."""
+        """Return the usage records of an agreement."""
         return self._records.get(agreement, ())
 
     def chain(self, customer: str) -> tuple[SignedRecord, ...]:
-        """All that a customer got, in order."""
+        """Return all usage records of a customer, in order."""
         return tuple(self._chains.get(customer, ()))
 
     @property
     def chains(self) -> Mapping[str, Sequence[SignedRecord]]:
-        """By customer."""
+        """Return all chains of usage records by customer."""
         return self._chains
 
     def note(self, record: UsageRecord) -> None:

@@ -1,4 +1,4 @@
-"""Conversations that go on: how many a user may have, and how long they are remembered."""
+"""Open negotiations: how many a user may have, and how long each is remembered."""
 
 import math
 
@@ -15,14 +15,14 @@ SILENCE = 3_600.0
 
 
 class Negotiations:
-    """Who is talking about what; of each user, those silent longest come first."""
+    """Open negotiations of each user, those that were silent for longest first."""
 
     def __init__(self) -> None:
         self._talks: dict[str, dict[str, tuple[float, int]]] = {}
 
     def heard(self, user: str, deal: str, now: float) -> str | None:
         """
-        A user said something.
+        Note a message of a user in a negotiation.
 
         Returns
         -------
@@ -48,7 +48,7 @@ class Negotiations:
         return oldest
 
     def silent(self, now: float) -> list[tuple[str, str]]:
-        """User and deal of conversations that are forgotten by now."""
+        """Return user and deal of the negotiations that have expired."""
         old = [
             (user, deal)
             for user, mine in self._talks.items()
@@ -62,6 +62,6 @@ class Negotiations:
         return old
 
     def next_moment(self) -> float:
-        """When the next one is to be forgotten; infinite for never."""
+        """Return when the next negotiation expires; infinite for never."""
         firsts = (next(iter(mine.values()))[0] for mine in self._talks.values() if mine)
         return min(firsts, default=math.inf) + SILENCE

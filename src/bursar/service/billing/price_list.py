@@ -1,4 +1,4 @@
-"""What the owner asks, as it was last said: in the configuration, or later."""
+"""The owner's prices: those of the configuration, or a later change of them."""
 
 import msgspec
 
@@ -39,7 +39,7 @@ class PriceList:
         journal.register([CHANGED], self)
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """The last change."""
+        """Take in the record of the last price change."""
         self._position = position
         changed = _CHANGES.decode(payload)
         if changed.instead_of == self._configured:
@@ -47,21 +47,21 @@ class PriceList:
         self._is_stale = changed.instead_of != self._configured
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
-        """It stays."""
+        """Keep the record unchanged."""
         return payload
 
     def moved(self, old: Position, new: Position) -> None:
-        """It lies elsewhere."""
+        """Note the new position of the record."""
         if self._position == old:
             self._position = new
 
     def open(self) -> None:
-        """The journal is open: a change of what the configuration says no longer goes for good."""
+        """Drop a price change for good if the configuration has changed since."""
         if self._is_stale:
             self._forget()
 
     def change(self, pricing: Pricing) -> None:
-        """From now on; in the journal on return."""
+        """Set the prices from now on; the change is in the journal on return."""
         payload = msgspec.msgpack.encode(_PriceChange(self._configured, pricing))
         position = self._journal.append(CHANGED, payload, essential=True)
         self._forget()
@@ -69,7 +69,7 @@ class PriceList:
         self.pricing = pricing
 
     def reconfigure(self, configured: Pricing) -> None:
-        """The configuration was read again: it counts where it says something else than before."""
+        """Apply the prices of a configuration that was read again, if they have changed."""
         if configured == self._configured:
             return
         self._configured = self.pricing = configured

@@ -1,4 +1,4 @@
-"""The desk itself: what users, workers and the owner ask of it."""
+"""Billing as users, workers and the owner use it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ class ServiceBilling:
     clock, entropy
         Where time and identities come from.
     on_change
-        Told the pool whose agreement was signed, became over, or got or lost processors.
+        Called with the pool whose agreement was signed, ended, or got or lost processors.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ServiceBilling:
 
     def open(self) -> None:
         """
-        The journal is open: takes up where the last life ended.
+        Continue from the restored records, once the journal is open.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class ServiceBilling:
         self.tick(now)
 
     def skipped(self, before: float, after: float) -> None:
-        """The clock was put forward, or the machine was suspended: nothing was held meanwhile."""
+        """Skip time over which the clock jumped: nothing was delivered in it."""
         self._dealings.skip(before, after)
         self.tick(after)
 
@@ -213,7 +213,7 @@ class ServiceBilling:
         }
 
     def ready(self, pool: str, processors: int) -> None:
-        """So many processors of an agreement have workers now."""
+        """Note how many processors of an agreement have workers now."""
         if pool in self._dealings.deals:
             self._dealings.ready(pool, processors, self._clock())
 
@@ -221,7 +221,9 @@ class ServiceBilling:
 
     def deliver(self, user: str, message: TradeMessage) -> tuple[TradeMessage, ...]:
         """
-        A user's message of a deal; the answers. What binds is in the journal on return.
+        Handle a user's trade message and return the replies.
+
+        What binds is in the journal on return.
 
         Raises
         ------
@@ -239,7 +241,7 @@ class ServiceBilling:
         return self._owner.deliver(message, now)
 
     def agreements(self, user: str) -> api.AgreementList:
-        """A user's own, those over included."""
+        """Return the agreements of a user, ended ones included."""
         now = self._clock()
         return api.AgreementList(
             agreements=[self._info(deal, now) for deal in self._dealings.of(user)]
@@ -247,7 +249,7 @@ class ServiceBilling:
 
     def agreement(self, user: str, agreement: str) -> api.AgreementInfo:
         """
-        One of them.
+        Return one agreement of a user.
 
         Raises
         ------
@@ -258,7 +260,9 @@ class ServiceBilling:
 
     def cancel(self, user: str, agreement: str) -> api.AgreementInfo:
         """
-        Before it begins it is taken back, free of charge; later it ends now. Again: no change.
+        Cancel an agreement free of charge before it begins, or end it now if it has begun.
+
+        Cancelling again changes nothing.
 
         Raises
         ------
@@ -278,7 +282,7 @@ class ServiceBilling:
         return {customer: self.agreements(customer) for customer in customers}
 
     def slots(self, user: str, now: float) -> tuple[api.SlotInfo, ...]:
-        """What can be bought now, at what it costs this user as posted."""
+        """Return the slots that can be bought now, at the posted prices for this user."""
         if not self.protocols:
             return ()
         return tuple(
@@ -304,19 +308,19 @@ class ServiceBilling:
         return self._price(user, now, 1, _TYPICAL)
 
     def reprice(self, pricing: Pricing) -> None:
-        """What is asked from now on, until the configuration asks for something else."""
+        """Set the prices from now on, until the configuration is changed."""
         self._prices.change(pricing)
         self._owner.reprice(pricing)
 
     def reconfigure(self, pricing: Pricing) -> None:
-        """The configuration was read again: what it asks counts if it has changed."""
+        """Apply the prices of a configuration that was read again, if they have changed."""
         self._prices.reconfigure(pricing)
         self._owner.reprice(self._prices.pricing)
 
     # Money.
 
     def account(self, user: str) -> api.AccountInfo:
-        """A user's account."""
+        """Return a user's account."""
         return api.AccountInfo(
             user=user,
             currency=self.currency,
@@ -327,7 +331,7 @@ class ServiceBilling:
 
     def deposit(self, user: str, deposit: api.Deposit) -> api.AccountInfo:
         """
-        Money for an account; the same key again adds nothing.
+        Add money to an account; repeating a key adds nothing.
 
         Raises
         ------
@@ -343,7 +347,7 @@ class ServiceBilling:
     def invoice(
         self, user: str, since: float = -math.inf, until: float = math.inf
     ) -> api.InvoiceInfo:
-        """What was posted for a user from ``since`` until before ``until``."""
+        """Return the charges posted for a user from ``since`` until before ``until``."""
         return write_invoice(
             user,
             since,
@@ -355,26 +359,26 @@ class ServiceBilling:
         )
 
     def usage(self, user: str) -> tuple[SignedRecord, ...]:
-        """What was delivered to a user under agreements, a signed chain."""
+        """Return the signed chain of usage records of a user's agreements."""
         return self._meter.chain(user)
 
     @property
     def public_key(self) -> Ed25519PublicKey:
-        """By which usage records are verified."""
+        """Return the public key by which usage records are verified."""
         return self._meter.public_key
 
     def spent(self) -> Micros:
-        """What all users have paid in all."""
+        """Return the total that all users have paid."""
         return sum(self._books.paid().values())
 
     def faults(self) -> list[str]:
-        """What is wrong with deals and money; nothing, unless this package is."""
+        """Return inconsistencies of deals and money; any is a defect of this package."""
         return find_inconsistencies(self._dealings, self._books, self._meter, self._tallies)
 
     # Time.
 
     def tick(self, now: float) -> None:
-        """What time itself brings about; to be asked at :meth:`next_look`."""
+        """Handle what is due by now; to be called at :meth:`next_look`."""
         self._owner.tick(now)
         for deal in self._dealings.all_open():
             if now >= deal.end:
@@ -386,7 +390,7 @@ class ServiceBilling:
             self._owner.forget(talk, user)
 
     def next_look(self) -> float:
-        """When :meth:`tick` next has something to do; infinite for never."""
+        """Return when :meth:`tick` next has something to do; infinite for never."""
         return min(
             self._owner.next_look(),
             self._dealings.next_moment(self._clock()),

@@ -51,15 +51,15 @@ class ServiceLedger:
     # Its records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """A row, in whatever order."""
+        """Take in a row, in any order."""
         self._rows.append(_ROWS.decode(payload))
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
-        """Rows are for ever."""
+        """Keep a row unchanged; rows are never dropped."""
         return payload
 
     def moved(self, old: Position, new: Position) -> None:
-        """It does not matter where they are."""
+        """Do nothing: positions of rows are not needed."""
 
     def open(self) -> None:
         """
@@ -84,11 +84,11 @@ class ServiceLedger:
 
     @property
     def accounts(self) -> Accounts:
-        """Not to be changed."""
+        """Accounts of all users; the caller must not change them."""
         return self._accounts
 
     def available(self, user: str) -> Micros:
-        """What a user may still spend; where that has no limit, what was granted and is left."""
+        """Return what a user may still spend; without a limit, what is left of the grants."""
         if user in self._accounts.accounts:
             balance = self._accounts.balance(f"user:{user}")
         else:
@@ -96,25 +96,25 @@ class ServiceLedger:
         return balance - self._owed.get(user, 0)
 
     def is_limited(self, user: str) -> bool:
-        """Whether a user can run out of money."""
+        """Return whether a user can run out of money."""
         return self._credit(user) is not None
 
     def held(self, user: str) -> Micros:
-        """What is set aside for a user's agreements."""
+        """Return the amount set aside for a user's agreements."""
         return self._accounts.held(user)
 
     def spent(self, user: str) -> Micros:
-        """What a user has paid in all, and owes for what is not yet posted."""
+        """Return what a user has paid, and owes for usage that is not yet posted."""
         return self._spent.get(user, 0) + self._owed.get(user, 0)
 
     def paid(self) -> dict[str, Micros]:
-        """What each user has paid in all."""
+        """Return the total paid by each user."""
         return dict(self._spent)
 
     # Operations. Each row is in the journal when they return.
 
     def owe(self, user: str, amount: Micros) -> None:
-        """What is set aside for what will be posted later grows by so much, or shrinks."""
+        """Change the amount set aside for usage to be posted later; negative reduces it."""
         self._owed[user] = self._owed.get(user, 0) + amount
 
     def hold(self, user: str, agreement: str, amount: Micros, now: float) -> Refusal | None:
@@ -136,7 +136,7 @@ class ServiceLedger:
         return None
 
     def settle(self, agreement: str, amount: Micros, now: float) -> None:
-        """The owner is paid so much of what an agreement holds; the user gets back the rest."""
+        """Pay the owner from an agreement's hold and return the rest to the user."""
         promise = self._accounts.agreements.get(agreement)
         if promise is None:  # it cost nothing
             return
@@ -149,7 +149,7 @@ class ServiceLedger:
 
     def deposit(self, user: str, amount: Micros, key: str, now: float) -> None:
         """
-        Adds to an account; once for each key.
+        Add money to an account, once for each key.
 
         Raises
         ------

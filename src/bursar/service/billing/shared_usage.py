@@ -23,20 +23,20 @@ OPEN_FOR = 3_600.0
 
 class SharedUsage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What one instance used of shared processors in a time.
+    Shared processors that one instance used in a span of time.
 
     Parameters
     ----------
     id
-        Unique; stands for an agreement in the books.
+        Unique identifier, used in the ledger in place of an agreement's.
     user, what
-        Whose, and what used it.
+        The user who pays, and the instance that used the processors.
     since, until
         First and last use noted, seconds since the epoch.
     processor_seconds
-        Used.
+        Processors x seconds used.
     cost
-        Currency units that they came to, each at the price of its time.
+        Cost in currency units, each use at the price of its time.
     amount
         Micro-units, rounded up once; at most what the account had.
     """
@@ -56,16 +56,16 @@ _TALLIES = msgspec.msgpack.Decoder(SharedUsage)
 
 class SharedUsageMeter:
     """
-    All that was used of shared processors.
+    Adds up the usage of shared processors by instance, and posts it about once an hour.
 
     Parameters
     ----------
     journal
         Not yet open.
     books
-        Where it is posted.
+        The ledger to which usage is posted.
     entropy
-        For identities.
+        Source of random identifiers.
     """
 
     def __init__(self, journal: ServiceJournal, books: ServiceLedger, entropy: Entropy) -> None:
@@ -82,7 +82,7 @@ class SharedUsageMeter:
     # Its records.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """A tally, open or posted."""
+        """Take in a usage tally, open or posted."""
         tally = _TALLIES.decode(payload)
         if kind == POSTED:
             self._note_posted(tally)
@@ -91,11 +91,11 @@ class SharedUsageMeter:
             self._books.owe(tally.user, tally.amount)
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes:
-        """What lives stays as it is."""
+        """Keep a living record unchanged."""
         return payload
 
     def moved(self, old: Position, new: Position) -> None:
-        """An open one lies elsewhere."""
+        """Note the new position of an open tally."""
         key = self._at.pop(old, None)
         if key is not None:
             self._position[key] = new
@@ -104,25 +104,25 @@ class SharedUsageMeter:
     # What it says.
 
     def posted_of(self, user: str) -> tuple[SharedUsage, ...]:
-        """A user's own."""
+        """Return the posted usage of a user."""
         return tuple(self._posted.get(user, ()))
 
     def spent(self, user: str, what: str) -> Micros:
-        """What one of a user's instances came to so far, posted or not."""
+        """Return the cost so far of one of a user's instances, in micro-units, posted or not."""
         tally = self._open.get((user, what))
         return self._past.get((user, what), 0) + (tally.amount if tally is not None else 0)
 
     def all_posted(self) -> Iterator[SharedUsage]:
-        """Everyone's."""
+        """Return the posted usage of all users."""
         for tallies in self._posted.values():
             yield from tallies
 
     def all_open(self) -> Iterator[SharedUsage]:
-        """Everyone's."""
+        """Return the usage of all users that is not yet posted."""
         yield from self._open.values()
 
     def next_moment(self) -> float:
-        """When the next one is to be posted; infinite for never."""
+        """Return when the next tally is to be posted; infinite for never."""
         return min((tally.since + OPEN_FOR for tally in self._open.values()), default=math.inf)
 
     # What happens.
@@ -130,7 +130,7 @@ class SharedUsageMeter:
     def add(
         self, user: str, what: str, processor_seconds: float, unit_price: float, now: float
     ) -> None:
-        """Shared processors were used; in the journal on return."""
+        """Add usage to an instance's open tally; it is in the journal on return."""
         tally = self._open.get((user, what))
         if tally is None:
             tally = SharedUsage(
@@ -155,7 +155,7 @@ class SharedUsageMeter:
         self._put(fresh, written)
 
     def tick(self, now: float) -> list[SharedUsage]:
-        """Posts those that have been open for long enough, and returns them."""
+        """Post the tallies that have been open for an hour, and return them."""
         due = [tally for tally in self._open.values() if now >= tally.since + OPEN_FOR]
         for tally in due:
             self._drop((tally.user, tally.what))
@@ -180,7 +180,7 @@ class SharedUsageMeter:
         self._at[position] = key
 
     def _drop(self, key: tuple[str, str]) -> None:
-        """An open one is gone, if there is one; its record is dead."""
+        """Remove an open tally, if there is one, and kill its record."""
         if self._open.pop(key, None) is not None:
             position = self._position.pop(key)
             del self._at[position]

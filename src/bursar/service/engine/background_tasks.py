@@ -1,4 +1,4 @@
-"""What goes on although whoever asked for it may be gone."""
+"""Background work that goes on although the request that started it may have ended."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,7 +9,7 @@ from bursar.service.interfaces import ServiceError
 
 class BackgroundTasks:
     """
-    Tasks of the loop that nobody need wait for.
+    Keeps asyncio tasks that nobody awaits, and reports their errors.
 
     Parameters
     ----------
@@ -22,14 +22,14 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Begins it."""
+        """Start a coroutine in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
         return task
 
     async def close(self) -> None:
-        """Nothing of it goes on."""
+        """Cancel all background tasks."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Tasks that are not wanted any more: those that wait end, those that run are killed."""
+"""Cancellation: waiting tasks end, running ones are killed."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class TaskCanceller:
-    """Cancels tasks."""
+    """Cancels tasks of instances."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class TaskCanceller:
         self, instance: Instance, tasks: Sequence[int] | None, grace: float | None = None
     ) -> int:
         """
-        Tasks, or all, are not wanted any more; how many that stops. Durable on return.
+        Cancel tasks, or all, durably, and return how many that stops.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class TaskCanceller:
             await recorded.wait()
 
     def _end_waiting(self, instance: Instance, chosen: Iterable[int]) -> list[TaskEnd]:
-        """Of tasks that were cancelled, the ends of those that no worker can have."""
+        """Return the ends of those cancelled tasks that no worker can have."""
         tasks, now = instance.tasks, self._clock()
         endings: list[TaskEnd] = []
         for task in chosen:

@@ -1,4 +1,4 @@
-"""What has happened since the service was started."""
+"""Counters of tasks since the service was started."""
 
 from dataclasses import dataclass
 

@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 20
 
 
 class ResultDelivery:
-    """Answers who asks for results."""
+    """Answers requests for results."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ResultDelivery:
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float
     ) -> ResultBatch:
-        """See :meth:`bursar.service.interfaces.ExecutionEngine.results`."""
+        """Return results after a cursor; see :meth:`.interfaces.ExecutionEngine.results`."""
         instance = self._books.mine(user, handle)
         results = instance.results
         if wait > 0 and results.last <= after and not instance.is_over:

@@ -51,38 +51,38 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class WorkerChannel(Protocol):
-    """What reaches the workers, by name; nothing happens for one that cannot be reached now."""
+    """Sends to workers by name; a message to a worker that is not connected is dropped."""
 
     def give(self, worker: str, jobs: Sequence[bytes]) -> None:
-        """Jobs, each a :class:`bursar.dispatch.wire.WireJob`."""
+        """Send jobs to a worker, each a :class:`bursar.dispatch.wire.WireJob`."""
 
     def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
-        """Tasks are to end."""
+        """Tell a worker to end tasks."""
 
     def take_back(self, worker: str, count: int) -> None:
-        """So many jobs that have not started are to come back."""
+        """Ask a worker to return a number of jobs that have not started."""
 
     def workers(self) -> list[WorkerInfo]:
-        """All of them."""
+        """Return all workers."""
 
 
 class TaskDispatcher:
     """
-    Gives tasks to workers and takes in what became of them.
+    Gives tasks to workers and handles their outcomes.
 
     Parameters
     ----------
     on_fault
-        Told when something went wrong that should not be able to.
+        Called with an internal error.
 
     Attributes
     ----------
     settled
-        Whether no worker can have a task of an earlier life that has not said so.
+        Whether all tasks that workers still have from before a restart have been reported.
     on_freed
-        Told when the last worker with a task of an instance that was destroyed is rid of it.
+        Called when no worker has a task of a destroyed instance any more.
     on_waiting
-        Told when tasks of a pool begin to wait for workers.
+        Called when tasks of a pool begin to wait for workers.
     """
 
     def __init__(
@@ -115,21 +115,21 @@ class TaskDispatcher:
         self._waiting: set[str] = set()  # pools of which that was told
 
     def attach(self, port: WorkerChannel) -> None:
-        """Workers can be reached from now on."""
+        """Start giving out tasks through a channel."""
         self._port = port
 
     def close(self) -> None:
-        """Gives out nothing more."""
+        """Stop giving out tasks."""
         self._is_open = False
 
     @property
     def running(self) -> int:
-        """Tasks in the hands of workers."""
+        """Number of tasks that workers have."""
         return len(self._scheduler.claims)
 
     @property
     def seats(self) -> dict[str, RegisteredWorker]:
-        """The workers, by name."""
+        """Registered workers by name."""
         return self._scheduler.seats
 
     # Workers come and go.
@@ -145,17 +145,17 @@ class TaskDispatcher:
         holds: Sequence[tuple[int, int]],
     ) -> list[int]:
         """
-        A worker is there, or again.
+        Register a worker that connected, for the first time or again.
 
         Parameters
         ----------
         holds
-            Task and attempt of all it has.
+            Number and attempt of each task that the worker has.
 
         Returns
         -------
         list of int
-            Those of its tasks that it is to end.
+            Numbers of the tasks that the worker is to end.
         """
         held = dict(holds)
         seat = self._scheduler.seats.get(name)
@@ -179,7 +179,7 @@ class TaskDispatcher:
         return unwanted
 
     def _goes_on(self, seat: RegisteredWorker, number: int, serial: int) -> bool:
-        """Whether a worker that has a task is to go on with it."""
+        """Whether a worker is to go on with a task that it reports; adopts the task if so."""
         instance = self._books.by_number.get(number >> BITS)
         task = number & MASK
         if instance is None or instance.pool != seat.pool or task >= len(instance.tasks):
@@ -195,13 +195,13 @@ class TaskDispatcher:
         return task not in instance.doomed
 
     def pause(self, name: str) -> None:
-        """A worker gets nothing more for now; it may have been lost, or is leaving."""
+        """Give a worker nothing more for now; it may be lost, or is leaving."""
         seat = self._scheduler.seats.get(name)
         if seat is not None:
             seat.open = False
 
     def leave(self, name: str) -> None:
-        """A worker is gone for good: what it had runs again."""
+        """Remove a worker that is gone for good; its tasks run again."""
         seat = self._scheduler.seats.get(name)
         if seat is None:
             return
@@ -232,7 +232,7 @@ class TaskDispatcher:
             self._recorder.record(endings)
 
     def _fall(self, claim: TaskAssignment, now: float, reason: str) -> TaskEnd | None:
-        """A claim ends without an outcome; with a reason, it counts against the task's tries."""
+        """End an assignment without an outcome; with a reason it uses up one of the tries."""
         instance, task = claim.instance, claim.task
         self._scheduler.release(claim)
         self._scheduler.settle(claim, 0.0)
@@ -273,12 +273,12 @@ class TaskDispatcher:
 
     def outcomes(self, name: str, outcomes: Sequence[Outcome], told: OnDurable) -> None:
         """
-        Attempts have ended.
+        Handle outcomes of attempts that a worker reports.
 
         Parameters
         ----------
         told
-            Called once all of them, or what came of them before, is durable.
+            Called once all outcomes are durable, those recorded earlier included.
         """
         seat = self._scheduler.seats.get(name)
         claims = self._scheduler.claims
@@ -365,13 +365,13 @@ class TaskDispatcher:
     # What workers are told.
 
     def enlist(self, instance: Instance) -> None:
-        """An instance may have ready tasks: they are given out."""
+        """Have an instance's ready tasks given out, if it has any."""
         if instance.tasks.ready and not instance.destroyed:
             self._scheduler.enlist(instance)
             self.hurry(instance.pool)
 
     def hurry(self, pool: str) -> None:
-        """The workers of a pool are filled once the present burst of events is taken in."""
+        """Fill the workers of a pool once the current burst of events has been handled."""
         self._dirty[pool] = None
         if not self._hurried:
             self._hurried = True
@@ -406,7 +406,7 @@ class TaskDispatcher:
     def stop(
         self, instance: Instance, chosen: Iterable[int], reason: str, grace: float = GRACE
     ) -> None:
-        """Those tasks of an instance that workers have are to end, within so many seconds."""
+        """Tell workers to end tasks of an instance within ``grace`` seconds."""
         claims = self._scheduler.claims
         base = instance.base
         by_seat: dict[str, list[int]] = {}
@@ -420,12 +420,12 @@ class TaskDispatcher:
                 self._port.stop(name, numbers, grace, reason)
 
     def stop_all(self, instance: Instance, reason: str) -> None:
-        """All tasks of an instance that workers have are to end."""
+        """Tell workers to end all tasks of an instance."""
         claims = self._scheduler.claims.values()
         self.stop(instance, [claim.task for claim in claims if claim.instance is instance], reason)
 
     def recall_unpaid(self) -> None:
-        """Tasks that run where their user may run none any more are to end, and wait again."""
+        """Stop tasks whose user may no longer run any in the pool; they wait again."""
         now = self._clock()
         answers: dict[tuple[str, str], float | Refusal] = {}
         unpaid: dict[int, list[int]] = {}
@@ -441,21 +441,21 @@ class TaskDispatcher:
             self.stop(self._books.by_number[number], tasks, "nobody pays for its processors")
 
     def tick(self) -> None:
-        """Time has passed: somebody may run now who could not before, or no longer."""
+        """Check again who may run, as time has passed, and fill all pools."""
         self.recall_unpaid()
         for pool in self._scheduler.pools:
             self.hurry(pool)
 
     def workers(self) -> list[WorkerInfo]:
-        """All of them."""
+        """Return all workers."""
         return [] if self._port is None else self._port.workers()
 
     def demand(self) -> dict[str, ProcessorDemand]:
-        """By pool, the tasks that processors are wanted for."""
+        """Return by pool the tasks that want processors."""
         return self._scheduler.demand()
 
     def why_waiting(self, instance: Instance) -> str:
-        """Why nothing of an instance runs though it may, for people; empty: it does, or will."""
+        """Return for people why an instance's tasks cannot start; empty: they run, or will."""
         if not instance.tasks.lanes:
             return ""
         least, widest = min(instance.tasks.lanes), self._scheduler.widest(instance.pool)
@@ -482,7 +482,7 @@ def _job_of_assignment(claim: TaskAssignment) -> bytes:
 def _outcome_without_worker(
     claim: TaskAssignment, now: float, reason: str, status: Status = Status.CANCELLED
 ) -> Outcome:
-    """An outcome where there is none of a worker's."""
+    """Return the outcome of an attempt for which no worker reported one."""
     return Outcome(
         task=claim.number,
         attempt=claim.serial,

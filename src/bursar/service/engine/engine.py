@@ -1,17 +1,18 @@
 """
 The engine: instances, tasks and results of all users.
 
-One loop. What happens is decided at once, without an await, by the plain data of this package;
-then it is journalled, and whoever asked hears of it when it is durable. Workers are given tasks
+The engine runs on one event loop. Each decision is made at once, without an await, by the plain
+data of this package; then it is journalled, and the request is answered when it is durable. Workers
+are given tasks
 as they have credit; see :mod:`bursar.service.engine.scheduling`.
 
-How a task may be run: at least once, and recorded once. It runs again when its worker was lost,
-as often as it said (``tries``), and without being counted when the service took it back. The
+A task runs at least once and is recorded once. A task runs again when its worker was lost, up to
+its ``tries``; a task that the service took back runs again without counting as a try. The
 first final outcome that is recorded is the result; whatever comes later is acknowledged and
 dropped. An exit code is an end at once: whether to try again is for the client to say.
 
 What runs where is not journalled. After a restart the workers say what they hold; until all
-that are expected have come back, or for some seconds at most, tasks of the earlier life are not
+expected workers have come back, or for some seconds at most, tasks from before the restart are not
 given out, while new ones are. Writing down each hand-out would cost a record for each task, and
 tell less: it would not say whether the worker ever got it.
 """
@@ -92,9 +93,9 @@ class ServiceEngine:
     processors
         Of the site: a task that holds more is refused. None: none is.
     on_event
-        Told, in one line for people, of what is worth saying.
+        Called with one line for people on each notable event.
     grace
-        Seconds after a restart for which tasks of the earlier life wait for their workers.
+        Seconds after a restart for which tasks from before it wait for their workers.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class ServiceEngine:
     # Its life.
 
     async def open(self) -> None:
-        """Goes on where an earlier life ended; the journal has been opened, the desk restored."""
+        """Continue from the restored records; the journal has been opened, billing restored."""
         assert self._restoring is not None
         restoring, self._restoring = self._restoring, None
         self._lifecycle.restore(restoring)
@@ -216,11 +217,11 @@ class ServiceEngine:
         await self._lifecycle.restore_homes(restoring)
 
     def attach(self, port: WorkerChannel) -> None:
-        """Workers can be reached from now on."""
+        """Start giving out tasks through a worker channel."""
         self.dispatching.attach(port)
 
     def settle(self) -> None:
-        """Whoever holds a task of an earlier life has said so: the others may be given out."""
+        """Let restored tasks be given out again that no worker has claimed to hold."""
         if self.dispatching.settled:
             return
         self.dispatching.settled = True
@@ -237,22 +238,22 @@ class ServiceEngine:
                 self._background.spawn(self._cancelling.wind_up(instance, doomed))
 
     def drain(self) -> None:
-        """Takes nothing more and gives nothing out; what runs goes on, and is recorded."""
+        """Accept no submissions and give out no tasks; running tasks go on and are recorded."""
         self._draining = True
         self.dispatching.close()
 
     @property
     def running(self) -> int:
-        """Tasks in the hands of workers."""
+        """Number of tasks that workers have."""
         return self.dispatching.running
 
     @property
     def draining(self) -> bool:
-        """Whether it takes nothing more."""
+        """Whether the engine accepts no more work."""
         return self._draining
 
     async def close(self) -> None:
-        """Records what has ended and stops; the journal is closed after it."""
+        """Record what has ended and stop; the journal is to be closed afterwards."""
         self.drain()
         with contextlib.suppress(TimeoutError):  # the disk may have no room; then nobody was told
             async with asyncio.timeout(_PARTING):
@@ -261,16 +262,16 @@ class ServiceEngine:
         self._recorder.stop()
 
     async def failed(self) -> str:
-        """Returns, with the reason, once it cannot go on: the service must end then."""
+        """Wait until the engine cannot go on and return the reason: the service must end then."""
         await self._broken.wait()
         return self._fault
 
     def relimit(self, limits: EngineLimits, own_limits: Mapping[str, EngineLimits]) -> None:
-        """How much users may have from now on; all else of the limits stays."""
+        """Change the limits of users from now on; limits that are not of users stay."""
         self._books.relimit(limits, own_limits)
 
     def tick(self) -> None:
-        """To be called every second or so: what time alone brings about."""
+        """Handle what time alone brings about; to be called every second or so."""
         now = self._clock()
         self.dispatching.tick()
         if now >= self._next_sweep:
@@ -280,12 +281,12 @@ class ServiceEngine:
     # Its records; see Participant.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """A record of an earlier life."""
+        """Take in a record written before the restart."""
         assert self._restoring is not None
         self._restoring.take(kind, position, payload)
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
-        """A record as it is to be kept: of tasks, those that have no result yet."""
+        """Return a record as compaction is to keep it: tasks without those that have a result."""
         if position not in self._locations:
             return None
         if self._restoring is not None:
@@ -297,7 +298,7 @@ class ServiceEngine:
         return payload
 
     def moved(self, old: Position, new: Position) -> None:
-        """A record lies elsewhere now."""
+        """Note the new position of a record."""
         self._locations.moved(old, new)
 
     # Instances.
@@ -328,24 +329,24 @@ class ServiceEngine:
         return self._info(instance)
 
     def instances(self, user: str) -> list[api.InstanceInfo]:
-        """A user's own."""
+        """Return the instances of a user."""
         return [self._info(instance) for instance in self._books.of(user)]
 
     def instance(self, user: str, handle: str) -> api.InstanceInfo:
-        """One of them."""
+        """Return one instance of a user."""
         return self._info(self._books.mine(user, handle))
 
     def home(self, user: str, handle: str) -> Path:
-        """Folder with ``files``, ``work`` and ``logs`` of an instance."""
+        """Return the folder of an instance with ``files``, ``work`` and ``logs``."""
         return self._lifecycle.home_of(self._books.mine(user, handle))
 
     def homes(self, user: str) -> list[Path]:
-        """Such folders of all instances of a user."""
+        """Return the folders of all instances of a user."""
         return [self._lifecycle.home_of(instance) for instance in self._books.of(user)]
 
     def output(self, user: str, handle: str, task: int, stream: str) -> str:
         """
-        Name, in ``logs``, of the file with what a task printed.
+        Return the name, in ``logs``, of the file with a task's output.
 
         Raises
         ------
@@ -358,7 +359,7 @@ class ServiceEngine:
         return log_name(str(task), serial, stream)
 
     async def destroy(self, user: str, handle: str) -> None:
-        """Its tasks are cancelled and killed, everything of it is forgotten, its files too."""
+        """Cancel an instance's tasks and delete everything of it, its files too."""
         self._lifecycle.destroy(self._books.mine(user, handle))
         await self._journal.durable()
 
@@ -399,7 +400,7 @@ class ServiceEngine:
         return api.Submitted(first=submission.first, count=submission.count)
 
     def tasks(self, user: str, handle: str, after: int, limit: int) -> api.TaskPage:
-        """Where tasks stand, from number ``after`` on."""
+        """Return the states of tasks, from number ``after`` on."""
         tasks = self._books.mine(user, handle).tasks
         states, labels, losses = tasks.states, tasks.labels, tasks.losses
         end = min(after + limit, len(states))
@@ -422,7 +423,7 @@ class ServiceEngine:
         tasks: Sequence[int] | None,
         grace: float | None = None,
     ) -> api.Cancelled:
-        """Tasks are not wanted any more; each still has a result."""
+        """Cancel tasks; each of them still gets a result."""
         count = await self._cancelling.cancel(self._books.mine(user, handle), tasks, grace)
         return api.Cancelled(count=count)
 
@@ -435,7 +436,7 @@ class ServiceEngine:
         endings: Sequence[TaskEnd],
         logs: dict[int, int],
     ) -> None:
-        """Results are durable."""
+        """Update counters, waiters and records when results have become durable."""
         tasks, usage = instance.tasks, self._books.usage(instance.user)
         instance.results.add(batch)
         instance.results.logs.update(logs)
@@ -464,11 +465,11 @@ class ServiceEngine:
     async def results(
         self, user: str, handle: str, after: int, limit: int, wait: float
     ) -> ResultBatch:
-        """Results after a cursor; waits so many seconds for the first when there is none yet."""
+        """Return results after a cursor; wait so many seconds for the first if there is none."""
         return await self._delivery.results(user, handle, after, limit, wait)
 
     async def forget(self, user: str, handle: str, through: int) -> None:
-        """The client has results up to a cursor: they go."""
+        """Forget results up to a cursor, as the client has them."""
         instance = self._books.mine(user, handle)
         through = min(through, instance.results.last)
         if through > instance.results.forgotten:
@@ -484,7 +485,7 @@ class ServiceEngine:
     # Watching.
 
     async def changes(self, user: str, handle: str) -> AsyncIterator[api.InstanceInfo]:
-        """The instance whenever something of it has changed, but not more often than is useful."""
+        """Yield the instance whenever it has changed, at a limited rate."""
         instance = self._books.mine(user, handle)
         told: api.InstanceInfo | None = None
         while not instance.destroyed:
@@ -497,7 +498,7 @@ class ServiceEngine:
                 await self._waiters.wait(instance)
 
     def demand(self) -> Mapping[str, ProcessorDemand]:
-        """By pool: the tasks that processors are wanted for."""
+        """Return by pool the tasks that want processors."""
         found = {} if self._draining else self.dispatching.demand()
         # Of what is not given out now, later: what waits in a scheduler's queue for it may stay.
         for instance in self._books if self._draining or not self.dispatching.settled else ():
@@ -509,7 +510,7 @@ class ServiceEngine:
         return found
 
     def overview(self) -> api.Overview:
-        """For administrators."""
+        """Return the state of the whole service, for administrators."""
         counters = self.counters
         instances = list(self._books)
         return api.Overview(
@@ -554,7 +555,7 @@ class ServiceEngine:
         self.settle()
 
     def on_fault(self, error: BaseException) -> None:
-        """Something that cannot happen has happened: nothing more is acknowledged."""
+        """Stop after an internal error: nothing more is acknowledged."""
         if not self._fault:
             self._fault = f"the engine stopped: {type(error).__name__}: {error}"
             self._recorder.stop()

@@ -11,7 +11,7 @@ Span = Annotated[float, Meta(gt=0, le=1e9)]
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What is refused past it, and for how long things are kept.
+    Limits of each user, and how long instances and keys are kept.
 
     Parameters
     ----------

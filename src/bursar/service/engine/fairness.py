@@ -1,4 +1,4 @@
-"""Whose turn it is."""
+"""Fair queuing: which of the waiting users or instances is served next."""
 
 import heapq
 from collections.abc import Hashable
@@ -39,14 +39,14 @@ class FairQueue(Generic[Key]):
         return key in self._waiting
 
     def wait(self, key: Key) -> None:
-        """Somebody has something to be served."""
+        """Add a key that has something to be served."""
         if key not in self._waiting:
             self._waiting[key] = None
             self._tags[key] = max(self._tags.get(key, 0.0), self._virtual)
             self._push(key)
 
     def rest(self, key: Key) -> None:
-        """Somebody has nothing more to be served now."""
+        """Remove a key that has nothing more to be served for now."""
         if key in self._waiting:
             del self._waiting[key]
             if self._tags[key] <= self._virtual:
@@ -56,7 +56,7 @@ class FairQueue(Generic[Key]):
                 self._tags = {k: tag for k, tag in self._tags.items() if tag > self._virtual}
 
     def first(self) -> Key | None:
-        """Who is to be served."""
+        """Return the key to be served next; None: none waits."""
         heap = self._heap
         while heap:
             tag, _, key = heap[0]
@@ -66,22 +66,22 @@ class FairQueue(Generic[Key]):
         return None
 
     def in_order(self) -> list[Key]:
-        """All who wait, first come first."""
+        """Return all waiting keys, the one to be served next first."""
         return sorted(self._waiting, key=self._tags.__getitem__)
 
     def charge(self, key: Key, cost: float) -> None:
-        """Somebody is served; what that costs is known, or guessed."""
+        """Charge a key that is served with a known or estimated cost."""
         tag = self._tags.get(key, self._virtual)
         self._virtual = max(self._virtual, tag)
         self._set(key, tag + cost)
 
     def correct(self, key: Key, cost: float) -> None:
-        """Somebody had more than was charged, or less; nothing when that is long forgotten."""
+        """Add the difference of true and estimated cost to a key, if its tag is still kept."""
         if key in self._tags and cost:
             self._set(key, self._tags[key] + cost)
 
     def drop(self, key: Key) -> None:
-        """Somebody is gone for good."""
+        """Forget a key for good."""
         self.rest(key)
         self._tags.pop(key, None)
 

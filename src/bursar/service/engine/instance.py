@@ -1,4 +1,4 @@
-"""An instance: whose it is, its tasks, its results, and where its records lie."""
+"""An instance: its owner, tasks, results, and the positions of its records."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ class InstanceSubmission:
 @dataclass(slots=True, eq=False)
 class Instance:
     """
-    One instance.
+    One instance of a user.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Instance:
     promised
         Numbers below this one are given away.
     restored
-        Numbers below this one are of an earlier life of the service.
+        Tasks with numbers below this one are from before the last restart.
     home
         MessagePack of its home's path.
     forgot
@@ -124,7 +124,7 @@ class Instance:
 
     @classmethod
     def of(cls, created: InstanceCreated, location: RecordLocation) -> "Instance":
-        """That of a record, empty."""
+        """Make an instance without tasks from its record."""
         return cls(
             number=created.number,
             handle=created.handle,
@@ -141,12 +141,12 @@ class Instance:
 
     @property
     def base(self) -> int:
-        """What is added to a task's number on the wire."""
+        """Number that is added to a task's number on the wire."""
         return self.number << BITS
 
     @property
     def expires(self) -> float | None:
-        """When it goes; None while tasks are unfinished."""
+        """When the instance is to be destroyed; None while tasks are unfinished."""
         if self.tasks.unfinished:
             return None
         return max(self.created, self.results.at) + self.keep
@@ -157,20 +157,20 @@ class Instance:
         return not self.tasks.unfinished
 
     def submission_of(self, task: int) -> InstanceSubmission:
-        """With which a task came."""
+        """Return the submission that holds a task."""
         return self.submissions[self.index_of(task)]
 
     def index_of(self, task: int) -> int:
-        """Index of the submission with which a task came."""
+        """Return the index of the submission that holds a task."""
         return bisect_right(self.submissions, task, key=lambda submission: submission.first) - 1
 
     def learn(self, seconds: float) -> None:
-        """One of its tasks took so long."""
+        """Update the mean runtime by one task's, in seconds."""
         mean = self.mean
         self.mean = seconds if mean is None else mean + _CALM * (seconds - mean)
 
     def info(self, note: str, spent: int) -> api.InstanceInfo:
-        """What its owner is told of it; with what it came to on shared processors."""
+        """Return the instance as the API shows it, with its cost on shared processors."""
         return api.InstanceInfo(
             id=self.handle,
             label=self.label,
@@ -185,7 +185,7 @@ class Instance:
         )
 
     def counts(self) -> api.Counts:
-        """Its tasks by where they stand."""
+        """Return the number of tasks in each state."""
         counts = self.tasks.counts
         return api.Counts(
             total=sum(counts) - counts[ABSENT],

@@ -1,4 +1,4 @@
-"""What is kept of an instance in the journal: no more than is needed to make it again."""
+"""Compaction of an instance's records: the journal keeps only what is needed to restore it."""
 
 import msgspec
 
@@ -36,7 +36,7 @@ def parse_tasks_added_head(payload: bytes) -> tuple[int, int]:
 
 class InstanceCompaction:
     """
-    Writes records anew and kills them.
+    Writes an instance's records anew, and kills those that are not needed.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class InstanceCompaction:
         self._locations = locations
 
     def shrink(self, instance: Instance, submission: InstanceSubmission) -> None:
-        """What is not needed of a submission any more goes."""
+        """Rewrite or drop a submission's record when most of it is no longer needed."""
         if submission.location is None or submission.left == submission.written:
             return
         if submission.left:
@@ -62,7 +62,7 @@ class InstanceCompaction:
         submission.location = self._locations.append(ADDED, fresh, essential=True)
 
     def what_is_left(self, instance: Instance, submission: InstanceSubmission) -> bytes:
-        """A submission as it is to be written now."""
+        """Return a submission's record as it is to be written now."""
         submission.written = submission.left
         return _encode(
             instance.tasks.what_is_left(
@@ -76,21 +76,21 @@ class InstanceCompaction:
         )
 
     def drop(self, instance: Instance, submission: InstanceSubmission) -> None:
-        """Nothing is needed of a submission any more."""
+        """Kill the record of a submission that is no longer needed."""
         if submission.location is not None:
             self._locations.kill(submission.location)
             submission.location = None
         del instance.submissions[instance.index_of(submission.first)]
 
     def forget_key(self, instance: Instance, key: str) -> None:
-        """The key of a submission is not remembered any more."""
+        """Stop remembering the key of a submission."""
         submission = instance.keys.pop(key)
         submission.key, submission.digest = "", b""
         if not submission.left:
             self.drop(instance, submission)
 
     def forget_cancels(self, instance: Instance) -> None:
-        """Once all that was cancelled has ended, that it was need not be kept."""
+        """Kill the records of cancellations once all cancelled tasks have ended."""
         is_over = not instance.winding and not instance.doomed
         if instance.cancels and is_over and not instance.tasks.counts[ENDING]:
             for location in instance.cancels:
@@ -99,7 +99,7 @@ class InstanceCompaction:
 
     def forget_results(self, instance: Instance, through: int) -> tuple[int, list[tuple[int, int]]]:
         """
-        The client has results up to a cursor.
+        Drop results up to a cursor, as the client has them.
 
         Returns
         -------
@@ -131,7 +131,7 @@ class InstanceCompaction:
         instance.forgot[which] += len(record)
 
     def destroy(self, instance: Instance) -> None:
-        """Nothing of an instance is kept."""
+        """Kill all records of an instance."""
         for location in _locations_of(instance):
             self._locations.kill(location)
 

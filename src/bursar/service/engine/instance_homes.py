@@ -14,7 +14,7 @@ UidGid = tuple[int, int]
 
 class InstanceHomes:
     """
-    Homes of instances; every call may take its time, and runs outside the loop.
+    Folders of instances; every call may block, and runs outside the event loop.
 
     Parameters
     ----------
@@ -29,12 +29,12 @@ class InstanceHomes:
         self._owner = owner or (lambda user: None)
 
     def path(self, name: str) -> Path:
-        """Of a home."""
+        """Return the path of a home."""
         return self._folder / name
 
     def make(self, name: str, user: str) -> None:
         """
-        A home for a user, unless it is there.
+        Make a home for a user, unless it exists.
 
         Raises
         ------
@@ -45,7 +45,7 @@ class InstanceHomes:
         prepare_workspace(str(self.path(name)), self._owner(user))
 
     def remove(self, name: str) -> None:
-        """A home and all in it go, as far as that can be; links in it are not followed."""
+        """Delete a home and all in it as far as possible; links in it are not followed."""
         remove_tree(str(self.path(name)))
 
     def remove_logs(self, name: str, logs: Iterable[str]) -> None:
@@ -57,7 +57,7 @@ class InstanceHomes:
 
     def restore(self, users: Mapping[str, str], dying: Collection[str]) -> None:
         """
-        After a crash: homes that are missing are made, those that nobody knows go.
+        Make homes that are missing after a crash, and delete unknown ones.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Which instances there are, whose they are, and what each user has of the service."""
+"""Index of instances by number, handle and user, with each user's usage and limits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from bursar.service.interfaces import ServiceError
 @dataclass(slots=True)
 class UserUsage:
     """
-    What a user has.
+    What a user has of the service now.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class UserUsage:
 
 class InstanceIndex:
     """
-    Instances.
+    All instances, and the checks of users' limits.
 
     Parameters
     ----------
@@ -66,24 +66,24 @@ class InstanceIndex:
         self._usage: dict[str, UserUsage] = {}
 
     def relimit(self, limits: EngineLimits, own_limits: Mapping[str, EngineLimits]) -> None:
-        """What users may have from now on; what they have they keep."""
+        """Change the limits of users from now on; what they have they keep."""
         self._limits, self._own_limits = limits, own_limits
 
     def __iter__(self) -> Iterator[Instance]:
         return iter(self.by_number.values())
 
     def of(self, user: str) -> list[Instance]:
-        """A user's own, the oldest first."""
+        """Return the instances of a user, the oldest first."""
         return list(self._by_user.get(user, {}).values())
 
     def mine(self, user: str, handle: str) -> Instance:
         """
-        One of the user's.
+        Return one instance of a user.
 
         Raises
         ------
         ServiceError
-            404, when it is not, whether it is another's or nobody's.
+            404, when the user has no such instance, even if another user has.
         """
         instance = self._by_handle.get(handle)
         if instance is None or instance.user != user:
@@ -91,7 +91,7 @@ class InstanceIndex:
         return instance
 
     def add(self, instance: Instance) -> None:
-        """A new one, with what it has."""
+        """Add an instance, and count it in its user's usage."""
         self.by_number[instance.number] = instance
         self._by_handle[instance.handle] = instance
         self._by_user.setdefault(instance.user, {})[instance.number] = instance
@@ -104,7 +104,7 @@ class InstanceIndex:
         usage.result_bytes += instance.results.size
 
     def remove(self, instance: Instance) -> None:
-        """One is gone, with what it has."""
+        """Remove an instance, and take it out of its user's usage."""
         user = instance.user
         del self.by_number[instance.number]
         del self._by_handle[instance.handle]
@@ -120,29 +120,29 @@ class InstanceIndex:
             del self._by_user[user], self._usage[user]
 
     def forget_key(self, instance: Instance) -> None:
-        """The key by which an instance was asked for asks for another one from now on."""
+        """Stop remembering the key of an instance."""
         if instance.key and self.asked.get((instance.user, instance.key)) is instance:
             del self.asked[instance.user, instance.key]
 
     def usage(self, user: str) -> UserUsage:
-        """What a user has."""
+        """Return the current usage of a user."""
         return self._usage.setdefault(user, UserUsage())
 
     def check_key(self, user: str, key: str) -> None:
         """
-        Whether a key may ask for an instance.
+        Check that a key did not create an instance that was destroyed.
 
         Raises
         ------
         ServiceError
-            409, when it has, and that was destroyed: the request came late.
+            409, when it did: the request is a late repetition.
         """
         if (user, key) in self.spent:
             raise ServiceError("gone", 409, "the instance that was made with this key is destroyed")
 
     def check_instances(self, user: str) -> None:
         """
-        Whether a user may have one more.
+        Check that a user may have one more instance.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class InstanceIndex:
 
     def check_tasks(self, instance: Instance, count: int, size: int) -> None:
         """
-        Whether a user may have so many tasks more, of so many bytes.
+        Check that a user may have so many more tasks, of so many bytes.
 
         Raises
         ------

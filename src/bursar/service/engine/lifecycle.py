@@ -1,4 +1,4 @@
-"""Instances are made and go, with their homes and their keys."""
+"""Creation and destruction of instances, with their homes and keys."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class InstanceLifecycle:
-    """Makes instances, and has them go: at their owner's word, or when their time is over."""
+    """Creates instances, and destroys them on request or when they have expired."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class InstanceLifecycle:
     # After a restart.
 
     def restore(self, restoring: InstanceRestorer) -> None:
-        """The instances of an earlier life are there again, and what is left of others."""
+        """Take over restored instances, and the keys of destroyed ones."""
         self._numbers, self._numbers_below = restoring.numbers, restoring.below
         self._books.next_number = restoring.below
         for spent, location in sorted(restoring.spent, key=lambda item: item[0].at):
@@ -92,7 +92,7 @@ class InstanceLifecycle:
             self._give_home(instance)
 
     async def restore_homes(self, restoring: InstanceRestorer) -> None:
-        """Every instance has its home again; those of instances that are gone go."""
+        """Make the homes of all instances, and delete those of destroyed ones."""
         users = {instance.folder: instance.user for instance in self._books}
         dying = [name for name, _ in restoring.homes]
         await run_in_thread(self._homes.restore, users, dying)
@@ -103,7 +103,7 @@ class InstanceLifecycle:
 
     def make(self, user: str, new: api.NewInstance, key: str) -> Instance:
         """
-        A new instance, in the journal on return; its home is being made.
+        Create an instance, in the journal on return; its home is being made.
 
         Raises
         ------
@@ -149,7 +149,7 @@ class InstanceLifecycle:
 
     async def wait_for_home(self, instance: Instance) -> None:
         """
-        Returns when an instance has its home.
+        Wait until an instance has its home.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class InstanceLifecycle:
             await asyncio.shield(making)
 
     def home_of(self, instance: Instance) -> Path:
-        """Folder with ``files``, ``work`` and ``logs`` of an instance."""
+        """Return the folder of an instance with ``files``, ``work`` and ``logs``."""
         return self._homes.path(instance.folder)
 
     def _reserve_number(self) -> None:
@@ -199,7 +199,7 @@ class InstanceLifecycle:
 
     def destroy(self, instance: Instance) -> None:
         """
-        All of it is forgotten; in the journal on return.
+        Destroy an instance; that is in the journal on return.
 
         Its tasks are killed and its home goes once that is durable: else a crash would leave an
         instance that is there still without them.
@@ -217,7 +217,7 @@ class InstanceLifecycle:
         self._waiters.wake(instance)
 
     def sweep(self, now: float) -> None:
-        """Instances whose time is over go, and keys that are not remembered any more."""
+        """Destroy expired instances, and forget expired keys."""
         old = now - self._limits.keys
         for key, (at, location) in list(self._books.spent.items()):
             if at >= old:
@@ -237,7 +237,7 @@ class InstanceLifecycle:
                 self._upkeep.forget_key(instance, name)
 
     def _spend_key(self, instance: Instance) -> None:
-        """Asking once more by a key for what was destroyed makes nothing new, for some time."""
+        """Remember for some time that a key's instance was destroyed."""
         mine = instance.user, instance.key
         if instance.key and self._books.asked.get(mine) is instance:
             now = self._clock()
@@ -251,7 +251,7 @@ class InstanceLifecycle:
         instance: Instance | None = None,
         making: "asyncio.Task[None] | None" = None,
     ) -> None:
-        """The home of an instance that was destroyed goes, once nothing runs in it."""
+        """Delete the home of a destroyed instance, once nothing runs in it."""
         if making is not None:
             await asyncio.wait({making})
         if not await self._recorder.durable():
@@ -267,5 +267,5 @@ class InstanceLifecycle:
 
 
 async def run_in_thread(call: Callable[..., None], *arguments: object) -> None:
-    """Does in a thread what may take its time."""
+    """Run a blocking function in a thread."""
     await asyncio.get_running_loop().run_in_executor(None, call, *arguments)

@@ -1,4 +1,4 @@
-"""Where records lie in the journal."""
+"""Positions of records in the journal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from bursar.service.interfaces import ServiceJournal
 
 @dataclass(slots=True, eq=False)
 class RecordLocation:
-    """Where a record lies; it may move."""
+    """Position of one record, updated when compaction moves it."""
 
     position: int
 
 
 class RecordLocations:
     """
-    All records of a participant, by position.
+    Positions of all records of a journal participant.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class RecordLocations:
 
     def append(self, kind: int, payload: bytes, *, essential: bool) -> RecordLocation:
         """
-        Adds a record.
+        Append a record to the journal, and return its location.
 
         Raises
         ------
@@ -39,17 +39,17 @@ class RecordLocations:
         return self.found(self._journal.append(kind, payload, essential=essential))
 
     def found(self, position: int) -> RecordLocation:
-        """A record is there."""
+        """Note the location of a record."""
         location = self._locations[position] = RecordLocation(position)
         return location
 
     def kill(self, location: RecordLocation) -> None:
-        """A record is not needed any more."""
+        """Kill a record that is no longer needed."""
         if self._locations.pop(location.position, None) is not None:
             self._journal.kill(location.position)
 
     def moved(self, old: int, new: int) -> None:
-        """A record lies elsewhere now."""
+        """Note the new position of a record."""
         location = self._locations.pop(old, None)
         if location is not None:
             location.position = new

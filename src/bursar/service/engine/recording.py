@@ -1,5 +1,5 @@
 """
-Recording results, each once.
+Recording of results, each once.
 
 All that ended while the last records were made durable goes into the next ones: one sync for
 many, the more the faster tasks end. While more tasks of an instance wait to start, its results
@@ -78,7 +78,7 @@ OnDurable = Callable[[], None]
 
 class ResultRecorder:
     """
-    Writes results and charges what they cost, together.
+    Writes results and their charges to the journal in common batches.
 
     Parameters
     ----------
@@ -123,13 +123,13 @@ class ResultRecorder:
             self._running = asyncio.create_task(self._run())
 
     async def settle(self) -> None:
-        """Returns when all that was handed in is durable, or never will be."""
+        """Wait until all that was handed in is durable, or never will be."""
         self._urgent.set()
         while self._running is not None and not self._running.done():
             await asyncio.wait({self._running})
 
     def stop(self) -> None:
-        """Records nothing more."""
+        """Stop recording."""
         if self._running is not None:
             self._running.cancel()
 
@@ -156,7 +156,7 @@ class ResultRecorder:
                 return
 
     async def _wait_for_others(self) -> None:
-        """For a moment after the last record, unless there is something that cannot wait."""
+        """Wait a moment for more results, unless one of them is urgent."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(self._next):
                 await self._urgent.wait()
@@ -222,13 +222,13 @@ class ResultRecorder:
         return instance, batch, endings, logs
 
     def _charge(self, endings: Sequence[TaskEnd]) -> None:
-        """What tasks of one instance used, also of one that was destroyed meanwhile."""
+        """Charge the usage of one instance's tasks, even if it was destroyed meanwhile."""
         cost, instance = sum(e.cost for e in endings), endings[0].instance
         if cost:
             self._desk.used(instance.pool, instance.user, instance.handle, 1, cost)
 
     async def durable(self) -> bool:
-        """Waits until all that was appended is durable, for room on the disk too; else False."""
+        """Wait until all appended records are durable, and the disk has room; False if never."""
         while True:
             try:
                 await self._journal.durable()
@@ -241,7 +241,7 @@ class ResultRecorder:
 
 
 def _pieces(endings: list[TaskEnd]) -> list[list[TaskEnd]]:
-    """Cut so that no record is much larger than it should be."""
+    """Cut endings into pieces, so that no record is much larger than it should be."""
     pieces: list[list[TaskEnd]] = [[]]
     size = 0
     for ending in endings:

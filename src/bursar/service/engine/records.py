@@ -1,5 +1,5 @@
 """
-What the engine has in the journal.
+Records of the engine in the journal.
 
 Columns of numbers are arrays in the machine's own byte order, as they lie in memory: the journal
 stays on its machine. The state of an instance is the union of what its records say, so any order
@@ -25,7 +25,7 @@ MACHINE = f"{sys.byteorder}-{struct.calcsize('I')}"
 
 class InstanceCreated(msgspec.Struct, frozen=True, array_like=True):
     """
-    An instance.
+    Record of an instance's creation.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class InstanceCreated(msgspec.Struct, frozen=True, array_like=True):
 
 class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
     """
-    Tasks that were submitted together, or what is left of them.
+    Record of a submission, or of its tasks that are still needed.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
 
 class ResultsRecorded(msgspec.Struct, frozen=True, array_like=True):
     """
-    Results that were recorded together.
+    Record of results that were written together.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class ResultsRecordedIndex(msgspec.Struct, frozen=True, array_like=True):
 
 class ResultsForgotten(msgspec.Struct, frozen=True, array_like=True):
     """
-    Results up to a cursor are with the client.
+    Record that the client has the results up to a cursor.
 
     Parameters
     ----------
@@ -157,14 +157,14 @@ class ResultsForgotten(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TasksCancelled(msgspec.Struct, frozen=True, array_like=True):
-    """Tasks that were cancelled: first and count of each run."""
+    """Record of cancelled tasks: first and count of each run."""
 
     number: int
     runs: bytes
 
 
 class TaskLost(msgspec.Struct, frozen=True, array_like=True):
-    """How often a task was lost with its worker."""
+    """Record of how often a task was lost with its worker."""
 
     number: int
     task: int
@@ -172,13 +172,13 @@ class TaskLost(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InstanceDestroyed(msgspec.Struct, frozen=True, array_like=True):
-    """Nothing is left of an instance but its home, which is to go."""
+    """Record of a destroyed instance whose home is still to be deleted."""
 
     folder: str
 
 
 class KeySpent(msgspec.Struct, frozen=True, array_like=True):
-    """A user's key asked for an instance that was destroyed, and is not to make another one."""
+    """Record of a user's key whose instance was destroyed, and which is not to make another."""
 
     user: str
     key: str
@@ -187,7 +187,7 @@ class KeySpent(msgspec.Struct, frozen=True, array_like=True):
 
 class NumbersUsed(msgspec.Struct, frozen=True, array_like=True):
     """
-    What is never used again, though nothing else may be left of it.
+    Record of the instance numbers that are never to be used again.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class NumbersUsed(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack_column(kind: str, data: bytes) -> "array[int]":
-    """A column of whole numbers."""
+    """Return whole numbers as the bytes of an array."""
     values: array[int] = array(kind)
     values.frombytes(data)
     return values
@@ -245,14 +245,14 @@ def encode_final_runs(states: bytearray, least: int) -> bytes:
 
 
 def decode_runs(data: bytes) -> Iterator[range]:
-    """The runs of :func:`encode_stated_runs` without states."""
+    """Decode runs of :func:`encode_stated_runs` without states."""
     runs = pack_column("I", data)
     for i in range(0, len(runs), 2):
         yield range(runs[i], runs[i] + runs[i + 1])
 
 
 def decode_stated_runs(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """First, count and state of the runs of :func:`encode_stated_runs` with states."""
+    """Decode runs of :func:`encode_stated_runs`: first, count and state of each."""
     runs = pack_column("I", data)
     for i in range(0, len(runs), 3):
         yield runs[i], runs[i + 1], runs[i + 2]

@@ -1,4 +1,4 @@
-"""Instances as the journal tells of them, whatever the order of its records."""
+"""Restoring of instances from the journal's records, in whatever order these come."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ _numbers = msgspec.msgpack.Decoder(NumbersUsed)
 
 @dataclass(slots=True)
 class _InstanceRecords:
-    """What the records say of one instance."""
+    """Records of one instance found so far."""
 
     created: tuple[InstanceCreated, RecordLocation] | None = None
     added: list[tuple[TasksAdded, RecordLocation]] = field(default_factory=list)
@@ -46,14 +46,14 @@ class _InstanceRecords:
     lost: list[tuple[TaskLost, RecordLocation]] = field(default_factory=list)
 
     def locations(self) -> list[RecordLocation]:
-        """Where all of them lie."""
+        """Positions of all these records."""
         groups = (self.added, self.ended, self.forgot, self.unwanted, self.lost)
         return [item[1] for group in groups for item in group]
 
 
 class InstanceRestorer:
     """
-    Takes in records and makes instances of them.
+    Collects records, and makes instances of them.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class InstanceRestorer:
 
     def take(self, kind: int, position: int, payload: bytes) -> None:
         """
-        A record.
+        Take in one record.
 
         Raises
         ------

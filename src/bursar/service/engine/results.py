@@ -1,4 +1,4 @@
-"""Results: their JSON, made once, and where each lies."""
+"""Results: their JSON, encoded once, and where each lies."""
 
 import base64
 from array import array
@@ -33,7 +33,7 @@ def encode_result_line(
     cursor: int, task: int, state: int, attempt: int, label: str, host: str, outcome: Outcome
 ) -> bytes:
     """
-    JSON of a :class:`bursar.remote.messages.Result`.
+    Encode a :class:`bursar.remote.messages.Result` as JSON.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def encode_result_line(
 
 
 def has_log(outcome: Outcome) -> bool:
-    """Whether a stream of an attempt was too long to come along, and is in a file."""
+    """Whether a stream of an attempt was too long for the outcome, and is in a file."""
     return bool(
         (outcome.stdout_size and not outcome.stdout) or (outcome.stderr_size and not outcome.stderr)
     )
@@ -107,7 +107,7 @@ class RecordedResults:
 
     @property
     def last(self) -> int:
-        """Cursor of the last one."""
+        """Cursor of the last result."""
         return self.first + self.count - 1
 
 
@@ -138,14 +138,14 @@ class ResultLog:
     batches: deque[RecordedResults] = field(default_factory=deque)
 
     def add(self, batch: RecordedResults) -> None:
-        """The next results."""
+        """Append the next results."""
         self.batches.append(batch)
         self.last = batch.last
         self.at = max(self.at, batch.at)
         self.size += batch.size
 
     def find(self, after: int) -> RecordedResults | None:
-        """The batch with the result that follows a cursor."""
+        """Return the batch with the result that follows a cursor."""
         after = max(after, self.forgotten)
         if after >= self.last:
             return None
@@ -157,7 +157,7 @@ class ResultLog:
 
     def forget(self, through: int) -> tuple[list[RecordedResults], list[int]]:
         """
-        The client has results up to a cursor.
+        Forget results up to a cursor, as the client has them.
 
         Returns
         -------
@@ -184,7 +184,7 @@ class ResultLog:
 
 class RecentResults:
     """
-    The lines that are kept in memory: the latest, up to a number of bytes.
+    The latest result lines of all instances, kept in memory up to a number of bytes.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class RecentResults:
         self._batches: deque[RecordedResults] = deque()
 
     def add(self, batch: RecordedResults) -> None:
-        """Lines that were just recorded; the oldest go."""
+        """Add lines that were just recorded; the oldest are dropped for them."""
         self._batches.append(batch)
         self._size += batch.size
         while self._size > self._most:
@@ -208,14 +208,14 @@ class RecentResults:
 
 
 def decode_result_lines(payload: bytes) -> list[bytes]:
-    """The lines of a record of results."""
+    """Decode the lines of a record of results."""
     return _ended.decode(payload).lines
 
 
 def index_recorded_results(
     index: ResultsRecordedIndex, location: RecordLocation
 ) -> RecordedResults:
-    """A batch that is in the journal."""
+    """Make the index entry of a record of results in the journal."""
     tasks: array[int] = array("I")
     tasks.frombytes(index.tasks)
     size = sum(len(line) for line in index.lines)  # with some bytes of framing each

@@ -1,5 +1,5 @@
 """
-Which task goes to which worker.
+Scheduling: which task goes to which worker.
 
 Tasks run on the workers of one pool. Whose turn it is within a pool is decided by
 :mod:`bursar.service.engine.fairness`, first among its users, then among the instances of one. The
@@ -47,7 +47,7 @@ AdmitUser = Callable[[str], float | Refusal]
 @dataclass(slots=True, eq=False)
 class RegisteredWorker:
     """
-    A worker.
+    A worker that the service knows, with its pool and its tasks.
 
     Parameters
     ----------
@@ -82,13 +82,13 @@ class RegisteredWorker:
 
     @property
     def free(self) -> int:
-        """Processors that nothing holds; negative: tasks wait there."""
+        """Processors that no task holds; negative: tasks wait at the worker."""
         return self.processors - self.used
 
 
 class TaskAssignment:
     """
-    A task in the hands of a worker.
+    A task that a worker has.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class WorkerPool:
 
     @property
     def ready(self) -> int:
-        """Tasks that may start."""
+        """Number of tasks that may start."""
         return sum(instance.tasks.ready for instance in self.members.values())
 
 
@@ -181,7 +181,7 @@ Assignments = list[tuple[RegisteredWorker, list[TaskAssignment]]]
 
 class PoolScheduler:
     """
-    Seats, pools and claims.
+    Assigns the ready tasks of instances to the workers of their pools.
 
     Parameters
     ----------
@@ -202,12 +202,12 @@ class PoolScheduler:
     # Workers.
 
     def join(self, seat: RegisteredWorker) -> None:
-        """A worker is there; it has nothing."""
+        """Add a worker without tasks."""
         self.seats[seat.name] = seat
         self._pool(seat.pool).seats[seat.name] = seat
 
     def leave(self, seat: RegisteredWorker) -> None:
-        """A worker, which has nothing any more, is gone."""
+        """Remove a worker, which has no tasks any more."""
         assert not seat.claims
         if self.seats.get(seat.name) is seat:
             del self.seats[seat.name]
@@ -217,7 +217,7 @@ class PoolScheduler:
     def adopt(
         self, seat: RegisteredWorker, instance: Instance, task: int, serial: int, ready: bool
     ) -> TaskAssignment:
-        """A worker has had a task before: of an earlier life, or connection."""
+        """Register a task that a worker has from before a restart or reconnection."""
         tasks = instance.tasks
         if ready:
             tasks.unqueue(task, CLAIMED)
@@ -232,27 +232,27 @@ class PoolScheduler:
         return claim
 
     def release(self, claim: TaskAssignment) -> None:
-        """A worker has a task no more."""
+        """Remove an assignment from its worker."""
         number = claim.number
         del self.claims[number]
         del claim.seat.claims[number]
         claim.seat.used -= claim.processors
 
     def settle(self, claim: TaskAssignment, seconds: float) -> None:
-        """What a claim cost its owner in turns is known now."""
+        """Correct the fair-share charge of an assignment to its true cost."""
         instance = claim.instance
         instance.owed += claim.processors * seconds - claim.cost
         self._owing[instance.number] = instance
 
     def limit_of(self, tasks: TaskColumns, task: int) -> float:
-        """Seconds after which a task is killed, wherever it runs; infinite: never."""
+        """Return the seconds after which a task is killed, in any pool; infinite: never."""
         limit = tasks.limits[task]
         return limit if limit == limit else self._limit
 
     # Instances.
 
     def enlist(self, instance: Instance) -> None:
-        """An instance has ready tasks."""
+        """Queue an instance that has ready tasks."""
         pool = self._pool(instance.pool)
         number, user = instance.number, instance.user
         pool.members[number] = instance
@@ -266,7 +266,7 @@ class PoolScheduler:
             pool.wide.add(number)
 
     def drop(self, instance: Instance) -> None:
-        """An instance is gone; its claims end as their workers say so."""
+        """Remove a destroyed instance; its assignments end as their workers report."""
         pool = self.pools.get(instance.pool)
         if pool is None:
             return
@@ -284,7 +284,7 @@ class PoolScheduler:
 
     def fill(self, name: str, now: float, admit: AdmitUser) -> Assignments:
         """
-        Gives the ready tasks of a pool to its workers, as there is room.
+        Assign a pool's ready tasks to its workers, as there is room.
 
         Parameters
         ----------
@@ -358,7 +358,7 @@ class PoolScheduler:
         now: float,
         allowed: dict[str, float],
     ) -> list[TaskAssignment]:
-        """The next tasks, all of one processor, for a worker."""
+        """Return the next tasks for a worker, all of one processor."""
         claims: list[TaskAssignment] = []
         while room > 0:
             user = pool.users.first()
@@ -470,7 +470,7 @@ class PoolScheduler:
     def _find(
         self, pool: WorkerPool, seats: list[RegisteredWorker], now: float
     ) -> tuple[Instance, int, RegisteredWorker] | None:
-        """The first in turn that can start now, and where."""
+        """Return the first task in turn that can start now, and its worker."""
         widest = max(seat.processors for seat in seats)
         if pool.reserved is not None:  # it has waited longest for its turn
             instance, task = pool.reserved.instance, pool.reserved.task
@@ -523,7 +523,7 @@ class PoolScheduler:
     # What is asked.
 
     def demand(self) -> dict[str, ProcessorDemand]:
-        """By pool, the tasks that processors are wanted for; not those that may not run now."""
+        """Return by pool the tasks that want processors, without those that may not run now."""
         found: dict[str, ProcessorDemand] = {}
         for name, pool in self.pools.items():
             tasks = processors = widest = later = 0
@@ -552,7 +552,7 @@ class PoolScheduler:
         return found
 
     def widest(self, name: str) -> int:
-        """Processors of a pool's widest worker; 0: none is there."""
+        """Return the processors of a pool's widest worker; 0: the pool has none."""
         pool = self.pools.get(name)
         return max((seat.processors for seat in pool.seats.values()), default=0) if pool else 0
 
@@ -602,7 +602,7 @@ class PoolScheduler:
         return chosen
 
     def _would_wait(self, pool: WorkerPool, seat: RegisteredWorker) -> bool:
-        """Whether the last task of a worker would not be given out again: its user may not run."""
+        """Whether a worker's last task, if returned, may not be given out: its user may not run."""
         last = next(reversed(seat.claims.values()))
         return last.instance.user in pool.refused
 
@@ -651,7 +651,7 @@ def _is_wide(tasks: TaskColumns) -> bool:
 def _best_fit(
     seats: Iterable[RegisteredWorker], width: int, but: RegisteredWorker | None
 ) -> RegisteredWorker | None:
-    """The worker with the least room that is enough."""
+    """Return the worker with the least free processors that are enough."""
     best: RegisteredWorker | None = None
     for seat in seats:
         if seat is not but and seat.free >= width and (best is None or seat.free < best.free):
@@ -661,7 +661,7 @@ def _best_fit(
 
 def _shadow(seat: RegisteredWorker, width: int, now: float) -> tuple[float, int]:
     """
-    When a task could start on a worker, and how many processors are spare then.
+    Return when a task could start on a worker, and the processors spare then.
 
     Where it is not known when tasks end: never, and none, so that nothing overtakes it.
     """

@@ -1,4 +1,4 @@
-"""Tasks on their way in: checked, journalled, and given out once they are durable."""
+"""Submission of tasks: checked, journalled, and given out once they are durable."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 class SubmissionRecorder:
     """
-    Takes tasks.
+    Checks tasks and adds them to instances.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class SubmissionRecorder:
 
     async def make_bodies(self, specs: Sequence[api.TaskSpec], agreed: int | None) -> list[bytes]:
         """
-        Bodies of tasks; of many, some at a time, so that nobody waits for long.
+        Make the bodies of tasks, in portions, so that the event loop is not blocked.
 
         Parameters
         ----------
@@ -87,16 +87,14 @@ class SubmissionRecorder:
         return bodies
 
     def _check_width(self, width: int, agreed: int | None, where: str) -> None:
-        """What can never run would wait for ever."""
+        """Refuse a task with more processors than it can ever get."""
         for most, whose in ((self._processors, "site"), (agreed, "agreement")):
             if most is not None and width > most:
                 detail = f"holds {width} processors, and the {whose} has {most}"
                 raise ServiceError("bad-value", 422, detail, where=where)
 
     async def digest(self, specs: Sequence[api.TaskSpec]) -> bytes:
-        """
-        Return the SHA-256 digest of tasks; of many, some at a time, so that nobody waits for long.
-        """
+        """Return the SHA-256 digest of tasks, in portions that do not block the event loop."""
         hashed = sha256()
         for at in range(0, len(specs), _CHUNK):
             if at:
@@ -113,7 +111,7 @@ class SubmissionRecorder:
         digest: bytes,
     ) -> InstanceSubmission:
         """
-        Adds tasks to an instance; they are durable on return.
+        Add tasks to an instance; they are durable on return.
 
         Parameters
         ----------
@@ -157,7 +155,7 @@ class SubmissionRecorder:
         return submission, new
 
     async def _start(self, instance: Instance, new: Sequence[int]) -> None:
-        """Tasks are given out once they are durable, at once or later."""
+        """Give out tasks once they are durable."""
         try:
             await self._journal.durable()
         except ServiceError as error:

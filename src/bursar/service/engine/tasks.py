@@ -19,7 +19,7 @@ NO_TIME = math.nan
 
 
 class ServiceTaskState(IntEnum):
-    """Where a task stands."""
+    """State of a task in the engine."""
 
     ABSENT = 0
     """There is none of this number: its submission could not be written."""
@@ -71,7 +71,7 @@ class ReadyQueue:
 
 class TaskColumns:
     """
-    Columns, by task.
+    Tasks of an instance in columns, one entry for each task.
 
     Attributes
     ----------
@@ -111,18 +111,18 @@ class TaskColumns:
 
     @property
     def total(self) -> int:
-        """Tasks that there are."""
+        """Number of tasks."""
         return len(self.states) - self.counts[ABSENT]
 
     @property
     def unfinished(self) -> int:
-        """Tasks without a recorded result."""
+        """Number of tasks without a recorded result."""
         counts = self.counts
         return counts[HELD] + counts[READY] + counts[CLAIMED] + counts[ENDING]
 
     @property
     def ready(self) -> int:
-        """Tasks that may start."""
+        """Number of tasks that may start."""
         return self.counts[READY]
 
     def grow(self, count: int) -> None:
@@ -176,14 +176,14 @@ class TaskColumns:
         return new
 
     def move(self, task: int, state: int) -> None:
-        """A task is in another state; see also :meth:`queue` and :meth:`unqueue`."""
+        """Change a task's state; see also :meth:`queue` and :meth:`unqueue`."""
         self.counts[self.states[task]] -= 1
         self.counts[state] += 1
         self.states[task] = state
 
     def close(self, task: int, state: int) -> int:
         """
-        A task's result is recorded; what was needed to run it goes.
+        Record that a task has its result, and free what was needed to run it.
 
         Returns
         -------
@@ -201,7 +201,7 @@ class TaskColumns:
     def what_is_left(
         self, number: int, first: int, count: int, key: str, at: float, digest: bytes
     ) -> TasksAdded:
-        """A submission as it is to be kept: without the tasks whose results are recorded."""
+        """Return a submission's record without the tasks whose results are recorded."""
         states = self.states
         left = [t for t in range(first, first + count) if ABSENT < states[t] < SUCCEEDED]
         return TasksAdded(
@@ -230,7 +230,7 @@ class TaskColumns:
     # Lanes.
 
     def queue(self, task: int, *, first: bool = False) -> None:
-        """A task may start, after the others of its width, or before them."""
+        """Queue a task that may start, after the others of its width, or before them."""
         self.move(task, READY)
         width = self.processors[task]
         lane = self.lanes.get(width)
@@ -249,7 +249,7 @@ class TaskColumns:
             lane.unknown += 1
 
     def queue_all(self, tasks: Iterable[int]) -> None:
-        """Tasks may start."""
+        """Queue tasks that may start."""
         for task in tasks:
             self.queue(task)
 
@@ -268,7 +268,7 @@ class TaskColumns:
             del self.lanes[width]
 
     def head(self, width: int) -> int:
-        """The first ready task of a width that has some."""
+        """Return the first ready task of a width that has some."""
         waiting, states = self.lanes[width].waiting, self.states
         while states[waiting[0]] != READY:
             waiting.popleft()
@@ -296,7 +296,7 @@ def columns_of(
     bodies: list[bytes],
     digest: bytes = b"",
 ) -> TasksAdded:
-    """Tasks as they were submitted, in columns."""
+    """Return submitted tasks as columns."""
     limits = array("d", [NO_TIME if s.limit is None else s.limit for s in specs])
     runtimes = array("f", [NO_TIME if s.hints.runtime is None else s.hints.runtime for s in specs])
     return TasksAdded(

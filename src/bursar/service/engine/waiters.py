@@ -1,4 +1,4 @@
-"""Waiting for something of an instance to change; nothing is kept where nobody waits."""
+"""Waiting for an instance to change."""
 
 import asyncio
 
@@ -6,17 +6,17 @@ from bursar.service.engine.instance import Instance
 
 
 class InstanceWaiters:
-    """One event for each instance that somebody waits for."""
+    """One event for each instance on whose change a request waits."""
 
     def __init__(self) -> None:
         self._waiters: dict[int, asyncio.Event] = {}
 
     async def wait(self, instance: Instance) -> None:
-        """Returns at the next change."""
+        """Wait for the next change of an instance."""
         await self._waiters.setdefault(instance.number, asyncio.Event()).wait()
 
     def wake(self, instance: Instance) -> None:
-        """Something has changed; all that wait go on."""
+        """Wake all that wait for a change of an instance."""
         event = self._waiters.pop(instance.number, None)
         if event is not None:
             event.set()

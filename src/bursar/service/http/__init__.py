@@ -1,6 +1,6 @@
 """
-The way in: what users say over HTTP, who may say it, how much and how fast.
+The HTTP interface of the service: requests, authorisation, limits and rates.
 
-``listener`` takes connections, ``app`` requests; ``routes`` is the table of all that can be
-asked, from which routing, authorisation and the OpenAPI document follow.
+``listener`` accepts connections and ``app`` handles requests; ``routes`` is the table of all
+operations, from which routing, authorisation and the OpenAPI document follow.
 """

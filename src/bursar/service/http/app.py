@@ -1,4 +1,4 @@
-"""The API as an ASGI application: each request is let in, read, answered and told of."""
+"""The API as an ASGI application: each request is admitted, read, answered and logged."""
 
 import asyncio
 import hashlib
@@ -35,7 +35,7 @@ from bursar.version import VERSION
 
 @dataclass(slots=True)
 class _RequestContext:
-    """What has been found out about a request."""
+    """The route and the principal of a request, as far as they are known."""
 
     route: str = ""
     principal: Principal = ANONYMOUS
@@ -44,12 +44,12 @@ class _RequestContext:
 
 class ServiceApi:
     """
-    The API.
+    The HTTP API of the service as an ASGI application.
 
     Parameters
     ----------
     parts
-        What lies behind it.
+        The components of the service that the routes call.
     """
 
     def __init__(self, parts: ApiDependencies) -> None:
@@ -64,7 +64,7 @@ class ServiceApi:
         self._salt = parts.entropy(16)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, as ASGI has it."""
+        """Handle one ASGI request, or the server's lifespan messages."""
         if scope["type"] == "lifespan":
             await _handle_lifespan(receive, send)
         elif scope["type"] == "http":
@@ -72,20 +72,19 @@ class ServiceApi:
 
     def relimit(self, limits: HttpLimits, own_limits: Mapping[str, HttpLimits]) -> None:
         """
-        How much, and how often, anybody may ask from now on.
+        Set the limits of requests from now on.
 
-        The room for what is in memory stays as it is; so does what a connection may, which is the
-        listener's.
+        Limits of memory buffers stay as they are; limits of connections are the listener's.
         """
         self._parts = replace(self._parts, limits=limits, own_limits=own_limits)
         self._gate.relimit(limits, own_limits)
 
     def end_streams(self) -> None:
-        """Whoever waits for something to happen is answered now, and from now on at once."""
+        """End all streams and waiting requests now, and answer later ones without waiting."""
         self._waiting.end()
 
     def close(self) -> None:
-        """After the last request."""
+        """Release threads and waiting requests; called after the last request."""
         self._waiting.end()
         self._file_store.close()
 
@@ -172,7 +171,7 @@ class ServiceApi:
         return route, values
 
     async def _read(self, request: HttpRequest, body: RequestBody, user: str) -> Any:
-        """The value in a request's body."""
+        """Return the decoded body of a request, which takes buffer memory until then."""
         limits = self._parts.limits
         _check_kind(request.kind, tuple(body.readers))
         pieces = []
@@ -189,7 +188,7 @@ class ServiceApi:
             self._buffers.give_back(user, size)
 
     def _hold(self, reply: HttpResponse, user: str, held: ExitStack) -> None:
-        """What is large takes its share of the memory until it is sent."""
+        """Count a large reply against the user's share of reply memory until it is sent."""
         size = len(reply.body)
         if size <= PIECE:
             return
@@ -216,7 +215,7 @@ class ServiceApi:
         try:
             await send_streaming_response(reply, send, bare=bare, over=over, seconds=seconds)
         except ServiceError:
-            # What it told of is gone, and so is the way to say so: whoever asks again is told.
+            # The instance is gone, but the status line is already sent: the next request gets 404.
             await send({"type": "http.response.body", "body": b""})
         except Exception as error:
             self._incident(route, error)  # the connection breaks: it was not the end
@@ -227,21 +226,23 @@ class ServiceApi:
         return incident
 
     def _alias(self, user: str) -> str:
-        """Stands for a user in the log: equal for equal users, until the service ends."""
+        """
+        Return a pseudonym of a user for the log, equal for equal users until the service ends.
+        """
         if not user:
             return ""
         return hashlib.blake2b(user.encode(), key=self._salt, digest_size=6).hexdigest()
 
 
 def _check_kind(kind: str, expected: tuple[str, ...]) -> None:
-    # What a form of another's page may send is none of these.
+    # An HTML form of a foreign page can send none of these media types.
     if "*/*" not in expected and kind not in expected:
         detail = f"expected {' or '.join(expected)}"
         raise ServiceError("bad-type", 415, detail, where="Content-Type")
 
 
 async def _handle_lifespan(receive: Receive, send: Send) -> None:
-    """What holds the service starts and ends it; a server that asks is told that all is well."""
+    """Acknowledge lifespan messages; starting and stopping are the service runner's."""
     while (message := await receive())["type"] != "lifespan.shutdown":
         await send({"type": f"{message['type']}.complete"})
     await send({"type": "lifespan.shutdown.complete"})

@@ -1,8 +1,8 @@
 """
-Archives of inputs, unpacked with suspicion.
+Unpacks archives of input files and trusts nothing in them.
 
-Everything is unpacked beside the instance's files first, and moved into place only when all of
-it has been found good, so that an archive that is refused leaves nothing.
+All members are unpacked beside the instance's files first and are moved into place only when every
+one of them is valid, so that a refused archive leaves nothing.
 """
 
 import gzip
@@ -46,18 +46,18 @@ _SMALL = 64 << 20  # bytes; archives that come to no more may be packed as well 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveLimits:
     """
-    How much an archive may come to.
+    Limits of the files that an archive may hold.
 
     Parameters
     ----------
     total
-        Bytes of all its files together.
+        Bytes of all unpacked files together.
     members
-        Files and folders.
+        Number of files and folders.
     ratio
-        How often larger they may be than the archive, past some size.
+        Greatest ratio of unpacked to packed bytes, for archives of more than 64 MiB unpacked.
     spare
-        Bytes of the disk that are left free.
+        Bytes of the disk that stay free.
     """
 
     total: int
@@ -75,7 +75,7 @@ class _ArchiveMember:
 
 
 def largest(size: int, ratio: int) -> int:
-    """Bytes that the files of an archive of so many bytes may have together."""
+    """Return the bytes that the files of an archive of ``size`` bytes may have together."""
     return max(_SMALL, ratio * size)
 
 
@@ -88,20 +88,21 @@ def unpack(
     take: Callable[[int], None],
 ) -> list[FileInfo]:
     """
-    Puts an archive's files into a folder: none, when anything is wrong with it.
+    Unpack an archive into a folder: all of its files, or none when anything is wrong.
 
     Parameters
     ----------
     archive
-        Open file, at its begin.
+        Open file, positioned at its beginning.
     size
-        Its bytes.
+        Bytes of the packed archive.
     kind
         One of :data:`KINDS`.
     root
         Path of the folder.
     take
-        Told of so many bytes before they are written; raises ServiceError when they are too many.
+        Called with the number of bytes before they are written; raises ServiceError when they
+        exceed a quota.
 
     Returns
     -------
@@ -180,7 +181,7 @@ _DAMAGED = (
 
 
 def _move(stage: int, top: int, found: list[FileInfo]) -> None:
-    """Each file to its place, all durable on return."""
+    """Move each file to its place; all are durable on return."""
     folders = {}
     for info in found:
         parts = tuple(info.name.split("/"))
@@ -204,7 +205,7 @@ def _move(stage: int, top: int, found: list[FileInfo]) -> None:
 
 
 def _members(archive: IO[bytes], kind: str, most: int) -> Iterator[_ArchiveMember | None]:
-    """What is in an archive of at most so many bytes, unpacked; None for a folder."""
+    """Yield the members of an archive of at most ``most`` bytes unpacked; None for a folder."""
     if kind == ZIP:
         yield from _zipped(archive)
     elif kind == GZIP:
@@ -215,7 +216,9 @@ def _members(archive: IO[bytes], kind: str, most: int) -> Iterator[_ArchiveMembe
 
 
 def _parts_of(name: str) -> tuple[str, ...]:
-    """The parts of a member's name; a backslash divides names for some who pack archives."""
+    """
+    Split a member's name into parts; a backslash is refused, as some archivers use it for "/".
+    """
     if "\\" in name:
         _refuse("a name in it holds a backslash")
     return parse_name(name, "archive")
@@ -266,15 +269,15 @@ def _tarred(archive: IO[bytes], most: int) -> Iterator[_ArchiveMember | None]:
 
 class _BoundedReader:
     """
-    A file that is not read in pieces larger than any honest archive needs.
+    A file that refuses to be read in pieces larger than any valid archive needs.
 
     Parameters
     ----------
     largest
-        Bytes of such a piece.
+        Bytes of the largest piece.
     onwards_to
-        Of a tar file: it is read up to this place, and not backwards, as a negative length
-        would lead to the same header again and again. None: it is no tar file.
+        Last position to which a tar file is read. It is never read backwards, as a negative length
+        would lead to the same header again and again. None: not a tar file.
     """
 
     def __init__(self, archive: IO[bytes], largest: int, onwards_to: int | None = None) -> None:

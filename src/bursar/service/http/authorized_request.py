@@ -1,4 +1,4 @@
-"""A request that has been let in, as its handler sees it."""
+"""A request that has passed admission, as its handler sees it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -20,23 +20,24 @@ LONGEST_KEY = 200
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizedRequest:
     """
-    A request.
+    A request whose sender is authenticated and may use the route.
 
     Parameters
     ----------
     path
-        What stands in the place of each name in the route's path.
+        Values of the path's variables, by name.
     headers
-        By name in lower case.
+        Values by name in lower case.
     pieces
-        Of its body, for routes that take it piece by piece; more than so many bytes raise
-        ServiceError 413.
+        Returns the body piece by piece, for routes that read it so; more bytes than its argument
+        raise ServiceError 413.
     kind
-        Media type of its body, without parameters; empty: it names none.
+        Media type of the body, without parameters; empty: the request names none.
     over
-        Makes what is done once the client is gone, or the service keeps nobody waiting any more.
+        Makes a future that is done when the client has disconnected or the service ends all
+        waiting.
     answers
-        Room for what users have asked for and not taken yet.
+        Memory for replies that users have requested and not yet read.
     document
         The OpenAPI document.
     """
@@ -54,24 +55,24 @@ class AuthorizedRequest:
 
     @property
     def user(self) -> str:
-        """Who asks."""
+        """Name of the user who sent the request."""
         return self.principal.user
 
     @property
     def limits(self) -> HttpLimits:
-        """How much who asks may."""
+        """Limits that apply to the user."""
         return self.parts.limits_of(self.user)
 
     @property
     def handle(self) -> str:
-        """The instance it is about."""
+        """Handle of the instance in the path."""
         handle: str = self.path["id"]
         return handle
 
     @property
     def key(self) -> str:
         """
-        Its idempotency key; empty: none.
+        Idempotency key of the request; empty: none.
 
         Raises
         ------
@@ -89,7 +90,7 @@ class AuthorizedRequest:
         return key
 
     async def until_over(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What comes of it; None when the request is over before."""
+        """Return the result of a coroutine; None when the request is over before it ends."""
         doing = asyncio.ensure_future(work)
         over = self.over()
         try:

@@ -1,4 +1,4 @@
-"""How many, or how much, of something somebody may have at a time."""
+"""Limits of how many items, or how many bytes, one user may hold at a time."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -6,14 +6,14 @@ from types import MappingProxyType
 
 class ConcurrencyLimit:
     """
-    How many of something each may have at a time.
+    Limits how many items (requests, connections) each holder may have at a time.
 
     Parameters
     ----------
     most
-        Of each.
+        Items of each holder.
     own
-        Of those who may have more or fewer.
+        Limits of holders for whom ``most`` does not apply, by name.
     """
 
     def __init__(self, most: int, own: Mapping[str, int] = MappingProxyType({})) -> None:
@@ -22,11 +22,11 @@ class ConcurrencyLimit:
         self._taken: dict[str, int] = {}
 
     def set_most(self, most: int, own: Mapping[str, int]) -> None:
-        """What holds from now on; whoever has more keeps it until it leaves."""
+        """Set the limits; a holder above the new limit keeps its items until it leaves."""
         self._most, self._own = most, own
 
     def enter(self, who: str) -> bool:
-        """Whether there is room for one more; then it is taken until :meth:`leave`."""
+        """Take an item if the limit allows, until :meth:`leave`; return whether it was taken."""
         taken = self._taken.get(who, 0)
         if taken >= self._own.get(who, self._most):
             return False
@@ -34,7 +34,7 @@ class ConcurrencyLimit:
         return True
 
     def leave(self, who: str) -> None:
-        """One is gone."""
+        """Give back one item."""
         taken = self._taken[who] - 1
         if taken:
             self._taken[who] = taken
@@ -44,15 +44,15 @@ class ConcurrencyLimit:
 
 class DynamicThreshold:
     """
-    Room for all, of which each may take as much as then stays free.
+    A shared capacity of which each holder may take as much as then stays free.
 
-    So nobody alone can take it all, and the more there are who take a lot, the less each may
+    No holder alone can take all of it, and the more holders take much, the less each may have
     (dynamic thresholds: Choudhury and Hahne, 1998).
 
     Parameters
     ----------
     most
-        Of all together.
+        Capacity of all holders together, in bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -61,12 +61,12 @@ class DynamicThreshold:
 
     def take(self, who: str, size: int, *, lone: bool = False) -> bool:
         """
-        Whether there is room for so much more; then it is taken until :meth:`give_back`.
+        Take ``size`` bytes if they are allowed, until :meth:`give_back`; return whether they are.
 
         Parameters
         ----------
         lone
-            There is for one piece of each, whatever its size.
+            Whether a holder that has nothing yet may take one piece of any size.
         """
         taken = self._taken.get(who, 0) + size
         if taken > self._free - size and not (lone and taken == size):
@@ -76,7 +76,7 @@ class DynamicThreshold:
         return True
 
     def give_back(self, who: str, size: int) -> None:
-        """So much is free again."""
+        """Give back ``size`` bytes."""
         self._free += size
         left = self._taken.get(who, 0) - size
         if left:

@@ -1,4 +1,4 @@
-"""The way to users' files that no link can lead astray, and what is said when there is none."""
+"""Opens folders of instances so that no link leads out, and says what failed."""
 
 import errno
 import os
@@ -12,14 +12,14 @@ from bursar.service.interfaces import ServiceError
 
 
 def file_not_found(what: str) -> ServiceError:
-    """There is no such file, or none that may be touched: nobody is told which."""
+    """Return a 404 that does not tell a missing file from a forbidden one."""
     return ServiceError("not-found", 404, f"there is no {what}")
 
 
 @contextmanager
 def translated_file_errors() -> Iterator[None]:
     """
-    Turns what the file system says into what the client is told.
+    Turn errors of the file system into service errors.
 
     Raises
     ------
@@ -52,35 +52,35 @@ _CONFLICT_ERRORS = frozenset(
 
 
 def disk_full() -> ServiceError:
-    """The disk is full."""
+    """Return the 507 for a full disk."""
     return ServiceError("disk-full", 507, "there is no room on the disk", retry_after=30.0)
 
 
 def disk_low() -> ServiceError:
-    """What room there is is for tasks and results."""
+    """Return the 507 for uploads when the free space is reserved for tasks and results."""
     detail = "the disk is nearly full: no files are taken, while tasks and results go on"
     return ServiceError("disk-low", 507, detail, retry_after=30.0)
 
 
 def name_conflict(why: str) -> ServiceError:
-    """What is there already does not allow it."""
+    """Return the 409 for a name that is taken or cannot be used."""
     return ServiceError("conflict", 409, why, where="name")
 
 
 @contextmanager
 def folder(root: str | int, parts: tuple[str, ...], *, make: bool = False) -> Iterator[int]:
     """
-    A descriptor of a folder below another one, found step by step and never through a link.
+    Open a folder below another one, step by step and never through a link.
 
-    A task may put a link anywhere, and change it at any time: what has been opened stays what
-    it was, whatever becomes of its name.
+    A task may put a link anywhere and change it at any time; a descriptor stays that of the folder
+    that was opened.
 
     Parameters
     ----------
     root
-        Path of the folder to begin at, or a descriptor of it.
+        Path or descriptor of the folder to begin at.
     make
-        Whether folders that are not there are made, as their parent's owner's.
+        Whether missing folders are made, with the owner of their parent.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def _enter(here: int, part: str, *, make: bool) -> int:
 
 
 def inherit_owner(made: int, folder: int) -> None:
-    """What has just been made in a folder belongs to the folder's owner: a task's account."""
+    """Give a new file or folder the owner of its parent folder, the account of tasks."""
     if os.geteuid() == 0:
         owner = os.fstat(folder)
         # By its descriptor: the name may be another one's by now.
@@ -128,8 +128,8 @@ def inherit_owner(made: int, folder: int) -> None:
 
 def is_own_file(entry: os.stat_result, owner: int) -> bool:
     """
-    Whether this is a file that is its instance's own.
+    Return whether a file is plain and of the instance's owner.
 
-    A hard link to somebody else's would be read with the service's rights.
+    A hard link to another user's file would be read with the service's rights.
     """
     return stat.S_ISREG(entry.st_mode) and entry.st_uid == owner

@@ -1,9 +1,8 @@
 """
-Taking connections, no more than there is room for.
+Accepts connections up to a limit, in all and per address.
 
-What is bounded is what the system was asked for: a connection counts from the moment at which it
-is accepted, before it has become one over TLS, or anybody could leave the journal without a
-file descriptor by some thousand of them.
+A connection counts from the moment at which it is accepted, before its TLS handshake. Otherwise
+some thousands of half-open connections could use up all file descriptors, also the journal's.
 """
 
 import asyncio
@@ -30,16 +29,16 @@ SILENT = 3.0
 
 class ConnectionSlot:
     """
-    A connection's, which others may need more while it asks nothing.
+    The slot of one accepted connection, which may be closed for others while it is idle.
 
     Parameters
     ----------
     places
-        All of them.
+        The limit that counts the slot.
     connection
-        Its socket.
+        Socket of the connection.
     source
-        Address that it comes from.
+        Subnet of the client's address.
     """
 
     def __init__(self, places: "_ConnectionLimit", connection: socket.socket, source: str) -> None:
@@ -52,22 +51,22 @@ class ConnectionSlot:
         self._is_left = False
 
     def busy(self) -> None:
-        """A request is under way: it stays."""
+        """Mark the connection as having a request: it is not closed for others."""
         self._places.keep(self)
 
     def idle(self) -> None:
-        """None is."""
+        """Mark the connection as having no request."""
         if not self._is_left:
             self._places.spare(self)
 
     def leave(self) -> None:
-        """It is gone; once more changes nothing."""
+        """Free the slot; a second call changes nothing."""
         if not self._is_left:
             self._is_left = True
             self._places.leave(self)
 
     def hang_up(self) -> None:
-        """Whoever waits for it learns that it has ended."""
+        """Free the slot and shut the connection down, so that its tasks end."""
         self.leave()
         if self.coming is not None and not self.is_made:
             self.coming.cancel()
@@ -77,11 +76,11 @@ class ConnectionSlot:
 
 class _ConnectionLimit:
     """
-    Those that there are, in all and for each address.
+    Limits the connections, in all and for each address.
 
-    When all are taken, the address with most connections that ask nothing makes room for others:
-    the one goes that has asked nothing for longest. For one more of its own it goes only after
-    :data:`SILENT` seconds; before that the new one finds no room.
+    When all slots are taken, the address with most idle connections loses the one that has been
+    idle longest. A connection is closed for another one of the same address only after
+    :data:`SILENT` idle seconds; before that the new one is refused.
     """
 
     def __init__(self, most: int, most_of_one: int) -> None:
@@ -91,7 +90,7 @@ class _ConnectionLimit:
         self.taken = 0
 
     def take(self, connection: socket.socket, source: str) -> ConnectionSlot | None:
-        """A place; None: there is none."""
+        """Return a slot for a new connection; None: there is none."""
         if self.taken >= self._most:
             self._make_room(source)
         if self.taken >= self._most:
@@ -106,13 +105,13 @@ class _ConnectionLimit:
         return place
 
     def spare(self, place: ConnectionSlot) -> None:
-        """It asks nothing."""
+        """Count a connection as idle."""
         self.keep(place)
         place.since = asyncio.get_running_loop().time()
         self._idle.setdefault(place.source, {})[place] = None
 
     def keep(self, place: ConnectionSlot) -> None:
-        """It asks something."""
+        """Count a connection as busy."""
         same = self._idle.get(place.source)
         if same is not None:
             same.pop(place, None)
@@ -120,7 +119,7 @@ class _ConnectionLimit:
                 del self._idle[place.source]
 
     def leave(self, place: ConnectionSlot) -> None:
-        """One is gone."""
+        """Free a slot."""
         self.keep(place)
         self.taken -= 1
         self._of_one.leave(place.source)
@@ -135,7 +134,9 @@ class _ConnectionLimit:
             self._hang_up_on_one(largest)
 
     def _hang_up_on_one(self, source: str) -> None:
-        """If it has asked nothing for long."""
+        """
+        Close the longest idle connection of an address if it is idle for :data:`SILENT` seconds.
+        """
         oldest = next(iter(self._idle.get(source, ())), None)
         if oldest is not None and asyncio.get_running_loop().time() - oldest.since >= SILENT:
             oldest.hang_up()
@@ -143,16 +144,16 @@ class _ConnectionLimit:
 
 class ConnectionAcceptor:
     """
-    Accepts connections.
+    Accepts connections, does TLS handshakes and hands each connection to a protocol.
 
     Parameters
     ----------
     protocol
-        Makes the protocol of a connection, which says of its place when it is busy, and lost.
+        Makes the protocol of a connection, which marks its slot as busy, idle or left.
     tls
-        None: in clear.
+        None: connections are not encrypted.
     limits
-        How many, and how long to become one over TLS.
+        Numbers of connections, and seconds of a handshake.
     """
 
     def __init__(
@@ -173,12 +174,12 @@ class ConnectionAcceptor:
 
     @property
     def sockets(self) -> list[socket.socket]:
-        """What is listened on."""
+        """Sockets that are bound."""
         return self._sockets
 
     async def bind(self, host: str, port: int) -> None:
         """
-        Takes all addresses of a host; nothing is accepted yet.
+        Bind all addresses of a host; nothing is accepted yet.
 
         Raises
         ------
@@ -201,13 +202,13 @@ class ConnectionAcceptor:
             raise
 
     def start(self) -> None:
-        """Accepts from now on."""
+        """Accept connections from now on."""
         for listening in self._sockets:
             listening.listen(_BACKLOG)
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     async def close(self) -> None:
-        """Accepts nothing more; connections that are just being made end."""
+        """Accept no more connections and cancel unfinished handshakes."""
         self._is_closed = True
         for listening in self._sockets:
             asyncio.get_running_loop().remove_reader(listening)
@@ -220,7 +221,7 @@ class ConnectionAcceptor:
         self.leave()
 
     def leave(self) -> None:
-        """Lets go of the addresses."""
+        """Close the listening sockets."""
         for listening in self._sockets:
             listening.close()
 
@@ -261,7 +262,7 @@ class ConnectionAcceptor:
     def _settle(
         self, connection: socket.socket, place: ConnectionSlot, coming: "asyncio.Task[None]"
     ) -> None:
-        """Let go of a connection that was not made, even when its task never began."""
+        """Free the slot of a connection that was not made, even when its task never began."""
         self._coming.discard(coming)
         if not place.is_made:
             place.leave()

@@ -1,4 +1,4 @@
-"""What lies behind the API: all that its routes ask of the rest of the service."""
+"""The interfaces of the rest of the service that the API's routes call."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +16,19 @@ from bursar.service.interfaces import Clock, Entropy, Principal
 
 
 class ApiEngine(interfaces.ExecutionEngine, Protocol):
-    """Instances, their tasks, results and files."""
+    """The engine as the API uses it: instances, their tasks, results and files."""
 
     def home(self, user: str, handle: str) -> Path:
-        """Folder with ``files`` and ``logs`` of an instance; ServiceError 404 as all methods."""
+        """
+        Return the folder with an instance's ``files`` and ``logs``; ServiceError 404 when unknown.
+        """
 
     def homes(self, user: str) -> Sequence[Path]:
-        """Such folders of all instances of a user."""
+        """Return these folders for all instances of a user."""
 
     def output(self, user: str, handle: str, task: int, stream: str) -> str:
         """
-        Name, in ``logs``, of the file with what a task printed on ``"stdout"`` or ``"stderr"``.
+        Return the name, in ``logs``, of the file with a task's ``"stdout"`` or ``"stderr"``.
 
         Raises
         ------
@@ -36,126 +38,128 @@ class ApiEngine(interfaces.ExecutionEngine, Protocol):
 
 
 class CustomerBilling(Protocol):
-    """Deals and money; what changes something is durable once the journal is."""
+    """Agreements and accounts; changes are durable once the journal is."""
 
     def deliver(self, user: str, message: TradeMessage) -> tuple[TradeMessage, ...]:
-        """A user's message of a deal; the answers."""
+        """Handle a user's trade message and return the answers."""
 
     def agreements(self, user: str) -> api.AgreementList:
-        """A user's own."""
+        """Return a user's agreements."""
 
     def agreement(self, user: str, agreement: str) -> api.AgreementInfo:
-        """One of them; ServiceError 404 when it is not."""
+        """Return one agreement of a user; ServiceError 404 when there is none of this id."""
 
     def cancel(self, user: str, agreement: str) -> api.AgreementInfo:
-        """It ends before its time."""
+        """End an agreement before its time."""
 
     def account(self, user: str) -> api.AccountInfo:
-        """What a user has."""
+        """Return a user's account."""
 
     def deposit(self, user: str, deposit: api.Deposit) -> api.AccountInfo:
-        """Money for a user; once for a key."""
+        """Add money to a user's account, once for each key."""
 
     def spent(self) -> Micros:
-        """What all users have paid in all."""
+        """Return the micro-units that all users have paid."""
 
     def invoice(self, user: str, since: float, until: float) -> api.InvoiceInfo:
-        """What a user was charged in a time."""
+        """Return a user's charges from ``since`` to ``until``, seconds since the epoch."""
 
     def usage(self, user: str) -> Sequence[SignedRecord]:
-        """What a user was delivered."""
+        """Return a user's signed usage records."""
 
     def reprice(self, pricing: Pricing) -> None:
-        """What is asked from now on."""
+        """Set the prices that are asked from now on."""
 
     def sales(self) -> Mapping[str, api.AgreementList]:
-        """All agreements by customer, for the owner."""
+        """Return all agreements by customer, for the owner."""
 
 
 class TokenStore(Protocol):
-    """Who may come in by a token."""
+    """The tokens by which users authenticate."""
 
     def create(self, new: api.NewToken) -> api.TokenInfo:
-        """A new one, its secret included."""
+        """Create a token and return it with its secret."""
 
     def tokens(self) -> list[api.TokenInfo]:
-        """All that are good."""
+        """Return all valid tokens."""
 
     def revoke(self, token: str) -> None:
-        """One is good no longer; ServiceError 404 when there is none of this id."""
+        """Revoke a token; ServiceError 404 when there is none of this id."""
 
 
 class RequestAuthenticator(Protocol):
-    """Says who asks; see :class:`bursar.service.identity.authentication.Authenticator`."""
+    """Identifies senders; see :class:`bursar.service.identity.authentication.Authenticator`."""
 
     def authenticate(
         self, headers: Mapping[str, str], certificate: bytes | None, peer: str
     ) -> Principal:
-        """Who sent a request; ServiceError 401 or 403 when that was not shown."""
+        """Return the sender of a request; ServiceError 401 or 403 when it is not proven."""
 
 
 class ServiceControl(Protocol):
-    """The service as a whole."""
+    """State and control of the whole service."""
 
     def site(self, user: str) -> api.SiteInfo:
-        """What it says of itself to a user."""
+        """Return the facts and free slots that a user may see."""
 
     def health(self) -> api.Health:
-        """Whether it lives."""
+        """Return whether the process responds."""
 
     def ready(self) -> api.Health:
-        """Whether it takes work."""
+        """Return whether the service accepts work."""
 
     def degraded(self) -> str:
-        """What does not work though it takes work, for administrators; empty: all does."""
+        """
+        Return what does not work although work is accepted, for administrators; empty: nothing.
+        """
 
     def metrics(self) -> bytes:
-        """In the text format of Prometheus."""
+        """Return the metrics in the text format of Prometheus."""
 
     def drain(self) -> None:
-        """Begins to take nothing more."""
+        """Stop accepting work."""
 
 
 class DurabilityBarrier(Protocol):
-    """Where all that was done becomes durable."""
+    """The journal, as far as the API waits for it."""
 
     async def durable(self) -> None:
-        """Returns when all that was done so far survives a power cut."""
+        """Return when everything done so far survives a power cut."""
 
 
 class RequestObserver(Protocol):
-    """Who is told what was asked."""
+    """Receives a record of each request, for logs and metrics."""
 
     def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
         """
-        A request was answered.
+        Record an answered request.
 
         Parameters
         ----------
         route
-            Its name in the table; empty: there is none.
+            Name of the route in the table; empty: no route matched.
         who
-            Stands for the user in this life of the service; empty: nobody.
+            Pseudonym of the user until the service ends; empty: not authenticated.
         """
 
     def failed(self, incident: str, route: str, error: BaseException) -> None:
-        """A fault of ours; the client was told no more than the incident's name."""
+        """Record an internal error, of which the client has learnt only the incident's name."""
 
 
 class NullObserver:
-    """Nobody is told anything."""
+    """An observer that records nothing."""
 
     def served(self, *, method: str, route: str, status: int, seconds: float, who: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def failed(self, incident: str, route: str, error: BaseException) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiDependencies:
     """
-    What the API is made of.
+    The components that the API is made of.
 
     Parameters
     ----------
@@ -165,7 +169,7 @@ class ApiDependencies:
     scrapers
         Users who may read the metrics without being administrators.
     own_limits
-        Of users who have others than ``limits``, by name.
+        Limits of users for whom ``limits`` do not apply, by name.
     """
 
     engine: ApiEngine
@@ -183,5 +187,5 @@ class ApiDependencies:
     scrapers: frozenset[str] = frozenset()
 
     def limits_of(self, user: str) -> HttpLimits:
-        """What a user may ask."""
+        """Return the limits of a user."""
         return self.own_limits.get(user, self.limits)

@@ -1,4 +1,4 @@
-"""How many bytes somebody holds on disk, and may."""
+"""Counts the bytes that instances and users hold on disk, and limits them."""
 
 import threading
 from collections import OrderedDict
@@ -14,16 +14,16 @@ _MOST_KNOWN = 10_000
 @dataclass(frozen=True, slots=True)
 class ByteQuota:
     """
-    Bytes that somebody may hold.
+    A limit of the bytes that an instance or a user may hold.
 
     Parameters
     ----------
     who
-        Names an instance, or a user.
+        Key of the instance or user.
     most
-        Bytes.
+        Greatest number of bytes.
     what
-        Is too much, for people.
+        Subject of the error message, such as "an instance's files".
     """
 
     who: str
@@ -31,7 +31,9 @@ class ByteQuota:
     what: str
 
     def exceeded(self, retry_after: float | None = None) -> ServiceError:
-        """What is said then; with a number of seconds, when that may only seem so."""
+        """
+        Return the error: 413, or 429 when a recount after ``retry_after`` seconds may allow it.
+        """
         detail = f"{self.what} may have {self.most:,} bytes"
         status = 413 if retry_after is None else 429
         return ServiceError("over-quota", status, detail, retry_after=retry_after)
@@ -46,11 +48,11 @@ class _ByteUsage:
 
 class DiskQuotas:
     """
-    What instances and users hold at most.
+    The bytes that instances and users hold, compared with their quotas.
 
-    It only grows between two counts: what was deleted, or broke off, is not trusted to have been
-    there (a task may remove files and put others in their place). Whoever finds too little room
-    counts first. Calls may come from any thread.
+    Between two counts the numbers only grow: deleted or broken-off files are not subtracted, as a
+    task may remove files and put others in their place. Callers that find too little room count
+    first. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -58,17 +60,17 @@ class DiskQuotas:
         self._known: OrderedDict[str, _ByteUsage] = OrderedDict()  # the longest unused one first
 
     def lacking(self, bounds: Sequence[ByteQuota], size: int) -> ByteQuota | None:
-        """The first of them that is to be counted, or has no room for so many bytes more."""
+        """Return the first quota that must be counted or has no room for ``size`` bytes more."""
         with self._lock:
             return next((bound for bound in bounds if not self._has_room(bound, size)), None)
 
     def begin_count(self, who: str) -> int:
-        """A mark for :meth:`counted`."""
+        """Return a mark for :meth:`counted`."""
         with self._lock:
             return self._of(who).taken
 
     def counted(self, who: str, size: int, mark: int) -> None:
-        """So much is on disk; what was taken since the mark may be among it, and is added."""
+        """Record a count of ``size`` bytes; bytes taken since the mark are added."""
         with self._lock:
             holding = self._of(who)
             # Less than the mark: it was forgotten meanwhile, and has taken nothing since.
@@ -76,7 +78,7 @@ class DiskQuotas:
 
     def take(self, bounds: Sequence[ByteQuota], size: int) -> None:
         """
-        So many bytes more are held: of all bounds, or of none.
+        Add ``size`` bytes to all quotas, or to none.
 
         Raises
         ------
@@ -92,7 +94,7 @@ class DiskQuotas:
 
     def take_aside(self, bound: ByteQuota, size: int) -> None:
         """
-        So many bytes more are held where no count comes by, until :meth:`give_back`.
+        Add ``size`` bytes that lie outside of counted folders, until :meth:`give_back`.
 
         Raises
         ------
@@ -104,12 +106,12 @@ class DiskQuotas:
             self._of(bound.who).aside += size
 
     def give_back(self, bound: ByteQuota, size: int) -> None:
-        """What was held aside is held no longer."""
+        """Subtract bytes that :meth:`take_aside` has added."""
         with self._lock:
             self._of(bound.who).aside -= size
 
     def room(self, bounds: Sequence[ByteQuota]) -> int:
-        """Bytes that all of them have room for."""
+        """Return the bytes for which all quotas have room."""
         with self._lock:
             return max(0, min(bound.most - self._held(bound) for bound in bounds))
 

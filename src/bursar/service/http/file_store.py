@@ -1,4 +1,4 @@
-"""Files of instances as handlers use them: not on the loop's thread, and not without end."""
+"""Reads and writes files of instances in a bounded pool of threads, within quotas."""
 
 import asyncio
 import os
@@ -25,30 +25,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _THREADS = 4
-"""Their own, so that nobody's archive keeps the journal waiting for one."""
+"""A separate pool, so that no archive keeps the journal waiting for a thread."""
 
 _PIECE = 1 << 18  # bytes read at a time
 
 _LONG = 0.5
-"""Seconds: whoever holds so many files that counting them takes longer is not counted often."""
+"""Seconds; a user or instance whose count takes longer is counted less often."""
 
 _RESTS = 10.0
-"""How often longer than a long count took nobody counts the same again."""
+"""A long count is not repeated for this many times its duration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOwner:
     """
-    Whose files they are.
+    The user who owns files, with the user's limits and folders.
 
     Parameters
     ----------
     user
-        By name.
+        Name of the user.
     limits
-        The user's.
+        Limits of the user.
     homes
-        Folders of all the user's instances, as they are when asked.
+        Returns the folders of all the user's instances at the time of the call.
     """
 
     user: str
@@ -56,31 +56,32 @@ class FileOwner:
     homes: Callable[[], Sequence[Path]]
 
     def bound(self) -> ByteQuota:
-        """Of all the user's files."""
+        """Return the quota of all the user's files."""
         return ByteQuota(f"user {self.user}", self.limits.user_bytes, "all files of a user")
 
     def bounds(self, folder: str) -> tuple[ByteQuota, ByteQuota]:
-        """Of an instance's files, by their folder, and of all."""
+        """Return the quotas of an instance's files, by their folder, and of all files."""
         instance = ByteQuota(folder, self.limits.instance_bytes, "an instance's files")
         return instance, self.bound()
 
 
 class FileStore:
-    """Where instances' files are put and fetched."""
+    """Reads, writes and counts files of instances for the handlers."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="bursar-files")
         self._unpacking = asyncio.Semaphore(_THREADS // 2)
         self._counting_users = asyncio.Semaphore(1)
         self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._rests: dict[str, float] = {}  # until when nobody counts it, on the loop's clock
+        self._rests: dict[str, float] = {}  # end of the pause before the next count, loop time
         self._holdings = DiskQuotas()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
-        What a function returns that may wait for a disk.
+        Run a function that may wait for a disk in a thread and return its result.
 
-        It has ended on return, also when this is cancelled: what it works on may be closed.
+        The function has ended on return, also when the caller is cancelled, so that its files may
+        be closed.
         """
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
@@ -102,7 +103,7 @@ class FileStore:
         owner: FileOwner,
     ) -> FileInfo:
         """
-        A file, in place of one of that name, durable on return.
+        Write a file, in place of one of that name, durable on return.
 
         Raises
         ------
@@ -127,7 +128,7 @@ class FileStore:
         self, root: Path, pieces: AsyncIterator[bytes], kind: str, owner: FileOwner
     ) -> list[FileInfo]:
         """
-        The files of an archive, durable on return; none when anything is wrong with it.
+        Unpack an archive, durable on return; no file is left when anything is wrong with it.
 
         Raises
         ------
@@ -149,7 +150,7 @@ class FileStore:
                     )
                     await self.run(archive.write, piece)
                 await self.run(archive.seek, 0)
-                async with self._unpacking:  # which may take minutes: nobody else waits for it
+                async with self._unpacking:  # may take minutes: threads are left for others
                     return await self._unpack(archive, size, kind, folder, owner)
             finally:
                 self._holdings.give_back(all_files, size)
@@ -174,7 +175,7 @@ class FileStore:
 
     async def open(self, root: Path, parts: tuple[str, ...]) -> "OpenFile":
         """
-        A file to read; it is to be closed.
+        Open a file to read; the caller closes it.
 
         Raises
         ------
@@ -186,7 +187,7 @@ class FileStore:
 
     async def delete(self, root: Path, parts: tuple[str, ...]) -> None:
         """
-        A file or an empty folder goes.
+        Delete a file or an empty folder.
 
         Raises
         ------
@@ -196,16 +197,16 @@ class FileStore:
         await self.run(instance_files.delete_file, str(root), parts)
 
     async def files(self, root: Path, after: str, limit: int) -> list[FileInfo]:
-        """Files by name, at most so many after one of them."""
+        """List at most ``limit`` files, by name, after a name."""
         return await self.run(instance_files.list_files, str(root), after, limit)
 
     def close(self) -> None:
-        """Nothing is begun any more."""
+        """Accept no more work."""
         self._threads.shutdown(wait=False)
 
     async def _make_room(self, owner: FileOwner, bounds: Sequence[ByteQuota], size: int) -> None:
         """
-        Counts what has to be, for so many bytes more.
+        Count the files of every quota that seems to lack room for ``size`` bytes more.
 
         Raises
         ------
@@ -217,7 +218,7 @@ class FileStore:
             if bound.who in counted:
                 raise bound.exceeded()
             counting = self._counting.setdefault(bound.who, asyncio.Lock())
-            async with counting:  # whoever waited for another's count may need none
+            async with counting:  # a count that was waited for may suffice
                 if self._holdings.lacking((bound,), size) is not None:
                     await self._count(owner, bound)
             counted.add(bound.who)
@@ -243,7 +244,7 @@ class FileStore:
 
 
 def _bytes_of_all(homes: Sequence[str]) -> int:
-    """Of all that instances keep, what tasks work on and have printed included."""
+    """Return the bytes in all instances, with working directories and output of tasks."""
     return sum(
         instance_files.total_size(f"{home}/{name}")
         for home in homes
@@ -253,16 +254,16 @@ def _bytes_of_all(homes: Sequence[str]) -> int:
 
 class OpenFile:
     """
-    A file that is read.
+    A file that is open for reading, as a stream of its bytes.
 
     Attributes
     ----------
     size
-        Bytes it had when it was opened.
+        Bytes when the file was opened.
     tag
-        Differs once it has changed (an entity tag, RFC 9110, section 8.8.3).
+        Entity tag, which differs once the file has changed (RFC 9110, section 8.8.3).
     executable
-        Whether its owner may run it.
+        Whether the file's owner may execute it.
     """
 
     def __init__(self, file_store: FileStore, file: int, found: os.stat_result) -> None:
@@ -274,7 +275,7 @@ class OpenFile:
         self.tag = f'"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"'
 
     def part(self, start: int, size: int) -> None:
-        """Only so many bytes of it are wanted."""
+        """Restrict the stream to ``size`` bytes from ``start`` on."""
         self._at, self._left = start, size
 
     def __aiter__(self) -> "OpenFile":
@@ -291,7 +292,7 @@ class OpenFile:
         return piece
 
     async def aclose(self) -> None:
-        """Lets go of it."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

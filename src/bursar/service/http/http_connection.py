@@ -1,7 +1,7 @@
 """
-One connection: what uvicorn's protocol leaves to whoever faces strangers.
+One HTTP connection: uvicorn's protocol with limits for untrusted clients.
 
-Who connects must say what it wants in good time, go on saying it, and take the answer.
+A client must send its request in good time, keep sending it, and read the answer.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ _END_OF_AUTHORITY = re.compile(rb"[/?#]")
 
 class HttpConnection(HttpToolsProtocol):
     """
-    A connection.
+    The protocol of one connection, with timeouts and limits of sizes and rates.
 
-    One request at a time: when a client sends another one before it has its answer, the answer
-    ends the connection, and says so; the other request is not looked at.
+    A client may have one request at a time: when it sends another one before it has its answer, the
+    answer ends the connection, and says so; the other request is ignored.
 
     Parameters
     ----------
     config, state
-        Of uvicorn.
+        Objects of uvicorn.
     limits
-        How long, how much.
+        Timeouts, sizes and rates.
     place
-        Its own.
+        Slot of the connection.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HttpConnection(HttpToolsProtocol):
     # Of the transport.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody is there: has to ask something soon."""
+        """Start the timer of the first request."""
         super().connection_made(transport)
         with suppress(OSError):  # gone again
             keep_alive(transport.get_extra_info("socket"), self._limits.idle_seconds)
@@ -72,7 +72,7 @@ class HttpConnection(HttpToolsProtocol):
         self._within(self._limits.header_seconds, self._cut)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Stop the timers and free the slot."""
         self._at_leisure()
         self._unset_keepalive_if_required()
         if self._sending is not None:
@@ -81,7 +81,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Something of a request."""
+        """Parse bytes of a request."""
         self._unset_keepalive_if_required()
         if self.transport.is_closing() or self._is_deaf:
             return
@@ -103,13 +103,13 @@ class HttpConnection(HttpToolsProtocol):
             self._within(self._limits.header_seconds, self._cut)
 
     def pause_writing(self) -> None:
-        """The client does not read what it is sent."""
+        """Abort the connection unless the client reads within ``send_seconds``."""
         super().pause_writing()
         if self._sending is None:
             self._sending = self.loop.call_later(self._limits.send_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It has read some."""
+        """Stop that timer: the client has read."""
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
@@ -118,7 +118,7 @@ class HttpConnection(HttpToolsProtocol):
     # Of the parser.
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start a request; a second one at the same time ends the connection."""
         if self._is_busy:
             # What comes is still read, or closing would reset the connection, and the client
             # might lose the answer (RFC 9112, section 9.6).
@@ -133,18 +133,18 @@ class HttpConnection(HttpToolsProtocol):
             self.scope["extensions"] = {"tls": self._tls}
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the address."""
+        """Count and keep a piece of the request's target."""
         self._count_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; one after the body says nothing to anybody."""
+        """Count and keep a header; trailers after the body are ignored."""
         self._count_head(len(name) + len(value) + _AROUND)
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """What is asked is known; its body comes, if there is one."""
+        """Check the headers, mark the slot busy and watch the rate of the body."""
         self._check_coding()
         self._take_host()
         self._in_head, self._in_body = False, True
@@ -154,12 +154,12 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Count and pass on a piece of the body."""
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """All of the request is there."""
+        """Stop the timers: the whole request has arrived."""
         self._in_body = False
         self._at_leisure()
         super().on_message_complete()
@@ -167,7 +167,7 @@ class HttpConnection(HttpToolsProtocol):
     # Of the answer.
 
     def on_response_complete(self) -> None:
-        """The answer was sent; what is left of a body that nobody wants has a moment to come."""
+        """Mark the slot idle; an unread rest of the body must arrive in ``body_seconds``."""
         super().on_response_complete()
         self._place.idle()
         if self._in_body and not self.transport.is_closing():
@@ -180,7 +180,7 @@ class HttpConnection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _within(self, seconds: float, otherwise: Callable[[], None]) -> None:
-        """Something has to happen in so many seconds."""
+        """Call ``otherwise`` after so many seconds unless the timer is stopped."""
         self._at_leisure()
         self._timer = self.loop.call_later(seconds, otherwise)
 
@@ -258,7 +258,7 @@ class HttpConnection(HttpToolsProtocol):
             raise self._too_large()
 
     def _check_head(self, size: int) -> None:
-        """So many more bytes, of which a part may be a header that has no end yet."""
+        """Count received bytes, some of which may be a header that has not ended yet."""
         self._unended_bytes += size
         if self._unended_bytes > self._limits.header_bytes:
             self._refuse(self._too_large())
@@ -275,7 +275,7 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, error: ServiceError) -> None:
-        """Says so, unless an answer has begun, and ends the connection."""
+        """Send an error, unless an answer has begun, and end the connection."""
         self._at_leisure()
         if self.transport.is_closing():
             return

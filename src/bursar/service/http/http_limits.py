@@ -1,4 +1,4 @@
-"""How much and how fast anybody may ask: the settings."""
+"""Settings of the HTTP interface: sizes, rates, timeouts and numbers of connections."""
 
 import msgspec
 
@@ -10,54 +10,54 @@ MiB = 1 << 20
 
 class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What the service puts up with.
+    Limits that the service sets its clients.
 
     Parameters
     ----------
     json_bytes, submission_bytes, file_bytes, archive_bytes
-        Of one request's body: of most; of tasks; of a file; of an archive as it is sent.
+        Bytes of one request's body: in general; of a submission; of a file; of a packed archive.
     unpacked_bytes, members, ratio
-        Of an archive: all its files together, how many there are, and how often larger they are
-        than the archive (small archives may be as large as they like).
+        Limits of an archive: bytes of all unpacked files, their number, and the ratio of unpacked
+        to packed bytes (not applied to small archives).
     instance_bytes
-        Of all files that a client may put into one instance.
+        Bytes of all files that a client may put into one instance.
     user_bytes
-        Of all that a user's instances keep on disk, together: files, what tasks work on and what
-        they printed. Past it the user puts nothing there any more; what tasks write goes on.
+        Bytes of all that a user's instances keep on disk: files, working directories and output of
+        tasks. Beyond it the user's uploads are refused; tasks may go on writing.
     spare_bytes
-        Of the disk, that uploads leave free. The journal, and with it every task and result, needs
-        64 MiB; twice as much is the least that makes sense here.
+        Bytes of the disk that uploads leave free. The journal, and with it every task and result,
+        needs 64 MiB; twice as much is the least that makes sense here.
     buffered_bytes
-        Of all bodies that are being read into memory, together; of one user's, half of it.
+        Bytes of all request bodies that are being read into memory; half of them for one user.
     answered_bytes
-        Of all answers with results that wait in memory to be taken, together; of one user's, half
-        of it, or a single one.
+        Bytes of all replies with results that wait in memory to be read; half of them, or a single
+        reply, for one user.
     header_bytes
         Bytes of a request's line and headers.
     header_seconds
-        In which these must have come.
+        Seconds within which these must have arrived.
     body_rate
-        Bytes per second that a body must come with, on average over ``body_seconds``.
+        Bytes per second at which a body must arrive, on average over ``body_seconds``.
     body_seconds
-        After which the rate is looked at, again and again.
+        Seconds between two checks of the rate.
     idle_seconds
-        After which a connection without a request ends.
+        Seconds after which a connection without a request is closed.
     send_seconds
-        In which a client must have read something of what is sent to it.
+        Seconds within which a client must read some of what is sent to it.
     connections, connections_per_address
-        At a time.
+        Connections at a time, in all and from one subnet.
     rate, burst
-        Requests per second of one user, and how many at once.
+        Requests per second of one user, and requests at once.
     stranger_rate, stranger_burst
-        Requests per second of one address that need no identity, and how many at once.
+        Unauthenticated requests per second of one address, and at once.
     failure_rate, failure_burst
-        Attempts per second of one address to be somebody that it is not, and how many at once.
+        Failed authentications per second of one address, and at once.
     requests, streams
-        That a user may have under way at a time: all of them; those that stay open.
+        Requests that a user may have under way at a time; those of them that are streams.
     stream_seconds
-        After which a stream ends, to be taken up again.
+        Seconds after which a stream ends; the client then opens another one.
     heartbeat
-        Seconds after which a stream says that it is still there.
+        Seconds after which a silent stream sends a heartbeat.
     """
 
     json_bytes: int = MiB

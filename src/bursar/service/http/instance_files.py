@@ -1,4 +1,4 @@
-"""The files of an instance: listed, read, written and deleted, each call at once."""
+"""Blocking functions that list, read, write and delete the files of an instance."""
 
 import errno
 import hashlib
@@ -36,16 +36,16 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 @dataclass(slots=True)
 class FileUpload:
     """
-    A file that is being written under a name that nobody looks at.
+    A file that is being written under a temporary, reserved name.
 
     Parameters
     ----------
     directory, file
-        Descriptors of it and its folder.
+        Descriptors of the folder and the file.
     unfinished, name
-        What it is called now, and will be.
+        The temporary and the final name.
     spare
-        Bytes of the disk that are left free.
+        Bytes of the disk that stay free.
     """
 
     directory: int
@@ -58,7 +58,7 @@ class FileUpload:
 
     def write(self, data: bytes) -> None:
         """
-        Adds to it.
+        Append bytes.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class FileUpload:
         self._digest.update(data)
 
     def finish(self, *, durable: bool = True) -> FileInfo:
-        """It gets its name, and what had that name goes."""
+        """Give the file its final name, in place of what had that name."""
         with translated_file_errors():
             if durable:
                 os.fsync(self.file)
@@ -97,12 +97,12 @@ def create_upload(
     root: str | int, parts: tuple[str, ...], *, executable: bool, spare: int
 ) -> Iterator[FileUpload]:
     """
-    A file to write; nothing of it is left unless it is finished.
+    Create a file to write; nothing of it is left unless it is finished.
 
     Parameters
     ----------
     spare
-        Bytes of the disk that are left free.
+        Bytes of the disk that stay free.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def create_upload(
 
 def open_file(root: str, parts: tuple[str, ...]) -> tuple[int, os.stat_result]:
     """
-    A descriptor to read a file by, and what is known of it.
+    Open a file for reading; return its descriptor and status.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def open_file(root: str, parts: tuple[str, ...]) -> tuple[int, os.stat_result]:
 
 def delete_file(root: str, parts: tuple[str, ...]) -> int:
     """
-    A file, a link, or an empty folder goes, durably; bytes it had.
+    Delete a file, a link or an empty folder, durably; return the bytes it had.
 
     Raises
     ------
@@ -168,9 +168,9 @@ def delete_file(root: str, parts: tuple[str, ...]) -> int:
 
 def list_files(root: str, after: str, limit: int) -> list[FileInfo]:
     """
-    Files in the order of their names, at most so many, of those that come after a name.
+    List at most ``limit`` files, in the order of names, after a name.
 
-    Links, and what has a name that could not be asked for, are left out.
+    Links, and files whose names the API does not allow, are left out.
     """
     with translated_file_errors(), folder(root, ()) as top:
         found = (entry for entry in _files(top) if entry[0] > after and _is_addressable(entry[0]))
@@ -178,7 +178,7 @@ def list_files(root: str, after: str, limit: int) -> list[FileInfo]:
 
 
 def total_size(root: str) -> int:
-    """Bytes of all files, unfinished ones too; 0 when the folder is not there any more."""
+    """Return the bytes of all files, unfinished ones too; 0 when the folder is gone."""
     with translated_file_errors():
         try:
             top = os.open(root, FOLDER)
@@ -191,7 +191,7 @@ def total_size(root: str) -> int:
 
 
 def _files(top: int) -> Iterator[tuple[str, int]]:
-    """Name and size of what is there, as far down as names go."""
+    """Yield name and size of each file, down to the deepest folder a name may have."""
     owner = os.fstat(top).st_uid
     left = MOST_LISTED
 
@@ -234,16 +234,16 @@ def _is_addressable(name: str) -> bool:
 
 def check_free_space(file: int, spare: int, size: int) -> None:
     """
-    Refuses to write what would leave too little of the disk for tasks and results.
+    Refuse a write that would leave less than ``spare`` bytes of the disk free.
 
     Parameters
     ----------
     file
-        Descriptor of anything on the disk.
+        Descriptor of any file on the disk.
     spare
-        Bytes that are to be left.
+        Bytes that must stay free.
     size
-        Bytes that are to be written.
+        Bytes to be written.
 
     Raises
     ------

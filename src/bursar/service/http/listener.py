@@ -1,4 +1,4 @@
-"""Takes connections for an ASGI application."""
+"""Serves an ASGI application over HTTP."""
 
 import asyncio
 import ipaddress
@@ -17,14 +17,14 @@ from bursar.service.http.http_limits import HttpLimits
 
 class HttpListener:
     """
-    What is being listened on.
+    The open listening sockets of an application and their connections.
 
     Parameters
     ----------
     entrance
-        Where connections come in.
+        Accepts the connections.
     state
-        Of uvicorn.
+        Connections and tasks of uvicorn.
     """
 
     def __init__(self, entrance: ConnectionAcceptor, state: ServerState) -> None:
@@ -33,13 +33,11 @@ class HttpListener:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Address and port of each socket."""
+        """Address and port of each listening socket."""
         return [listening.getsockname()[:2] for listening in self._entrance.sockets]
 
     async def close(self, grace: float = 0.0) -> None:
-        """
-        Takes nothing more; requests that are under way have so many seconds to end.
-        """
+        """Accept no more connections; running requests have ``grace`` seconds to end."""
         await self._entrance.close()
         for connection in list(self._state.connections):
             connection.shutdown()
@@ -63,16 +61,16 @@ async def serve_http(
     limits: HttpLimits | None = None,
 ) -> HttpListener:
     """
-    Listens for requests to an application.
+    Listen for requests to an application.
 
     Parameters
     ----------
     app
-        Of ASGI.
+        ASGI application.
     host, port
-        Where; port 0 is any that is free.
+        Address to listen on; port 0: any free one.
     tls
-        None: in clear, which only the loopback interface may hear.
+        None: not encrypted, which is allowed on the loopback interface only.
 
     Raises
     ------
@@ -96,7 +94,7 @@ async def serve_http(
         lifespan="off",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # anybody could say to be anybody else
+        proxy_headers=False,  # clients could forge their address
         server_header=False,
         date_header=False,
     )

@@ -1,4 +1,4 @@
-"""Names of files as users say them."""
+"""Checks names of files that users send."""
 
 import unicodedata
 
@@ -14,7 +14,7 @@ DEEPEST = 64
 """Folders of a name."""
 
 UNFINISHED = ".bursar-upload-"
-"""How the names of files begin that are not whole yet; nobody else's may."""
+"""Reserved prefix of the names of unfinished uploads."""
 
 
 _MISLEADING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -26,7 +26,7 @@ _CONTROL = frozenset({"Cc", "Zl", "Zp"})
 
 def parse_name(text: str, where: str = "name") -> tuple[str, ...]:
     """
-    The parts of a relative name.
+    Split a relative name into its parts and check each of them.
 
     Raises
     ------

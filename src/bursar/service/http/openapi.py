@@ -1,4 +1,4 @@
-"""The OpenAPI document of the API, made of its routes."""
+"""Generates the OpenAPI document of the API from the table of routes."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -25,12 +25,12 @@ _HEADERS: dict[str, dict[str, Any]] = {
 @cache
 def document(version: str) -> bytes:
     """
-    The document (OpenAPI 3.1), as JSON.
+    Return the OpenAPI 3.1 document as JSON.
 
     Parameters
     ----------
     version
-        Of the program.
+        Version of the program.
     """
     types = list(dict.fromkeys(_types(ROUTES)))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)

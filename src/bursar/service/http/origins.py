@@ -1,9 +1,9 @@
 """
-Whom the service takes itself to be called by.
+Refuses requests that a foreign web page makes a user's browser send.
 
-A page in a user's browser can make it send requests to any address, that of a service on the
-same machine too. It cannot hide where the page came from, nor make the browser send JSON to
-another host without asking that host first.
+Such a page can make the browser send requests to any address, also to a service on the same
+machine. It cannot hide where it came from, nor make the browser send JSON to another host without
+asking that host first.
 """
 
 from collections.abc import Mapping
@@ -15,21 +15,21 @@ from bursar.service.interfaces import ServiceError
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 ANY = "*"
-"""Among the names: whatever it is called by."""
+"""Wildcard among the names: any host name is accepted."""
 
 
 def check_origin(scheme: str, headers: Mapping[str, str], names: frozenset[str]) -> None:
     """
-    Refuses what a page of somebody else makes a browser send.
+    Refuse requests to a foreign host name or from a foreign page.
 
     Parameters
     ----------
     scheme
-        ``"http"`` or ``"https"``.
+        ``"http"`` or ``"https"``, as the request came.
     headers
-        By name in lower case.
+        Values by name in lower case.
     names
-        Of the service, besides those of the loopback interface.
+        Host names of the service, besides those of the loopback interface.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def check_origin(scheme: str, headers: Mapping[str, str], names: frozenset[str])
 
 @lru_cache(256)
 def normalised_host(host: str) -> str:
-    """The name in a ``Host`` header, in lower case, without port and brackets; empty: it is odd."""
+    """Return a ``Host`` header's name in lower case, without port and brackets; empty: invalid."""
     try:
         parsed = urlsplit(f"//{host}")
         parsed.port  # noqa: B018 - checked by being asked for

@@ -20,7 +20,7 @@ _ENCODER = msgspec.json.Encoder()
 def problem_response(
     error: ServiceError, headers: tuple[tuple[str, str], ...] = ()
 ) -> HttpResponse:
-    """The answer that says it."""
+    """Return the response with an error's problem document."""
     problem = Problem(
         type=f"/problems/{error.kind}",
         title=error.kind.replace("-", " ").capitalize(),
@@ -37,21 +37,21 @@ def problem_response(
 
 
 def incident_response(incident: str) -> HttpResponse:
-    """The answer when the fault is ours: nothing but a name under which the log has it."""
+    """Return the response to an internal error, with nothing but its name in the log."""
     detail = f"the service failed; its log knows this as incident {incident}"
     return problem_response(ServiceError("internal", 500, detail))
 
 
 def decoding_problem(error: Exception, *, within: str = "") -> ServiceError:
     """
-    What a decoder found wrong, with the field it found it in.
+    Convert a decoder's error into a service error that names the field.
 
     Parameters
     ----------
     error
-        Of msgspec.
+        Error of msgspec, or a RecursionError.
     within
-        What was decoded, when that is not the body.
+        Name of the decoded part, when that is not the body.
     """
     status = 422 if isinstance(error, msgspec.ValidationError) else 400
     text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -63,6 +63,6 @@ def decoding_problem(error: Exception, *, within: str = "") -> ServiceError:
 
 
 def _line(text: str) -> str:
-    """One line, of no more than is read."""
+    """Return one printable line of limited length."""
     shown = "".join(c if c.isprintable() else "?" for c in text[: _LONGEST + 1])
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 3] + "..."

@@ -1,4 +1,4 @@
-"""What stands behind the question mark of each address."""
+"""Types of the query strings of the routes."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ EpochSeconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class TasksQuery(RequestStruct, frozen=True):
-    """Which tasks: at most ``limit``, from number ``after`` on."""
+    """Select tasks: at most ``limit``, from number ``after`` on."""
 
     after: Count = 0
     limit: Annotated[int, Meta(ge=1, le=MOST_RESULTS)] = 1000
@@ -26,19 +26,19 @@ class TasksQuery(RequestStruct, frozen=True):
 
 class ResultsQuery(RequestStruct, frozen=True):
     """
-    Which results.
+    Select results.
 
     Parameters
     ----------
     after
-        Cursor of the last one that is there already.
+        Cursor of the last result that the client has.
     limit
-        Of one page.
+        Results of one page.
     wait
-        Seconds to wait for the first.
+        Seconds to wait for the first result.
     follow
-        A stream of lines that goes on as results come, in place of a page. It ends when every
-        task has its result, and may end earlier: the next page says which.
+        Whether to send a stream of lines that goes on as results arrive, in place of a page. The
+        stream ends when every task has its result, and may end earlier: the next page says which.
     """
 
     after: Count = 0
@@ -48,26 +48,26 @@ class ResultsQuery(RequestStruct, frozen=True):
 
 
 class ThroughQuery(RequestStruct, frozen=True):
-    """Results up to this cursor."""
+    """Select the results up to this cursor."""
 
     through: Count
 
 
 class FilesQuery(RequestStruct, frozen=True):
-    """Which files: at most ``limit``, by name, after one of them."""
+    """Select files: at most ``limit``, by name, after one of them."""
 
     after: Annotated[str, Meta(max_length=4096)] = ""
     limit: Annotated[int, Meta(ge=1, le=MOST_FILES)] = MOST_FILES
 
 
 class PutQuery(RequestStruct, frozen=True):
-    """Whether tasks may run the file as a program."""
+    """Say whether tasks may execute the file."""
 
     executable: bool = False
 
 
 class PeriodQuery(RequestStruct, frozen=True):
-    """A time, from ``since`` to before ``until``, seconds since the epoch; None: until now."""
+    """A period from ``since`` to before ``until``, seconds since the epoch; None: until now."""
 
     since: EpochSeconds = 0.0
     until: EpochSeconds | None = None

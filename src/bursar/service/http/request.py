@@ -1,4 +1,4 @@
-"""A request as it comes in: its address, headers and body, read with care."""
+"""A received HTTP request: its path, headers and body, checked as they are read."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
@@ -34,22 +34,22 @@ _ONCE = frozenset(
 
 
 class ClientDisconnected(Exception):
-    """The client is: nobody hears an answer."""
+    """The client has disconnected, so no answer can be sent."""
 
 
 class HttpRequest:
     """
-    A request.
+    A received request, not yet authenticated.
 
     Parameters
     ----------
     scope, receive
-        Of ASGI.
+        Arguments of an ASGI application.
 
     Attributes
     ----------
     headers
-        By name in lower case.
+        Values by name in lower case; of a repeated header the first.
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
@@ -74,19 +74,19 @@ class HttpRequest:
 
     @property
     def certificate(self) -> bytes | None:
-        """The client's, in DER, verified; None: it has none."""
+        """The client's certificate, verified by TLS, in DER; None: no certificate."""
         tls = self._scope.get("extensions", {}).get("tls", {})
         certificate: bytes | None = tls.get("client_certificate")
         return certificate
 
     @property
     def kind(self) -> str:
-        """Media type of the body, without parameters; empty: not said."""
+        """Media type of the body, without parameters; empty: not stated."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def check_headers(self) -> None:
         """
-        Refuses a request that says twice who sends it, or what, so that nobody picks the one.
+        Refuse a request with a repeated header of which servers could pick different ones.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class HttpRequest:
 
     def parts(self) -> list[str]:
         """
-        Of the path below the API's prefix.
+        Return the decoded parts of the path below the API's prefix.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class HttpRequest:
 
     def query(self, kind: type[msgspec.Struct] | None) -> msgspec.Struct:
         """
-        What stands behind the question mark.
+        Decode the query string.
 
         Raises
         ------
@@ -144,13 +144,13 @@ class HttpRequest:
 
     async def pieces(self, most: int) -> AsyncIterator[bytes]:
         """
-        The body, as it comes.
+        Yield the body as it arrives, at most ``most`` bytes.
 
         Raises
         ------
         ServiceError
             413 when it is longer than that; 415 when it is packed.
-        Gone
+        ClientDisconnected
             When the client is, in the middle.
         """
         if self.headers.get("content-encoding", "identity").lower() != "identity":
@@ -175,11 +175,11 @@ class HttpRequest:
                 yield piece
 
     async def gone(self) -> None:
-        """Returns when the client is gone; what is left of the body is dropped."""
+        """Return when the client has disconnected; the rest of the body is dropped."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
 
 def no_such_address() -> ServiceError:
-    """There is no such address."""
+    """Return the 404 for an unknown path."""
     return ServiceError("not-found", 404, "there is nothing at this address")

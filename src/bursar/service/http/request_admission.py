@@ -1,4 +1,4 @@
-"""Who is let in, and how often."""
+"""Authenticates requests and limits their rate and number."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -19,12 +19,12 @@ ANONYMOUS = Principal(user="", scopes=frozenset(), means="")
 
 class RequestAdmission:
     """
-    Lets requests in.
+    Decides which requests are handled.
 
     Parameters
     ----------
     parts
-        What lies behind the API.
+        Components of the service, limits and clock.
     """
 
     def __init__(self, parts: ApiDependencies) -> None:
@@ -38,7 +38,7 @@ class RequestAdmission:
         self._streams = ConcurrencyLimit(limits.streams, own.streams)
 
     def relimit(self, limits: HttpLimits, own_limits: Mapping[str, HttpLimits]) -> None:
-        """How often, and how many at a time, from now on."""
+        """Set the rates and numbers that hold from now on."""
         own = _limits_by_user(own_limits)
         self._users.set_pace(limits.rate, limits.burst, own.paces)
         self._strangers.set_pace(limits.stranger_rate, limits.stranger_burst, {})
@@ -48,14 +48,14 @@ class RequestAdmission:
 
     def know(self, request: HttpRequest, route: ApiRoute) -> Principal:
         """
-        Who sends a request.
+        Return the sender of a request.
 
         Raises
         ------
         ServiceError
-            401 or 403, or 429 after too many of these from one address. Who is somebody is let
-            in from there nonetheless: else anybody could keep out all that share an address,
-            and secrets are not to be guessed at any rate.
+            401 or 403, or 429 after too many of these from one address. Valid credentials are
+            accepted from there nonetheless: otherwise one client could lock out all that share
+            its address, and tokens cannot be guessed at any rate.
         """
         if route.access == "public":
             self.count_stranger(request)
@@ -73,7 +73,7 @@ class RequestAdmission:
             raise
 
     def still_knows(self, request: HttpRequest, principal: Principal) -> bool:
-        """Whether somebody is who a request has shown: tokens and certificates are taken back."""
+        """Return whether a request's credentials are still valid: they can be revoked."""
         try:
             return principal == self._authenticator.authenticate(
                 request.headers, request.certificate, request.peer
@@ -83,7 +83,7 @@ class RequestAdmission:
 
     def let_in(self, principal: Principal, route: ApiRoute, held: ExitStack) -> None:
         """
-        Checks that somebody may ask this, now; a place is taken for as long as ``held`` lasts.
+        Check scope and rate of a sender and count the request while ``held`` lasts.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class RequestAdmission:
 
     def let_stream(self, principal: Principal, held: ExitStack) -> None:
         """
-        A place for a stream that goes on, for as long as ``held`` lasts.
+        Count an open stream of a sender while ``held`` lasts.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class RequestAdmission:
 
     def count_stranger(self, request: HttpRequest) -> None:
         """
-        Counts a request that needs no identity.
+        Count an unauthenticated request of an address.
 
         Raises
         ------
@@ -133,14 +133,15 @@ class RequestAdmission:
 
 class AuthorizedStream:
     """
-    What goes on to be told, until who asked for it may not hear it any more.
+    A stream that ends when its receiver's credentials are no longer valid.
 
     Parameters
     ----------
     pieces
-        What is told.
+        The stream.
     is_known
-        Whether it still may be; asked before each piece.
+        Returns whether the credentials are still valid; called after each piece is read and before
+        it is sent.
     """
 
     def __init__(self, pieces: ByteStream, is_known: Callable[[], bool]) -> None:
@@ -157,7 +158,7 @@ class AuthorizedStream:
         return piece
 
     async def aclose(self) -> None:
-        """Nobody wants more."""
+        """Close the stream."""
         await self._pieces.aclose()
 
 
@@ -169,7 +170,7 @@ class _UserLimits:
 
 
 def _limits_by_user(limits: Mapping[str, HttpLimits]) -> _UserLimits:
-    """Of users who have others than all."""
+    """Return the limits of users who have their own, by kind."""
     return _UserLimits(
         paces={user: RateLimit(mine.rate, mine.burst) for user, mine in limits.items()},
         requests={user: mine.requests for user, mine in limits.items()},

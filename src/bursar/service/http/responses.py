@@ -1,4 +1,4 @@
-"""What a route answers."""
+"""Values that handlers return: whole responses and streams."""
 
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, Protocol
@@ -17,12 +17,12 @@ _ENCODER = msgspec.json.Encoder()
 
 class HttpResponse(NamedTuple):
     """
-    An answer that is there.
+    A response whose body is in memory.
 
     Parameters
     ----------
     headers
-        Further ones.
+        Headers besides content type and length.
     """
 
     body: bytes = b""
@@ -32,26 +32,26 @@ class HttpResponse(NamedTuple):
 
 
 class ByteStream(Protocol):
-    """Bytes that come one after the other."""
+    """An asynchronous iterator over bytes that can be closed."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Itself."""
+        """Return the stream itself."""
 
     async def __anext__(self) -> bytes:
-        """The next."""
+        """Return the next piece."""
 
     async def aclose(self) -> None:
-        """Nobody wants more; also before the first."""
+        """Close the stream, also before its first piece."""
 
 
 class StreamingResponse(NamedTuple):
     """
-    An answer that comes piece by piece.
+    A response whose body is sent piece by piece.
 
     Parameters
     ----------
     size
-        Bytes of all of it; None: nobody knows, it goes on.
+        Bytes of the whole body; None: unknown, as the stream goes on.
     """
 
     pieces: ByteStream
@@ -62,9 +62,9 @@ class StreamingResponse(NamedTuple):
 
 
 def json_response(answer: Any, status: int = 200, headers: Headers = ()) -> HttpResponse:
-    """A value as JSON."""
+    """Return a response with a value as JSON."""
     return HttpResponse(_ENCODER.encode(answer), status, JSON, headers)
 
 
 NO_CONTENT = HttpResponse(b"", 204, "")
-"""Done, and nothing to say."""
+"""A response without a body."""

@@ -1,4 +1,4 @@
-"""Which route a path is."""
+"""Finds the route of a path."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from bursar.service.http.routes import PATH_VALUES, ROUTES, ApiRoute
 
 @dataclass(slots=True)
 class _RouteNode:
-    """What may follow a part of a path."""
+    """A node of the tree of path parts."""
 
     parts: dict[str, "_RouteNode"] = field(default_factory=dict)
     value: tuple[str, "_RouteNode"] | None = None
@@ -26,7 +26,7 @@ class Router:
     Parameters
     ----------
     routes
-        All there are.
+        The table of routes.
     """
 
     def __init__(self, routes: tuple[ApiRoute, ...] = ROUTES) -> None:
@@ -39,12 +39,12 @@ class Router:
 
     def find(self, parts: list[str]) -> tuple[Mapping[str, ApiRoute], dict[str, Any]]:
         """
-        Routes of a path by method, and the values in it.
+        Return the routes of a path, by method, and the values of its variables.
 
         Parameters
         ----------
         parts
-            Of the path, without the API's prefix.
+            Parts of the path below the API's prefix.
 
         Returns
         -------

@@ -1,5 +1,5 @@
 """
-The table of all that can be asked.
+The table of all routes of the API.
 
 Routing, authorisation, the OpenAPI document and the tests follow from it.
 """
@@ -72,16 +72,16 @@ PATH_VALUES: dict[str, Any] = {
 @dataclass(frozen=True, slots=True)
 class RequestBody:
     """
-    A request's body that is read whole.
+    A request's body that is read as a whole.
 
     Parameters
     ----------
     type
-        Of what comes out, for the document.
+        Type of the decoded value, for the OpenAPI document.
     readers
-        By media type.
+        Decoders by media type.
     limit
-        Which of the limits it has.
+        Name of the field of :class:`HttpLimits` that limits its bytes.
     """
 
     type: Any
@@ -92,34 +92,35 @@ class RequestBody:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRoute:
     """
-    One thing that can be asked.
+    One operation of the API.
 
     Parameters
     ----------
     method, path
-        Of HTTP; ``{name}`` stands for one part of the path, ``{name*}`` for all that is left.
+        HTTP method and path; ``{name}`` stands for one part of the path, ``{name*}`` for all parts
+        that are left.
     name
-        Unique; of the operation in the document, and in logs.
+        Unique name, used as operation id in the OpenAPI document and in logs.
     access
-        Who may.
+        Scope that the sender needs.
     handler
-        What is done.
+        Coroutine function that handles the request.
     summary
-        One line.
+        One line for the OpenAPI document.
     query
-        Type of what stands behind the question mark; None: nothing may.
+        Type of the query string; None: it must be empty.
     body
-        What is read whole.
+        Decoders of a body that is read as a whole; None: no such body.
     pieces
         Media types of a body that is read piece by piece; ``"*/*"``: any.
     answer
-        Type of the answer; None: none, or bytes.
+        Type of the JSON answer; None: no body, or bytes.
     status
-        When all is well.
+        Status of a success.
     kinds
         Media types of the answer.
     headers
-        Those of the request that count.
+        Request headers that the handler reads.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""Replies on their way out, and the end of waiting."""
+"""Sends responses and streams, and ends waiting requests."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,14 +14,14 @@ PIECE = 1 << 18
 
 
 class PendingWaits:
-    """Requests that wait for something to happen, until they are told not to."""
+    """Requests that wait for an event, until they are ended together."""
 
     def __init__(self) -> None:
         self._futures: dict[asyncio.Future[None], None] = {}  # in the order they came
         self._ended = False
 
     def until(self, gone: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
-        """Done once the client is gone, or :meth:`end` was called."""
+        """Return a future that is done when ``gone`` is, or :meth:`end` was called."""
         future = asyncio.ensure_future(gone)
         if self._ended:
             future.cancel()
@@ -30,7 +30,7 @@ class PendingWaits:
         return future
 
     def end(self) -> None:
-        """Nobody waits any more, from now on."""
+        """End all waiting, now and from now on."""
         self._ended = True
         for future in list(self._futures):
             future.cancel()
@@ -38,12 +38,12 @@ class PendingWaits:
 
 async def send_response(reply: HttpResponse, send: Send, *, bare: bool) -> None:
     """
-    Sends a reply.
+    Send a whole response.
 
     Parameters
     ----------
     bare
-        Without its body: to a ``HEAD``.
+        Whether to leave out the body, as for ``HEAD``.
     """
     await send(_head(reply, len(reply.body)))
     rest = memoryview(b"" if bare else reply.body)
@@ -62,19 +62,19 @@ async def send_streaming_response(
     seconds: float | None,
 ) -> None:
     """
-    Sends a stream until it ends, or it is over.
+    Send a stream until it ends, the client disconnects or the time is up.
 
-    A stream that turns out shorter than it was to be is left without an end, so that the
-    connection breaks.
+    A stream of known size that turns out shorter is left without an end, so that the connection
+    breaks.
 
     Parameters
     ----------
     bare
-        Without its body: to a ``HEAD``.
+        Whether to leave out the body, as for ``HEAD``.
     over
-        Makes what is done once nobody listens any more.
+        Makes a future that is done when the stream should be ended.
     seconds
-        After which it ends in any case; None: it goes on.
+        Seconds after which the stream ends in any case; None: no limit.
     """
     try:
         await send(_head(stream, stream.size))

@@ -1,4 +1,4 @@
-"""How often somebody may ask: token buckets."""
+"""Token buckets that limit the rate of requests."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ MOST_BUCKETS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Tokens that come per second, and how many are kept."""
+    """Tokens that are added per second, and the most that are kept."""
 
     rate: float
     burst: float
@@ -24,7 +24,7 @@ class _TokenBucket:
 
 class TokenBuckets:
     """
-    A token bucket for each who asks (Turner, 1986: the leaky bucket as a meter).
+    A token bucket for each user or address (Turner, 1986: the leaky bucket as a meter).
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class TokenBuckets:
     most
         Buckets kept; beyond it the one longest unused is forgotten, which makes it full.
     own
-        Of those who have another pace.
+        Rates of users for whom ``rate`` and ``burst`` do not apply, by name.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class TokenBuckets:
         return len(self._buckets)
 
     def set_pace(self, rate: float, burst: float, own: Mapping[str, RateLimit]) -> None:
-        """What holds from now on; what was taken stays taken."""
+        """Set the rates that hold from now on; used tokens stay used."""
         self._pace, self._own = RateLimit(rate, burst), own
 
     def take(self, who: str) -> float:
-        """Takes a token if there is one; seconds until there is one, 0: it was taken."""
+        """Take a token and return 0, or return the seconds until there is one."""
         now = self._clock()
         pace = self._own.get(who, self._pace)
         bucket = self._buckets.pop(who, None)

@@ -1,1 +1,1 @@
-"""Who asks, and whether it is true: tokens, certificates, and the authority that makes them."""
+"""Authentication of users and workers: tokens, certificates, and the authority that issues them."""

@@ -1,4 +1,4 @@
-"""Who sends a request."""
+"""Authentication of the sender of a request."""
 
 import ipaddress
 from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ class Authenticator:
         self, headers: Mapping[str, str], certificate: bytes | None, peer: str
     ) -> Principal:
         """
-        Who sent a request.
+        Return the authenticated sender of a request.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class Authenticator:
         raise _unauthenticated("expected a token: Authorization: Bearer TOKEN")
 
     def _bearer(self, headers: Mapping[str, str]) -> Bearer | None:
-        """Whose token comes with a request; None: none does."""
+        """Return the owner of a request's token; None: the request has none."""
         value = headers.get("authorization")
         if value is None:
             return None

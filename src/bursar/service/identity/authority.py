@@ -63,7 +63,7 @@ _NUMBERED = re.compile(r"authority-([0-9]+)\.pem")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedCertificate:
     """
-    What was made for somebody.
+    A certificate that was issued, and its files.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class AuthorityFolder:
         clock: Callable[[], float] = time.time,
     ) -> "AuthorityFolder":
         """
-        Makes the first authority.
+        Make the first authority.
 
         Raises
         ------
@@ -131,7 +131,7 @@ class AuthorityFolder:
 
     @property
     def trusted(self) -> Path:
-        """The file that everybody else needs."""
+        """File of the trusted authorities and their revocation lists, for all others to copy."""
         return self.folder / TRUSTED
 
     def rotate(self, *, days: float = AUTHORITY_DAYS) -> str:
@@ -145,7 +145,7 @@ class AuthorityFolder:
             return self._add_authority(number + 1, re.sub(r" [0-9]+$", "", name), days)
 
     def retire(self) -> int:
-        """Only the newest authority is trusted from now on; how many others were."""
+        """Stop trusting all but the newest authority; return how many others were trusted."""
         with self._locked():
             newest = self._authority(self._numbers()[-1])
             gone = len(self._trust().authorities) - 1
@@ -163,7 +163,7 @@ class AuthorityFolder:
         force: bool = False,
     ) -> IssuedCertificate:
         """
-        Makes somebody's key and certificate.
+        Make a key and certificate for a user, a worker or a server.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class AuthorityFolder:
         out: Path | None = None,
     ) -> IssuedCertificate:
         """
-        Makes another key and certificate for somebody who has one, in place of the old files.
+        Replace a party's key and certificate by new ones, in the same files.
 
         The old certificate stays good until it ends or is revoked. The files of users and workers
         keep the old key too, behind the new one, for what was sealed to it.
@@ -246,7 +246,7 @@ class AuthorityFolder:
         return [record for _, record in taken]
 
     def records(self) -> list[CertificateRecord]:
-        """All certificates that were issued, the first to end first."""
+        """Return all certificates that were issued, the first to end first."""
         trust, now = self._trust(), self._clock()
         found = [describe_certificate(each, trust, now) for each in self._issued()]
         return sorted(found, key=lambda record: (record.end, record.serial))
@@ -299,7 +299,7 @@ class AuthorityFolder:
         return [each for each in known if each.certificate in trusted]
 
     def _lists(self) -> dict[x509.Name, set[int]]:
-        """What each authority has revoked."""
+        """Return the serial numbers that each authority has revoked."""
         lists = read_lists(read_pem(self.trusted))
         return {each.issuer: {entry.serial_number for entry in each} for each in lists}
 
@@ -359,7 +359,7 @@ class AuthorityFolder:
         return _joined(identities) + read_pem(self.trusted)
 
     def _still_good(self, path: Path) -> list[Identity]:
-        """The keys in somebody's file whose certificates have not ended."""
+        """Return the keys in a party's file whose certificates have not ended."""
         if not path.exists():
             return []
         now = self._clock()

@@ -1,4 +1,4 @@
-"""What is known of certificates that were issued."""
+"""Records of issued certificates."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +55,7 @@ def describe_certificate(
     certificate: x509.Certificate, trust: TrustStore, now: float
 ) -> CertificateRecord:
     """
-    What a certificate says, and whether it is good at a time, seconds since the epoch.
+    Describe a certificate, and its state at a time in seconds since the epoch.
 
     Raises
     ------
@@ -108,12 +108,12 @@ def _described(certificate: x509.Certificate) -> dict[str, Any]:
 
 
 def serial_of(certificate: x509.Certificate) -> str:
-    """Its number, hexadecimal, of one length."""
+    """Return a certificate's serial number in hexadecimal digits, all of one length."""
     return f"{certificate.serial_number:040x}"
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """What an authority is called."""
+    """Return the common name of an authority."""
     name = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
     return name if isinstance(name, str) else name.decode()
 

@@ -1,4 +1,4 @@
-"""How the first administrator comes in."""
+"""The first administrator's token."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ async def provide_first_token(
     tokens: JournalTokenStore, journal: ServiceJournal, path: Path, user: str
 ) -> bool:
     """
-    Writes a token of all scopes into a file, unless an administrator has one that is good.
+    Write a token of all scopes into a file, unless an administrator has a good one.
 
-    So it does on the first start, and after all administrators' tokens have expired: whoever can
-    read the service's folder rules the service anyway.
+    This happens on the first start, and after all administrators' tokens have expired. It grants
+    nothing new: anybody who can read the service's folder controls the service.
 
     Parameters
     ----------

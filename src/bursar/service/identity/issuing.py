@@ -37,7 +37,7 @@ _USES = {
 
 def make_authority(name: str, now: float, days: float = AUTHORITY_DAYS) -> Identity:
     """
-    A new authority.
+    Make a new authority.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def issue(
     hosts: Sequence[str] = (),
 ) -> Identity:
     """
-    A certificate with a new key.
+    Make a certificate with a new key.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def make_revocation_list(
     authority: Identity, serials: Iterable[int], number: int, now: float
 ) -> x509.CertificateRevocationList:
     """
-    What an authority has taken back (RFC 5280, section 5).
+    Make the list of an authority's revoked certificates (RFC 5280, section 5).
 
     It is good until the authority itself ends: a newer one takes its place when there is reason,
     and nobody is shut out because none was made for a while.
@@ -180,12 +180,12 @@ def check_name(name: str) -> None:
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:
-    """As it lies in a file."""
+    """Return a certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def identity_pem(identity: Identity) -> bytes:
-    """Private key and certificate, as they lie in one file."""
+    """Return private key and certificate as PEM, as they lie in one file."""
     key = identity.key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -1,4 +1,4 @@
-"""Files of keys, certificates and tokens: there whole or not at all, and nobody reads secrets."""
+"""Files of keys, certificates and tokens, written atomically and readable by their owner only."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ SECRET = 0o600
 
 def write_file(path: Path, data: bytes, *, mode: int = SECRET, replace: bool = False) -> None:
     """
-    A file has this content, durably.
+    Write a file atomically and durably.
 
     Parameters
     ----------

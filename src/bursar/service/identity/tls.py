@@ -1,4 +1,4 @@
-"""How a service speaks TLS."""
+"""TLS settings of the service."""
 
 import ssl
 import stat

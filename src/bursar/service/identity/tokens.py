@@ -46,7 +46,7 @@ _NOTHING = bytes(32)
 
 
 class _TokenRecord(msgspec.Struct, frozen=True, array_like=True):
-    """As it lies in the journal."""
+    """A token as the journal keeps it."""
 
     id: str
     hash: bytes
@@ -95,7 +95,7 @@ class JournalTokenStore:
         journal.register(TOKEN_KINDS, self)
 
     def find(self, text: str) -> Bearer | None:
-        """Whose token this is; None: it is not good, for whatever reason."""
+        """Return the owner of a token; None: the token is not valid, for whatever reason."""
         form = _FORM.fullmatch(text)
         if form is None:
             return None
@@ -109,7 +109,7 @@ class JournalTokenStore:
 
     def create(self, new: api.NewToken) -> api.TokenInfo:
         """
-        A new one; the only time that its secret is told.
+        Make a token; only this call ever returns its secret.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class JournalTokenStore:
         return _token_info(token, f"bursar_{token.id}_{secret}")
 
     def tokens(self) -> list[api.TokenInfo]:
-        """All that are good, without their secrets, the first to expire first."""
+        """Return all valid tokens without their secrets, the first to expire first."""
         self._sweep()
         return sorted(
             map(_token_info, self._tokens.values()), key=lambda told: (told.expires, told.id)
@@ -152,7 +152,7 @@ class JournalTokenStore:
 
     def revoke(self, token: str) -> None:
         """
-        One, named by its id, is good no longer.
+        Revoke the token of an id.
 
         Raises
         ------
@@ -168,26 +168,26 @@ class JournalTokenStore:
     # As a participant of the journal.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """A token of an earlier life."""
+        """Take in the record of a token."""
         del kind
         token = msgspec.msgpack.decode(payload, type=_TokenRecord)
         self._tokens[token.id] = token
         self._places[position] = token.id
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
-        """Itself, until it has expired."""
+        """Keep the record of a token until the token has expired."""
         del kind
         token = self._tokens.get(self._places.get(position, ""))
         return payload if token is not None and token.expires > self._clock() else None
 
     def moved(self, old: Position, new: Position) -> None:
-        """It lies elsewhere."""
+        """Note the new position of a token's record."""
         self._places[new] = self._places.pop(old)
 
     # Inside.
 
     def _sweep(self) -> None:
-        """Forgets what has expired."""
+        """Forget expired tokens."""
         now = self._clock()
         expired = [token.id for token in self._tokens.values() if token.expires <= now]
         for name in expired:

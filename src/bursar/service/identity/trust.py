@@ -47,7 +47,7 @@ class TrustFiles:
 
     def user_of(self, certificate: bytes) -> str:
         """
-        Name of the user whose certificate (DER) this is.
+        Return the name of the user whose certificate (DER) this is.
 
         Raises
         ------

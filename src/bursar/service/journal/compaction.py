@@ -1,4 +1,4 @@
-"""Segments that are mostly dead are emptied and removed, a little at a time."""
+"""Compaction: segments that are mostly dead are emptied and removed, a little at a time."""
 
 import asyncio
 import contextlib
@@ -24,11 +24,11 @@ _RECORDS = 500
 
 
 class CompactableJournal(Protocol):
-    """What compaction asks of the journal."""
+    """The journal as compaction uses it."""
 
     @property
     def segments(self) -> Mapping[int, Segment]:
-        """By number."""
+        """Segments by number."""
 
     @property
     def current(self) -> Segment:
@@ -39,19 +39,19 @@ class CompactableJournal(Protocol):
         """Why new work cannot be written; empty: it can."""
 
     async def durable(self) -> None:
-        """All that was said so far is on disk."""
+        """Wait until everything appended and killed so far is on disk."""
 
     def move(self, position: Position, kind: int, payload: bytes) -> None:
-        """A living record is written anew, and killed."""
+        """Rewrite a living record, and kill the old one."""
 
     def move_list(self, position: Position, payload: bytes, target: Segment) -> None:
-        """A list of dead records is written anew."""
+        """Rewrite a list of dead records."""
 
     def drop(self, segment: Segment) -> None:
-        """A segment whose file is gone is forgotten."""
+        """Forget a segment whose file is gone."""
 
     def fail(self, reason: str) -> None:
-        """Nothing can be written any more."""
+        """Mark the journal as broken: nothing can be written any more."""
 
 
 class SegmentCompaction:
@@ -83,19 +83,19 @@ class SegmentCompaction:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """From now on."""
+        """Start compaction in the background."""
         self._wake.set()
         self._task = asyncio.create_task(self._run(), name="journal compaction")
 
     async def stop(self) -> None:
-        """Leaves things as they are."""
+        """Stop compaction; segments stay as they are."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
     def on_killed(self, segment: Segment) -> None:
-        """A record of a segment died."""
+        """Note that a record of a segment was killed."""
         if self._is_rubbish(segment):
             self._wake.set()
 
@@ -118,7 +118,7 @@ class SegmentCompaction:
         return sum(s.end for s in self._records.segments.values()) > self._above
 
     def _worst(self) -> Segment | None:
-        """What is emptied next: where least has to be moved for what becomes free."""
+        """Return the segment to empty next: least to move for what becomes free; None: none."""
         rubbish = [s for s in self._records.segments.values() if self._is_rubbish(s)]
         return min(rubbish, key=lambda s: s.live / s.end, default=None)
 
@@ -151,7 +151,7 @@ class SegmentCompaction:
             await segment.file.close()
 
     async def _move_some(self, segment: Segment, index: int) -> int:
-        """Moves living records from an index on; where to go on."""
+        """Move living records from an index on; return where to go on."""
         begin = end = segment.offsets[index]
         chosen: list[int] = []
         while index >= 0 and len(chosen) < _RECORDS:

@@ -1,4 +1,4 @@
-"""Bytes of segments, batches and records."""
+"""The binary format of segments, batches and records."""
 
 import re
 import struct
@@ -46,24 +46,24 @@ def segment_and_offset(position: int) -> tuple[int, int]:
 
 
 def segment_name(number: int) -> str:
-    """File of a segment."""
+    """Return the file name of a segment."""
     return f"journal-{number:08d}.log"
 
 
 def segment_number(name: str) -> int | None:
-    """Which segment a file is; None: none."""
+    """Return the number of the segment in a file; None: the file is no segment."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def segment_head(number: int) -> bytes:
-    """What a segment begins with."""
+    """Return the first bytes of a segment."""
     return _SEGMENT.pack(_MAGIC, number, zlib.crc32(_MAGIC + number.to_bytes(8, "little")))
 
 
 def check_segment_head(data: bytes, number: int) -> bool:
     """
-    Whether a segment begins as it must; False when its head is torn or spoilt.
+    Check the first bytes of a segment; False when they are torn or damaged.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def check_segment_head(data: bytes, number: int) -> bool:
 
 
 def record_head(position: int, kind: int, payload: bytes) -> bytes:
-    """What comes before a payload; its checksum holds only at this position."""
+    """Return the head of a record; its checksum holds only at this position."""
     return _RECORD.pack(len(payload), _checksum(position, kind, payload), kind)
 
 
@@ -99,7 +99,7 @@ def parse_record(data: bytes, position: int) -> tuple[int, bytes] | None:
 
 
 def batch_head(position: int, body: bytes | bytearray | memoryview) -> bytes:
-    """What a batch begins with."""
+    """Return the head of a batch."""
     payload = _BATCH.pack(_BATCH_MAGIC, len(body), zlib.crc32(body))
     return record_head(position, BATCH, payload) + payload
 
@@ -121,7 +121,7 @@ def batch_at(data: memoryview, number: int, offset: int) -> tuple[int, int] | No
 
 
 def next_batch(data: bytes, number: int, offset: int) -> int | None:
-    """Where, after an offset, the head of a batch is; None: nowhere."""
+    """Return where the next batch after an offset begins; None: there is none."""
     view = memoryview(data)
     at = data.find(_BATCH_MAGIC, offset)
     while at >= 0:
@@ -156,12 +156,12 @@ _DEAD_DECODER = msgspec.msgpack.Decoder(tuple[int, list[int]])
 
 
 def encode_dead(number: int, offsets: Sequence[int]) -> bytes:
-    """Payload that says which records of a segment are dead."""
+    """Encode the list of a segment's dead records."""
     return msgspec.msgpack.encode((number, offsets))
 
 
 def decode_dead(payload: bytes) -> tuple[int, list[int]]:
-    """Reads what :func:`encode_dead` wrote."""
+    """Decode what :func:`encode_dead` wrote."""
     return _DEAD_DECODER.decode(payload)
 
 

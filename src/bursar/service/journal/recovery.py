@@ -1,4 +1,4 @@
-"""What a segment holds, and where a crash tore it."""
+"""Recovery: reading a segment's records, and finding where a crash tore it."""
 
 import zlib
 from array import array
@@ -22,7 +22,7 @@ from bursar.service.journal.record_format import (
 @dataclass(slots=True, eq=False)
 class SegmentScan:
     """
-    What was found in a segment.
+    Records and dead lists found in a segment.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class SegmentScan:
 
 def scan_segment(data: bytes, number: int, *, is_last: bool) -> SegmentScan:
     """
-    Reads all of a segment.
+    Read and check a whole segment.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is known of a segment in memory, and the batch that is being filled."""
+"""A segment's index in memory, and the batch that is being filled."""
 
 import asyncio
 from array import array
@@ -48,21 +48,21 @@ class Segment:
         self._unread: asyncio.Future[None] | None = None
 
     def add(self, offset: int, size: int) -> None:
-        """A record, which lives."""
+        """Add a living record."""
         self.offsets.append(offset)
         self._sizes.append(size)
         self._alive.append(1)
         self.live += size
 
     def find(self, offset: int) -> int | None:
-        """Which record begins there; None: none."""
+        """Return the index of the record at an offset; None: none begins there."""
         index = bisect_left(self.offsets, offset)
         if index < len(self.offsets) and self.offsets[index] == offset:
             return index
         return None
 
     def kill(self, offset: int) -> bool:
-        """A record is dead; False when it was, or there is none."""
+        """Mark a record as dead; False when it was already, or there is none."""
         index = self.find(offset)
         if index is None or not self._alive[index]:
             return False
@@ -75,15 +75,15 @@ class Segment:
         return bool(self._alive[index])
 
     def size_of(self, index: int) -> int:
-        """Bytes of a record, its head included."""
+        """Return the bytes of a record, its head included."""
         return self._sizes[index]
 
     def next_alive(self, index: int) -> int:
-        """The first record from an index on that lives; -1: none."""
+        """Return the first living record from an index on; -1: none."""
         return self._alive.find(1, index)
 
     async def read(self, offset: int, size: int) -> bytes:
-        """Bytes of its file, which is not let go of meanwhile."""
+        """Read bytes of the segment's file, which is kept open meanwhile."""
         assert self.file is not None
         self._readers += 1
         try:
@@ -94,7 +94,7 @@ class Segment:
                 self._unread.set_result(None)
 
     async def wait_unread(self) -> None:
-        """Returns when nobody reads it."""
+        """Wait until no read of the file is under way."""
         if self._readers:
             self._unread = asyncio.get_running_loop().create_future()
             await self._unread
@@ -135,11 +135,11 @@ class SegmentBatch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be written."""
+        """Whether the batch has nothing to write."""
         return not self.killed and len(self.data) == self._head + BATCH_HEAD
 
     def append(self, kind: int, payload: bytes) -> int:
-        """Adds a record; its position."""
+        """Add a record, and return its position."""
         offset = self.segment.end
         position = position_of(self.segment.number, offset)
         self.data += record_head(position, kind, payload)
@@ -150,7 +150,7 @@ class SegmentBatch:
         return position
 
     def close(self, segments: dict[int, Segment]) -> None:
-        """Enters what was killed, and the batch's own head."""
+        """Add the lists of killed records, and the head of the batch."""
         for number, offsets in self.killed.items():
             segment = segments.get(number)
             if segment is None:

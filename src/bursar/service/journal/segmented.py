@@ -88,7 +88,7 @@ class SegmentedJournal:
     # What it is asked.
 
     def register(self, kinds: Sequence[int], participant: JournalParticipant) -> None:
-        """Before it is opened: whose records of these kinds are."""
+        """Register the participant for some kinds of records, before the journal is opened."""
         for kind in kinds:
             if not BATCH < kind < DEAD or kind in self._participants:
                 raise ValueError(f"kind {kind} is taken")
@@ -96,7 +96,7 @@ class SegmentedJournal:
 
     async def open(self) -> list[str]:
         """
-        Restores every participant; lines on what had to be repaired.
+        Restore every participant; return lines on what had to be repaired.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class SegmentedJournal:
 
     def append(self, kind: int, payload: bytes, *, essential: bool) -> Position:
         """
-        Adds a record; durable once :meth:`durable` has returned.
+        Append a record; it is durable once :meth:`durable` has returned.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class SegmentedJournal:
 
     async def durable(self) -> None:
         """
-        Returns when all that was appended and killed so far survives a power cut.
+        Wait until all that was appended and killed so far survives a power cut.
 
         Raises
         ------
@@ -152,7 +152,7 @@ class SegmentedJournal:
 
     async def read(self, position: Position) -> bytes:
         """
-        The payload of a living record.
+        Return the payload of a living record.
 
         Raises
         ------
@@ -179,7 +179,7 @@ class SegmentedJournal:
         return found[1]
 
     def kill(self, position: Position) -> None:
-        """A record is not needed any more; killing it again changes nothing."""
+        """Kill a record that is no longer needed; killing it again changes nothing."""
         number, offset = segment_and_offset(position)
         segment = self._segments.get(number)
         if segment is None or not segment.kill(offset):
@@ -190,7 +190,7 @@ class SegmentedJournal:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Size of the journal on disk, in bytes."""
         return sum(segment.end for segment in self._segments.values())
 
     @property
@@ -205,7 +205,7 @@ class SegmentedJournal:
         return self._broken or self._problem
 
     async def failed(self) -> str:
-        """Returns, with the reason, once the disk has failed: the service must end then."""
+        """Wait until the disk has failed and return the reason: the service must end then."""
         await self._end.wait()
         return self._broken
 
@@ -229,7 +229,7 @@ class SegmentedJournal:
 
     @property
     def segments(self) -> dict[int, Segment]:
-        """By number, ascending; the last is being written."""
+        """Segments by number, ascending; the last is being written."""
         return self._segments
 
     @property
@@ -238,7 +238,7 @@ class SegmentedJournal:
         return self._open.segment
 
     def move(self, position: Position, kind: int, payload: bytes) -> None:
-        """Has a living record written anew, as its participant wants it, and kills it."""
+        """Rewrite a living record as its participant wants it, and kill the old one."""
         participant = self._participants[kind]
         fresh = participant.rewrite(kind, position, payload)
         if fresh is not None:
@@ -246,7 +246,7 @@ class SegmentedJournal:
         self.kill(position)
 
     def move_list(self, position: Position, payload: bytes, target: Segment) -> None:
-        """Has a list of dead records written anew; it lives as long as the target."""
+        """Rewrite a list of dead records; it lives as long as the target segment."""
         fresh = self.append(DEAD, payload, essential=True)
         number, offset = segment_and_offset(fresh)
         if number == target.number:
@@ -257,7 +257,7 @@ class SegmentedJournal:
         self._segments[number].kill(offset)
 
     def drop(self, segment: Segment) -> None:
-        """A segment's file is gone: what was said of its dead is dead, too."""
+        """Forget a segment whose file is gone, and kill the lists of its dead records."""
         del self._segments[segment.number]
         for position in segment.lists:
             number, offset = segment_and_offset(position)
@@ -265,7 +265,7 @@ class SegmentedJournal:
                 self._segments[number].kill(offset)
 
     def fail(self, reason: str) -> None:
-        """Nothing can be written any more."""
+        """Mark the journal as broken: nothing can be written any more."""
         self._broken = self._broken or reason
         self._end.set()
 
@@ -352,7 +352,7 @@ class SegmentedJournal:
     # Writing.
 
     def _next_batch(self) -> SegmentBatch:
-        """An empty batch, in a new segment when the last one is full."""
+        """Return an empty batch, in a new segment when the last one is full."""
         last = max(self._segments, default=0)
         if last and self._segments[last].end < self._segment_size:
             return SegmentBatch(self._segments[last], self._segments[last].end)
@@ -360,7 +360,7 @@ class SegmentedJournal:
         return SegmentBatch(segment, 0)
 
     def _close_batch(self, *, even_empty: bool = False) -> None:
-        """What was appended so far is to be written; what comes is in the next batch."""
+        """Close the batch for writing; later records go into the next one."""
         batch = self._open
         if batch.is_empty and not even_empty:
             return
@@ -370,13 +370,13 @@ class SegmentedJournal:
         self._open = self._next_batch()
 
     def _commit_soon(self) -> "asyncio.Task[ServiceError | None]":
-        """The commit that is under way, or a new one."""
+        """Return the commit that is under way, or a new one."""
         if self._commit is None or self._commit.done():
             self._commit = asyncio.create_task(self._commit_all(), name="journal commit")
         return self._commit
 
     async def _commit_all(self) -> ServiceError | None:
-        """Writes all batches; the error when it cannot, which no waiter may miss."""
+        """Write all batches; return the error if that fails, so that every waiter gets it."""
         self._close_batch()
         try:
             while self._closed:
@@ -440,7 +440,7 @@ class SegmentedJournal:
             self.fail(f"the disk failed: {error}")
 
     async def _look(self) -> None:
-        """How much room there is; whether new work may be written again."""
+        """Check the free room on disk, and whether new work may be written again."""
         self._unseen = 0
         free = await self._disk.free()
         if not self._is_reserved and free >= self._least_free + self._reserve:

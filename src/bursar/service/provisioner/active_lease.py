@@ -1,4 +1,4 @@
-"""A lease as it is written down, and between its opening and its end."""
+"""A lease as the journal keeps it, and as the provisioner carries it."""
 
 import asyncio
 import math
@@ -12,7 +12,7 @@ from bursar.sites.protocol import HeldProcessors
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
-    Processors that are asked for, or held; in the journal before anybody is asked.
+    Processors that are requested or held; written to the journal before the request.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def end(self) -> float:
-        """When it ends; infinite: when it is not needed any more."""
+        """End of the lease; infinite: when the lease is no longer needed."""
         return math.inf if self.until is None else self.until
 
 
 @dataclass(slots=True, eq=False)
 class ActiveLease:
     """
-    A lease that is carried.
+    A lease between its opening and its end.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class ActiveLease:
     held
         Its processors; for an adopted one its place in the queue, as long as it has not begun.
     expected
-        Until when workers of an earlier life may come back, and with them what they run; seconds
+        Until when workers from before a restart may come back with their tasks; seconds
         since the epoch. None: nobody is waited for.
     news
         Set when something of this has changed, or a worker has come or gone.

@@ -1,5 +1,5 @@
 """
-Who has the processors of a cluster with a batch scheduler.
+The lease policy for a cluster with a batch scheduler.
 
 Of an agreement a job is handed in that begins and ends with it. For shared tasks the pool of
 :mod:`bursar.provisioning` decides, by the rules of the site, within what is not sold.
@@ -31,7 +31,7 @@ from bursar.service.provisioner.provisioning_view import (
 
 class ClusterLeasePolicy:
     """
-    Rules for a cluster.
+    Decides on the leases of a cluster with a batch scheduler.
 
     Parameters
     ----------
@@ -46,25 +46,25 @@ class ClusterLeasePolicy:
 
     @property
     def wake(self) -> float:
-        """When a decision may be due though nothing has happened; infinite: never."""
+        """When a decision may be due without an event, seconds since the epoch; infinite: never."""
         return min(self._wake, self._pool.wake)
 
     def opened(self, name: str, lease: OpenLease, now: float) -> None:
-        """A lease is asked for, under a name."""
+        """Note that a lease was requested, and its name."""
         if is_shared(lease.pool):
             self._pool.asked(name, self._ask(lease, now), now)
 
     def began(self, name: str, now: float) -> None:
-        """It has its processors."""
+        """Note that a lease got its processors."""
         self._pool.began(name, now)
 
     def gone(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
-        """It is no more, or was not to be had."""
+        """Note that a lease has ended or was refused."""
         self._pool.gone(name, now, loss, reason)
 
     def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
         """
-        Return what is to be done now.
+        Return the leases to open and to close now.
 
         See :class:`bursar.service.provisioner.lease_policy.LeasePolicy`.
         """

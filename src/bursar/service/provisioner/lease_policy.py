@@ -1,4 +1,4 @@
-"""By which rules leases are opened and closed, and who carries them is told."""
+"""The interface between the provisioner and the policy by which it opens and closes leases."""
 
 from typing import Protocol
 
@@ -7,20 +7,20 @@ from bursar.service.provisioner.provisioning_view import LeaseDecision, OpenLeas
 
 
 class LeasePolicy(Protocol):
-    """Decides; keeps no clock and does nothing."""
+    """Decides which leases to open and close; keeps no clock and does no I/O."""
 
     def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
-        """What is to be done now; nothing, as long as things stay as they are."""
+        """Return the leases to open and to close now; nothing while the view is unchanged."""
 
     @property
     def wake(self) -> float:
-        """When a decision may be due though nothing has happened; infinite: never."""
+        """When a decision may be due without an event, seconds since the epoch; infinite: never."""
 
     def opened(self, name: str, lease: OpenLease, now: float) -> None:
-        """A lease is asked for, under a name."""
+        """Note that a lease was requested, and its name."""
 
     def began(self, name: str, now: float) -> None:
-        """It has its processors."""
+        """Note that a lease got its processors."""
 
     def gone(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
-        """It is no more, or was not to be had."""
+        """Note that a lease has ended or was refused."""

@@ -1,5 +1,5 @@
 """
-Who has the processors of a machine that is all our own.
+The lease policy for a machine that the service has to itself.
 
 What was sold comes first: an agreement has its processors from its start to its end. The rest is
 shared by those whose tasks wait, each as much as it needs, and none more than another who needs
@@ -54,7 +54,7 @@ class _LeasePlan:
         ]
 
     def held(self, pool: str | None = None) -> int:
-        """Processors of these."""
+        """Return the processors of the leases that :meth:`staying` returns."""
         return sum(lease.processors for lease in self.staying(pool))
 
     @property
@@ -78,7 +78,7 @@ class _LeasePlan:
 
 class MachineLeasePolicy:
     """
-    Rules for this machine.
+    Decides on the leases of this machine.
 
     Parameters
     ----------
@@ -98,21 +98,21 @@ class MachineLeasePolicy:
 
     @property
     def wake(self) -> float:
-        """When a decision may be due though nothing has happened; infinite: never."""
+        """When a decision may be due without an event, seconds since the epoch; infinite: never."""
         return self._wake
 
     def opened(self, name: str, lease: OpenLease, now: float) -> None:
-        """Nothing is remembered."""
+        """Do nothing: this policy keeps no state of leases."""
 
     def began(self, name: str, now: float) -> None:
-        """Nothing is remembered."""
+        """Do nothing: this policy keeps no state of leases."""
 
     def gone(self, name: str, now: float, loss: AllocationLoss, reason: str) -> None:
-        """Nothing is remembered."""
+        """Do nothing: this policy keeps no state of leases."""
 
     def decide(self, view: ProvisioningView) -> list[LeaseDecision]:
         """
-        Return what is to be done now.
+        Return the leases to open and to close now.
 
         See :class:`bursar.service.provisioner.lease_policy.LeasePolicy`.
         """
@@ -234,7 +234,7 @@ def fair_shares(
     pools: Mapping[str, ProcessorDemand], room: int, *, first: int = 0
 ) -> dict[str, int]:
     """
-    What each pool has of the room: as much as it needs, but none more than another that needs it.
+    Divide the room among pools by max-min fairness: each gets what it needs or an equal share.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def _widest(board: _LeasePlan, pool: str, target: int) -> int:
 
 
 def _end_blocking_leases(board: _LeasePlan, missing: int) -> None:
-    """Agreements' time has come: shared workers in their way go, whatever they run."""
+    """Close shared leases, busy or not, that hold processors of an agreement that begins."""
     at_once = {d.name for d in board.decisions if isinstance(d, CloseLease) and d.at_once}
     coming = board.free
     for lease in board.view.leases:
@@ -296,7 +296,7 @@ def _end_blocking_leases(board: _LeasePlan, missing: int) -> None:
 
 
 def _release_sold_processors(board: _LeasePlan, room: int, shares: Mapping[str, int]) -> None:
-    """Shared workers that have no room, since it is sold, get nothing more."""
+    """Give no more tasks to shared workers whose processors have been sold."""
     over = {pool: board.held(pool) - share for pool, share in shares.items()}
     leases = sorted(
         board.staying(), key=lambda x: (over.get(x.pool, x.processors) <= 0, *_by_loss(x))
@@ -308,7 +308,7 @@ def _release_sold_processors(board: _LeasePlan, room: int, shares: Mapping[str, 
 
 
 def _release_unfair_excess(board: _LeasePlan, room: int, shares: Mapping[str, int]) -> None:
-    """Who has more than a fair share gives way to who has less."""
+    """Release workers of pools with more than a fair share for pools with less."""
     unmet = sum(max(0, share - board.held(pool)) for pool, share in shares.items())
     leaving = sum(x.processors for x in board.view.leases if x.leaving and is_shared(x.pool))
     missing = unmet - leaving - max(0, room - board.held() - leaving)

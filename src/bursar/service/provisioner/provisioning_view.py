@@ -1,4 +1,4 @@
-"""What the staff decides upon, and what it decides: data only."""
+"""Data on which the provisioner's policy decides, and the decisions it returns."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from bursar.service.interfaces import WorkerDemand
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseView:
     """
-    Processors that are held for a pool, or on their way.
+    A lease as a policy sees it: processors that are held for a pool, or requested.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class ProvisioningView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLease:
     """
-    A lease is to be opened.
+    The decision to open a lease.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class OpenLease:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseLease:
     """
-    A lease is to end.
+    The decision to close a lease.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The staff: opens and closes leases as the rules say, and knows them again after a crash."""
+"""The worker provisioner: opens and closes leases by a policy, and restores them after a crash."""
 
 import asyncio
 import contextlib
@@ -53,89 +53,89 @@ _NAME = 6  # random bytes
 
 
 class LeaseOccupancy(Protocol):
-    """What the workers of a lease do."""
+    """Processors and work of a lease's workers."""
 
     @property
     def ready(self) -> int:
-        """Processors whose workers are there."""
+        """Processors of the connected workers."""
 
     @property
     def busy(self) -> int:
-        """Of these, those with tasks."""
+        """Processors of connected workers that have tasks."""
 
     @property
     def idle_since(self) -> float | None:
-        """Since when none is busy, seconds since the epoch; None while some is."""
+        """Since when no worker has a task, seconds since the epoch; None while any has."""
 
 
 class WorkerAdmission(PilotAdmission, Protocol):
-    """Where workers report."""
+    """Admits workers by lease; implemented by the worker server."""
 
     def expect(self, lease: str, *, pool: str, site: str, processors: int) -> str:
-        """Lets a lease's workers in from now on; what they must show, the same each time."""
+        """Admit a lease's workers from now on; return their token, the same each time."""
 
     def gathered(self) -> None:
-        """Every lease of an earlier life is expected, or never will be."""
+        """Note that all restored leases have been announced by :meth:`expect`."""
 
     def dismiss(self, lease: str) -> None:
-        """Its workers get nothing more, and leave once they have nothing."""
+        """Give a lease's workers no more tasks, and let each leave once it has none."""
 
     def leases(self) -> Mapping[str, LeaseOccupancy]:
-        """What the workers do that are there, by lease."""
+        """Return the occupancy of connected workers by lease."""
 
 
 class TaskDemand(Protocol):
-    """Whose tasks wait."""
+    """Demand of waiting and running tasks for processors."""
 
     def demand(self) -> Mapping[str, ProcessorDemand]:
-        """By pool: the tasks that processors are wanted for."""
+        """Return by pool the tasks that want processors."""
 
 
 class AgreementDemand(Protocol):
-    """To whom processors are owed."""
+    """Demand of agreements for workers."""
 
     def pools(self, now: float) -> Mapping[str, WorkerDemand]:
         """Pools that agreements want workers for now, or soon."""
 
     def ready(self, pool: str, processors: int) -> None:
-        """So many processors of an agreement have workers now."""
+        """Note how many processors of an agreement have workers now."""
 
 
 @runtime_checkable
 class ReattachableSite(Protocol):
-    """A site whose processors outlive the service: another life of it holds on to them."""
+    """A site whose processors outlive the service and can be adopted after a restart."""
 
     async def adopt(
         self, pilots: Sequence[Pilot], endpoints: Mapping[str, Endpoint], say: Callable[[str], None]
     ) -> Mapping[str, HeldProcessors]:
         """
-        Processors of an earlier life that are still held, by the names of their pilots.
+        Reattach processors held before a restart; return them by the names of their pilots.
 
         Parameters
         ----------
         pilots
-            What the earlier life held there.
+            Pilots that were held before the restart.
         endpoints
-            Where their workers report, by the names of the pilots.
+            Addresses to which their workers connect, by the names of the pilots.
         say
-            Told, in one line for people, of what becomes of them.
+            Called with one line for people on what becomes of each pilot.
 
         Raises
         ------
         SiteError
-            When that cannot be.
+            When the site cannot be asked.
         """
 
     async def end_others(self, pilots: Collection[str]) -> None:
-        """Whatever else of an earlier life is there ends."""
+        """End all processors held before the restart except those of these pilots."""
 
     async def leave(self) -> None:
-        """The processors that are held are let alone: this life is over."""
+        """Detach from the held processors without ending them: the service stops."""
 
 
 class WorkerProvisioner:
     """
-    Brings workers.
+    Opens and closes leases so that agreements and waiting tasks get workers.
 
     Parameters
     ----------
@@ -149,9 +149,9 @@ class WorkerProvisioner:
         The local account of a user's workers, or, for an empty name, of those that several users
         share; empty: the service's own.
     desk, engine
-        To whom processors are owed, and whose tasks wait.
+        Billing, which knows the agreements, and the engine, which knows the waiting tasks.
     hub
-        Where workers report.
+        The worker server, which admits workers.
     journal
         Keeps the leases.
     clock
@@ -163,7 +163,7 @@ class WorkerProvisioner:
     run
         Identity of the service, by which its processes are recognised.
     say
-        Told, in one line for people, of what is worth saying.
+        Called with one line for people on each notable event.
     """
 
     def __init__(
@@ -210,15 +210,15 @@ class WorkerProvisioner:
     # What it keeps; see Participant.
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
-        """A lease of an earlier life."""
+        """Take in the record of a lease from before the restart."""
         self._before[position] = msgspec.msgpack.decode(payload, type=LeaseRecord)
 
     def rewrite(self, kind: int, position: Position, payload: bytes) -> bytes | None:
-        """A lease that is not gone stands for itself."""
+        """Keep a living record unchanged."""
         return payload
 
     def moved(self, old: Position, new: Position) -> None:
-        """A lease's record lies elsewhere now."""
+        """Note the new position of a lease's record."""
         if old in self._before:
             self._before[new] = self._before.pop(old)
         for lease in self._leases.values():
@@ -228,7 +228,7 @@ class WorkerProvisioner:
     # Its life.
 
     async def open(self) -> None:
-        """Holds on to what an earlier life held and is still there; all else of it ends."""
+        """Adopt the leases from before the restart that still exist, and end the others."""
         by_account: dict[str, list[LeaseRecord]] = {"": []}
         for record in self._before.values():
             by_account.setdefault(record.account, []).append(record)
@@ -263,7 +263,7 @@ class WorkerProvisioner:
     async def _adopted(
         self, account: str, records: Sequence[LeaseRecord]
     ) -> Mapping[str, HeldProcessors]:
-        """Processors of an earlier life for workers of an account, by lease."""
+        """Return the adopted processors of an account by lease."""
         try:
             site = self._sites(account)
             if not isinstance(site, ReattachableSite):
@@ -277,7 +277,7 @@ class WorkerProvisioner:
 
     async def run(self) -> None:
         """
-        Decides, again and again, until it is cancelled.
+        Decide again and again, until cancelled.
 
         What fails of a lease, and is not its site's failure, fails here.
         """
@@ -292,7 +292,7 @@ class WorkerProvisioner:
                     await self._news.wait()
 
     async def close(self) -> None:
-        """Leaves its workers to themselves: they go on, and another life finds them."""
+        """Detach from the workers: they go on, and the next start finds them."""
         tasks = [lease.task for lease in self._leases.values() if lease.task is not None]
         for task in tasks:
             task.cancel()
@@ -303,14 +303,14 @@ class WorkerProvisioner:
                 await site.leave()
 
     def look(self) -> None:
-        """Something has changed: tasks wait, a worker has come or gone, a deal was made."""
+        """Decide soon: tasks wait, a worker has come or gone, or an agreement has changed."""
         self._news.set()
         for lease in self._leases.values():
             if lease.leaving:  # its worker may be the one that is gone
                 lease.news.set()
 
     def look_at_idle(self) -> None:
-        """Some workers may have nothing to do any more since it decided last."""
+        """Decide soon if a worker has become idle since the last decision."""
         since = (load.idle_since for load in self._hub.leases().values())
         if any(moment is not None and moment >= self._decided for moment in since):
             self._news.set()
@@ -332,7 +332,7 @@ class WorkerProvisioner:
 
     @property
     def ready(self) -> int:
-        """Processors whose workers are there."""
+        """Processors of the connected workers."""
         return sum(load.ready for load in self._hub.leases().values())
 
     @property
@@ -358,7 +358,7 @@ class WorkerProvisioner:
     # Deciding.
 
     def _patience(self) -> float | None:
-        """Seconds until it looks again though nothing was heard; None: as long as that lasts."""
+        """Return the seconds until the next decision without an event; None: wait for an event."""
         now = self._clock()
         # A pause that is over is only remembered for how long the next one is to be.
         pauses = (pause.until for pause in self._pauses.values() if pause.until > now)
@@ -414,7 +414,7 @@ class WorkerProvisioner:
         )
 
     def _open(self, decision: OpenLease, now: float) -> list[ActiveLease]:
-        """The lease is in the journal; none where there is no room for it."""
+        """Write a lease to the journal and start it; do nothing if the disk has no room for it."""
         record = LeaseRecord(
             name=f"lease-{self._entropy(_NAME).hex()}",
             pool=decision.pool,
@@ -435,7 +435,7 @@ class WorkerProvisioner:
         return [lease]
 
     def _account_of(self, pool: str, now: float) -> str:
-        """The local account under which a pool's tasks run."""
+        """Return the local account under which a pool's tasks run."""
         if is_shared(pool):
             return self._account(pool.removeprefix(SHARED).removeprefix(":"))
         wanted = self._desk.pools(now).get(pool)
@@ -463,7 +463,7 @@ class WorkerProvisioner:
         self._pauses[record.pool] = _PoolBackoff(now + seconds, seconds, record.account, reason)
 
     def _tell_of_accounts(self) -> None:
-        """Says once of each account that its workers cannot be had, and that they can again."""
+        """Report once for each account that its workers cannot be had, and when they can again."""
         failing = self.failing
         for account, reason in failing.items():
             if account not in self._told_of:
@@ -498,7 +498,7 @@ class WorkerProvisioner:
         self._told = ready
 
     async def _keep_processors(self) -> None:
-        """The site keeps processors for what begins later, where it can."""
+        """Have the site reserve processors for leases that begin later, where it can."""
         coming = [
             lease.record
             for lease in self._leases.values()
@@ -527,7 +527,7 @@ class WorkerProvisioner:
             self._news.set()
 
     async def _carry(self, lease: ActiveLease) -> None:
-        """From its opening to its end."""
+        """Carry a lease from its opening to its end."""
         record = lease.record
         try:
             await self._wait_for_start(lease)
@@ -558,7 +558,7 @@ class WorkerProvisioner:
         await self._keep(lease)
 
     async def _keep(self, lease: ActiveLease) -> None:
-        """Holds its processors until they go, or are to go."""
+        """Hold a lease's processors until they are lost or the lease is to end."""
         assert lease.held is not None
         name = lease.record.name
         self._news.set()
@@ -587,7 +587,7 @@ class WorkerProvisioner:
         self._end(lease, loss, reason)
 
     def _is_empty(self, lease: ActiveLease) -> bool:
-        """Whether it has no worker, and none is waited for that may have something to run."""
+        """Whether a lease has no worker, and none that may come back with tasks is awaited."""
         load = self._hub.leases().get(lease.record.name)
         if load is not None and load.ready:
             lease.expected = None
@@ -595,7 +595,7 @@ class WorkerProvisioner:
         return lease.expected is None or self._clock() >= lease.expected
 
     def _end(self, lease: ActiveLease, loss: AllocationLoss, reason: str) -> None:
-        """It is no more."""
+        """Remove a lease that has ended, and kill its record."""
         self._leases.pop(lease.record.name, None)
         self._hub.revoke(lease.record.name)
         self._rules.gone(lease.record.name, self._clock(), loss, reason)
@@ -613,7 +613,7 @@ class WorkerProvisioner:
         )
 
     def _begin(self, lease: ActiveLease, processors: int | None, seconds: float | None) -> None:
-        """Its processors are there."""
+        """Note that a lease has got its processors, and how many and for how long."""
         now = self._clock()
         before = lease.record
         record = msgspec.structs.replace(before, began=now)
@@ -641,7 +641,7 @@ class WorkerProvisioner:
         return Endpoint(address=self._address, token=token, run=self._run, door=self._hub)
 
     def _pilot(self, record: LeaseRecord) -> Pilot:
-        """The lease as the site sees it; it has no price: the desk charges."""
+        """Return the lease as the site sees it, without a price, since billing charges."""
         now = self._clock()
         start = None if record.start is None else max(0.0, record.start - now)
         begin = max(now, record.start or now)
@@ -673,7 +673,7 @@ class WorkerProvisioner:
             await lease.news.wait()
 
     def _left(self, lease: ActiveLease) -> float | None:
-        """Seconds until time itself changes something for it; None: it does not."""
+        """Return the seconds until a lease is due for a change by time alone; None: never."""
         moments = [] if lease.stopped else [_ends(lease.record)]
         if lease.leaving and lease.expected is not None:
             moments.append(lease.expected)
@@ -683,18 +683,18 @@ class WorkerProvisioner:
 
 class _PoolBackoff(NamedTuple):
     """
-    A pool is left alone, as its workers could not be had.
+    A pause before workers are requested again for a pool after a failure.
 
     Parameters
     ----------
     until
         Seconds since the epoch.
     seconds
-        How long it is; each further one in a row is longer.
+        Length of the pause; each further one in a row is longer.
     account
         The local account of the pool's workers.
     reason
-        What went wrong; empty: nothing of the account's.
+        The error; empty when the account is not at fault.
     """
 
     until: float
@@ -703,7 +703,7 @@ class _PoolBackoff(NamedTuple):
     reason: str
 
     def counts(self, now: float) -> bool:
-        """Whether it went wrong more than once in a row, and not long ago."""
+        """Whether the pool failed more than once in a row, and recently."""
         return self.seconds > CALM and now < self.until + LONGEST_PAUSE
 
 
@@ -712,7 +712,7 @@ def _of(account: str) -> str:
 
 
 def _ends(record: LeaseRecord) -> float:
-    """When its time is over; infinite while it waits for processors that are then all its own."""
+    """Return when a lease ends; infinite while one for shared tasks waits for its processors."""
     return math.inf if record.began is None and is_shared(record.pool) else record.end
 
 

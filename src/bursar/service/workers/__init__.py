@@ -1,4 +1,4 @@
-"""Where workers report: their connections, and who is let in."""
+"""Connections of workers, and the check of who is admitted."""
 
 from bursar.service.workers.worker_server import WorkerServer
 

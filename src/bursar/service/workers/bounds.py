@@ -1,5 +1,5 @@
 """
-What the hub takes of a worker: as much as ours send, and no more.
+Bounds on worker messages: a worker with a valid token cannot exhaust memory or disk.
 
 Whoever has a lease's secret can say what it likes; that is not to cost the service its memory or
 its disk.
@@ -26,7 +26,7 @@ WORKER_FRAME = LARGEST_OUTCOME + BATCH_SIZE
 
 def bound_outcomes(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """
-    Outcomes as large as those of our workers can be; longer streams and reasons are cut.
+    Cut the streams and reasons of outcomes to the size that our workers send.
 
     Raises
     ------

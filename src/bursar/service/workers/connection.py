@@ -1,4 +1,4 @@
-"""A worker's end of the wire; a stranger's until it has shown a token."""
+"""A worker's connection, unauthenticated until a token was shown."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,41 +32,41 @@ _decoder = msgspec.msgpack.Decoder(FromWorker)
 
 
 class WorkerMessageHandler(Protocol):
-    """Who is told of what workers say."""
+    """Handles the events and messages of worker connections."""
 
     def came(self, connection: "WorkerConnection") -> bool:
-        """Somebody has connected; whether it may stay."""
+        """Register a new connection, and return whether it may stay."""
 
     def joined(self, connection: "WorkerConnection", hello: Hello) -> bool:
-        """A stranger says who it is; whether it is that."""
+        """Authenticate a connection by its hello, and return whether the hello was accepted."""
 
     def heard(self, connection: "WorkerConnection", message: FromWorker) -> None:
-        """A worker has said something."""
+        """Handle a message of an authenticated worker."""
 
     def misspoke(self, connection: "WorkerConnection", error: Exception) -> None:
-        """A worker has sent what no worker sends; its connection ends."""
+        """Report an invalid message of a worker, whose connection ends."""
 
     def left(self, connection: "WorkerConnection") -> None:
-        """It is gone, worker or stranger."""
+        """Forget a connection that ended, authenticated or not."""
 
     def failed(self, error: BaseException) -> None:
-        """We did something wrong, not the worker."""
+        """Report an error of the service itself, not of the worker."""
 
 
 class WorkerConnection(AcceptedConnection):
     """
-    A connection.
+    The server's side of a connection with a worker.
 
     Attributes
     ----------
     worker, site, lease, host, processors, has_seal_key
-        Of its :class:`~bursar.dispatch.wire.Hello`.
+        Fields of the worker's :class:`~bursar.dispatch.wire.Hello`.
     leaving
-        It gets nothing more, and is told to leave once it has nothing.
+        Whether the worker gets no more tasks, and is to leave once it has none.
     seal_key
-        Version of the key that it was told; None: of none.
+        Version of the key that the worker was sent; None: none was.
     unrecorded
-        Outcomes that have come over it and are not durable.
+        Number of outcomes received over the connection that are not yet durable.
     """
 
     def __init__(self, listener: WorkerMessageHandler) -> None:
@@ -88,11 +88,11 @@ class WorkerConnection(AcceptedConnection):
 
     @property
     def is_known(self) -> bool:
-        """Whether it is a worker's."""
+        """Whether the connection is authenticated."""
         return self._is_known
 
     def introduce(self, hello: Hello) -> None:
-        """The stranger is a worker."""
+        """Mark the connection as authenticated, and take the worker's data from its hello."""
         self._is_known = True
         self._frames.limit = WORKER_FRAME
         self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
@@ -101,14 +101,14 @@ class WorkerConnection(AcceptedConnection):
         self._settle()
 
     def say(self, message: FromServer) -> None:
-        """Sends, unless the connection is gone."""
+        """Send a message, unless the connection is gone."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame(message))
 
     def recording(
         self, count: int, then: Callable[["WorkerConnection"], None]
     ) -> Callable[[], None]:
-        """Outcomes have come; what is returned is to be called when they are durable."""
+        """Count received outcomes; return the callback that acknowledges them."""
         self.unrecorded += count
 
         def recorded() -> None:
@@ -120,19 +120,19 @@ class WorkerConnection(AcceptedConnection):
         return recorded
 
     def hang_up(self) -> None:
-        """Ends the connection once what was written is sent."""
+        """End the connection once buffered data are sent."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Ends the connection; what was written may be lost."""
+        """End the connection at once; buffered data may be lost."""
         if self._transport is not None:
             self._transport.abort()
 
     # As the loop has it; see asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A stranger."""
+        """Register the connection and start the time limit for its authentication."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if not self._listener.came(self):
@@ -141,7 +141,7 @@ class WorkerConnection(AcceptedConnection):
         self._patience = asyncio.get_running_loop().call_later(PATIENCE, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Frames, or what a stranger sends instead."""
+        """Decode frames and handle their messages; end the connection on an invalid one."""
         try:
             for body in self._frames.feed(data):
                 message = _decoder.decode(body)
@@ -157,7 +157,7 @@ class WorkerConnection(AcceptedConnection):
             self._listener.failed(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Report the end of the connection."""
         self._settle()
         self._listener.left(self)
 

@@ -1,4 +1,4 @@
-"""Leases whose workers are let in, and the secret that each of their workers shows."""
+"""Leases whose workers are admitted, and the token that each worker shows."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ LONGEST = 500
 @dataclass(slots=True)
 class AdmittedLease:
     """
-    A lease whose workers are let in.
+    A lease whose workers are admitted.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ class AdmittedLease:
 
     @property
     def ready(self) -> int:
-        """Processors whose workers are there."""
+        """Processors of the lease's connected workers."""
         return sum(self.workers.values())
 
     def has_room(self, hello: Hello) -> bool:
-        """Whether a worker with the right token may come in."""
+        """Whether a worker with the right token may join without exceeding the processors."""
         others = self.ready - self.workers.get(hello.worker, 0)
         return (
             hello.site == self.site
@@ -63,7 +63,9 @@ class AdmittedLease:
 
 def lease_token(secret: str, lease: str) -> str:
     """
-    What a lease's workers show.
+    Derive the token of a lease's workers from the service's secret (HMAC-SHA-256, RFC 2104).
+
+    The token need not be stored: after a restart the service derives the same.
 
     It follows from the service's secret, so that another life of the service knows it again
     without having written it down (HMAC-SHA-256, RFC 2104).
@@ -72,6 +74,6 @@ def lease_token(secret: str, lease: str) -> str:
 
 
 def has_lease_token(secret: str, hello: Hello) -> bool:
-    """Whether a worker has the secret of its lease, known or not; it takes as long either way."""
+    """Check a worker's token in constant time, whether its lease is known or not."""
     expected = lease_token(secret, hello.lease)
     return hmac.compare_digest(hello.token.encode(), expected.encode())

@@ -1,4 +1,4 @@
-"""The key of sealed tasks, as its file says at any time."""
+"""The key of sealed tasks as its file currently holds it."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ Version = tuple[int, int, int]
 
 class SealKeyFile:
     """
-    What workers are told who may not read the file themselves.
+    Reads the seal key for workers that may not read its file themselves.
 
     A key that is renewed, or a user who is revoked, is in it from one moment to the next. A file
     that cannot be read changes nothing.
@@ -26,12 +26,12 @@ class SealKeyFile:
 
     @property
     def pem(self) -> str:
-        """What was in it when :meth:`look` was called last. Secret."""
+        """Content of the file at the last call of :meth:`look`. Secret."""
         return self._pem
 
     def look(self) -> Version | None:
         """
-        Reads it anew if it has changed.
+        Read the file again if it has changed.
 
         Returns
         -------

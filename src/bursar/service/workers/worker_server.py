@@ -1,5 +1,5 @@
 """
-The hub: where the workers of all pools report.
+The worker server, to which the workers of all pools connect.
 
 A worker that loses its connection goes on with what it has. It is given some time to come back;
 then what it had runs elsewhere, and if it does come back later it is told to end that. It keeps
@@ -70,7 +70,7 @@ class WorkerServer:
     clock
         Seconds since the epoch.
     secret
-        Of the service, the same in each of its lives.
+        Secret of the service, the same after each restart.
     run
         Identity of the service, by which its processes are recognised.
     outlives
@@ -82,7 +82,7 @@ class WorkerServer:
     seal_key
         What workers open sealed tasks with that may not read it themselves; None: there are none.
     on_change
-        Told when workers have come or gone, or have nothing to do.
+        Called when workers have come or gone, or have nothing to do.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class WorkerServer:
         engine.attach(self)
 
     def protocol(self) -> WorkerConnection:
-        """The protocol of a connection that a worker is about to make."""
+        """Return the protocol object for a new connection."""
         return WorkerConnection(self)
 
     def open_door(self, host: str, port: int, certificate: str, key: bytes) -> int:
         """
-        Listens for workers of pilots, over TLS, in each life of the service alike.
+        Listen over TLS for workers of pilots on other machines.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class WorkerServer:
         Raises
         ------
         SiteError
-            When that cannot be.
+            When the address cannot be listened on.
         """
         entrance = WorkerListener(self.protocol, self._silence)
         self.attend(entrance, port, certificate)
@@ -153,24 +153,24 @@ class WorkerServer:
 
     def attend(self, entrance: WorkerListener, port: int, certificate: str) -> None:
         """
-        Tell pilots of a port for workers from elsewhere; its connections are this hub's.
+        Use a listener for workers on other machines; pilots are told its port.
 
         Parameters
         ----------
         entrance
-            Closed together with the hub.
+            The listener, closed together with this server.
         certificate
             PEM that pilots expect there.
         """
         self._entrance, self._port, self._certificate = entrance, port, certificate
 
     def tick(self) -> None:
-        """To be called every second or so: also tasks that wait at workers need the key of now."""
+        """Send changed seal keys; to be called every second or so."""
         for connection in self._connections.values():
             self._tell_seal_key(connection)
 
     async def close(self) -> None:
-        """Ends all connections; the workers go on, and look for the next life."""
+        """End all connections; the workers go on, and look for the service's next start."""
         self._closed = True
         self._complaints.close()
         for timer in self._absent.values():
@@ -185,12 +185,12 @@ class WorkerServer:
 
     def expect(self, lease: str, *, pool: str, site: str, processors: int) -> str:
         """
-        Lets a lease's workers in from now on.
+        Admit a lease's workers from now on.
 
         Returns
         -------
         str
-            What they must show, the same each time and in each life of the service.
+            The token that they must show, the same each time and after each restart.
         """
         entry = self._leases.get(lease)
         if entry is None:
@@ -200,12 +200,12 @@ class WorkerServer:
         return entry.token
 
     def gathered(self) -> None:
-        """Every lease of an earlier life is expected, or never will be."""
+        """Note that all restored leases have been announced by :meth:`expect`."""
         self._is_gathered = True
         self._look_who_is_missing()
 
     def dismiss(self, lease: str) -> None:
-        """Its workers get nothing more, and leave once they have nothing."""
+        """Give a lease's workers no more tasks, and let each leave once it has none."""
         entry = self._leases.get(lease)
         if entry is None or entry.dismissed:
             return
@@ -214,7 +214,7 @@ class WorkerServer:
             self._see_off(connection)
 
     def revoke(self, lease: str) -> None:
-        """A lease's workers are let in no more; those that are there stop, and leave."""
+        """Admit a lease's workers no more; those that are connected stop their tasks and leave."""
         if self._leases.pop(lease, None) is None:
             return
         for connection in self._of(lease):
@@ -227,12 +227,12 @@ class WorkerServer:
 
     async def credential(self, terms: PilotTerms) -> bytes:
         """
-        What a pilot of a lease that is expected needs to find its way in, the same each time.
+        Return the credential by which a pilot of an admitted lease connects, the same each time.
 
         Raises
         ------
         SiteError
-            When it is not expected, or nobody from elsewhere is listened to.
+            When the lease is not admitted, or there is no listener for other machines.
         """
         entry = self._leases.get(terms.lease)
         if entry is None:
@@ -257,11 +257,11 @@ class WorkerServer:
 
     @property
     def expected(self) -> Collection[str]:
-        """Names of the leases whose workers are let in, whether any is there or not."""
+        """Names of the leases whose workers are admitted, connected or not."""
         return self._leases.keys()
 
     def leases(self) -> dict[str, LeaseLoad]:
-        """What the workers do that are there, by lease."""
+        """Return the occupancy of connected workers by lease."""
         found: dict[str, LeaseLoad] = {}
         for name, connection in self._connections.items():
             seat = self._dispatching.seats[name]
@@ -279,7 +279,7 @@ class WorkerServer:
     # For the engine; see Port.
 
     def give(self, worker: str, jobs: Sequence[bytes]) -> None:
-        """Jobs, each a :class:`bursar.dispatch.wire.WireJob`."""
+        """Send jobs to a worker, each a :class:`bursar.dispatch.wire.WireJob`."""
         connection = self._connections.get(worker)
         if connection is None:
             return
@@ -296,19 +296,19 @@ class WorkerServer:
             connection.say(JobAssignment(batch))
 
     def stop(self, worker: str, tasks: Sequence[int], grace: float, reason: str) -> None:
-        """Tasks are to end."""
+        """Tell a worker to end tasks."""
         connection = self._connections.get(worker)
         if connection is not None and tasks:
             connection.say(CancelTasks(list(tasks), grace, reason))
 
     def take_back(self, worker: str, count: int) -> None:
-        """So many jobs that have not started are to come back."""
+        """Ask a worker to return a number of jobs that have not started."""
         connection = self._connections.get(worker)
         if connection is not None:
             connection.say(JobRecall(count))
 
     def workers(self) -> list[WorkerInfo]:
-        """All of them, those included that may come back."""
+        """Return all workers, including those that are disconnected for now."""
         return [
             WorkerInfo(
                 name=name,
@@ -325,10 +325,10 @@ class WorkerServer:
 
     def came(self, connection: WorkerConnection) -> bool:
         """
-        Somebody has connected; whether it may stay.
+        Register a new connection, and return whether it may stay.
 
-        Where there is no room for one more stranger the one that has said nothing for longest
-        goes: a worker says at once who it is, so that a crowd does not keep it out.
+        At the limit of unauthenticated connections the oldest of them is aborted: a worker sends
+        its hello at once, so that many idle connections cannot keep it out.
         """
         if self._closed:
             return False
@@ -340,7 +340,7 @@ class WorkerServer:
         return True
 
     def joined(self, connection: WorkerConnection, hello: Hello) -> bool:
-        """A stranger says who it is; whether it is that."""
+        """Authenticate a connection by its hello, and return whether the hello was accepted."""
         if not has_lease_token(self._secret, hello):
             return False
         entry = self._leases.get(hello.lease)
@@ -358,7 +358,7 @@ class WorkerServer:
         return True
 
     def heard(self, connection: WorkerConnection, message: FromWorker) -> None:
-        """A worker has said something."""
+        """Handle a message of an authenticated worker."""
         if self._connections.get(connection.worker) is not connection:
             return  # there is a newer one, on which it says so again
         match message:
@@ -381,7 +381,7 @@ class WorkerServer:
             self.on_change()
 
     def misspoke(self, connection: WorkerConnection, error: Exception) -> None:
-        """Log that a worker has sent what no worker sends; its connection ends."""
+        """Log an invalid message of a worker, whose connection ends."""
         self._complaints.warning(
             "the worker %a on %a says what no worker says (%s); its connection ends",
             connection.worker,
@@ -390,7 +390,7 @@ class WorkerServer:
         )
 
     def left(self, connection: WorkerConnection) -> None:
-        """It is gone, worker or stranger."""
+        """Forget a connection that ended; its worker has some time to come back to its tasks."""
         self._strangers.pop(connection, None)
         name = connection.worker
         if self._closed or self._connections.get(name) is not connection:
@@ -410,7 +410,7 @@ class WorkerServer:
         self.on_change()
 
     def failed(self, error: BaseException) -> None:
-        """We did something wrong, not the worker."""
+        """Report an error of the service itself, not of the worker."""
         self._engine.on_fault(error)
 
     # Inside.
@@ -457,9 +457,9 @@ class WorkerServer:
 
     def _tell_seal_key(self, connection: WorkerConnection) -> None:
         """
-        Before a worker gets tasks that may be sealed to another key than it has.
+        Send a worker the seal key before tasks that may be sealed to a newer one.
 
-        One that reads the key itself, or began before workers were told of it, hears nothing.
+        A worker that reads the file itself, or is of a version without this message, gets nothing.
         """
         if self._seal_key is None or not connection.has_seal_key:
             return
@@ -472,7 +472,7 @@ class WorkerServer:
         return [c for c in self._connections.values() if c.lease == lease]
 
     def _see_off(self, connection: WorkerConnection) -> None:
-        """A worker gets nothing more, and goes once it has nothing."""
+        """Give a worker no more tasks, and let it leave once it has none."""
         self._dispatching.pause(connection.worker)
         connection.leaving = True
         if not self._is_done(connection):
@@ -489,11 +489,11 @@ class WorkerServer:
             connection.say(LeaveOrder())
 
     def _is_done(self, connection: WorkerConnection) -> bool:
-        """Whether a worker has nothing, and all it had is durable."""
+        """Whether a worker has no tasks, and all its outcomes are durable."""
         return not connection.unrecorded and not self._dispatching.seats[connection.worker].claims
 
     def _turn_out(self, connection: WorkerConnection) -> None:
-        """A worker stops at once, and goes."""
+        """Stop a worker's tasks at once, and end its connection."""
         self._dispatching.pause(connection.worker)
         connection.leaving = True
         has_tasks = bool(self._dispatching.seats[connection.worker].claims)
@@ -504,13 +504,13 @@ class WorkerServer:
         loop.call_later(_CLEAR_OUT if has_tasks else _PARTING, connection.hang_up)
 
     def _give_up(self, name: str) -> None:
-        """A worker has been away for too long."""
+        """Count a worker as lost that was disconnected for too long."""
         self._absent.pop(name, None)
         self._dispatching.leave(name)
         self.on_change()
 
     def _look_who_is_missing(self) -> None:
-        """Tasks of an earlier life may be given out once all its workers are back."""
+        """Let tasks from before a restart be given out once all workers are back."""
         if self._is_gathered and all(
             entry.ready >= entry.processors for entry in self._leases.values()
         ):

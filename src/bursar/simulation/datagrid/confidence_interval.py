@@ -1,4 +1,4 @@
-"""How sure a simulated mean is."""
+"""Computes confidence intervals of simulated means."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ LEVEL = 0.95
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
     """
-    A mean and half its confidence interval.
+    Holds a mean and half the width of its confidence interval.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class ConfidenceInterval:
 def interval(
     values: Sequence[float] | NDArray[np.float64], level: float = LEVEL
 ) -> ConfidenceInterval:
-    """Of the mean of independent values, by Student's distribution."""
+    """Return the interval for the mean of independent values, by Student's distribution."""
     count = len(values)
     if count < 2:
         return ConfidenceInterval(float(np.mean(values)) if count else math.nan, math.inf)
@@ -74,7 +74,7 @@ def batch_means(
     values: NDArray[np.float64], batches: int, level: float = LEVEL
 ) -> ConfidenceInterval:
     """
-    Of the mean of values that hang together, one after another: by means of batches of them.
+    Return the interval for the mean of correlated values, from the means of batches of them.
 
     Batches must be long against the time over which values hang together.
 

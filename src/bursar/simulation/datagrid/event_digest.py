@@ -26,11 +26,11 @@ class EventDigest:
         self._pack = struct.Struct("<dBqi").pack
 
     def add(self, time: float, event: GridJobEvent, job: int, site: int) -> None:
-        """Something happened to a job."""
+        """Add an event of a job."""
         self.count += 1
         self._digest.update(self._pack(time, event, job, site))
 
     @property
     def digest(self) -> str:
-        """Of all so far."""
+        """Digest of all events so far."""
         return self._digest.hexdigest()

@@ -1,4 +1,4 @@
-"""A job on its way through the grid."""
+"""Defines a job on its way through the grid."""
 
 from enum import IntEnum
 
@@ -23,7 +23,7 @@ class GridJobState(IntEnum):
 
 class GridJob:
     """
-    A job, and what it holds.
+    Holds a job's state and the files that the job holds.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What came of a simulation."""
+"""Records the outcome of a simulation."""
 
 import math
 from collections import Counter
@@ -53,12 +53,12 @@ class GridOutcome:
 
     @property
     def finished(self) -> int:
-        """Jobs that did."""
+        """Number of jobs that finished."""
         return int(np.isfinite(self.ended).sum())
 
     @property
     def failed(self) -> int:
-        """Jobs that did not finish."""
+        """Number of jobs that did not finish."""
         return len(self.ended) - self.finished
 
     @property

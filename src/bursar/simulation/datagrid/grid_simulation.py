@@ -88,7 +88,7 @@ def simulate(
 
 class DataGridSimulation:
     """
-    One simulation.
+    Runs one simulation.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class DataGridSimulation:
         self._record = GridRecorder(self._names, load.at)
 
     def run(self) -> GridOutcome:
-        """Until every job has finished or failed; what came of it."""
+        """Run until every job has finished or failed, and return the outcome."""
         self._loop.set_exception_handler(self._stop_on)
         self._information.start()
         for outage in self._faults.outages:
@@ -174,7 +174,7 @@ class DataGridSimulation:
 
     @property
     def now(self) -> float:
-        """Seconds."""
+        """Return virtual seconds."""
         return self._loop.time()
 
     @property

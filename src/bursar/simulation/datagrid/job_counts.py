@@ -1,4 +1,4 @@
-"""Where all jobs of a simulation are, counted where they are."""
+"""Counts all jobs of a simulation by the service that holds them."""
 
 from dataclasses import dataclass
 

@@ -26,21 +26,21 @@ class ReplicaCatalogue:
             self.register(replica.name, replica.site)
 
     def register(self, name: str, site: str) -> None:
-        """A copy is there now."""
+        """Register a copy."""
         self._sites.setdefault(name, {})[site] = None
         self.version += 1
 
     def forget(self, name: str, site: str) -> None:
-        """A copy is gone, or bad."""
+        """Remove a copy that is gone or bad."""
         if self._sites.get(name, {}).pop(site, self) is None:
             self.version += 1
 
     def sites(self, name: str) -> Iterable[str]:
-        """That hold a copy, in the order in which they got it."""
+        """Return the sites that hold a copy, in the order of registration."""
         return self._sites.get(name, ())
 
     def size(self, name: str) -> int:
-        """Bytes, as registered; 0 of an unknown file."""
+        """Return a file's registered bytes; 0 for an unknown file."""
         return self._sizes.get(name, 0)
 
 
@@ -69,13 +69,13 @@ class StorageElement:
         return name in self._own or name in self._copies
 
     def pin(self, name: str) -> None:
-        """A job uses the file, which stays meanwhile."""
+        """Pin a file that a job uses, so that it stays."""
         if name in self._copies:
             self._copies[name] = self._copies.pop(name)
         self._pins[name] = self._pins.get(name, 0) + 1
 
     def release(self, name: str) -> None:
-        """A job uses it no more."""
+        """Unpin a file for a job."""
         left = self._pins[name] - 1
         if left:
             self._pins[name] = left

@@ -53,7 +53,7 @@ class SubmissionService:
         return len(self._ready) + self._handing
 
     def accept(self, job: GridJob) -> None:
-        """A job of a site that the broker chose."""
+        """Take a job, with the site that the broker chose."""
         job.state = GridJobState.STAGING
         self._waiting.append(job)
         self._turn()

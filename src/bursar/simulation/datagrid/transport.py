@@ -55,7 +55,7 @@ class GridTransport:
 
     def send(self, source: str, target: str, size: float, done: Callable[[], None]) -> GridTransfer:
         """
-        Sends so many bytes.
+        Send bytes between two sites.
 
         Parameters
         ----------

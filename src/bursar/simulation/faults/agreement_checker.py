@@ -1,7 +1,7 @@
 """
-Sees what is agreed on, and what comes of it: of agreements, prices and money.
+Checks agreements, prices and charges of a simulated service against what was promised.
 
-It knows what both sides have said to each other, and nothing that the service has not told.
+The checker knows only the messages of both parties, never the service's inner state.
 """
 
 import math
@@ -23,30 +23,30 @@ from bursar.remote import messages as api
 from bursar.service.interfaces import Clock
 
 OnViolation = Callable[[str, str], None]
-"""Told the party and what must not have happened."""
+"""Called with the name of a party and the rule that was violated there."""
 
 STOPPED = 10.0
-"""Seconds for which the service must have been there, so that all of an agreement has ended."""
+"""Seconds of service uptime after which all tasks of an ended agreement must have stopped."""
 
 _LITTLE = 1e-6
 
 
 class AgreementChecker:
     """
-    What was agreed on.
+    Records all agreements and posted prices, and reports violations of them.
 
     Parameters
     ----------
     processors
-        Of the site.
+        Number of processors that the site can sell at a time.
     price
-        Currency units of a processor-second, as posted first.
+        First posted price, in currency units per processor-second.
     now
-        Virtual seconds.
+        Returns virtual seconds.
     up_since
-        When the service has begun to serve; infinite while it does not.
+        Returns the virtual time at which the service began to serve; infinite while it is down.
     wrong
-        See :data:`OnViolation`.
+        Callback for violations, see :data:`OnViolation`.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class AgreementChecker:
         self._wanted: dict[tuple[str, str], DealTemplate] = {}  # by user and deal
         self._binding: dict[tuple[str, str], DealTemplate] = {}  # those the owner could accept
 
-    # What is said.
+    # Messages of deals.
 
     def says(self, user: str, message: TradeMessage) -> None:
-        """A user is about to send a message of a deal."""
+        """Record a message of a deal that a user is about to send."""
         deal = user, message.deal
         if isinstance(message, RequestQuote | Offer | CallForBids):
             self._wanted[deal] = message.template
@@ -76,60 +76,60 @@ class AgreementChecker:
             self._binding[deal] = self._wanted[deal]
 
     def agreed(self, agreement: Agreement) -> None:
-        """A customer was told of an agreement."""
+        """Record an agreement that its customer was notified of."""
         self._bought[agreement.id] = agreement
 
     def agreement(self, name: str) -> Agreement | None:
-        """One that its customer was told of."""
+        """Return an agreement that its customer was notified of; None for any other id."""
         return self._bought.get(name)
 
     def ended(self, user: str, info: api.AgreementInfo) -> None:
-        """A customer was told that an agreement has ended before its time."""
+        """Record that a customer was notified of an agreement's early end."""
         if info.state not in ("over", "cancelled") or info.held:
             self._wrong(user, f"has ended an agreement that is {info}")
         self._ended.setdefault(info.id, (self._now(), info))
 
     def is_stopped(self, name: str) -> bool:
-        """Whether nothing of an agreement can run any more."""
+        """Whether no task of an agreement can be running any more."""
         since, _ = self._ended.get(name, (math.inf, None))
         return self._now() > max(since, self._up_since()) + STOPPED
 
     # Prices.
 
     def reprices(self, price: float) -> None:
-        """The owner is about to ask for another price."""
+        """Record a new price that the owner is about to request."""
         self.prices.append(price)
         self._is_posted = False
 
     def repriced(self) -> None:
-        """That was acknowledged."""
+        """Record that the last requested price was acknowledged."""
         self._is_posted = True
 
     def prices_now(self) -> Sequence[float]:
-        """What the service may ask from now on, as long as nothing is changed."""
+        """Return the prices that the service may quote while the owner changes nothing."""
         return self.prices[-1:] if self._is_posted else tuple(self.prices)
 
     def posted(self, user: str, price: float | None, known: Sequence[float]) -> None:
-        """A user was told the price, having asked when these were possible."""
+        """Check a price shown to a user against those possible when the user asked, and now."""
         if price not in known and price not in self.prices_now():
             self._wrong(user, f"is told the price {price}, expected {known[-1]}")
 
     def quoted(self, user: str, quote: Quote, known: Sequence[float]) -> None:
-        """A user was made a quote."""
+        """Check the unit price of a quote against those possible when the user asked, and now."""
         self.posted(user, quote.terms.unit_price, known)
 
-    # In the end.
+    # The final audit.
 
     def settled(self, found: Mapping[str, Sequence[api.AgreementInfo]], *, slack: float) -> None:
         """
-        All has come to rest.
+        Check all agreements after the simulation has come to rest.
 
         Parameters
         ----------
         found
-            All agreements, by user.
+            All agreements that the service lists, by user.
         slack
-            Seconds by which the service's clock may have gone back between two lives.
+            Seconds by which the service's clock may have gone back at a restart.
         """
         for user, infos in found.items():
             self._look_at_terms(user, infos)
@@ -139,7 +139,7 @@ class AgreementChecker:
         self._look_at_capacity([info for infos in found.values() for info in infos], slack)
 
     def _look_at_terms(self, user: str, infos: Sequence[api.AgreementInfo]) -> None:
-        """What was agreed on is what is kept, and an end stays as it was told."""
+        """Check that terms are as agreed, and that an ended agreement has not changed since."""
         known = {info.id: info for info in infos}
         for agreement in self._bought.values():
             if agreement.customer != user:
@@ -155,7 +155,9 @@ class AgreementChecker:
                 self._wrong(user, f"was told {told}, which is now {known[name]}")
 
     def _look_at_deals(self, user: str, infos: Sequence[api.AgreementInfo]) -> None:
-        """Whatever was lost or repeated: each conversation has come to one agreement at most."""
+        """
+        Check that each conversation led to at most one agreement, in spite of losses and repeats.
+        """
         made = Counter((info.processors, info.seconds) for info in infos)
         for (who, _), template in self._binding.items():
             if who == user:
@@ -169,7 +171,7 @@ class AgreementChecker:
                 )
 
     def _look_at_charge(self, user: str, info: api.AgreementInfo) -> None:
-        """Nothing is paid for what was taken back, nor for time after the end."""
+        """Check that neither a cancelled agreement nor time after its end was charged."""
         end = info.start + info.seconds if info.ended is None else info.ended
         use = info.unit_price * info.processors * max(0.0, end - info.start)
         most = 0 if info.state == "cancelled" else to_micros(use) + 1 + to_micros(info.fixed_price)
@@ -177,7 +179,7 @@ class AgreementChecker:
             self._wrong(user, f"paid {info.charged} for {info.id}, at most {most} are due")
 
     def _look_at_capacity(self, infos: Sequence[api.AgreementInfo], slack: float) -> None:
-        """No processor was sold to two at a time."""
+        """Check that no processor was sold twice for the same time."""
         changes: list[tuple[float, int]] = []
         for info in infos:
             end = info.start + info.seconds if info.ended is None else info.ended

@@ -1,7 +1,7 @@
 """
-A user who carries campaigns through by the real client, whatever happens to it.
+Simulates a user who runs campaigns through the real client and survives crashes.
 
-What it has noted in its campaigns outlives it: after a crash another life goes on from there.
+The state in the campaigns outlives a crash: the user's next process resumes from it.
 """
 
 import asyncio
@@ -20,34 +20,34 @@ from bursar.simulation.faults.simulated_task import SimulatedTask
 from bursar.simulation.faults.trading_client import TradingClient
 
 _PAGE = 7
-"""Results asked for at a time, where they come page by page: few, for many requests."""
+"""Results per page, where results are fetched page by page; small, so that requests are many."""
 
 _PAUSE = 3.0
-"""Seconds between two times that results are asked for."""
+"""Seconds between two requests for results."""
 
 _LOOK = 15.0
-"""Seconds between two looks at an agreement."""
+"""Seconds between two requests for an agreement's state."""
 
 _WAITS = 40.0
-"""Seconds after an agreement's early end before its tasks are cancelled, too."""
+"""Seconds from an agreement's early end to the cancellation of its tasks by the user."""
 
 
 class CampaignClient:
     """
-    One life of a user's client.
+    Runs a user's campaigns in one simulated process.
 
     Parameters
     ----------
     user
-        Its name.
+        Name of the user.
     owner
-        The service's, in deals.
+        Name of the service's owner in deals.
     client
-        The way to the service.
+        Client of the service, with the user's token.
     clock
-        Its own, seconds since the epoch.
+        The user's clock, seconds since the epoch.
     witness, trace
-        See all it does.
+        Notified of everything that the user does and receives.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class CampaignClient:
         )
 
     async def run(self, campaigns: Iterable[ClientCampaign]) -> None:
-        """Carries all of them through."""
+        """Run all campaigns concurrently until each is complete or destroyed."""
         async with asyncio.TaskGroup() as group:
             for campaign in campaigns:
                 group.create_task(self._carry(campaign))
@@ -87,7 +87,7 @@ class CampaignClient:
                 await self._create(campaign)
             await self._use(campaign)
         except RemoteProblem as problem:
-            # A life before this one may have destroyed it and not heard of that.
+            # An earlier process may have destroyed the instance and crashed before the answer.
             if not (campaign.destroying and problem.status == 404):
                 raise
             campaign.destroyed = True
@@ -172,7 +172,7 @@ class CampaignClient:
             await asyncio.sleep(_PAUSE)
 
     async def _follow(self, campaign: ClientCampaign) -> None:
-        """Events, from the last one that an earlier life of this client has noted on."""
+        """Follow events after the last one that any process of this user has recorded."""
         async with aclosing(self._client.events(campaign.handle, campaign.seen)) as events:
             async for info in events:
                 self._witness.noticed(campaign, info)
@@ -203,12 +203,12 @@ class CampaignClient:
         self._note(campaign, f"{count} tasks are cancelled")
 
     async def _watch(self, campaign: ClientCampaign) -> None:
-        """When the agreement is over, what it left undone is not wanted any more."""
+        """Cancel all tasks after the agreement has ended."""
         while True:
             agreement = await self._client.agreement(campaign.agreement)
             if agreement.state in ("over", "cancelled"):
                 campaign.all_given_up = True
-                if campaign.withdrawing:  # so that one sees whether tasks wait by themselves
+                if campaign.withdrawing:  # shows whether the service stops the tasks without this
                     await asyncio.sleep(_WAITS)
                 if len(campaign.numbers) == len(campaign.pieces):
                     count = await self._client.cancel(campaign.handle)
@@ -220,7 +220,7 @@ class CampaignClient:
             await asyncio.sleep(_LOOK)
 
     async def _withdraw(self, campaign: ClientCampaign) -> None:
-        """The agreement is ended before its time, be it before it begins or later."""
+        """Cancel the agreement before its end, perhaps before its start."""
         if campaign.withdraws_after is None:
             return
         await asyncio.sleep(campaign.withdraws_after)
@@ -235,7 +235,7 @@ class CampaignClient:
 
 
 def make_task_spec(piece: SimulatedTask) -> api.TaskSpec:
-    """Task as it is submitted."""
+    """Return the API's specification of a simulated task."""
     sealed = base64.b64encode(piece.envelope).decode() if piece.is_sealed else ""
     return api.TaskSpec(
         command=() if sealed else piece.command,

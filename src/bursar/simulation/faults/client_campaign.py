@@ -1,5 +1,5 @@
 """
-What a customer wants of one instance, and what it has noted: this outlives its own crashes.
+Describes what a simulated customer does with one instance, and its state, which outlives crashes.
 """
 
 import random
@@ -11,61 +11,62 @@ from bursar.simulation.faults.fault_plan import FaultPlan
 from bursar.simulation.faults.simulated_task import SimulatedTask
 
 NegotiationWay = Literal["posted", "bargaining", "tender", "auction"]
-"""By which agreements are made."""
+"""Trading procedure by which a customer comes to an agreement."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClientCampaign:
     """
-    One instance, from the wish to its end.
+    Holds the plan for one instance and the progress of its user.
 
     Parameters
     ----------
     user, name
-        Whose, and unique in the simulation.
+        Name of the user, and a name of the campaign that is unique in the simulation.
     pieces
-        Its tasks by the key of their submission.
+        Tasks by the idempotency key of their submission.
     pauses
-        Seconds before each submission.
+        Seconds before each submission, by its key.
     buys
-        Processors and seconds of the agreement that it runs on; None: none.
+        Processors and seconds of the agreement under which the instance runs; None for shared
+        processors.
     way, willing
-        How it is negotiated, and the share of the posted price that is offered at the most.
+        Trading procedure, and the highest share of the posted price that is offered.
     withdraws_after
-        Seconds after which the agreement is ended before its time; None: it is not.
+        Seconds after which the agreement is cancelled early; None to keep it.
     watches
-        Whether its changes are followed as events, too.
+        Whether the user also follows the instance's events.
     streams
-        Whether results come as one stream; else page by page.
+        Whether results come as one stream rather than page by page.
     forgets
-        Whether results are acknowledged.
+        Whether the user acknowledges results, so that the service may delete them.
     cancels_after
-        Seconds after which some tasks are cancelled; None: none are.
+        Seconds after which tasks are cancelled; None to cancel none.
     cancels
-        Which, by name; None: all.
+        Names of the tasks to cancel; None for all.
     destroys_after
-        Seconds after which it is destroyed, whatever there is; None: never.
+        Seconds after which the instance is destroyed, complete or not; None for never.
 
     Attributes
     ----------
     agreement, handle
-        Once they are known.
+        Identifiers of agreement and instance; empty until they are known.
     numbers
-        Of tasks, by submissions that were acknowledged.
+        Task numbers of each acknowledged submission, by its key.
     results
-        By task.
+        Results received, by task number.
     after
-        Cursor of the last result.
+        Cursor of the last result received.
     forgotten
-        Up to which cursor results were acknowledged, perhaps in vain.
+        Cursor up to which an acknowledgement was attempted.
     seen
-        Cursor of the last result that an event told of.
+        Number of results according to the last event.
     withdrawing
-        Whether the agreement's end was asked for.
+        Whether the early end of the agreement was requested.
     given_up
-        Tasks that a cancellation was asked for; ``all_given_up``: of every task.
+        Names of tasks whose cancellation was requested; ``all_given_up`` stands for every task.
     cancelled, destroying, destroyed
-        Whether that was acknowledged, asked for, acknowledged.
+        Whether the cancellation was acknowledged, the destruction requested, and acknowledged.
     """
 
     user: str
@@ -97,26 +98,26 @@ class ClientCampaign:
     destroyed: bool = False
 
     def piece(self, number: int) -> SimulatedTask | None:
-        """The task of a number; None as long as it is not known."""
+        """Return the task with a number; None while the number's submission is not acknowledged."""
         for key, numbers in self.numbers.items():
             if number in numbers:
                 return self.pieces[key][number - numbers.start]
         return None
 
     def may_be_cancelled(self, piece: SimulatedTask) -> bool:
-        """Whether its owner has asked for that."""
+        """Whether the user has requested the cancellation of a task."""
         return self.all_given_up or piece.name in self.given_up
 
     @property
     def is_complete(self) -> bool:
-        """Whether all was submitted and every task has a result."""
+        """Whether every submission was acknowledged and every task has a result."""
         return len(self.numbers) == len(self.pieces) and all(
             number in self.results for numbers in self.numbers.values() for number in numbers
         )
 
 
 def draw_campaign(user: str, number: int, plan: FaultPlan, chance: random.Random) -> ClientCampaign:
-    """A campaign drawn by chance."""
+    """Draw a random campaign of a user within the limits of a fault plan."""
     name = f"{user}-{number}"
     buys = None
     if chance.random() < plan.buys:
@@ -172,7 +173,9 @@ def _draw_task(
     is_sealed: bool,
     is_short: bool,
 ) -> SimulatedTask:
-    """With ``longer``, some take long enough that one sees whether they were stopped."""
+    """
+    Draw a task; with ``longer``, some run long enough to show whether a cancellation stops them.
+    """
     times = [0.01, chance.uniform(0.1, 5.0), chance.uniform(5.0, 20.0)]
     if longer:
         times.append(chance.uniform(20.0, 90.0))

@@ -1,4 +1,4 @@
-"""``bursar-dst``: simulates the service under faults, a seed at a time."""
+"""Implements ``bursar-dst``, which simulates the service under faults for a range of seeds."""
 
 import argparse
 import os
@@ -12,17 +12,17 @@ from bursar.simulation.faults.fault_simulation import SeedVerdict, simulate
 
 _BAR = 30  # characters
 _AHEAD = 8
-"""Seeds given to each process ahead of its answers."""
+"""Seeds handed to a process in one batch."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """
-    Entry point.
+    Run the command.
 
     Returns
     -------
     int
-        0 when every seed held; 1 when some did not; 2 when the words make no sense.
+        0 when every seed passed; 1 when some failed; 2 for invalid arguments.
     """
     options = _options().parse_args(words)
     if options.seed is not None:

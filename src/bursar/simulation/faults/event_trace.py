@@ -1,4 +1,4 @@
-"""What happened, line by line: the last of it for people, and a digest of all of it."""
+"""Records the events of a simulation: the last lines for people, and a digest of all of them."""
 
 import hashlib
 import logging
@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 KEPT = 400
-"""Last lines that are kept, unless all are asked for."""
+"""Number of last lines that are kept, unless all are requested."""
 
 
 class EventTrace:
     """
-    The lines of one simulation.
+    Collects the trace lines of one simulation and counts its faults.
 
     Parameters
     ----------
     now
-        Virtual seconds; may be given later.
+        Returns virtual seconds; may be set later.
     keep_all
-        Whether every line is kept, not only the last.
+        Whether every line is kept, instead of the last :data:`KEPT`.
     """
 
     def __init__(self, now: Callable[[], float] = float, *, keep_all: bool = False) -> None:
@@ -30,34 +30,34 @@ class EventTrace:
         self.faults: Counter[str] = Counter()
 
     def note(self, party: str, event: str) -> None:
-        """Something happened at a party."""
+        """Record an event at a party, and add it to the digest."""
         self.events += 1
         now = self.now()
         self._lines.append((now, party, event))
         self._digest.update(f"{now!r} {party} {event}\n".encode())
 
     def tell(self, party: str, line: str) -> None:
-        """A line for people only: it may differ between two runs of one simulation."""
+        """Add a line that is not part of the digest, as it may differ between equal simulations."""
         self._lines.append((self.now(), party, line))
 
     def fault(self, kind: str, party: str, event: str) -> None:
-        """Something went wrong there on purpose; kinds are counted."""
+        """Record an injected fault, and count it by kind."""
         self.faults[kind] += 1
         self.note(party, f"!! {kind}: {event}")
 
     @property
     def digest(self) -> str:
-        """Of all lines: equal exactly when two simulations went the same way."""
+        """Digest of all recorded events; equal exactly when two simulations were equal."""
         return self._digest.hexdigest()
 
     def lines(self) -> list[str]:
-        """What is kept, for people: virtual seconds, party, event."""
+        """Return the kept lines: virtual seconds, party, event."""
         width = max((len(party) for _, party, _ in self._lines), default=0)
         return [f"{now:12.6f}  {party:<{width}}  {event}" for now, party, event in self._lines]
 
 
 class _TraceHandler(logging.Handler):
-    """Notes what is logged."""
+    """Records log messages in a trace."""
 
     def __init__(self, trace: EventTrace, party: str) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _TraceHandler(logging.Handler):
 
 @contextmanager
 def tracing_logs(trace: EventTrace, logger: str, party: str) -> Iterator[None]:
-    """While the context lasts, what a party logs is in the trace, and nowhere else."""
+    """Redirect a logger to the trace, under a party's name, while the context lasts."""
     log = logging.getLogger(logger)
     before = log.handlers, log.propagate, log.level
     log.handlers, log.propagate = [_TraceHandler(trace, party)], False

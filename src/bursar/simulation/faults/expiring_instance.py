@@ -1,4 +1,4 @@
-"""Instances that are kept for a short time after their last result, and then must be gone."""
+"""Simulates a user whose instance expires a short time after its last result."""
 
 import asyncio
 
@@ -12,34 +12,35 @@ from bursar.simulation.faults.event_trace import EventTrace
 from bursar.simulation.faults.invariant_checker import InvariantChecker
 
 _NOT_FOUND = 404
-_GONE = "gone"  # the answer to a key whose instance was destroyed
+_GONE = "gone"  # problem kind of the answer to a key whose instance was destroyed
 
 _LOOK = 3.0
-"""Seconds between two looks."""
+"""Seconds between two requests for the instance."""
 
 _JUMPS = 5.0
-"""Seconds by which the service's clock may change between two of its lives, and a little more."""
+"""Seconds by which the service's clock may change at a restart, with a margin."""
 
 _SWEPT = SWEEP + 2.0
-"""Seconds in which a service that is there sees that an instance's time is over."""
+"""Seconds within which a running service removes an expired instance."""
 
 
 class ExpiringInstanceUser:
     """
-    A user whose instance expires, and who is never killed.
+    Creates an expiring instance and checks when it disappears; is never killed.
 
     Parameters
     ----------
     client
-        The user's.
+        Client with the user's token.
     keep
-        Seconds for which the instance is kept.
+        Seconds for which the service keeps the instance after its last result.
     server_clock
-        What the service takes for the time, seconds since the epoch.
+        The service's clock, seconds since the epoch.
     up_since, now
-        When the service has begun to serve, infinite while it does not; virtual seconds.
+        Virtual time at which the service began to serve (infinite while it is down); virtual time
+        now.
     witness, trace
-        See all that comes of it.
+        Notified of violations and events.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class ExpiringInstanceUser:
         self._now = now
         self._witness = witness
         self._trace = trace
-        self._earliest = 0.0  # moment before which it must be there, by the service's clock
-        self._expires: float | None = None  # as told last
+        self._earliest = 0.0  # service's time before which the instance must exist
+        self._expires: float | None = None  # by the last answer
 
     async def run(self) -> None:
-        """Make it, give it tasks, and look at it until it is gone."""
+        """Create the instance, submit its tasks, and poll it until it is gone."""
         campaign, client = self._campaign, self._client
         self._earliest = self._server_clock() + self._keep
         try:
@@ -86,7 +87,7 @@ class ExpiringInstanceUser:
                 await self._look()
                 await asyncio.sleep(_LOOK)
         except RemoteProblem as problem:
-            # It may expire before the first answer that says what its number is has come through.
+            # The instance may expire before the answer with its identifier has arrived.
             if problem.status != _NOT_FOUND and problem.kind != _GONE:
                 raise
         if self._server_clock() < self._earliest - _JUMPS:

@@ -1,4 +1,4 @@
-"""When what goes wrong: strikes at the network, the disk and everybody's life."""
+"""Injects faults into the network, the disk and all processes at random times."""
 
 import asyncio
 import random
@@ -17,35 +17,35 @@ _CUT_OFF = 20.0
 """Mean seconds of a partition."""
 
 _EXPIRED = 10.0
-"""Mean seconds until a certificate that has expired is replaced."""
+"""Mean seconds until an expired certificate is replaced."""
 
 
 class FaultInjector:
     """
-    Carries a plan out, while it is on.
+    Injects the faults of a plan while it is on.
 
     Parameters
     ----------
     plan
-        What is to go wrong.
+        Kinds and rates of the faults.
     chance
-        Says when, and whom it hits.
+        Random source of times and victims.
     nature
-        The life that strikes.
+        Simulated process whose steps inject the faults.
     network, platter, trace
-        What is struck, and who is told.
+        Network and storage that get the faults, and the trace that records them.
     aims
-        Strike while it is on.
+        Targeted faults, which are on and off together with these.
     parties
-        Names of all that can be cut off now.
+        Returns the names of all parties that can be partitioned now.
     door
-        Where workers connect.
+        Listener to which workers connect; its certificate may expire.
     evict
-        Tells some worker to end.
+        Evicts one worker.
     crowd
-        Has some strangers connect.
+        Opens several unauthenticated connections.
     cluster
-        The batch scheduler; None: there is none.
+        Cluster with the batch scheduler; None when the plan has none.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class FaultInjector:
         self._crowd = crowd
 
     def begin(self) -> None:
-        """From now on."""
+        """Start to inject faults."""
         self.is_on = self._aims.is_on = True
         self._network.weather = self._plan.weather
         self._platter.deadly = self._plan.deadly_syncs
@@ -109,7 +109,7 @@ class FaultInjector:
                 self._nature.spawn(self._strike(mean, strike))
 
     def end(self) -> None:
-        """All is well from now on."""
+        """Stop all faults and heal network, disk, certificate and cluster."""
         self._trace.note(self._nature.party, "is calm from now on")
         self.is_on = self._aims.is_on = False
         self._network.calm()
@@ -120,12 +120,14 @@ class FaultInjector:
             self._cluster.calm()
 
     def doom(self, life: SimulatedProcess, mean: int) -> None:
-        """A life will end after some steps, about so many; 0: by nothing of this."""
+        """
+        Schedule the kill of a process after a random number of steps, ``mean`` on average; 0: none.
+        """
         if self.is_on and mean:
             life.end_after(1 + int(self.chance.expovariate(1 / mean)))
 
     def end_of_server(self, party: str) -> None:
-        """The service has ended, and its machine with it or not."""
+        """Cut the storage's power, or not, after the service's process has ended."""
         if not self.is_on:
             return
         if self.chance.random() < self._plan.power_cuts:

@@ -1,8 +1,8 @@
 """
-What goes wrong in one simulation, drawn from its seed.
+Draws the faults of one simulation from its seed.
 
-Each seed gets some kinds of faults and not others: with all of them all the time, much of what
-can go wrong would never be reached, as something else goes wrong before it [1]_.
+Each seed gets some kinds of faults and not others: with all of them all the time, many failures
+would never be reached, as another comes first [1]_.
 
 References
 ----------
@@ -21,92 +21,93 @@ FaultTarget = Literal[
     "submission", "cancellation", "destruction", "deal", "withdrawal", "change", "segment", "job"
 ]
 """
-What faults may aim at: a request that reaches the service or was acknowledged, by what it is
-about; a segment of the journal that is begun, cut or removed; and a job that the service hands in
-to a batch scheduler, or cancels there.
+Event at which a targeted fault may strike: a request that arrived or was acknowledged, by its
+subject; a journal segment begun, cut or removed; a job submitted to a batch scheduler, or cancelled
+there.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
     """
-    What goes wrong, and how much there is to do.
+    Holds the kinds and rates of the faults of a simulation, and the size of its load.
 
     Parameters
     ----------
     weather
-        Of the network while things go wrong.
+        Conditions of the network while faults are on.
     trouble
-        Seconds for which they do.
+        Seconds for which faults are on.
     server_life
-        Mean number of steps after which the server is killed; 0: it is not.
+        Mean number of steps after which the service is killed; 0 for never.
     deadly_syncs
-        Chance that it is killed while it syncs a file.
+        Probability that the service is killed while it syncs a file.
     power_cuts
-        Chance that its end takes the disk's unsynced bytes along.
+        Probability that the service's end comes with a power cut, which loses unsynced bytes.
     drains
-        Chance that it is told to end instead, and ends in good order.
+        Probability that a service process is drained and ends in good order.
     worker_life, client_life
-        Mean steps of the others.
+        Mean number of steps after which a worker or a client is killed; 0 for never.
     partitions
-        Mean seconds between two of them; 0: none.
+        Mean seconds between two partitions; 0 for none.
     disk_trouble
-        Mean seconds between two times at which the disk is full, slow or broken; 0: none.
+        Mean seconds between two times at which the disk is full, slow or broken; 0 for none.
     skew
-        Largest difference of a party's clock, seconds.
+        Largest clock skew of a party, seconds.
     drift
-        Largest share by which it is too fast or slow.
+        Largest clock drift of a party, as a share.
     users, campaigns, pieces
-        How many clients, instances of each, and tasks of each at most.
+        Number of users, instances of each user, and most tasks in a submission.
     buys
-        Chance that an instance runs on an agreement.
+        Probability that an instance runs under an agreement.
     processors
-        Of the site.
+        Processors of the site.
     must_buy, price_shared
-        Of the service.
+        Market settings of the service: whether tasks run only under an agreement, and whether
+        shared processors are charged.
     aims
-        Chance that a moment is struck, by what it is.
+        Probability that a targeted fault strikes at an event, by kind of event.
     cuts
-        Whether workers may be cut off then, too.
+        Whether targeted faults may also partition workers.
     cancels, destroys
-        Chance that some tasks of an instance are cancelled; that it is destroyed.
+        Probability that some tasks of an instance are cancelled; that the instance is destroyed.
     withdraws
-        Chance that an agreement is ended before its time.
+        Probability that an agreement is cancelled before its end.
     watches, seals
-        Chance that the changes of an instance are followed; that its tasks are sealed.
+        Probability that a user follows an instance's events; that its tasks are sealed.
     rotates, reprices
-        Whether users get other tokens; whether the owner changes its price.
+        Whether users' tokens are replaced; whether the owner changes the price.
     evictions
-        Mean seconds between two workers that are told to end; 0: none is.
+        Mean seconds between two evictions of a worker; 0 for none.
     repeats_returns
-        Whether workers say again what they gave back over a connection that was lost.
+        Whether workers report returned jobs again, over later connections.
     strangers
-        Mean seconds between two crowds that connect and say nothing of use; 0: none come.
+        Mean seconds between two bursts of unauthenticated connections; 0 for none.
     certificate
-        Mean seconds between two times at which the certificate has expired; 0: it never does.
+        Mean seconds between two expiries of the certificate; 0 for none.
     expires
-        Whether some tokens and instances are good for a short time, and leases that are over are
-        tried again.
+        Whether some tokens and instances are short-lived, and credentials of ended leases are tried
+        again.
     segment
         Bytes of a segment of the service's journal.
     batch
         Whether the site is a cluster with a batch scheduler.
     controller, others, nodes
-        Mean seconds between two times at which its controller gives no answer, at which
-        somebody else's job comes, and at which a pilot's node is lost; 0: never.
+        Mean seconds between two outages of the cluster's controller, two jobs of other users, and
+        two losses of a pilot's node; 0 for none.
     others_last
-        Mean seconds of somebody else's job.
+        Mean seconds of other users' jobs.
     forgets
-        Chance that its controller's answer is lost.
+        Probability that an answer of the controller is lost.
     asked_in_vain
-        Chance that the controller goes away just when it is asked to begin or end jobs.
+        Probability that the controller goes down just when it is asked to submit or cancel jobs.
     longest
-        Seconds of the longest pilot.
+        Longest walltime of a pilot, seconds.
     warns
-        Whether pilots are told to end some time before their wall-clock limit.
+        Whether pilots get a signal some time before their walltime limit.
     bursts
-        Share of the tasks of a submission, the first ones, that take hundredths of a second: then
-        many wait at workers, and those that follow take longer.
+        Share of a submission's tasks, the first ones, that take hundredths of a second, so that
+        many tasks wait at workers while longer ones follow.
     """
 
     weather: NetworkConditions = FAULTLESS
@@ -201,7 +202,7 @@ def fault_plan_of(seed: int) -> FaultPlan:
         reprices=chance.random() < 0.3,
     )
     if not must_buy and chance.random() >= 0.7:
-        # Nothing happens to workers: so whatever they lose, the service has lost.
+        # No fault hits workers, so that any loss at a worker is the service's error.
         weather = replace(plan.weather, breaks=0.0)
         plan = replace(plan, weather=weather, worker_life=0, partitions=0.0, buys=0.0, cuts=False)
     plan = _with_connections_and_ends(plan, seeded_random(seed, "plan of connections and ends"))

@@ -1,6 +1,4 @@
-"""
-One seed, from its begin to its verdict: trouble for a while, then calm, in which all must end well.
-"""
+"""Simulates one seed: faults for a while, then a calm phase in which all work must complete."""
 
 import asyncio
 import contextlib
@@ -46,52 +44,52 @@ from bursar.simulation.faults.skewed_clock import skewed_clock
 from bursar.simulation.faults.unauthenticated_clients import UnauthenticatedClients
 
 EXPIRING_USER = "brief-user"
-"""User whose instance is kept for a short time only."""
+"""User whose instance expires soon."""
 
 URL = "http://127.0.0.1:7480"
 
 PATIENCE = 1e6
-"""Seconds for which a client tries: whoever gives up learns nothing."""
+"""Seconds for which a client retries; practically without end."""
 
 SETTLED = 3600.0
-"""Seconds after the trouble in which everything must have come to its end, beside the work."""
+"""Seconds after the last fault in which all work must end, beside the work's own time."""
 
 TRIES = 12
-"""Times that all work may take, at most: on the slowest worker, some of it again."""
+"""Allowed factor on the time of all work, for slow workers and repeated attempts."""
 
 UNIT_PRICE = 0.001
-"""Of a processor, a second."""
+"""Initial price of a processor-second."""
 
 MONEY = 10**12
-"""Micro-units that each user is given, in two halves."""
+"""Micro-units that each user gets, in two deposits."""
 
 LEFT_BEHIND = 900.0
-"""Seconds after everything else in which a batch site's jobs must have gone back."""
+"""Seconds after the audit in which a batch site's pilot jobs must have ended."""
 
 _LOOK = 10.0
-"""Seconds between two looks at the books."""
+"""Seconds between two checks of the service's accounts."""
 
 LARGEST_JOURNAL = 8 * 1024 * 1024
-"""Bytes; far more than any of these simulations needs."""
+"""Allowed size of the journal in bytes, far more than any of these simulations needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedVerdict:
     """
-    What came of a seed.
+    Holds the result of simulating a seed.
 
     Parameters
     ----------
     wrong
-        What must not have happened; empty: nothing.
+        First violation; empty when there was none.
     seconds, steps, events, lives
-        Virtual time, steps of all parties, lines of the trace, lives of all parties.
+        Virtual seconds, steps of all processes, lines of the trace, number of processes.
     faults
-        How many of which kind.
+        Number of injected faults, by kind.
     digest
-        Of the whole trace.
+        Digest of the whole trace.
     lines
-        The last of it, or all.
+        Last trace lines, or all; empty when nothing is wrong and not all were requested.
     """
 
     seed: int
@@ -107,12 +105,12 @@ class SeedVerdict:
 
 def simulate(seed: int, plan: FaultPlan | None = None, *, keep_all: bool = False) -> SeedVerdict:
     """
-    Everything that happens for a seed.
+    Simulate a seed until its end or the first violation.
 
     Parameters
     ----------
     plan
-        What goes wrong; None: what the seed says.
+        Faults to inject; None to draw them from the seed.
     keep_all
         Whether the verdict has all lines of the trace, not only the last before something
         went wrong.
@@ -140,16 +138,16 @@ def simulate(seed: int, plan: FaultPlan | None = None, *, keep_all: bool = False
 
 class FaultSimulation:
     """
-    All parties of one seed.
+    Connects all parties of one seed's simulation.
 
     Parameters
     ----------
     loop
-        Its time.
+        Loop with the virtual time.
     seed, plan
-        What goes wrong.
+        Seed of all random choices, and the faults to inject.
     trace
-        Told everything.
+        Records all events.
     """
 
     def __init__(self, loop: ProcessLoop, seed: int, plan: FaultPlan, trace: EventTrace) -> None:
@@ -263,7 +261,7 @@ class FaultSimulation:
         loop.set_exception_handler(self._on_exception)
 
     async def run(self) -> str:
-        """Trouble, then calm; what was wrong, empty: nothing."""
+        """Run the simulation, and return the first violation; empty when there was none."""
         with contextlib.ExitStack() as stack:
             if self._folder is not None:
                 stack.enter_context(self._folder)
@@ -276,7 +274,7 @@ class FaultSimulation:
             return self.witness.failed.result()
         try:
             story.result()
-        except Exception as error:  # as when nobody's token is known any more
+        except Exception as error:  # such as a token that no longer works
             self._tell(error)
             return f"all: cannot go on: {_describe_innermost(error)}"
         return ""
@@ -322,7 +320,7 @@ class FaultSimulation:
         watch.cancel()
 
     async def _until_jobs_are_gone(self) -> None:
-        """Nothing is to be done: what is held goes back by itself, and nothing is left behind."""
+        """Wait until idle pilots have ended, and report jobs that remain."""
         if self._cluster is None:
             return
         last = self._loop.time() + LEFT_BEHIND
@@ -332,13 +330,13 @@ class FaultSimulation:
             self.witness.wrong(PARTY, f"leaves job {job.id} behind: {job.state}")
 
     def _was_there(self, worker: str, seconds: float) -> bool:
-        """Whether a worker could reach the service all the time for so many seconds until now."""
+        """Whether a worker could reach the service during all of the last seconds."""
         late = self._network.late_until(worker, PARTY)
         since = max(self.server.up_since, late, self._door.certificate_expired_until)
         return self._loop.time() - since > seconds
 
     def _living(self) -> list[FaultyWorker]:
-        """Workers that are there."""
+        """Return the workers that are alive."""
         return self._machine.living() if self._cluster is None else self._cluster.living()
 
     def _audit(self) -> FinalAudit:
@@ -495,14 +493,14 @@ class FaultSimulation:
         holders = (w.post.name for w in self._living() if w.has_here(piece))
         return next(holders, "")
 
-    # What goes before.
+    # Preparation.
 
     async def _until_up(self) -> None:
         while not self.server.is_up:
             await asyncio.sleep(0.1)
 
     async def _let_in(self) -> None:
-        """Users get tokens and money."""
+        """Create tokens and make the first deposits for all users."""
         house = self.server.house
         assert house is not None
         users = [f"user-{n}" for n in range(self._plan.users)]
@@ -526,7 +524,7 @@ class FaultSimulation:
         )
         await self._deposit("first")
 
-    # What the owner does meanwhile.
+    # Actions of the owner during the faults.
 
     async def _some_time(self) -> None:
         await asyncio.sleep(self._chaos.uniform(0, self._plan.trouble))
@@ -547,7 +545,7 @@ class FaultSimulation:
         await self._owner.reprice()
 
     async def _rotate(self, user: str) -> None:
-        """A user gets another token, and somebody else has kept the old one."""
+        """Replace a user's token, while another client goes on to use the old one."""
         assert self._owner is not None
         old = self._tokens[user]
         life = SimulatedProcess(self._loop, f"{user}-stranger")
@@ -574,7 +572,7 @@ class FaultSimulation:
         life.spawn(stranger.insist())
 
     async def _wear_out(self, user: str) -> None:
-        """A user has a token for a short time, and uses it for longer."""
+        """Create a short-lived token, which is used until after its expiry."""
         assert self._owner is not None
         await self._some_time()
         chance = seeded_random(self._seed, f"{user} brief token")
@@ -593,9 +591,9 @@ class FaultSimulation:
         await holder.wear_out(made.expires)
 
     async def _be_brief(self) -> None:
-        """A user has an instance that is kept for a short time only."""
+        """Run a user whose instance expires soon."""
         chance = seeded_random(self._seed, "brief instance")
-        # Like one that is cancelled: some tasks take longer than the instance is kept.
+        # cancels=1.0 draws some tasks that take longer than the instance is kept.
         simple = replace(
             self._plan, buys=0.0, cancels=1.0, destroys=0.0, pieces=4, seals=0.0, bursts=0.0
         )
@@ -622,7 +620,7 @@ class FaultSimulation:
             worker.life.call(worker.evict)
 
     async def _watch(self) -> None:
-        """Looks at the books again and again."""
+        """Check the service's accounts periodically."""
         while True:
             await asyncio.sleep(_LOOK)
             self._look()
@@ -668,7 +666,7 @@ def _site_facts(plan: FaultPlan) -> SiteFacts:
 
 
 def _describe_innermost(error: BaseException) -> str:
-    """What a group of errors is about."""
+    """Describe the first leaf of a group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

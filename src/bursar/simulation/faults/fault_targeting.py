@@ -1,8 +1,8 @@
 """
-Faults that strike just where it matters: when something was acknowledged, or winds up.
+Injects faults just after events that matter, such as an acknowledgement.
 
-Times drawn evenly rarely hit the few steps between a promise and what follows from it. So moments
-of interest are told here by what happens there, and some are struck [1]_.
+Random times rarely hit the few steps between a promise and its consequences. Code of the simulation
+therefore reports such events, and faults strike after some of them [1]_.
 
 References
 ----------
@@ -20,30 +20,30 @@ from bursar.simulation.faults.faulty_network import FaultyNetwork
 from bursar.simulation.faults.simulated_process import SimulatedProcess
 
 _FURTHEST = 100.0
-"""Steps after a moment of interest at which the service is killed, at the most; mostly fewer."""
+"""Most steps between an event and the kill of the service; the number drawn is mostly smaller."""
 
 _AWAY = 15.0
-"""Mean seconds for which workers are cut off while the service is killed."""
+"""Mean seconds for which workers are partitioned while the service is killed."""
 
 
 class FaultTargeting:
     """
-    Strikes at the service, and at workers, at moments of interest.
+    Kills the service or partitions workers after events of interest.
 
     Parameters
     ----------
     plan
-        How often at which.
+        Probabilities by kind of event.
     chance
-        Says when.
+        Random source of these decisions.
     nature
-        The life that strikes.
+        Simulated process whose steps inject the faults.
     network, trace
-        What is struck, and who is told.
+        Network that is partitioned, and the trace that records the faults.
     server
-        The life of the service now, if there is one.
+        Returns the current process of the service; None while there is none.
     workers
-        Names of those that are there.
+        Returns the names of the live workers.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class FaultTargeting:
         self._workers = workers
 
     def at(self, moment: FaultTarget) -> None:
-        """Something of interest happens at the service in this step."""
+        """Report an event of interest, which happens in this step of the service."""
         life = self._server()
         if life is None or not life.is_alive or not self.hits(moment):
             return
@@ -79,12 +79,12 @@ class FaultTargeting:
             life.end_after(steps)
 
     def hits(self, moment: FaultTarget) -> bool:
-        """Whether this one is struck."""
+        """Draw whether a fault strikes at an event."""
         share = self._plan.aims.get(moment, 0.0) if self.is_on else 0.0
         return share > 0 and self._chance.random() < share
 
     def _cut_off(self, moment: FaultTarget, life: SimulatedProcess) -> None:
-        """Workers hear nothing of it, and who knows of it is killed meanwhile."""
+        """Partition all workers, and kill the service before they can be notified of the event."""
         seconds = self._chance.expovariate(1 / _AWAY)
         self._trace.fault("aimed partition", life.party, f"workers hear of no {moment}")
         for worker in self._workers():
@@ -97,7 +97,7 @@ class FaultTargeting:
 
 
 def fault_target_of(method: str, path: str) -> FaultTarget | None:
-    """What a request is about; None: it changes nothing."""
+    """Return the kind of event that a request is; None for one that changes nothing."""
     if method == "GET":
         return None
     match path.removeprefix(PREFIX).split("/")[1:]:

@@ -1,10 +1,10 @@
 """
-A cluster behind a batch scheduler as the service's site.
+Simulates a cluster behind a batch scheduler as the service's site.
 
-The adapter is the real :class:`bursar.sites.batch.BatchSite`; the scheduler is the simulated one,
-whose controller is away for a while, is slow, and may carry out what it is asked without its answer
-being heard. Pilots wait in its queue behind others' jobs, end at their wall-clock limit, and are
-found again by the next life of the service.
+The adapter is the real :class:`bursar.sites.batch.BatchSite`; the scheduler is simulated. Its
+controller is slow, has outages, and may carry out a request whose answer is lost. Pilots wait in
+its queue behind other users' jobs, end at their walltime limit, and are found again by the next
+process of the service.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ OTHERS_SECONDS = 55.0
 and the controller are there: then its worker gives up, and what it held was for nobody."""
 
 AWAY = 20.0
-"""Mean seconds for which the controller gives no answer."""
+"""Mean seconds of an outage of the controller."""
 
 HEEDLESS = 30.0
 """Seconds, in which the controller answers everything, after which the service must have ended the
@@ -65,26 +65,26 @@ _SILENT = 3600.0  # seconds after which a machine that does not answer is taken 
 
 class FaultyCluster:
     """
-    The scheduler and its jobs, which outlive the service.
+    Holds the scheduler and its jobs, which outlive the service.
 
     Parameters
     ----------
     loop
-        Its time.
+        Loop with the virtual time.
     facts
-        Of the site, with its batch scheduler.
+        Description of the site, with its batch scheduler.
     hire
         Starts workers, as job scripts do.
     chance
-        Source of latencies, lost answers and others' jobs.
+        Random source of latencies, lost answers and other users' jobs.
     folder
-        Where the adapter keeps its record of jobs.
+        Folder in which the adapter keeps its record of jobs.
     asked
-        Told when jobs are handed in or cancelled: the request is under way, or was carried out.
+        Called when a submission or cancellation begins, and again when it was carried out.
     was_there
-        Whether a worker could reach the service all the time for so many seconds until now.
+        Whether a worker could reach the service during all of the last seconds.
     wrong
-        Told the party and what must not have happened.
+        Called with the name of a party and the rule that was violated.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class FaultyCluster:
         self.facts = facts
         self.files: dict[str, bytes] = {}
         self.forgets = 0.0
-        """Chance that the answer to what was asked is lost."""
+        """Probability that the answer to a request is lost."""
         self.asked_in_vain = 0.0
-        """Chance that the controller goes away just when it is asked to begin or end jobs."""
+        """Probability that a submission or cancellation meets the begin of an outage."""
         self._loop = loop
         self._plan = plan
         self._hire = hire
@@ -133,7 +133,10 @@ class FaultyCluster:
         )
 
     def site(self, hub: WorkerServer) -> BatchSite:
-        """Return the adapter of one life of the service, whose workers report to a hub."""
+        """
+        Return the adapter for one process of the service, whose workers report to its worker
+        server.
+        """
         hub.attend(WorkerListener(hub.protocol, _SILENT), 1, "simulated certificate")
         return BatchSite(
             self.facts,
@@ -146,7 +149,7 @@ class FaultyCluster:
         )
 
     def living(self) -> list[FaultyWorker]:
-        """Workers that are there."""
+        """Return the workers that are alive."""
         self._workers = [worker for worker in self._workers if worker.life.is_alive]
         return list(self._workers)
 
@@ -162,9 +165,9 @@ class FaultyCluster:
         Parameters
         ----------
         wanted
-            Leases whose workers the service lets in.
+            Leases whose workers the service accepts.
         since
-            When the present life of the service was ready, loop time.
+            Virtual time at which the present process of the service was ready.
         """
         now = self._loop.time()
         heard = max(since, self._away_until, self._unheard)
@@ -182,15 +185,15 @@ class FaultyCluster:
             if now - max(begun, heard) > HEEDLESS:
                 self._wrong(_PARTY, f"{lease} is held, and its job has ended long ago")
 
-    # What goes wrong.
+    # Faults.
 
     def go_away(self, seconds: float) -> None:
-        """Have the controller give no answer; jobs run on."""
+        """Begin an outage of the controller; jobs run on."""
         self._trace.fault("controller away", _PARTY, f"for {seconds:.1f} s")
         self._away_until = max(self._away_until, self._loop.time() + seconds)
 
     def occupy(self, seconds: float) -> None:
-        """Have somebody else's job take most of the processors."""
+        """Submit another user's job that takes most of the processors."""
         self._others += 1
         most = self.facts.processors
         wide = self._chance.randint(max(1, most - 1), most)
@@ -205,7 +208,7 @@ class FaultyCluster:
         self._life.spawn(self._scheduler.submit(request))
 
     def kill_job(self) -> None:
-        """Take a node away from some job that runs."""
+        """End a running job by the loss of its node."""
         running = [job for job in self.jobs if job.state == "running"]
         if running:
             job = self._chance.choice(running)
@@ -213,14 +216,14 @@ class FaultyCluster:
             self._life.call(self._scheduler.lose, job.id)
 
     def calm(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults."""
         self._away_until = min(self._away_until, self._loop.time())
         self.forgets = self.asked_in_vain = 0.0
 
-    # What the controller is asked.
+    # Requests to the controller.
 
     async def ask(self, work: Callable[[], Coroutine[Any, Any, Result]], what: str) -> Result:
-        """Carry out a request, as the scheduler's own step; it may fail before or after that."""
+        """Carry out a request as the scheduler's own step; it may fail before or after that."""
         matters = what in ("submit", "cancel")
         if matters:
             self._asked()
@@ -245,7 +248,7 @@ class FaultyCluster:
 
     @property
     def scheduler(self) -> SimulatedResourceManager:
-        """The scheduler itself."""
+        """The simulated scheduler."""
         return self._scheduler
 
     def _must_answer(self) -> None:
@@ -255,12 +258,12 @@ class FaultyCluster:
     # Jobs.
 
     def _launch(self, job: SimulatedJob) -> Callable[[], None] | None:
-        """Start a worker where the script of a pilot begins; others' jobs run to their limit."""
+        """Start a worker where a pilot's script begins; other users' jobs run to their limit."""
         if not _is_pilot(job):
             return None
         path = _credential_of(job)
         data = self.files.get(path)
-        if data is None:  # taken away when the pilot was given up: the program ends at once
+        if data is None:  # removed when the pilot was released: the worker ends at once
             self._life.call(job.end, "failed")
             return None
         credential = decode_credential(data, path)
@@ -296,7 +299,7 @@ class FaultyCluster:
 
 
 def _is_pilot(job: SimulatedJob) -> bool:
-    """Whether a job is of the service, not somebody else's."""
+    """Whether a job belongs to the service rather than to another user."""
     return job.request.name.startswith(_RUN)
 
 
@@ -307,12 +310,12 @@ def _credential_of(job: SimulatedJob) -> str:
 
 
 def _lease_of(job: SimulatedJob) -> str:
-    """Return the lease for which a pilot's job was handed in."""
+    """Return the lease for which a pilot's job was submitted."""
     return Path(_credential_of(job)).stem
 
 
 class _UnreliableManager:
-    """The scheduler as one life of the service reaches it; see :class:`ResourceManager`."""
+    """Gives one process of the service access to the scheduler; see :class:`ResourceManager`."""
 
     def __init__(self, cluster: FaultyCluster) -> None:
         self._cluster = cluster
@@ -320,41 +323,41 @@ class _UnreliableManager:
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """What it can do."""
+        """Capabilities of the scheduler."""
         return self._inner.abilities
 
     async def submit(self, request: JobRequest) -> list[str]:
-        """Hand in jobs."""
+        """Submit jobs."""
         return await self._cluster.ask(lambda: self._inner.submit(request), "submit")
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """End jobs."""
+        """Cancel jobs."""
         await self._cluster.ask(lambda: self._inner.cancel(ids), "cancel")
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """Say where jobs stand."""
+        """Return the states of jobs."""
         return await self._cluster.ask(lambda: self._inner.look(ids), "look")
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """Say what jobs took."""
+        """Return the resource usage of jobs."""
         return await self._cluster.ask(lambda: self._inner.usage(ids), "usage")
 
     async def queue(self) -> QueueState:
-        """Show the queue."""
+        """Return the state of the queue."""
         return await self._cluster.ask(self._inner.queue, "queue")
 
     async def expected_start(self, request: JobRequest) -> float | None:
-        """Say when a request would start."""
+        """Return the expected start of a request."""
         return await self._cluster.ask(lambda: self._inner.expected_start(request), "estimate")
 
     async def reserve(self, name: str, start: float, seconds: float, processors: int) -> None:
-        """Keep processors."""
+        """Reserve processors."""
         await self._cluster.ask(
             lambda: self._inner.reserve(name, start, seconds, processors), "reserve"
         )
 
     async def unreserve(self, name: str) -> None:
-        """Keep them no more."""
+        """Cancel a reservation."""
         await self._cluster.ask(lambda: self._inner.unreserve(name), "unreserve")
 
     async def shrink(self, id: str, nodes: Sequence[str]) -> None:
@@ -371,25 +374,25 @@ class _UnreliableManager:
 
 
 class _SharedFilesystem(CommandRunner):
-    """Files on the cluster's shared file system, in memory."""
+    """Keeps the files of the cluster's shared file system in memory."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__()
         self._files = files
 
     async def run(self, command: Sequence[str], **_: Any) -> CommandResult:
-        """Say that nothing was found: pilots here do not complain."""
+        """Return "no such file": simulated pilots write no error files."""
         return CommandResult(status=1, stdout="", stderr="no such file")
 
     async def make_folder(self, path: str) -> None:
-        """Folders need not be made."""
+        """Do nothing: folders need not exist."""
 
     async def write(self, path: str, data: bytes) -> None:
-        """Keep a file."""
+        """Write a file."""
         await asyncio.sleep(0)
         self._files[path] = data
 
     async def remove(self, path: str) -> None:
-        """Forget a file."""
+        """Remove a file."""
         await asyncio.sleep(0)
         self._files.pop(path, None)

@@ -1,10 +1,9 @@
 """
-Connections between workers and whoever listens for them, breaking in the middle of frames.
+Simulates connections between workers and their server that break in the middle of frames.
 
 They fail as TLS over TCP does: a handshake fails or never ends, one direction ends before the
-other, a damaged record ends the connection at the end that checks it, bytes of a connection that
-one end has given up arrive when the next connection was made, and an end that was closed may still
-be told what was under way.
+other, a damaged record ends the connection at the receiver, bytes of an abandoned connection
+arrive after the next one was made, and a closed end may still receive bytes that were in transit.
 """
 
 import asyncio
@@ -18,13 +17,13 @@ from bursar.simulation.faults.simulated_process import SimulatedProcess
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 HALF_OPEN = 40.0
-"""Seconds after which a connection must have ended that one end has finished."""
+"""Seconds after a half-close within which the other end must close, too."""
 
 _STALLED = 30.0
-"""Seconds at most for which bytes of a broken connection are held up."""
+"""Most seconds for which bytes of a broken connection are delayed."""
 
 _SHUTDOWN = 30.0
-"""Seconds after which an end that was closed hears nothing more, whatever is under way."""
+"""Seconds after which a closed end receives nothing more."""
 
 
 class _CloseNotify(Exception):
@@ -33,12 +32,12 @@ class _CloseNotify(Exception):
 
 class FaultyListener:
     """
-    An address at which one party after the other may listen.
+    Simulates an address at which one process after another may listen.
 
     Parameters
     ----------
     network
-        That leads there.
+        Network through which clients reach the address.
     """
 
     def __init__(self, network: FaultyNetwork) -> None:
@@ -48,23 +47,23 @@ class FaultyListener:
         self._listener: tuple[SimulatedProcess, ProtocolFactory] | None = None
 
     def listen(self, life: SimulatedProcess, factory: ProtocolFactory) -> None:
-        """A party accepts connections from now on, for as long as it lives."""
+        """Let a process accept connections until it ends."""
         self._listener = (life, factory)
 
     def deserts(self) -> bool:
-        """Whether an end is to lose its connection now, before what it says has arrived."""
+        """Draw whether an end loses its connection before its last bytes have arrived."""
         return self._network.happens(self._network.weather.stalls)
 
     def connect(self, life: SimulatedProcess, protocol: asyncio.Protocol) -> None:
         """
-        Joins a party's protocol to who listens; both ends hear of it in steps of their own.
+        Connect a process's protocol to the listener; both ends are notified in steps of their own.
 
         Raises
         ------
         ConnectionRefusedError
-            When nobody listens.
+            When no process listens.
         TimeoutError
-            When nothing comes through.
+            When a partition separates the two.
         ssl.SSLError
             When the handshake fails.
         """
@@ -91,10 +90,10 @@ class FaultyListener:
 
     def _fail_handshake(self, life: SimulatedProcess, protocol: asyncio.Protocol) -> None:
         """
-        Fail at once, never end, or fail after the connecting party has spoken (TLS 1.3, where a
-        client is ready before the server has checked it).
+        Fail at once, never end, or fail after the client has sent data (TLS 1.3, where a client is
+        ready before the server has checked it).
 
-        The listener's protocol learns of none of them: it is made after the handshake only.
+        The listener's protocol is made only after a handshake, and so sees none of these failures.
         """
         network = self._network
         kind = network.chance.choice(("fails", "never ends", "fails late"))
@@ -109,14 +108,14 @@ class FaultyListener:
 
 class FaultyTransport(asyncio.Transport):
     """
-    One end of a connection.
+    Simulates one end of a connection.
 
     Parameters
     ----------
     network
-        That it is of.
+        Network that carries the bytes.
     life
-        Whose end it is.
+        Process that owns this end.
     """
 
     def __init__(self, network: FaultyNetwork, life: SimulatedProcess) -> None:
@@ -136,23 +135,25 @@ class FaultyTransport(asyncio.Transport):
         life.on_death(self._died)
 
     def join(self, peer: "FaultyTransport") -> None:
-        """What it says arrives at another end."""
+        """Connect this end to the other one."""
         self._peer = peer
         self._lane = DelayedChannel(self._network, self._life.party, peer._life, peer._arrive)
         self._other = peer._life.party
 
     def speak(self, protocol: asyncio.Protocol) -> None:
-        """Gives it to a protocol."""
+        """Attach a protocol, and notify it of the connection."""
         self._protocol = protocol
         protocol.connection_made(self)
 
     def fail(self, error: Exception) -> None:
-        """End without a word from the other end."""
+        """End the connection at this end alone."""
         self._closing = True
         self._lose(error)
 
     def desert(self, said: bytes) -> None:
-        """Lose the connection at this end first: what it said last arrives some time later."""
+        """
+        Lose the connection at this end first, while the bytes sent last arrive some time later.
+        """
         if self._closing or self._has_finished or self._lane is None or not self._life.is_alive:
             return
         network = self._network
@@ -169,10 +170,10 @@ class FaultyTransport(asyncio.Transport):
         ends = (self, self._peer)
         return all(e is not None and not e._closing and not e._has_finished for e in ends)
 
-    # Of a transport.
+    # The interface of asyncio.Transport.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends; the other end has it some time later, in order."""
+        """Send bytes, which arrive later and in order, unless a fault strikes."""
         if self._closing or self._has_finished or self._lane is None or not self._life.is_alive:
             return
         network = self._network
@@ -198,11 +199,11 @@ class FaultyTransport(asyncio.Transport):
             self._lane.send(said)
 
     def is_closing(self) -> bool:
-        """Whether this end is closed, or about to be."""
+        """Whether this end is closed or closing."""
         return self._closing
 
     def close(self) -> None:
-        """Closes both ends, once what was written has arrived."""
+        """Close both ends after the written bytes have arrived."""
         if self._closing:
             return
         self._closing = True
@@ -216,31 +217,31 @@ class FaultyTransport(asyncio.Transport):
             self._lane.send(None)
 
     def abort(self) -> None:
-        """As :meth:`close`: nothing is buffered."""
+        """Close both ends like :meth:`close`, since nothing is buffered."""
         self.close()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """The other end's name; there is no socket."""
+        """Return the other party's name as ``peername``; there is no socket."""
         return (self._other, 0) if name == "peername" else default
 
     def pause_reading(self) -> None:
-        """What arrives waits."""
+        """Hold back bytes that arrive."""
         self._paused = True
 
     def resume_reading(self) -> None:
-        """What waits is heard, and what comes."""
+        """Deliver the bytes held back, and all that follow."""
         self._paused = False
         self._life.call(self._hear_on)
 
     def is_reading(self) -> bool:
-        """Whether it hears what arrives."""
+        """Whether bytes that arrive are delivered."""
         return not self._paused and not self._closing
 
     def get_write_buffer_size(self) -> int:
-        """Nothing is buffered."""
+        """Return 0, as nothing is buffered."""
         return 0
 
-    # What comes from the other end: bytes, or word that it is gone, and why.
+    # Arrivals from the other end: bytes, an error, or None for its close.
 
     def _arrive(self, item: bytes | Exception | None) -> None:
         self._waiting.append(item)
@@ -262,7 +263,9 @@ class FaultyTransport(asyncio.Transport):
                 self._lose(item)
 
     def _answer_end(self, item: Exception | None) -> None:
-        """Tell the other end, which has closed and may wait for this, or sent a damaged record."""
+        """
+        Notify the other end, which has closed and may wait for this, or sent a damaged record.
+        """
         if self._lane is None:
             return
         if item is None and not self._closing:
@@ -271,7 +274,7 @@ class FaultyTransport(asyncio.Transport):
             self._lane.send(ConnectionResetError("connection reset by peer"))
 
     def _look_at_peer(self) -> None:
-        """By now the other end must have closed what this one has finished."""
+        """Report the other end if it has not closed after this end's half-close."""
         peer = self._peer
         if self._closing or peer is None or peer._closing or not peer._life.is_alive:
             return

@@ -1,7 +1,7 @@
 """
-The way from a client to an ASGI application, where requests and answers get lost.
+Simulates the way from a client to an ASGI application, on which requests and answers get lost.
 
-A request may not arrive, arrive twice, or be answered in vain; an answer may be cut off in the
+A request may get lost, arrive twice, or have its answer lost; an answer may be cut off in the
 middle. What neither HTTP nor TCP allows does not happen: bytes of one answer keep their order.
 """
 
@@ -21,23 +21,22 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 _LATEST = 30.0
-"""Seconds after which a request may arrive once more."""
+"""Most seconds after which a repeated request arrives."""
 
 
 class SimulatedEndpoint:
     """
-    An address at which one life after the other serves an application.
+    Simulates an address at which one process after another serves an application.
 
     Parameters
     ----------
     on_crash
-        Told when the application raises: that is never right.
+        Called with a description when the application raises, which is always an error.
     on_moment
-        Told the method and path of each request that arrives, and once more when it is answered
-        with success.
+        Called with method and path of each request that arrives, and again on a success.
     is_struck
-        Whether a request of this method and path is to be repeated, or answered in vain, whatever
-        the weather.
+        Whether a request with this method and path is repeated or its answer lost, whatever the
+        network's conditions.
     """
 
     def __init__(
@@ -52,12 +51,12 @@ class SimulatedEndpoint:
         self._serving: tuple[SimulatedProcess, Application] | None = None
 
     def serve(self, life: SimulatedProcess, application: Application) -> None:
-        """Requests go to it from now on, for as long as it lives."""
+        """Route requests to an application until its process ends."""
         self._serving = (life, application)
 
     @property
     def serving(self) -> tuple[SimulatedProcess, Application] | None:
-        """Who serves now."""
+        """Process and application that serve now; None while there is none."""
         if self._serving is None or not self._serving[0].is_alive:
             return None
         return self._serving
@@ -65,16 +64,16 @@ class SimulatedEndpoint:
 
 class FaultyHttpTransport(httpx.AsyncBaseTransport):
     """
-    A client's way to a service.
+    Carries a client's requests to the service, with faults.
 
     Parameters
     ----------
     network
-        Between them.
+        Network between client and service.
     life
-        The client's.
+        Process of the client.
     service
-        Whom it asks.
+        Address of the service.
     """
 
     def __init__(
@@ -86,12 +85,12 @@ class FaultyHttpTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """
-        Asks, and waits for the head of the answer.
+        Send a request, and wait for the head of the answer.
 
         Raises
         ------
         httpx.TransportError
-            When something went wrong on the way.
+            When the network failed.
         """
         body = await request.aread()
         network, party = self._network, self._life.party
@@ -132,7 +131,9 @@ class FaultyHttpTransport(httpx.AsyncBaseTransport):
 
 
 class _HttpExchange:
-    """One request as the service sees it, and its answer under way; without a client: in vain."""
+    """
+    Runs one request at the service and returns its answer; without a client, the answer is lost.
+    """
 
     def __init__(
         self,
@@ -160,11 +161,11 @@ class _HttpExchange:
             client.on_death(self.leave)
 
     def forget_after(self, messages: int) -> None:
-        """The connection breaks after so many messages of the answer."""
+        """Break the connection after so many messages of the answer."""
         self._messages_left = messages
 
     def begin_after(self, seconds: float) -> None:
-        """The request arrives some time later, if somebody is there then."""
+        """Deliver the request after some seconds, if the serving process is alive then."""
         serving = self._service.serving
         assert serving is not None
         self._server = serving[0]
@@ -174,7 +175,7 @@ class _HttpExchange:
         self._server.call_later(seconds, self._begin, serving[1])
 
     def leave(self) -> None:
-        """The client does not wait for the answer any more."""
+        """Stop waiting for the answer."""
         self._lane = None
         if self._server is not None and not self._ended:
             self._server.call_later(self._network.lateness(), self._gone.set)
@@ -188,7 +189,7 @@ class _HttpExchange:
             self._lane.send(httpx.ReadError("connection reset by peer", request=self._request))
             self._lane = None
 
-    # As the service's own steps.
+    # Steps of the service's process.
 
     def _begin(self, application: Application) -> None:
         assert self._server is not None
@@ -226,14 +227,14 @@ class _HttpExchange:
 
 
 class _ResponseStream(httpx.AsyncByteStream):
-    """The answer's bytes as they come."""
+    """Yields the answer's bytes as they arrive."""
 
     def __init__(self, exchange: _HttpExchange, patience: float) -> None:
         self._exchange = exchange
         self._patience = patience
 
     async def next(self) -> Message:
-        """The next message of the answer."""
+        """Return the next message of the answer."""
         exchange = self._exchange
         try:
             while not exchange.heard:
@@ -260,7 +261,7 @@ class _ResponseStream(httpx.AsyncByteStream):
                 return
 
     async def aclose(self) -> None:
-        """Does not wait for the rest."""
+        """Stop without waiting for the rest."""
         self._exchange.leave()
 
 

@@ -1,5 +1,5 @@
 """
-A network that is late, stands still and breaks: what all connections have of it.
+Simulates a network with delays, partitions and faults, which all connections share.
 
 A connection keeps order and loses nothing while it lasts, as TCP does; what is lost is lost with
 the connection, and each end learns of that at its own time.
@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConditions:
     """
-    How bad a network is; each a chance but for the first.
+    Holds the delay of a network and the probabilities of its faults.
 
     Parameters
     ----------
@@ -69,16 +69,16 @@ FAULTLESS = NetworkConditions()
 
 class FaultyNetwork:
     """
-    What goes wrong between parties, and when.
+    Draws faults between parties, and keeps their partitions.
 
     Parameters
     ----------
     loop
-        Of all parties.
+        Loop with the virtual time.
     chance
-        Source of what goes wrong.
+        Random source of faults and delays.
     trace
-        Told of faults.
+        Records faults.
     """
 
     def __init__(self, loop: ProcessLoop, chance: random.Random, trace: EventTrace) -> None:
@@ -86,7 +86,7 @@ class FaultyNetwork:
         self.trace = trace
         self.weather = FAULTLESS
         self.on_half_open: Callable[[str], object] = lambda party: None
-        """Told which party leaves a connection half open."""
+        """Called with the name of a party that leaves a connection half open."""
         self._loop = loop
         self._cut_off: dict[str, float] = {}  # until when, by party
         self._late: dict[str, float] = {}  # the same, also of what calm has ended since
@@ -97,49 +97,49 @@ class FaultyNetwork:
         return self._loop.time()
 
     def cut_off(self, party: str, seconds: float) -> None:
-        """Nothing comes through to a party, nor from it, for some time."""
+        """Partition a party from all others for some seconds."""
         self._cut_off[party] = max(self.now + seconds, self._cut_off.get(party, 0.0))
         self._late[party] = max(self._late.get(party, 0.0), self._cut_off[party])
         self.trace.fault("partition", party, f"cut off for {seconds:.1f} s")
 
     def calm(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults and partitions."""
         self.weather = FAULTLESS
         self._cut_off.clear()
 
     def blocked(self, *parties: str) -> float:
-        """Seconds for which nothing comes through between parties."""
+        """Return the seconds until the end of the longest partition of any of these parties."""
         until = max(self._cut_off.get(party, 0.0) for party in parties)
         return max(0.0, until - self.now)
 
     def late_until(self, *parties: str) -> float:
-        """Moment up to which what was held up between parties may still be under way."""
+        """Return the virtual time until which delayed data between parties may still arrive."""
         return max(self._late.get(party, 0.0) for party in parties)
 
     def lateness(self) -> float:
-        """Seconds that something takes, drawn anew."""
+        """Draw the seconds that a message takes."""
         delay = self.weather.delay
         return _HOP + (self.chance.expovariate(1 / delay) if delay else 0.0)
 
     def happens(self, chance: float) -> bool:
-        """Whether something of this chance does."""
+        """Draw whether an event of this probability happens."""
         return chance > 0 and self.chance.random() < chance
 
 
 class DelayedChannel(Generic[Item]):
     """
-    One direction of a connection: what is sent arrives later, in order.
+    Carries one direction of a connection, with delays and in order.
 
     Parameters
     ----------
     network
-        That it is of.
+        Network that sets the delays.
     sender
-        Name of the party that speaks.
+        Name of the sending party.
     listener
-        The life that hears.
+        Process that receives.
     hear
-        Called with each thing that arrives, as a step of that life.
+        Called with each item that arrives, as a step of the receiving process.
     """
 
     def __init__(
@@ -157,11 +157,11 @@ class DelayedChannel(Generic[Item]):
         self._last = 0.0  # moment at which the last of it arrives
 
     def stall(self, seconds: float) -> None:
-        """Hold up what is sent from now on."""
+        """Delay all that is sent from now on."""
         self._last = max(self._last, self._network.now) + seconds
 
     def send(self, item: Item) -> None:
-        """It is on its way."""
+        """Send an item."""
         network = self._network
         blocked = network.blocked(self._sender, self._listener.party)
         self._last = max(self._last, network.now + blocked + network.lateness())
@@ -169,5 +169,5 @@ class DelayedChannel(Generic[Item]):
         self._listener.call_later(self._last - network.now, self._arrive)
 
     def _arrive(self) -> None:
-        # In the order of sending, also where two timers of one moment are not.
+        # Taken from a queue: timers of the same moment may fire out of order.
         self._hear(self._under_way.popleft())

@@ -1,6 +1,4 @@
-"""
-The machine whose processors the service has: its workers outlive the service, and die themselves.
-"""
+"""Simulates the machine that gives the service its processors; its workers outlive the service."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,21 +14,21 @@ from bursar.simulation.faults.faulty_worker import FaultyWorker, WorkerAssignmen
 from bursar.sites.protocol import PilotBeginListener
 
 StartWorker = Callable[[WorkerAssignment], FaultyWorker]
-"""Starts a worker, which reports by itself."""
+"""Starts a worker, which connects by itself."""
 
 
 class SimulatedHost:
     """
-    What is there of the site, whoever uses it.
+    Holds the workers of the machine across restarts of the service.
 
     Parameters
     ----------
     facts
-        Of the site.
+        Description of the site.
     hire
         Starts workers.
     on_over
-        Told of a worker whose lease has ended for good.
+        Called with the assignment of a worker whose lease has ended for good.
     """
 
     def __init__(
@@ -46,7 +44,7 @@ class SimulatedHost:
         self._hired = 0
 
     def start(self, pilot: Pilot, endpoint: Endpoint) -> FaultyWorker:
-        """One worker, with all processors of a lease."""
+        """Start one worker with all processors of a lease."""
         self._hired += 1
         post = WorkerAssignment(
             name=f"{pilot.site}-{pilot.name}-{self._hired}",
@@ -59,18 +57,18 @@ class SimulatedHost:
         return worker
 
     def living(self) -> list[FaultyWorker]:
-        """Workers that are there."""
+        """Return the workers that are alive."""
         return [worker for worker in self.workers.values() if worker.life.is_alive]
 
 
 class FaultySite:
     """
-    The machine as one life of the service sees it; see :class:`bursar.sites.protocol.Site`.
+    Gives one process of the service access to the machine; see :class:`bursar.sites.protocol.Site`.
 
     Parameters
     ----------
     machine
-        That outlives it.
+        Machine with the workers.
     """
 
     def __init__(self, machine: SimulatedHost) -> None:
@@ -78,15 +76,15 @@ class FaultySite:
 
     @property
     def facts(self) -> SiteFacts:
-        """What is known of it."""
+        """Description of the site."""
         return self._machine.facts
 
     def offers(self) -> tuple[Slot, ...]:
-        """All its processors, now and for as long as one likes."""
+        """Return one offer of all processors, from now on without an end."""
         return self._machine.facts.offers
 
     def status(self, seconds: float | None = None) -> SiteStatus:
-        """What it says of itself now."""
+        """Return the status of the site now."""
         return SiteStatus(
             site=self.facts.name,
             at=asyncio.get_running_loop().time(),
@@ -96,11 +94,11 @@ class FaultySite:
         )
 
     def view(self) -> PoolSite:
-        """What a pool sees of it."""
+        """Return the site as a pool sees it."""
         return view_at_once(self.facts, self._free)
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
-        """Its processors are there at once."""
+        """Return no wait: processors are available at once."""
         return 0.0
 
     async def acquire(
@@ -113,12 +111,12 @@ class FaultySite:
         on_event: Callable[[str], None],
     ) -> "FaultySiteAllocation":
         """
-        One worker.
+        Start one worker for a pilot.
 
         Raises
         ------
         SiteError
-            When it has too few processors left.
+            When too few processors are free.
         """
         if pilot.processors > self._free:
             raise SiteError(f"{self.facts.name}: {pilot.processors} processors are not free")
@@ -131,7 +129,7 @@ class FaultySite:
         endpoints: Mapping[str, Endpoint],
         say: Callable[[str], None],
     ) -> Mapping[str, "FaultySiteAllocation"]:
-        """Those whose workers are there still."""
+        """Take over the allocations whose workers are still alive."""
         return {
             pilot.name: FaultySiteAllocation(self._machine, pilot, endpoints[pilot.name])
             for pilot in pilots
@@ -139,13 +137,13 @@ class FaultySite:
         }
 
     async def end_others(self, pilots: Collection[str]) -> None:
-        """All other workers go."""
+        """Kill the workers of all other leases."""
         for lease, worker in self._machine.workers.items():
             if lease not in pilots:
                 worker.life.kill()
 
     async def leave(self) -> None:
-        """Workers go on without the service."""
+        """Do nothing: workers outlive the service."""
 
     @property
     def _free(self) -> int:
@@ -154,7 +152,7 @@ class FaultySite:
 
 
 class FaultySiteAllocation:
-    """A lease on the machine; a worker that died is replaced, one that left is not."""
+    """Holds a lease on the machine; replaces a worker that died, but not one that left."""
 
     def __init__(self, machine: SimulatedHost, pilot: Pilot, endpoint: Endpoint) -> None:
         self._machine = machine
@@ -166,11 +164,11 @@ class FaultySiteAllocation:
 
     @property
     def workers(self) -> int:
-        """One, while it is there or will be again."""
+        """Number of workers: 1 until the allocation ends or its worker leaves."""
         return int(not self._over and not self._worker.has_left)
 
     async def lost(self) -> tuple[AllocationLoss, str]:
-        """Returns when its worker has left."""
+        """Wait until the worker has left."""
         while True:
             await self._death(self._worker)
             if self._worker.has_left:
@@ -180,7 +178,7 @@ class FaultySiteAllocation:
                 self._worker = self._hire()
 
     async def release(self) -> None:
-        """The worker goes, and what it runs."""
+        """Kill the worker and its tasks."""
         self._over = True
         self._worker.life.kill()
         self._machine.on_over(self._worker.post)

@@ -1,8 +1,8 @@
 """
-A worker of a service on virtual time: it keeps the books of a real one and runs nothing.
+Simulates a service's worker on virtual time, which speaks the real protocol and runs nothing.
 
-It outlives the service: what it has goes on while there is no connection, and what ended is said
-until it is recorded; see :class:`bursar.dispatch.unacknowledged.UnacknowledgedWork`.
+The worker outlives the service: tasks go on without a connection, and outcomes are reported until
+they are acknowledged; see :class:`bursar.dispatch.unacknowledged.UnacknowledgedWork`.
 """
 
 import asyncio
@@ -46,16 +46,16 @@ from bursar.simulation.faults.simulated_task import (
 )
 
 _SOONEST, _LATEST = 0.05, 2.0
-"""Seconds between two tries to come back."""
+"""Shortest and longest seconds between two attempts to reconnect."""
 
 _WELCOME = 10.0
-"""Seconds in which a service that was found again answers."""
+"""Seconds within which a service must answer a new connection."""
 
 _SLOWEST = 3.0
-"""Times that a slow worker takes for a task."""
+"""Factor on the duration of tasks at the slowest workers."""
 
 _CONFUSED = 0.1
-"""Chance that a worker that says too much names an attempt that it never had."""
+"""Probability that a worker with repeated returns names an attempt that it never had."""
 
 _TAKEN_AWAY = "its processors are taken away"
 
@@ -66,14 +66,14 @@ _JOBS = msgspec.msgpack.Decoder(WireJob)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAssignment:
     """
-    What a worker is told when it is started.
+    Holds the arguments with which a worker is started.
 
     Parameters
     ----------
     name, site, lease, processors, token
-        Of its :class:`bursar.dispatch.wire.Hello`.
+        Fields of its :class:`bursar.dispatch.wire.Hello`.
     idle
-        Seconds without a task after which it asks to leave; None: it does not.
+        Seconds without a task after which the worker asks to leave; None for never.
     """
 
     name: str
@@ -94,7 +94,7 @@ class _SimulatedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class _UnconfirmedOutcome:
-    """An outcome that was said over the present connection and is not recorded yet."""
+    """Holds an outcome reported over the present connection and not yet acknowledged."""
 
     outcome: Outcome
     piece: SimulatedTask
@@ -102,26 +102,26 @@ class _UnconfirmedOutcome:
 
 class FaultyWorker:
     """
-    Takes jobs and lets the time pass that they take.
+    Takes jobs, lets their durations pass, and reports outcomes.
 
     Parameters
     ----------
     post
-        What it was told.
+        Arguments of the worker.
     life
-        Its own.
+        Process of the worker.
     door
-        Where the service listens.
+        Address of the worker server.
     clock
-        Its own, seconds since the epoch.
+        The worker's clock, seconds since the epoch.
     chance
-        Source of its speed, and when it tries to come back.
+        Random source of the worker's speed and of the times of reconnections.
     witness, trace
-        See all it does.
+        Notified of everything that the worker does.
     says_returns_again
-        Whether it names anew all jobs that it has given back, on each further connection and
-        whenever a task has ended, as it cannot know whether that was heard; and now and then an
-        attempt of which nobody knows, where it has a later one. The service must ignore all of it.
+        Whether the worker reports all returned jobs again, on each further connection and whenever
+        a task has ended, as it cannot know whether the report arrived; now and then also an attempt
+        that it never had. The service must ignore all of these.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class FaultyWorker:
         life.on_death(self._die)
 
     async def run(self) -> None:
-        """Works until it is let go, or has been without a service for too long."""
+        """Work until ordered to leave, or without a service for too long."""
         give_up = self._loop.time() + 60.0
         setbacks = 0
         while not self._is_done:
@@ -187,7 +187,10 @@ class FaultyWorker:
         self.life.kill()
 
     async def _stay_in_touch(self) -> bool:
-        """Connects, and returns when that is over; whether it was made welcome."""
+        """
+        Connect, serve the connection until it ends, and return whether the service welcomed the
+        worker.
+        """
         link = _WorkerProtocol(self)
         try:
             self.door.connect(self.life, link)
@@ -223,7 +226,7 @@ class FaultyWorker:
         return self._leaving and not self._attempts and not self._holding.unrecorded
 
     def hello(self) -> Hello:
-        """What it says first."""
+        """Return the first message of a connection."""
         post = self.post
         return Hello(
             post.token,
@@ -237,11 +240,11 @@ class FaultyWorker:
 
     def has_here(self, piece: str) -> bool:
         """
-        Whether a task is this worker's beyond doubt.
+        Whether the worker has a task beyond doubt.
 
-        It was given to the worker over the present connection, or held when that was made and not
-        refused; the connection stands at both ends; and the task has neither ended nor been given
-        back.
+        The task was assigned over the present connection, or held when that was made and not
+        refused; the connection is intact at both ends; and the task has neither ended nor been
+        returned.
         """
         if self._link is None or not self._in_touch or not self._link.stands:
             return False
@@ -253,13 +256,13 @@ class FaultyWorker:
         )
 
     def wake(self) -> None:
-        """Something has happened to its connection."""
+        """Wake the worker after an event at its connection."""
         self._news.set()
 
-    # What it is told.
+    # Messages from the service.
 
     def take(self, message: FromServer) -> None:
-        """Does as it is told."""
+        """Process a message from the service."""
         match message:
             case Welcome():
                 self._outlives = message.outlives
@@ -278,8 +281,8 @@ class FaultyWorker:
                         piece = _task_of_job(job)
                         self._pieces[job.task, job.attempt] = piece
                         self._given_here.add((job.task, job.attempt))
-                        # A connection that the service has given up may carry what it decided
-                        # long ago.
+                        # A connection that the service has closed may carry outdated
+                        # assignments.
                         if self._link is not None and self._link.stands:
                             self._witness.given(self.post.name, piece)
                         self._queue.append(job)
@@ -301,7 +304,7 @@ class FaultyWorker:
         self.wake()
 
     def _ask_to_leave_when_idle(self) -> None:
-        """Start the time of idleness anew: something has come, or begun."""
+        """Restart the idle timer after a message or the begin of a task."""
         if self._idle is not None:
             self._idle.cancel()
         if self.post.idle is not None:
@@ -323,7 +326,7 @@ class FaultyWorker:
         self._say(ReturnedJobs(returned))
 
     def _look_at_waiting(self) -> None:
-        """Return all jobs that wait when none has begun for as long as a real worker waits."""
+        """Return all waiting jobs when none has begun for as long as a real worker waits."""
         self._looks = False
         if not self._in_touch or not self._queue or self._queue[0].processors <= self._free:
             return
@@ -335,7 +338,7 @@ class FaultyWorker:
             self._loop.call_at(due, self._look_at_waiting)
 
     def _recorded(self, count: int) -> None:
-        """Outcomes are durable, the oldest that were said first."""
+        """Process an acknowledgement of the oldest reported outcomes."""
         for _ in range(count):
             said = self._said.popleft()
             attempt = said.outcome.task, said.outcome.attempt
@@ -345,9 +348,9 @@ class FaultyWorker:
 
     def evict(self) -> None:
         """
-        Stop all tasks and leave once that is recorded: the processors are taken away.
+        Stop all tasks, and leave once their outcomes are acknowledged.
 
-        A job script is told so by a signal, some time before the scheduler kills it.
+        A real worker is evicted by a signal, some time before the scheduler kills its job.
         """
         if self._must_go:
             return
@@ -416,7 +419,7 @@ class FaultyWorker:
             self._say(ReturnedJobs(self._returned))
 
     def _keep_what_is_held(self, link: "_WorkerProtocol") -> None:
-        """What it said that it holds, and was not told to end by now, is known to be its own."""
+        """Note the tasks named in the hello as this worker's, as no cancellation came in time."""
         if link is self._link:
             self._kept_here.update(link.holds)
 
@@ -427,7 +430,7 @@ class FaultyWorker:
         end = self._clock()
         ran = status in (Status.SUCCEEDED, Status.FAILED)
         shows = ran and not piece.is_sealed
-        # Who has given up a connection says nothing over it any more, though its last bytes come.
+        # A closed end sends nothing more, though bytes sent before may still arrive.
         hears = self._link is not None and self._link.stands
         self._trace.note(self.post.name, f"ends {piece.name}: {status}")
         self._witness.ended(
@@ -453,7 +456,7 @@ class FaultyWorker:
             )
         )
 
-    # What it says.
+    # Messages to the service.
 
     def _report(self) -> None:
         if self._in_touch:
@@ -482,7 +485,7 @@ def _task_of_job(job: WireJob) -> SimulatedTask:
 
 
 class _WorkerProtocol(asyncio.Protocol):
-    """One connection of a worker."""
+    """Handles one connection of a worker."""
 
     def __init__(self, worker: FaultyWorker) -> None:
         self.is_lost = False
@@ -492,7 +495,7 @@ class _WorkerProtocol(asyncio.Protocol):
         self._frames = FrameDecoder()
 
     def say(self, message: FromWorker) -> None:
-        """Sends it, if there is still a connection."""
+        """Send a message, if the connection still exists."""
         if self._transport is None or self.is_lost:
             return
         if isinstance(message, ReturnedJobs | LeaveRequest) and self._worker.door.deserts():
@@ -503,17 +506,17 @@ class _WorkerProtocol(asyncio.Protocol):
 
     @property
     def stands(self) -> bool:
-        """Whether the connection is there at both ends."""
+        """Whether the connection is intact at both ends."""
         return self._transport is not None and not self.is_lost and self._transport.stands
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         self.is_lost = True
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Says who it is."""
+        """Send the hello."""
         assert isinstance(transport, FaultyTransport)
         self._transport = transport
         hello = self._worker.hello()
@@ -521,12 +524,12 @@ class _WorkerProtocol(asyncio.Protocol):
         self.say(hello)
 
     def data_received(self, data: bytes) -> None:
-        """What it is told."""
+        """Decode messages and pass them to the worker."""
         if not self.is_lost:
             for body in self._frames.feed(data):
                 self._worker.take(_DECODER.decode(body))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It tries to come back."""
+        """Wake the worker, which will reconnect."""
         self.is_lost = True
         self._worker.wake()

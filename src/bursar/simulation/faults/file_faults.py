@@ -1,5 +1,5 @@
 """
-The files of an instance under power cuts and a full disk, a seed at a time.
+Simulates power cuts and a full disk under the files of an instance, for one seed at a time.
 
 The service's real file store works in a real folder. Between the store and the operating system
 stands a layer that knows what was synced. At some call the power fails. Then any beginning is left
@@ -29,30 +29,30 @@ _NAMES = (("a",), ("b",), ("c",), ("in", "a"), ("in", "deep", "b"))
 _PIECE = 700  # bytes
 _MOST_PIECES = 4
 _FEWEST, _MOST_CALLS = 1, 120
-"""Calls of the operating system after which the power fails."""
+"""Fewest and most calls of the operating system before the power fails."""
 
 _FULL = 507
 
 FileContent = bytes | None
-"""Of a file; None: it is not there."""
+"""Content of a file; None when the file does not exist."""
 
 
 class PowerCut(BaseException):
-    """The power has failed: nothing of this process reaches the disk any more."""
+    """The power has failed, and nothing of this process reaches the disk any more."""
 
 
 class TearingFilesystem:
     """
-    The calls that :mod:`bursar.service.http.instance_files` makes of ``os``.
+    Replaces ``os`` for :mod:`bursar.service.http.instance_files`, and tracks what was synced.
 
     Parameters
     ----------
     chance
-        Source of what is left after a power cut, and of when the disk is full.
+        Random source of partial writes, full disks, and what remains after the power cut.
     last
-        Number of the call that changes something at which the power fails.
+        Number of changing calls after which the power fails.
     fills
-        Chance that a write finds the disk full.
+        Probability that a write finds the disk full.
     """
 
     def __init__(self, chance: random.Random, last: int, fills: float) -> None:
@@ -66,7 +66,7 @@ class TearingFilesystem:
         return getattr(os, name)
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        """Open a file; one that is made has nothing durable yet."""
+        """Open a file; a new one has no durable bytes yet."""
         if flags & os.O_CREAT:
             self._count()
         file = os.open(path, flags, mode, dir_fd=dir_fd)
@@ -75,7 +75,7 @@ class TearingFilesystem:
         return file
 
     def write(self, file: int, data: Any) -> int:
-        """Write a part, or find the disk full."""
+        """Write a part of the data, or find the disk full."""
         self._count()
         if self._chance.random() < self._fills:
             raise OSError(errno.ENOSPC, "no space left on device")
@@ -91,7 +91,7 @@ class TearingFilesystem:
         self._names = [change for change in self._names if change[0] != here]
 
     def rename(self, source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
-        """Give a file its name."""
+        """Rename a file; the change is durable once the folder is synced."""
         self._count()
         here = _path(dst_dir_fd)
         before = _read(f"{here}/{target}")
@@ -107,7 +107,7 @@ class TearingFilesystem:
         self._names.append((here, name, before, ""))
 
     def cut(self) -> None:
-        """Leave on the disk what may be left."""
+        """Undo each change of a name that was not synced, or leave it, at random."""
         for here, name, before, source in reversed(self._names):
             if self._chance.random() < 0.5:
                 continue
@@ -120,7 +120,7 @@ class TearingFilesystem:
                 path.write_bytes(before)
 
     def tear(self, root: Path) -> None:
-        """Leave any beginning of what was not synced."""
+        """Cut each file that was not synced to a random length."""
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
             found = path.stat()
             durable = self._unsynced.get(found.st_ino)
@@ -181,7 +181,7 @@ async def _change_file(
     allowed: dict[str, set[FileContent]],
     chance: random.Random,
 ) -> str:
-    """Do one thing; while it is under way, its outcome and what was before are both allowed."""
+    """Change one file; while the change runs, the content before and after are both allowed."""
     parts = chance.choice(_NAMES)
     name = "/".join(parts)
     before = set(allowed[name])
@@ -211,7 +211,7 @@ async def _change_file(
 
 
 async def _check_files(root: Path, allowed: dict[str, set[FileContent]]) -> str:
-    """Read all files as a client does: each is whole, is there if that was promised, and listed."""
+    """Read all files as a client does, and describe the first that is not as allowed."""
     store = FileStore()
     try:
         listed = {info.name: info.size for info in await store.files(root, "", 1_000)}

@@ -1,4 +1,4 @@
-"""When all has come to rest: everybody looks once more at all that there is."""
+"""Audits the service through its users' clients after a simulation has come to rest."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,33 +11,33 @@ from bursar.simulation.faults.invariant_checker import InvariantChecker
 from bursar.simulation.faults.simulated_homes import SimulatedInstanceHomes
 
 OpenClient = Callable[[str], AsyncServiceClient]
-"""Makes a client of a user's own."""
+"""Makes a client with a user's own token."""
 
 
 _LOOK = 10.0
-"""Seconds between two looks at what goes by itself."""
+"""Seconds between two checks that instances' folders are removed."""
 
 
 class FinalAudit:
     """
-    Looks, through the users' own clients.
+    Compares what the service shows to each user with what was promised.
 
     Parameters
     ----------
     witness
-        Knows what was promised, and is told what is wrong.
+        Records of all promises; gets the violations.
     homes
-        Of instances.
+        Folders of instances.
     users
-        All of them.
+        Names of all users.
     client
-        See :data:`OpenClient`.
+        Function that opens a client, see :data:`OpenClient`.
     money
-        Micro-units that each user was given.
+        Micro-units that were deposited for each user.
     prices
         Micro-units that a second of a shared processor may have cost.
     jump
-        Seconds by which the service's clock may go back between two lives.
+        Seconds by which the service's clock may go back at a restart.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FinalAudit:
         self._jump = jump
 
     async def run(self) -> None:
-        """Looks at everything."""
+        """Audit instances, accounts, agreements and folders."""
         for user in self._users:
             client = self._client(user)
             listed = {info.id: info for info in await client.instances()}
@@ -73,7 +73,7 @@ class FinalAudit:
             await self._look_over_walls(client, user)
         self._witness.contracts.settled(self._agreements, slack=self._jump)
         here = sum(not campaign.destroyed for campaign in self._witness.campaigns.values())
-        while len(self._homes.names) != here:  # until no worker runs anything in them
+        while len(self._homes.names) != here:  # a folder stays until no worker runs a task in it
             await asyncio.sleep(_LOOK)
 
     async def _look_at(
@@ -95,7 +95,7 @@ class FinalAudit:
         self._witness.settled(campaign)
 
     async def _look_at_money(self, client: AsyncServiceClient, user: str) -> None:
-        """What was paid is what was used, and all that was deposited is accounted for."""
+        """Check that a user paid for what was used, and that all deposits are accounted for."""
         account = await client.account()
         if account.balance + account.held + account.spent != self._money:
             self._witness.wrong(user, f"has {account}, {self._money} were deposited")
@@ -106,11 +106,11 @@ class FinalAudit:
         self._witness.paid(user, account.spent - charged, self._prices, jump=self._jump)
 
     async def _look_over_walls(self, client: AsyncServiceClient, user: str) -> None:
-        """Nobody sees what is another's."""
+        """Check that a user cannot see other users' instances and agreements."""
         for campaign in self._witness.campaigns.values():
             if campaign.user == user:
                 continue
-            # Without a handle its instance expired before anybody could be told of it.
+            # Without a handle, the instance expired before its creation was answered.
             if campaign.handle and await _is_found(client.instance(campaign.handle)):
                 self._witness.wrong(user, f"can look at {campaign.name}")
             if campaign.agreement and await _is_found(client.agreement(campaign.agreement)):

@@ -1,8 +1,8 @@
 """
-Sees everything that parties do and are told, and says when something cannot be right.
+Checks invariants of the simulated service against what clients and workers see.
 
-It knows no party's inner state: only what clients were promised and given, and what workers ran
-and when. What was bought is for :mod:`bursar.simulation.faults.agreement_checker`.
+The checker knows no party's inner state: only the answers to clients, and which tasks workers ran
+and when. Agreements are checked by :mod:`bursar.simulation.faults.agreement_checker`.
 """
 
 import asyncio
@@ -20,50 +20,50 @@ from bursar.simulation.faults.event_trace import EventTrace
 from bursar.simulation.faults.simulated_task import SimulatedTask
 
 LENIENCE = 20.0
-"""Seconds by which a task may miss its agreement's times: clocks drift, and words take time."""
+"""Seconds by which a task may miss its agreement's times, for clock drift and message delays."""
 
 UNDER_WAY = 10.0
-"""Seconds for which words are under way at the most, where nothing is cut off."""
+"""Most seconds that a message takes where there is no partition."""
 
 LATEST = 30.0
-"""Seconds of calm after which a worker must have heard that a task is not wanted."""
+"""Seconds of calm within which a worker must have received a task's cancellation."""
 
 _SAME = 1e-3
-"""Seconds by which times of one attempt may differ after their way through JSON."""
+"""Seconds by which times of one attempt may differ after their conversion to JSON and back."""
 
 _ROUGHLY = 0.03
-"""Share by which clocks may differ on how long something took."""
+"""Share by which clocks may differ about a duration."""
 
 _FINAL = ("succeeded", "failed", "timed-out", "cancelled")
 
 
 class InvariantChecker:
     """
-    What has been seen.
+    Records what parties did and were answered, and reports violations.
 
     Parameters
     ----------
     trace
-        Told what is wrong, too.
+        Records violations.
     server_clock
-        What the service takes for the time.
+        The service's clock, seconds since the epoch.
     pool_of
-        Pool of a worker as the service has it now; empty: it does not know it.
+        Returns the pool of a worker at the service; empty when the service does not know the
+        worker.
     holder_of
-        Name of a worker that has a task beyond doubt, by the task's name; empty: none has.
+        Returns the worker that has a task beyond doubt, by the task's name; empty when none has.
     late_until
-        Moment up to which what was held up on the way to a party may still be under way.
+        Returns the virtual time until which delayed messages to a party may arrive.
     contracts
-        Sees what is agreed on.
+        Checks agreements.
     now
-        Virtual seconds.
+        Returns virtual seconds.
     prompt
-        Whether words arrive soon enough that agreements' times can be looked at.
+        Whether messages arrive soon enough for checks of agreements' times.
     calm
-        Whether nothing happens to workers: then each task is begun once, whatever happens to
-        the service.
+        Whether no fault hits workers, so that each task must begin exactly once.
     same_time
-        Whether all clocks are right.
+        Whether all clocks agree.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class InvariantChecker:
         self._due: dict[str, float] = {}  # processor-seconds to be charged, by campaign
 
     def wrong(self, party: str, what: str) -> None:
-        """Something has happened that must not."""
+        """Report a violation; the first one ends the simulation."""
         self._trace.note(party, f"** {what}")
         if not self.failed.done():
             self.failed.set_result(f"{party}: {what}")
 
     def wants(self, campaign: ClientCampaign) -> None:
-        """A customer will do this."""
+        """Register a campaign before its user begins it."""
         self.campaigns[campaign.name] = campaign
         for pieces in campaign.pieces.values():
             self._owner.update((piece.name, campaign) for piece in pieces)
@@ -123,13 +123,15 @@ class InvariantChecker:
         )
 
     def campaigns_of(self, user: str) -> list[ClientCampaign]:
-        """A user's own."""
+        """Return the campaigns of a user."""
         return [campaign for campaign in self.campaigns.values() if campaign.user == user]
 
     # Workers.
 
     def given(self, worker: str, piece: SimulatedTask) -> None:
-        """A worker has been given a task; what another one surely has is given to nobody else."""
+        """
+        Check a task's assignment: no other worker has the task, and it was not cancelled long ago.
+        """
         holder = self._holder_of(piece.name)
         if holder:
             self.wrong(worker, f"is given {piece.name}, which {holder} has")
@@ -137,7 +139,7 @@ class InvariantChecker:
             self.wrong(worker, f"is given {piece.name}, whose cancellation was acknowledged")
 
     def began(self, worker: str, processors: int, piece: SimulatedTask) -> None:
-        """A worker of so many processors starts a task."""
+        """Check the start of a task: processors, pool, repetition, cancellation and agreement."""
         self._busy[worker] += piece.processors
         if self._busy[worker] > processors:
             self.wrong(worker, f"runs on {self._busy[worker]} of its {processors} processors")
@@ -161,7 +163,9 @@ class InvariantChecker:
         killed: bool,
         in_touch_since: float,
     ) -> None:
-        """It has ended there, by itself or killed, when the worker had been welcome for a while."""
+        """
+        Check the end of an attempt, by itself or killed, on a worker that was connected since then.
+        """
         if not killed:
             self._look_at_wishes(worker, piece, in_touch_since)
         self._busy[worker] -= piece.processors
@@ -170,12 +174,11 @@ class InvariantChecker:
 
     def recorded(self, piece: SimulatedTask, outcome: Outcome) -> None:
         """
-        Note that a worker was told that an outcome is durable, over the connection on which the
-        task was given to it.
+        Note that an outcome was acknowledged over the connection that assigned the task.
 
-        The service has known all the while that the attempt was this worker's: what it used is
-        to be charged, also where the instance was destroyed meanwhile. What was stopped for
-        another reason runs again and is not charged.
+        The service has known all the while that the attempt was this worker's: its usage is
+        charged even if the instance was destroyed meanwhile. A task that was stopped for another
+        reason runs again, and the stopped attempt is not charged.
         """
         campaign = self._owner[piece.name]
         ran = outcome.status in (Status.SUCCEEDED, Status.FAILED)
@@ -184,7 +187,7 @@ class InvariantChecker:
             self._due[campaign.name] = self._due.get(campaign.name, 0.0) + used
 
     def lost(self, worker: str, piece: SimulatedTask) -> None:
-        """It went with its worker."""
+        """Record that an attempt ended with its worker."""
         self._busy[worker] -= piece.processors
 
     def _look_at_wishes(self, worker: str, piece: SimulatedTask, in_touch_since: float) -> None:
@@ -209,7 +212,7 @@ class InvariantChecker:
     # Clients.
 
     def submitted(self, campaign: ClientCampaign, key: str, numbers: range) -> None:
-        """A client was told that its tasks are durable."""
+        """Check the numbers of an acknowledged submission."""
         who, expected = campaign.user, len(campaign.pieces[key])
         if len(numbers) != expected:
             self.wrong(who, f"{expected} tasks submitted, {len(numbers)} acknowledged")
@@ -220,20 +223,20 @@ class InvariantChecker:
                 self.wrong(who, f"{key} and {other} share numbers")
 
     def cancelled(self, campaign: ClientCampaign, numbers: Iterable[int]) -> None:
-        """A client was told that these tasks will not begin."""
+        """Record tasks whose cancellation was acknowledged."""
         for number in numbers:
             piece = campaign.piece(number)
             if piece is not None:
                 self._unwanted.setdefault(piece.name, self._now())
 
     def destroyed(self, campaign: ClientCampaign) -> None:
-        """A client was told that an instance is no more: neither are its tasks."""
+        """Record that an instance's destruction was acknowledged, which cancels all its tasks."""
         for pieces in campaign.pieces.values():
             for piece in pieces:
                 self._unwanted.setdefault(piece.name, self._now())
 
     def noticed(self, campaign: ClientCampaign, info: api.InstanceInfo) -> None:
-        """A client was told that something of an instance has changed."""
+        """Check an event of an instance."""
         if info.id != campaign.handle or info.label != campaign.name:
             self.wrong(campaign.user, f"is told of {info.label} in place of {campaign.name}")
         if info.results < campaign.seen:
@@ -243,7 +246,7 @@ class InvariantChecker:
         campaign.seen = info.results
 
     def received(self, campaign: ClientCampaign, result: api.Result) -> None:
-        """A client was given a result for the first time."""
+        """Check a result that a client receives for the first time."""
         if result.task in campaign.results:
             self.wrong(campaign.user, f"task {result.task} of {campaign.name} has two results")
         if result.cursor != campaign.after + 1:
@@ -253,12 +256,12 @@ class InvariantChecker:
         self._compare(campaign, result)
 
     def received_again(self, campaign: ClientCampaign, result: api.Result) -> None:
-        """A client was given a result that it had asked for before."""
+        """Check that a result that a client fetches again is unchanged."""
         if campaign.results.get(result.task) != result:
             self.wrong(campaign.user, f"task {result.task} of {campaign.name} has two results")
 
     def _compare(self, campaign: ClientCampaign, result: api.Result) -> None:
-        """Holds a result against what was submitted and what workers did."""
+        """Compare a result with its submission and with the attempts of workers."""
         who = campaign.user
         if result.state not in _FINAL:
             self.wrong(who, f"task {result.task} has a result but is {result.state}")
@@ -299,7 +302,7 @@ class InvariantChecker:
 
     def _is_told(self, result: api.Result, begin: float, end: float) -> bool:
         """
-        Whether a result tells of this attempt.
+        Whether a result describes this attempt.
 
         Where clocks differ, the service moves an attempt to where it can have been by its own,
         and cuts what took longer than there was time.
@@ -309,7 +312,7 @@ class InvariantChecker:
         return abs(begin - result.start) < _SAME and abs(end - result.end) < _SAME
 
     def settled(self, campaign: ClientCampaign) -> None:
-        """All has come to rest: every promise was kept, or not."""
+        """Check all results of a campaign after the simulation has come to rest."""
         for result in campaign.results.values():
             if campaign.piece(result.task) is None:
                 self.wrong(campaign.user, f"a result of task {result.task}: nobody submitted it")
@@ -321,18 +324,18 @@ class InvariantChecker:
 
     def paid(self, user: str, amount: int, prices: Sequence[float], *, jump: float) -> None:
         """
-        A user has paid so much for shared processors, each final attempt once.
+        Check a user's charges for shared processors, each final attempt once.
 
         Parameters
         ----------
         amount, prices
-            Micro-units, in all and for a processor-second; at one or the other.
+            Micro-units: the sum charged, and the possible prices of a processor-second.
         jump
-            Seconds by which the service's clock may go back between two lives: by so much less
-            may be charged for an attempt, which cannot have begun before its instance.
+            Seconds by which the service's clock may go back at a restart; an attempt may be charged
+            for so much less, as it cannot begin before its instance.
         """
         shared = [c for c in self.campaigns_of(user) if not c.agreement]
-        # How far tasks of a destroyed instance came no client knows, but workers do.
+        # Only workers know how far the tasks of a destroyed instance came.
         gone = [campaign for campaign in shared if campaign.destroying]
         used = sum(self._used(campaign) for campaign in shared if not campaign.destroying)
         most = used + sum(self._ran(campaign) for campaign in gone)
@@ -346,7 +349,7 @@ class InvariantChecker:
             )
 
     def _ran(self, campaign: ClientCampaign) -> float:
-        """Processor-seconds of all attempts that workers have seen end."""
+        """Return the processor-seconds of all attempts that ended at workers."""
         return sum(
             (end - begin) * piece.processors
             for pieces in campaign.pieces.values()
@@ -355,7 +358,7 @@ class InvariantChecker:
         )
 
     def _used(self, campaign: ClientCampaign) -> float:
-        """Processor-seconds of all final attempts."""
+        """Return the processor-seconds of all final attempts."""
         return sum(
             (result.end - result.start) * piece.processors
             for result in campaign.results.values()
@@ -363,5 +366,5 @@ class InvariantChecker:
         )
 
     def _width(self, campaign: ClientCampaign) -> int:
-        """Processors of all tasks together."""
+        """Return the processors of all tasks together."""
         return sum(piece.processors for some in campaign.pieces.values() for piece in some)

@@ -1,4 +1,4 @@
-"""The service's machine: it starts the service again whenever that ends, with what is on disk."""
+"""Simulates the service's machine, which restarts the service from its disk after every end."""
 
 import math
 import random
@@ -27,38 +27,39 @@ from bursar.sites.protocol import Site
 PARTY = "server"
 
 OWNER = "site"
-"""Name of the site, the owner in its deals."""
+"""Name of the site, and of the owner in its deals."""
 
 JUMP = 2.0
-"""Seconds by which its clock may be set forth or back between two lives."""
+"""Largest change of the service's clock at a restart, seconds."""
 
 _DISK = "the journal cannot be written"
-"""Beginning of the only reason for which the service may end by itself."""
+"""Beginning of the only reason for which the service may stop by itself."""
 
 _ADDRESS = ("127.0.0.1", 1)
 
 InjectFaults = Callable[[SimulatedProcess], None]
-"""Told of each new life, to end it before its time."""
+"""Called with each new process of the service, to schedule its end."""
 
 
 class RestartingService:
     """
-    The service, one life after the other.
+    Runs the service in one simulated process after another.
 
     Parameters
     ----------
     seed
-        Of all its chances.
+        Seed of all random choices of the service.
     plan
-        Tells how it sells, and how wrong its clock is.
+        Settings of the market, and faults of the clock.
     platter, homes, service, door, machine
-        What outlives it: its disk, its users' folders, its two addresses, its processors.
+        Parts that outlive a process: disk, instance folders, addresses for clients and workers,
+        processors.
     cluster
-        Its processors in place of the machine's, behind a batch scheduler; None: the machine's.
+        Cluster that replaces the machine's processors; None to use the machine.
     damage
-        See :data:`InjectFaults`.
+        Callback for new processes, see :data:`InjectFaults`.
     wrong
-        Told what must not have happened.
+        Called with a party and the rule that was violated.
     """
 
     def __init__(
@@ -101,16 +102,16 @@ class RestartingService:
         self._is_first = True
 
     def clock(self) -> float:
-        """What the present life, or else the last one, takes for the time."""
+        """Return the time by the clock of the present process, or else of the last one."""
         return self._clock()
 
     @property
     def is_up(self) -> bool:
-        """Whether it takes requests."""
+        """Whether the service takes requests."""
         return self.house is not None and self.life is not None and self.life.is_alive
 
     def start(self) -> None:
-        """A new life begins."""
+        """Start a new process of the service."""
         life = self.life = SimulatedProcess(self._loop, PARTY)
         self.house = None
         self.lives += 1
@@ -121,7 +122,7 @@ class RestartingService:
         life.spawn(self._live(life, random.Random(f"{self._seed} entropy {self.lives}")))
 
     async def drain(self) -> None:
-        """It is told to end in good order; called as a step of its own life."""
+        """Drain and close the service, as a step of its own process."""
         if self.house is not None and self.life is not None:
             self._trace.fault("drain", PARTY, "is told to end")
             try:
@@ -166,7 +167,7 @@ class RestartingService:
             self._trace.note(PARTY, "is open")
             reason = await house.failed()
             self._trace.note(PARTY, f"ends by itself: {reason}")
-            if not reason.startswith(_DISK):  # of which it need not be the cause
+            if not reason.startswith(_DISK):  # a broken disk is not the service's error
                 self._wrong(PARTY, reason)
         except (DiskFull, DiskBroken, ServiceError) as error:
             self._trace.note(PARTY, f"cannot start: {error}")

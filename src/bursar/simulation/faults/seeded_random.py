@@ -1,8 +1,8 @@
-"""Everything that happens by chance follows from one number."""
+"""Derives all randomness of a simulation from its seed."""
 
 import random
 
 
 def seeded_random(seed: int, concern: str) -> random.Random:
-    """A source of chance for one concern of a simulation, whatever others draw."""
+    """Return a random source for one concern, independent of draws for others."""
     return random.Random(f"{seed} {concern}")

@@ -1,7 +1,7 @@
 """
-The owner's side: deposits, other prices, other tokens for users, each acknowledged once.
+Simulates the owner of the service, who makes deposits and changes prices and tokens.
 
-Whoever held a token that was revoked tries it again and again, and must be refused ever after.
+The holder of a revoked token goes on to use it, and must always be refused.
 """
 
 import asyncio
@@ -33,28 +33,28 @@ _AGAIN = 10.0
 """Mean seconds between two uses of a token that was revoked, or will expire."""
 
 _JUMPS = 5.0
-"""Seconds by which the service's clock may change between two of its lives, and a little more."""
+"""Seconds by which the service's clock may change at a restart, with a margin."""
 
 _OVERDUE = 60.0
-"""Seconds for which a token that has expired is tried."""
+"""Seconds for which an expired token is still tried."""
 
 
 class ServiceOwner:
     """
-    Looks after the service, by the real client, and is never killed.
+    Administers the service through the real client, and is never killed.
 
     Parameters
     ----------
     client
-        Of an administrator.
+        Client with an administrator's token.
     connection
-        The same way, for what the client has no method for.
+        Connection for requests that the client has no method for.
     chance
-        Source of prices.
+        Random source of prices.
     contracts
-        Sees prices.
+        Checks prices.
     trace
-        Told what was done.
+        Records the owner's actions.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class ServiceOwner:
         self._trace = trace
 
     async def deposit(self, user: str, amount: int, key: str) -> None:
-        """Money for an account, micro-units."""
+        """Deposit micro-units into a user's account."""
         await self._client.deposit(user, amount, key)
 
     async def reprice(self) -> None:
-        """Another price; once only, as a request that comes late would undo the next one."""
+        """Change the price; done once only, as a delayed repetition would undo the next change."""
         price = self._contracts.prices[0] * self._chance.choice((0.5, 2.0))
         self._contracts.reprices(price)
         body = msgspec.json.encode(Pricing(price))
@@ -95,12 +95,12 @@ class ServiceOwner:
 
     async def make_token(self, user: str, seconds: float | None = None) -> api.TokenInfo:
         """
-        Another one; where that was not answered, one is left that nobody knows.
+        Create a token for a user; a lost answer leaves one that nobody knows.
 
         Parameters
         ----------
         seconds
-            For which it is good; None: as long as the service has it.
+            Lifetime of the token; None for no expiry.
         """
         new = api.NewToken(user=user, scopes=USER_SCOPES, seconds=seconds)
         while True:
@@ -113,7 +113,7 @@ class ServiceOwner:
                 return made
 
     async def revoke(self, token: str) -> None:
-        """It is good no longer."""
+        """Revoke a token."""
         try:
             await self._client.revoke_token(token.split("_")[1])
         except RemoteProblem as problem:
@@ -123,24 +123,24 @@ class ServiceOwner:
 
 class StaleTokenUser:
     """
-    Somebody who has a user's token, and goes on to use it.
+    Goes on to use a token that was revoked or has expired.
 
     Parameters
     ----------
     user
-        Whose it is.
+        Owner of the token.
     client
-        With that token.
+        Client with that token.
     now
-        Virtual seconds.
+        Returns virtual seconds.
     chance
-        Says when.
+        Random source of the times of requests.
     witness
-        Told what a token that was revoked was good for.
+        Notified when a revoked token is accepted.
     prompt
-        Whether words arrive soon.
+        Whether messages arrive soon.
     server_clock
-        What the service takes for the time.
+        The service's clock, seconds since the epoch.
     """
 
     def __init__(
@@ -164,11 +164,11 @@ class StaleTokenUser:
         self._revoked: float | None = None
 
     def revoked(self) -> None:
-        """The owner was told that the token is good no longer."""
+        """Record that the revocation was acknowledged."""
         self._revoked = self._now()
 
     async def listen(self, handle: Callable[[], str]) -> None:
-        """Follows an instance, as soon as there is one, for as long as that is allowed."""
+        """Follow an instance's events from its creation until the service refuses."""
         while not handle():
             await asyncio.sleep(1.0)
         try:
@@ -191,7 +191,7 @@ class StaleTokenUser:
         Parameters
         ----------
         expires
-            As the service has told, seconds since the epoch by its clock.
+            Expiry by the service's clock, seconds since the epoch.
         """
         while self._server_clock() < expires + _OVERDUE:
             await asyncio.sleep(self._chance.expovariate(1 / _AGAIN))
@@ -208,13 +208,13 @@ class StaleTokenUser:
                     self._witness.wrong(self._user, "is let in by a token that has expired")
 
     async def insist(self) -> None:
-        """Tries it again and again, without an end."""
+        """Use the revoked token again and again, without an end."""
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / _AGAIN))
             await self.try_it()
 
     async def try_it(self) -> None:
-        """Uses a token that was revoked."""
+        """Use the revoked token once, which must fail."""
         try:
             await self._client.instances()
         except RemoteProblem as problem:

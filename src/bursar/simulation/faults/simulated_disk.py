@@ -1,9 +1,8 @@
 """
-A disk in memory that behaves as badly as disks may.
+Simulates a disk in memory that loses unsynced bytes in power cuts.
 
-What was synced is there for good. What was not is in the operating system's hands: it outlives
-the process, but a power cut may leave any beginning of it, with its last sectors blank or full of
-something else [1]_.
+Synced bytes are durable. Unsynced bytes outlive the process, as the operating system has them, but
+a power cut may leave any beginning of them, whose last sectors may be zeros or garbage [1]_.
 
 References
 ----------
@@ -21,18 +20,18 @@ from bursar.simulation.faults.event_trace import EventTrace
 from bursar.simulation.faults.simulated_process import ProcessKilled, SimulatedProcess
 
 SECTOR = 512
-"""Bytes that are written together, or not."""
+"""Bytes that the disk writes atomically."""
 
 _WRITE = 20e-6
-_SYNC = 2e-3  # seconds, of a plain disk's flush
-_SLOWER = 200.0  # times, when it is slow
+_SYNC = 2e-3  # seconds for the flush of a plain disk
+_SLOWER = 200.0  # factor on all times of a slow disk
 _ROOM = 1 << 40
 
 
 @dataclass(slots=True)
 class StoredBytes:
     """
-    A file's bytes as the operating system has them, and how many of them are on the platter.
+    Holds a file's bytes as the operating system has them, and the number of them that are durable.
     """
 
     data: bytearray
@@ -41,14 +40,14 @@ class StoredBytes:
 
 class SimulatedStorage:
     """
-    What outlives processes.
+    Holds a disk's content, which outlives processes, and its faults.
 
     Parameters
     ----------
     chance
-        Source of its moods.
+        Random source of faults and delays.
     trace
-        Told of faults.
+        Records faults.
     """
 
     def __init__(self, chance: random.Random, trace: EventTrace) -> None:
@@ -60,46 +59,46 @@ class SimulatedStorage:
         self.capacity = _ROOM
         self.is_slow = False
         self.fails_next_sync = False
-        self.deadly = 0.0  # chance that who syncs is killed meanwhile
-        self.on_segment: Callable[[], object] = lambda: None  # told when one is begun, cut, removed
+        self.deadly = 0.0  # probability that a process is killed during a sync
+        self.on_segment: Callable[[], object] = lambda: None  # for every change of one
 
     @property
     def used(self) -> int:
-        """Bytes of all files, and what is kept back."""
+        """Bytes of all files, plus reserved bytes."""
         return sum(len(stored.data) for stored in self.files.values()) + self.reserved
 
     def fill_up(self, left: int) -> None:
-        """Others leave only so many bytes of it."""
+        """Reduce the capacity so that only ``left`` more bytes fit."""
         self.capacity = self.used + left
 
     def make_room(self) -> None:
-        """Others have gone."""
+        """Restore the full capacity."""
         self.capacity = _ROOM
 
     def heal(self) -> None:
-        """Nothing is wrong with it any more."""
+        """End all faults of the disk."""
         self.make_room()
         self.is_slow = self.fails_next_sync = False
         self.deadly = 0.0
 
     def begin_change(self, name: str, before: StoredBytes | None) -> None:
-        """Something of a file changes, which a power cut may undo until it is settled."""
+        """Record a change of a file's name that a power cut may undo until it is settled."""
         self.on_segment()
         self._before[name] = before
 
     def settle(self, name: str) -> None:
-        """The change is durable."""
+        """Make the last change of a name durable."""
         self._before.pop(name, None)
 
     def settle_all(self) -> None:
-        """All names are durable as they are."""
+        """Make all names durable as they are."""
         self._before.clear()
 
     def cut_power(self) -> None:
         """
-        Of what was not synced, any beginning is left; its end may be torn.
+        Keep a random beginning of each file's unsynced bytes, whose end may be torn.
 
-        A name that was being made, removed or replaced, and a cut, is undone or not.
+        Changes of names that were not durable, and cuts of files, are undone at random.
         """
         for name, before in self._before.items():
             if self.chance.random() < 0.5:
@@ -120,7 +119,7 @@ class SimulatedStorage:
             self.trace.fault("torn write", "disk", f"{name}: {kept} of {loose} bytes kept{torn}")
 
     def _tear(self, stored: StoredBytes) -> str:
-        """The last sectors of what was not synced hold something else."""
+        """Fill the last unsynced sector with zeros or garbage, or leave it."""
         size = len(stored.data)
         begin = max(stored.synced, (size - 1) // SECTOR * SECTOR)
         if begin >= size or self.chance.random() < 0.25:
@@ -134,34 +133,34 @@ class SimulatedStorage:
 
 class SimulatedDisk:
     """
-    The disk as one life of a party sees it; see :class:`bursar.service.disk.Disk`.
+    Gives one process access to the storage; see :class:`bursar.service.disk.Disk`.
 
     Parameters
     ----------
     platter
-        What is on it.
+        Content of the disk.
     life
-        Whose; when that is over, nothing can be done by it any more.
+        Process that uses the disk; after its end, every operation raises ``ProcessKilled``.
     """
 
     def __init__(self, platter: SimulatedStorage, life: SimulatedProcess) -> None:
         self.platter = platter
         self.life = life
-        platter.settle_all()  # who takes a folder over syncs its names first
+        platter.settle_all()  # a process that takes a folder over syncs its names first
 
     async def names(self) -> list[str]:
-        """Of all files, sorted."""
+        """Return the names of all files, sorted."""
         await self.work(_WRITE)
         return sorted(self.platter.files)
 
     async def open(self, name: str, *, create: bool = False) -> "SimulatedFile":
         """
-        Opens a file; with ``create`` a new, empty one.
+        Open a file; with ``create``, a new, empty one.
 
         Raises
         ------
         FileNotFoundError
-            When it is not there, and is not to be made.
+            When the file does not exist and ``create`` is false.
         DiskFull
         """
         files = self.platter.files
@@ -181,15 +180,15 @@ class SimulatedDisk:
         return SimulatedFile(self, name, files[name])
 
     async def remove(self, name: str) -> None:
-        """Durably; nothing when it is not there."""
+        """Remove a file durably; do nothing when it does not exist."""
         await self.work(_WRITE)
         self.platter.begin_change(name, self.platter.files.pop(name, None))
         await self.work(_SYNC)
         self.platter.settle(name)
-        self.platter.on_segment()  # gone for good: whatever relied on it being there is wrong now
+        self.platter.on_segment()  # durably gone: a crash now shows code that still needs the file
 
     async def replace(self, name: str, data: bytes) -> None:
-        """A small file gets this content, whole or not at all."""
+        """Replace a small file's content atomically."""
         await self.work(_SYNC)
         if self.platter.used + len(data) > self.platter.capacity:
             raise DiskFull(f"no room for {len(data)} bytes")
@@ -199,18 +198,18 @@ class SimulatedDisk:
         self.platter.settle(name)
 
     async def load(self, name: str) -> bytes | None:
-        """A small file's content; None when it is not there."""
+        """Return a small file's content; None when it does not exist."""
         await self.work(_WRITE)
         stored = self.platter.files.get(name)
         return None if stored is None else bytes(stored.data)
 
     async def free(self) -> int:
-        """Bytes that may still be written."""
+        """Return the number of bytes that may still be written."""
         await self.work(_WRITE)
         return max(0, self.platter.capacity - self.platter.used)
 
     async def reserve(self, size: int) -> bool:
-        """Keeps so many bytes back; 0: none."""
+        """Reserve bytes in place of those reserved before; False when they do not fit."""
         await self.work(_WRITE)
         platter = self.platter
         if platter.used - platter.reserved + size > platter.capacity:
@@ -219,7 +218,9 @@ class SimulatedDisk:
         return True
 
     async def work(self, seconds: float) -> None:
-        """Takes about so long."""
+        """
+        Sleep for about the given seconds; raises ``ProcessKilled`` once the process has ended.
+        """
         if not self.life.is_alive:
             raise ProcessKilled
         platter = self.platter
@@ -230,7 +231,7 @@ class SimulatedDisk:
 
 
 class SimulatedFile:
-    """A file that is open; see :class:`bursar.service.disk.DiskFile`."""
+    """Gives access to an open file; see :class:`bursar.service.disk.DiskFile`."""
 
     def __init__(self, disk: SimulatedDisk, name: str, stored: StoredBytes) -> None:
         self._disk = disk
@@ -238,7 +239,7 @@ class SimulatedFile:
         self._stored = stored
 
     async def append(self, data: bytes) -> None:
-        """Writes at the end, in two goes: a crash may come between them."""
+        """Append bytes in two writes, so that a crash may come between them."""
         platter = self._disk.platter
         await self._disk.work(_WRITE)
         half = platter.chance.randint(0, len(data))
@@ -251,7 +252,7 @@ class SimulatedFile:
             await self._disk.work(_WRITE)
 
     async def sync(self) -> None:
-        """What was appended before is durable on return."""
+        """Make the bytes that were appended before the call durable."""
         size = len(self._stored.data)
         platter = self._disk.platter
         if platter.deadly and platter.chance.random() < platter.deadly:
@@ -264,12 +265,12 @@ class SimulatedFile:
         self._stored.synced = max(self._stored.synced, min(size, len(self._stored.data)))
 
     async def read(self, offset: int, size: int) -> bytes:
-        """Bytes from an offset; fewer at the end."""
+        """Read bytes from an offset; fewer than ``size`` at the end of the file."""
         await self._disk.work(_WRITE)
         return bytes(self._stored.data[offset : offset + size])
 
     async def truncate(self, size: int) -> None:
-        """Cuts the end off, durably."""
+        """Cut the file to a size, durably."""
         await self._disk.work(_WRITE)
         stored = self._stored
         self._disk.platter.begin_change(
@@ -282,9 +283,9 @@ class SimulatedFile:
         self._disk.platter.settle(self._name)
 
     async def close(self) -> None:
-        """Lets go of it."""
+        """Do nothing: no operating system resource is held."""
 
     @property
     def size(self) -> int:
-        """Bytes, those not synced included."""
+        """Size in bytes, unsynced ones included."""
         return len(self._stored.data)

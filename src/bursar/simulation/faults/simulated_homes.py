@@ -1,4 +1,4 @@
-"""Folders of instances that are only names."""
+"""Simulates the folders of instances, of which only the names exist."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 from bursar.service.engine.instance_homes import InstanceHomes
 
 FOLDER = Path("/simulated")
-"""Where the service believes that they are; nothing is ever there."""
+"""Path that the service takes for its folder; nothing is ever written there."""
 
 
 class SimulatedInstanceHomes(InstanceHomes):
     """
-    Keeps the homes of the service when the service is killed and started again.
+    Keeps the names of instance folders while the service is killed and restarted.
 
     See :class:`bursar.service.engine.instance_homes.InstanceHomes`.
     """
@@ -21,16 +21,16 @@ class SimulatedInstanceHomes(InstanceHomes):
         self.names: set[str] = set()
 
     def make(self, name: str, user: str) -> None:
-        """A home for a user."""
+        """Add an instance's folder."""
         self.names.add(name)
 
     def remove(self, name: str) -> None:
-        """A home goes."""
+        """Remove an instance's folder."""
         self.names.discard(name)
 
     def remove_logs(self, name: str, logs: Iterable[str]) -> None:
-        """Nothing: no task prints much."""
+        """Do nothing: simulated tasks write no logs."""
 
     def restore(self, users: Mapping[str, str], dying: Collection[str]) -> None:
-        """Homes that are missing are made, those that nobody knows go."""
+        """Add the missing folders of live instances, and remove those of unknown ones."""
         self.names = set(users) | (self.names & set(dying))

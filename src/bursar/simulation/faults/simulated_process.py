@@ -1,10 +1,10 @@
 """
-Parties that can be killed between any two steps.
+Simulates processes that can be killed between any two steps.
 
 Everything a party does is a callback of the loop: each step of a task between two awaits, each
-timer, each arrival from the network. Every callback knows, by its context, in which life of which
-party it was asked for. A life that was killed takes no further step: its tasks stay where they
-are, their ``finally`` blocks find disk and network gone, and what it knew is lost.
+timer, each arrival from the network. The context of a callback names the process that scheduled
+it. A killed process takes no further step: its tasks stop where they are, their ``finally`` blocks
+can reach neither disk nor network, and its memory is lost.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ _CURRENT_PROCESS: contextvars.ContextVar["SimulatedProcess | None"] = contextvar
 )
 
 _FEW = 64
-"""Tasks from which on those that are done are dropped from the list now and then."""
+"""Number of tasks from which on ended tasks are dropped from the list now and then."""
 
 
 _MOST_CLOSES = 20
 
 
 class ProcessKilled(Exception):
-    """The life that asked is over: nothing of the world can be reached from it."""
+    """The calling process has ended and can reach neither disk nor network."""
 
 
 class SimulatedProcess:
     """
-    A party from its start until it ends, or is killed.
+    Runs the callbacks of a party from one start until its end or kill.
 
     Parameters
     ----------
     loop
-        On which it lives.
+        Loop that runs the process's callbacks.
     party
-        Its name.
+        Name of the party, which may have several processes one after another.
     """
 
     def __init__(self, loop: "ProcessLoop", party: str) -> None:
@@ -59,31 +59,31 @@ class SimulatedProcess:
         loop.lives.append(self)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """A task of this life."""
+        """Start a task of this process."""
         return self._loop.create_task(work, context=self.context.copy())
 
     def call(self, callback: Callable[..., object], *args: Any) -> None:
-        """Calls soon, as a step of this life."""
+        """Schedule a callback as a step of this process."""
         self._loop.call_soon(callback, *args, context=self.context)
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> None:
-        """Calls later, as a step of this life."""
+        """Schedule a callback after some seconds, as a step of this process."""
         self._loop.call_later(seconds, callback, *args, context=self.context)
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        """Called when it has ended, however."""
+        """Register a callback for the end of the process, whatever its cause."""
         self._on_death.append(callback)
 
     def end_after(self, steps: int) -> None:
-        """It will be killed in place of its so-manieth step from now."""
+        """Kill the process in place of a step, counted from the next one."""
         self._fatal_step = self.steps + steps
 
     def spare(self) -> None:
-        """It will not be killed after all."""
+        """Cancel a kill that was scheduled by :meth:`end_after`."""
         self._fatal_step = 0
 
     def kill(self) -> None:
-        """It takes no step any more. May be repeated."""
+        """End the process, which takes no further step; do nothing if it has ended."""
         if not self.is_alive:
             return
         self.is_alive = False
@@ -92,7 +92,7 @@ class SimulatedProcess:
 
     def bury(self) -> None:
         """
-        Lets go of its tasks where they stand, when nothing of the world is left that it could harm.
+        Close the tasks of an ended process, after disk and network are gone.
 
         Their ``finally`` blocks run now, rather than when the garbage collector comes to them.
         """
@@ -103,7 +103,7 @@ class SimulatedProcess:
                 self.context.copy().run(_close_task, task)
 
     def step(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        """Takes a step, unless it is over, or this step is the fatal one."""
+        """Run a callback as a step, unless the process has ended or this step is the fatal one."""
         if not self.is_alive:
             return
         self.steps += 1
@@ -113,7 +113,7 @@ class SimulatedProcess:
             callback(*args)
 
     def has(self, task: "asyncio.Task[Any]") -> None:
-        """A task belongs to it."""
+        """Register a task that belongs to the process."""
         self._tasks.append(task)
         if len(self._tasks) > self._most:
             self._tasks = [task for task in self._tasks if not task.done()]
@@ -121,12 +121,12 @@ class SimulatedProcess:
 
 
 def current_process() -> SimulatedProcess | None:
-    """Whose step is being taken."""
+    """Return the process whose step is running; None outside of any."""
     return _CURRENT_PROCESS.get()
 
 
 class ProcessLoop(VirtualLoop):
-    """A loop on virtual time whose parties have lives."""
+    """Runs simulated processes on virtual time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class ProcessLoop(VirtualLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        """As any loop's; a step of the life of its context."""
+        """Schedule a callback as a step of the process in its context."""
         life = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
         if life is None:
             return super().call_soon(callback, *args, context=context)
@@ -144,7 +144,7 @@ class ProcessLoop(VirtualLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        """As any loop's; a step of the life of its context."""
+        """Schedule a callback at a virtual time, as a step of the process in its context."""
         life = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
         if life is None:
             return super().call_at(when, callback, *args, context=context)
@@ -153,7 +153,7 @@ class ProcessLoop(VirtualLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: Any = None, context: Any = None
     ) -> "asyncio.Task[Any]":
-        """As any loop's; of the life of its context."""
+        """Create a task that belongs to the process in its context."""
         life = _CURRENT_PROCESS.get() if context is None else context.get(_CURRENT_PROCESS)
         task = super().create_task(coro, name=name, context=context)
         if life is not None:
@@ -161,17 +161,17 @@ class ProcessLoop(VirtualLoop):
         return task
 
     def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
-        """Nothing is kept: what is left of a dead life's generators is not to be run."""
+        """Register nothing: generators of an ended process must not be closed by the loop."""
 
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
-        """A generator that was left by someone who lives is closed, as on any loop."""
+        """Close an abandoned generator when the process that left it is alive."""
         life = _CURRENT_PROCESS.get()
         if life is not None and life.is_alive and not self.is_closed():
             self.call_soon(self.create_task, agen.aclose())
 
 
 def run_processes(story: Callable[[ProcessLoop], Coroutine[Any, Any, Result]]) -> Result:
-    """Runs a story on a loop of its own; all lives end with it."""
+    """Run a simulation on a loop of its own, and end all processes after it."""
     loop = ProcessLoop()
     try:
         return loop.run_until_complete(story(loop))
@@ -183,7 +183,7 @@ def run_processes(story: Callable[[ProcessLoop], Coroutine[Any, Any, Result]]) -
 
 
 def _close_all_tasks(lives: list[SimulatedProcess]) -> None:
-    """Ways out that are left for good fail in ways that nobody can handle: nobody is told."""
+    """Close all tasks, and silence errors of their ``finally`` blocks, which nobody can handle."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():
@@ -197,9 +197,9 @@ def _close_all_tasks(lives: list[SimulatedProcess]) -> None:
 def _close_task(task: "asyncio.Task[Any]") -> None:
     coroutine = task.get_coro()
     assert isinstance(coroutine, Coroutine)
-    for _ in range(_MOST_CLOSES):  # it may wait for something in a finally block, and in another
+    for _ in range(_MOST_CLOSES):  # a finally block may await, which takes another close()
         try:
             coroutine.close()
-        except BaseException:  # whatever it is, nobody is there to hear of it
+        except BaseException:  # no party is left to report the error to
             continue
         return

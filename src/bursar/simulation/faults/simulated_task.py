@@ -1,8 +1,8 @@
 """
-Simulated tasks: commands that say themselves how long they take and how they end.
+Defines simulated tasks, whose commands state their duration and exit code.
 
-Some are sealed: then the service sees bytes that mean nothing to it, each way. The cipher is none
-that would keep a secret; that is tested elsewhere, and would take most of the time here.
+Sealed tasks and their results are unreadable to the service. The cipher here is a fast stand-in and
+keeps no secret; the real one is tested elsewhere and would take most of a simulation's time.
 """
 
 import hashlib
@@ -17,20 +17,20 @@ _NONCE = 16  # bytes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedTask:
     """
-    One task.
+    Describes a task and its outcome.
 
     Parameters
     ----------
     name
-        Unique in the simulation; also what it prints, so that no result can be another's.
+        Unique name in the simulation; also the task's output, so that results cannot be mistaken.
     seconds
-        How long it takes on a fast worker.
+        Duration on a worker of full speed.
     exit_code
-        How it ends.
+        Exit code of every attempt that is not stopped.
     processors
-        That it holds.
+        Number of processors that the task holds.
     is_sealed
-        Whether what it is and what it prints are told in an envelope.
+        Whether command and output travel in an envelope.
     """
 
     name: str
@@ -41,24 +41,24 @@ class SimulatedTask:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """As it is submitted."""
+        """Command that is submitted."""
         words = repr(self.seconds), str(self.exit_code), str(self.processors)
         return (_PROGRAM, self.name, *words)
 
     @property
     def envelope(self) -> bytes:
-        """The same, sealed."""
+        """Sealed form of the command."""
         return _obscured(f"task {self.name}", json.dumps(self.command).encode())
 
     @property
     def sealed_result(self) -> bytes:
-        """What a worker seals of it when it has run."""
+        """Sealed output, as a worker returns it."""
         return _obscured(f"result {self.name}", self.name.encode())
 
 
 def open_sealed_task(envelope: bytes) -> SimulatedTask:
     """
-    The task in an envelope.
+    Return the task in an envelope.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def open_sealed_task(envelope: bytes) -> SimulatedTask:
 
 def parse_task_command(command: Sequence[str]) -> SimulatedTask:
     """
-    The task that a command means.
+    Return the task that a command describes.
 
     Raises
     ------

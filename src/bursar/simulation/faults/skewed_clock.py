@@ -1,4 +1,4 @@
-"""Clocks that are wrong: each party has one of its own in each of its lives."""
+"""Makes skewed and drifting clocks for the parties of a simulation."""
 
 import random
 
@@ -10,16 +10,16 @@ BEGIN = 1_000_000_000.0
 
 def skewed_clock(now: Clock, chance: random.Random, *, skew: float, drift: float) -> Clock:
     """
-    A clock that goes wrong by a constant and a share, but never back.
+    Return a clock with a random skew and drift, which never goes back.
 
     Parameters
     ----------
     now
-        The loop's time.
+        Virtual time of the loop.
     skew
-        Seconds by which it is off at the most.
+        Largest clock skew, seconds.
     drift
-        Share of the time by which it goes too fast or too slow at the most.
+        Largest clock drift, as a share of the time.
     """
     begin = BEGIN + chance.uniform(-skew, skew)
     rate = 1.0 + chance.uniform(-drift, drift)

@@ -1,8 +1,8 @@
 """
-How a user comes to an agreement: by posted price, bargaining, a tender or a reverse auction.
+Negotiates agreements for a simulated user, by any trading procedure.
 
-A conversation that breaks off is begun anew, under another name: whether the last one has come to
-an agreement is not known then.
+A conversation that fails is begun anew under another name, as the client cannot know whether the
+last one led to an agreement.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from bursar.simulation.faults.agreement_checker import AgreementChecker
 from bursar.simulation.faults.client_campaign import ClientCampaign, NegotiationWay
 
 _PAUSE = 15.0
-"""Seconds before it is tried again."""
+"""Seconds before the next attempt to buy."""
 
 _STUBBORN = 2
-"""Conversations after which a user takes what is asked."""
+"""Number of conversations after which a user pays the posted price."""
 
 _CLOSES = 5.0
 """Seconds for which bids are taken."""
@@ -32,20 +32,20 @@ _CLOSES = 5.0
 
 class TradingClient:
     """
-    One life of a user who buys.
+    Buys agreements in one process of a user.
 
     Parameters
     ----------
     user, owner
-        Names of both sides.
+        Names of buyer and seller.
     client
-        The way to the service.
+        Client of the service, with the user's token.
     clock
-        The user's own, seconds since the epoch.
+        The user's clock, seconds since the epoch.
     contracts
-        Sees all that is said.
+        Checks all messages and agreements.
     note
-        Told the campaign and what has come of it.
+        Called with the campaign and a line for the trace.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TradingClient:
         self._deals = 0
 
     async def buy(self, campaign: ClientCampaign, processors: int, seconds: float) -> None:
-        """Returns when the campaign has an agreement."""
+        """Negotiate until the campaign has an agreement."""
         for count in range(10**6):
             way = campaign.way if count < _STUBBORN else "posted"
             agreement = await self._talk(campaign, way, processors, seconds)
@@ -131,7 +131,7 @@ class TradingClient:
         return manager.auction(auction, now)
 
     async def _exchange(self, manager: TradeManager, messages: Iterable[TradeMessage]) -> None:
-        """Sends messages, and what is answered to their answers, until nobody has more to say."""
+        """Send messages, and replies to their answers, until there is nothing left to send."""
         waiting = list(messages)
         while waiting:
             message = waiting.pop(0)

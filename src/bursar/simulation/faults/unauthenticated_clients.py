@@ -1,7 +1,7 @@
 """
-Connections to the workers' door that are nobody's: silent, talking nonsense, or too late.
+Simulates unauthenticated connections to the worker server: silent, with garbage, or expired.
 
-The service must end each of them soon, however many there are, and let none work.
+The service must close each of them in time, however many there are, and send no work to any.
 """
 
 import asyncio
@@ -26,32 +26,32 @@ from bursar.simulation.faults.faulty_worker import WorkerAssignment
 from bursar.simulation.faults.simulated_process import ProcessLoop, SimulatedProcess
 
 HELD = 40.0
-"""Seconds after which a connection of a stranger must have ended: the service's patience of 10 s,
-what TLS takes to end, and words that are late."""
+"""Seconds after which an unauthenticated connection must have ended: the service's login timeout of
+10 s, the end of TLS, and delays of the network."""
 
 _MOST = 12
-"""Strangers of a crowd."""
+"""Most connections of one burst."""
 
 _DECODER = msgspec.msgpack.Decoder(FromServer)
 
 ReportViolation = Callable[[str, str], None]
-"""Told the party and what must not have happened."""
+"""Called with the name of a party and the rule that was violated there."""
 
 
 class UnauthenticatedClients:
     """
-    Connects as nobody that is expected.
+    Opens connections to the worker server without valid credentials.
 
     Parameters
     ----------
     loop, network, door, trace
-        Where they connect, and who is told.
+        Loop, network and listener of the connections, and the trace that records them.
     chance
-        Says what they say.
+        Random source of what the connections send.
     server
-        The life of the service now, if there is one.
+        Returns the current process of the service; None while there is none.
     wrong
-        See :data:`ReportViolation`.
+        Callback for violations, see :data:`ReportViolation`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class UnauthenticatedClients:
         self._count = 0
 
     def crowd(self) -> None:
-        """Some connect at once: they say nothing, or what no worker says."""
+        """Open several connections that send nothing, garbage or a hello with a wrong token."""
         many = self._chance.randint(1, _MOST)
         self._trace.fault("strangers", "nobody", f"{many} connect")
         hello = frame(Hello("0" * 64, "site-x-1", "site", 1, "x", "nobody", ()))
@@ -86,7 +86,7 @@ class UnauthenticatedClients:
             self._connect(said)
 
     def come_late(self, post: WorkerAssignment) -> None:
-        """Somebody shows what the workers of a lease showed that is over."""
+        """Connect with the credentials of a lease that has ended."""
         name = f"{post.name}-late"
         hello = Hello(post.token, name, post.site, post.processors, post.lease, "elsewhere", ())
         self._connect(frame(hello))
@@ -103,7 +103,7 @@ class UnauthenticatedClients:
 
 
 class _UnauthenticatedProtocol(asyncio.Protocol):
-    """One connection of a stranger."""
+    """Handles one unauthenticated connection, and checks that the service ends it."""
 
     def __init__(
         self,
@@ -122,14 +122,14 @@ class _UnauthenticatedProtocol(asyncio.Protocol):
         self._is_welcome = self._was_made = self._is_over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say what there is to say, once."""
+        """Send the prepared bytes once."""
         assert isinstance(transport, asyncio.Transport)
         self._was_made = True
         if self._said:
             transport.write(self._said)
 
     def data_received(self, data: bytes) -> None:
-        """Note what it is told."""
+        """Check that the service sends no jobs before a welcome."""
         for body in self._frames.feed(data):
             match _DECODER.decode(body):
                 case Welcome():
@@ -140,17 +140,17 @@ class _UnauthenticatedProtocol(asyncio.Protocol):
                     self._wrong(self._life.party, "is given work and is no worker")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, as it must."""
+        """Record that the service has ended the connection."""
         self._is_over = True
 
     def look(self) -> None:
-        """By now it must have ended."""
+        """Report a violation when the connection is still open."""
         server = self._server
         party = self._life.party
         if not self._was_made or self._is_over or server is None or not server.is_alive:
             return
         late = self._network.late_until(server.party, party) + HELD - self._network.now
-        if late > 0:  # the service, or word of it, was held up
+        if late > 0:  # a partition delays the service's close
             self._life.call_later(late, self.look)
         elif self._is_welcome:
             self._wrong(party, "works for a lease that is over")

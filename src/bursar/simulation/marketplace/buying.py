@@ -38,7 +38,7 @@ def tender(place: MarketSimulation, start: float, now: float) -> None:
 
 
 def confirmed_agreements(messages: list[TradeMessage], deal: str, customer: str) -> list[Agreement]:
-    """What owners confirmed to a customer in a deal."""
+    """Return the agreements that owners confirmed to a customer in a deal."""
     return [
         m.agreement
         for m in messages

@@ -83,7 +83,7 @@ class MarketCustomer:
 
     def shaded(self, job: int, limit: Micros, reserve: Micros, rivals: int) -> Micros:
         """
-        What it bids where the winner pays its own bid.
+        Return the customer's bid where the winner pays its own bid.
 
         The equilibrium of bidders who do not know each other's values, drawn evenly from
         one range, and do know the reserve (Krishna 2009, Auction Theory, section 2.5).

@@ -83,6 +83,6 @@ class DoubleAuctionParty:
         return reject_stray(message, self.name, "is not of any deal")
 
     def tick(self, now: float) -> Iterable[TradeMessage]:
-        """What the time itself brings about."""
+        """Process the passing of time, and return the messages to send."""
         said = [m for s in self.sides.values() if s.next_look() <= now for m in s.tick(now)]
         return [*said, *(self._behind.tick(now) if self._behind is not None else ())]

@@ -132,7 +132,7 @@ def simulate_market(setting: MarketScenario, protocol: MarketProtocol) -> Market
 
 def find_violations(place: MarketSimulation, *, told: bool = True) -> list[str]:
     """
-    What is wrong with the books and the processors; nothing, unless our code is.
+    Return errors in the accounts and processors; always empty unless our code has a bug.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ FIRST_GROUP = "physics"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketScenario:
     """
-    Who trades, and for what.
+    Describes the parties of a market and what they trade.
 
     Parameters
     ----------

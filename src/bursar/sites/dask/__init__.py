@@ -1,6 +1,6 @@
 """
-A Dask cluster that somebody has already, as a site.
+An existing Dask cluster serves as a site.
 
-``site`` speaks the site protocol, ``carrier`` hands jobs to one Dask worker, ``bench`` is what
-runs over there.
+``dask_site`` implements the site protocol, ``job_executor`` sends jobs to one Dask worker, and
+``sidecar`` runs them there.
 """

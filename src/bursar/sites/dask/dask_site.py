@@ -43,16 +43,16 @@ SHUNNED = 10.0
 
 class DaskSite:
     """
-    Processors (threads of workers) of a Dask cluster.
+    Provides processors (threads of workers) of an existing Dask cluster.
 
     Parameters
     ----------
     facts
-        Of the site, with its Dask.
+        Facts of the site; they say how its Dask scheduler is reached.
     run
         Identity of the run among those of this machine.
     folder
-        Of the run, by which it is seen whether its files are seen there.
+        Folder of the run, by which each Dask worker is tested for a shared file system.
     """
 
     def __init__(self, facts: SiteFacts, run: str, folder: Path) -> None:
@@ -69,7 +69,7 @@ class DaskSite:
 
     @property
     def facts(self) -> SiteFacts:
-        """What is known of it."""
+        """Facts of the site."""
         return self._facts
 
     def opened(self) -> AbstractAsyncContextManager[None]:
@@ -92,7 +92,7 @@ class DaskSite:
                         "workers",
                         transient=True,
                     )
-                await self._clear_up()  # of an earlier life of the run
+                await self._clear_up()  # of an earlier process of the run
                 looking = asyncio.create_task(self._look_on())
                 yield
             finally:
@@ -110,7 +110,7 @@ class DaskSite:
         return self._facts.offers
 
     def status(self, seconds: float | None = None) -> SiteStatus:
-        """What of its threads no pilot of ours holds; what others run is not known."""
+        """Threads that no pilot of ours holds; other users' load is unknown."""
         free = self._free
         return SiteStatus(
             site=self._facts.name,
@@ -121,12 +121,12 @@ class DaskSite:
         )
 
     def view(self) -> PoolSite:
-        """Its processors are there at once, and without an end."""
+        """The site as a pool sees it: processors start at once and have no end."""
         widest = max((worker.threads for worker in self._workers.values()), default=None)
         return view_at_once(self._facts, self._free, widest)
 
     async def reserve(self, pilots: Sequence[Pilot]) -> float:
-        """Nothing to do: nobody sells its processors."""
+        """Do nothing: the processors are not for sale."""
         return 0.0
 
     async def acquire(
@@ -283,7 +283,7 @@ class DaskSite:
             raise SiteError(f"{self._facts.name}: the Dask workers {unfit}")
 
     async def _look_on(self) -> None:
-        """Sees who comes and goes, and lets itself be heard of, until it is cancelled."""
+        """Watch workers come and go, and send heartbeats, until cancelled."""
         silent_since = math.inf
         loop = asyncio.get_running_loop()
         heard = -math.inf

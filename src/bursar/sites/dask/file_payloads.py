@@ -1,4 +1,4 @@
-"""Files that travel, between the run's and those of one job that runs where these are not seen."""
+"""File contents that travel between the run and a Dask worker without a shared file system."""
 
 import os
 import stat
@@ -22,14 +22,14 @@ FileIdentities = Mapping[str, tuple[int, int, int]]
 
 class FilePayload(msgspec.Struct, frozen=True, array_like=True):
     """
-    One file.
+    A file that travels with a job or its result.
 
     Parameters
     ----------
     name
-        Relative, among the run's files.
+        Path relative to the run's files.
     mode
-        Who may do what with it, as of ``chmod``.
+        Permission bits, as of ``chmod``.
     """
 
     name: str

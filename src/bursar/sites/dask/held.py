@@ -14,7 +14,7 @@ from bursar.sites.proxy_worker import ProxyWorker
 
 class HeldThreads:
     """
-    Threads of Dask workers that a pilot holds.
+    Handle of the threads of Dask workers that a pilot holds.
 
     Parameters
     ----------
@@ -25,11 +25,11 @@ class HeldThreads:
     pilot, endpoint
         As of :class:`bursar.sites.protocol.Site`.
     among
-        All pilots of the site; it is one of them until it is released.
+        All pilots of the site; this one is removed when it is released.
     say
-        Told, in one line for people, of workers that are gone.
+        Called with a line for people when workers are gone.
     on_broken
-        Told of the address of a worker that did not answer as it should.
+        Called with the address of a worker that broke the protocol.
     """
 
     def __init__(
@@ -64,13 +64,16 @@ class HeldThreads:
 
     @property
     def seconds(self) -> float:
-        """For which all of them were there, or fewer for longer; paid is what was there."""
+        """
+        Seconds to pay for each of the pilot's processors: the thread-seconds had, over their
+        number.
+        """
         self._count()
         return self._had / self._pilot.processors
 
     @property
     def processors(self) -> int:
-        """How many there are."""
+        """Number of threads held now."""
         return sum(share.threads for share in self._shares)
 
     @property
@@ -103,12 +106,12 @@ class HeldThreads:
                 raise
 
     def gone(self, address: str, why: str) -> None:
-        """A Dask worker is not there any more: what it had is lost."""
+        """Give up the threads of a Dask worker that is gone."""
         for share in [share for share in self._shares if share.address == address]:
             self._broke(share, why)
 
     def look(self, patience: float) -> None:
-        """It is lost when it has had nothing for so many seconds."""
+        """Count the threads as lost once none has been there for ``patience`` seconds."""
         now = asyncio.get_running_loop().time()
         if self._shares:
             self._empty_since = None
@@ -122,7 +125,7 @@ class HeldThreads:
         return await asyncio.shield(self._lost)
 
     async def release(self) -> None:
-        """Gives the threads back."""
+        """Give the threads back."""
         try:
             for share in list(self._shares):
                 self._drop(share)
@@ -166,7 +169,7 @@ class HeldThreads:
             self.wanted -= share.threads
 
     def _drop(self, share: "_ThreadShare") -> bool:
-        """Whether it was there."""
+        """Give up one worker's threads; return whether they were held."""
         if share not in self._shares:
             return False
         self._count()
@@ -190,7 +193,7 @@ class HeldThreads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ThreadShare:
-    """Threads of one Dask worker."""
+    """Threads of one Dask worker that the pilot holds."""
 
     address: str
     threads: int

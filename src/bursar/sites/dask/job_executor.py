@@ -1,4 +1,4 @@
-"""Jobs on their way to one Dask worker and back."""
+"""Jobs are sent to one Dask worker, and their results come back."""
 
 import asyncio
 import contextlib
@@ -40,18 +40,18 @@ _FIXED = 128  # bytes, about, of a job
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaskWorker:
     """
-    One worker of a Dask cluster.
+    A worker of a Dask cluster.
 
     Parameters
     ----------
     address
-        By which Dask knows it.
+        Address by which Dask knows the worker.
     identity
-        Of its process.
+        Identity of the worker's process.
     threads
-        How many it has.
+        Number of its threads.
     sees_files
-        Whether the run's files are seen there; otherwise they travel.
+        Whether the worker shares the run's file system; otherwise files travel.
     """
 
     address: str
@@ -62,7 +62,7 @@ class DaskWorker:
 
 class DaskJobExecutor:
     """
-    Has processors of one Dask worker; a :class:`bursar.sites.proxy_worker.JobExecutor`.
+    Runs jobs on processors of one Dask worker; a :class:`bursar.sites.proxy_worker.JobExecutor`.
 
     Each processor has one order under way at a time. It is answered when half of the jobs in hand
     have ended; the next takes along what has come meanwhile, and the other half hides how long
@@ -74,17 +74,18 @@ class DaskJobExecutor:
     client
         An asynchronous ``distributed.Client``.
     worker
-        Whose processors they are.
+        Dask worker that runs the jobs.
     run
         Identity of the run among all that use the Dask cluster.
     processors
-        Of it that are ours.
+        Number of the worker's threads that the pilot holds.
     report
-        Told of outcomes.
+        Called with outcomes.
     hand_back
-        Told of jobs that it returns unasked, the last first: they wait behind one that takes long.
+        Called with jobs that are returned unasked, the last first, since they wait behind a long
+        one.
     on_broken
-        Told, once, why nothing more can be had of the worker; what it had is lost then.
+        Called once with the reason when the worker cannot be used any more; its jobs are lost then.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class DaskJobExecutor:
         self._futures: set[Any] = set()
 
     def welcome(self, welcome: Welcome) -> None:
-        """Where the run's files lie."""
+        """Take in where the run's files lie."""
         self._welcome = welcome
         self._root = RootNamespace(welcome.root, welcome.files)
 
@@ -317,7 +318,7 @@ class DaskJobExecutor:
         self._ended([unstarted_outcome(job, Status.CANCELLED, reason) for job in ended])
 
     def _ended(self, outcomes: Sequence[Outcome]) -> None:
-        """What comes of jobs that are known to have ended already is passed over."""
+        """Report outcomes; those of jobs already known to have ended are ignored."""
         fresh = []
         for outcome in outcomes:
             which = outcome.task, outcome.attempt
@@ -342,7 +343,7 @@ class DaskJobExecutor:
 
 
 class _DaskProtocolError(Exception):
-    """The Dask worker does not answer as it should."""
+    """The Dask worker's answer breaks the protocol."""
 
 
 def _packed(
@@ -368,7 +369,7 @@ def _packed(
 
 
 def _delivered(done: DaskJobResult, files: str, logs: str) -> DaskJobResult:
-    """What a job made is put in its place, here."""
+    """Put the files that a job made, and its logs, in their places on this machine."""
     try:
         deliver(done.made, files)
         deliver(done.logs, logs)

@@ -1,4 +1,4 @@
-"""What travels to a Dask worker, and what comes back."""
+"""Messages to a Dask worker, and its replies."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from bursar.sites.dask.file_payloads import FilePayload
 
 class SharedRunPaths(msgspec.Struct, frozen=True, array_like=True):
     """
-    Where the run's files lie, for workers that see them.
+    Paths of the run's files, for workers that share its file system.
 
     Parameters
     ----------
@@ -25,28 +25,28 @@ class SharedRunPaths(msgspec.Struct, frozen=True, array_like=True):
 
 class DaskJobOrder(msgspec.Struct, frozen=True, array_like=True):
     """
-    Jobs for one thread of a Dask worker, after those that it was given before.
+    Jobs for one thread of a Dask worker, to be run after those of earlier orders.
 
     Parameters
     ----------
     run
         Identity of the run among all that use the Dask cluster.
     mark
-        What its processes bear, by which the dispatcher's machine knows them.
+        Mark by which the dispatcher's machine recognises the run's processes.
     whom
-        The process that it is for; another one refuses it.
+        Identity of the process that the order is for; another one refuses it.
     spill
-        Bytes of a stream that travel with an outcome; more lies in a file.
+        Bytes of a stream that travel with an outcome; the rest stays in a file.
     patience
-        Seconds after which a run that is not heard of any more is taken to be gone.
+        Seconds without a heartbeat after which the run counts as gone.
     bench
-        Where jobs of orders before this one are still in hand; empty: nowhere.
+        Sidecar that still has jobs of earlier orders; empty: none.
     jobs
-        In this order, one after the other; none: it goes on with those in hand.
+        Jobs in the order in which they run; empty: the sidecar goes on with those it has.
     place
-        None: the run's files are not seen there, and travel.
+        Paths of the run's files; None: they are not shared, and travel.
     parcels
-        Of each job, the files that it reads; empty where they are seen.
+        For each job, the files that it reads; empty where files are shared.
     """
 
     run: str
@@ -62,14 +62,14 @@ class DaskJobOrder(msgspec.Struct, frozen=True, array_like=True):
 
 class DaskJobResult(msgspec.Struct, frozen=True, array_like=True):
     """
-    What became of one job.
+    Outcome of one job, with its files.
 
     Parameters
     ----------
     made
-        Files that it made for the run; empty where they lie there already.
+        Files that the job made for the run; empty where files are shared.
     logs
-        Streams too long for the outcome, under the names of their files; likewise.
+        Streams too long for the outcome, by file name; empty where files are shared.
     """
 
     outcome: Outcome
@@ -79,18 +79,18 @@ class DaskJobResult(msgspec.Struct, frozen=True, array_like=True):
 
 class DaskReply(msgspec.Struct, frozen=True, array_like=True):
     """
-    What has become of jobs so far.
+    Reply to an order: what has become of jobs so far.
 
     Parameters
     ----------
     done
         Jobs that have ended.
     returned
-        Task and attempt of those that have not begun: they are out of its hands.
+        Task and attempt of jobs that have not begun; the sidecar has given them up.
     bench
-        Where jobs are still in hand, to be asked about by a next order; empty: nowhere.
+        Sidecar that still has jobs, for a later order to ask; empty: none.
     is_other
-        The order is none for this process, which has done nothing.
+        Whether the order was meant for another process; nothing was done then.
     """
 
     done: list[DaskJobResult] = []
@@ -105,20 +105,20 @@ _answer = msgspec.msgpack.Decoder(DaskReply)
 
 
 def encode_order(order: DaskJobOrder) -> bytes:
-    """As it travels."""
+    """Encode an order for the wire."""
     return _encode(order)
 
 
 def decode_order(data: bytes) -> DaskJobOrder:
-    """What :func:`encode_order` made."""
+    """Decode the bytes of :func:`encode_order`."""
     return _order.decode(data)
 
 
 def encode_answer(answer: DaskReply) -> bytes:
-    """As it travels."""
+    """Encode a reply for the wire."""
     return _encode(answer)
 
 
 def decode_answer(data: bytes) -> DaskReply:
-    """What :func:`encode_answer` made."""
+    """Decode the bytes of :func:`encode_answer`."""
     return _answer.decode(data)

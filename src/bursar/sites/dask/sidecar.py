@@ -55,7 +55,7 @@ _READY = 30.0
 """Seconds in which a worker process must have said hello."""
 
 _MANNERS = 5.0
-"""Seconds in which whoever connects must have said who it is."""
+"""Seconds in which an unauthenticated connection must show who it is."""
 
 _FULL = 32 * 1024 * 1024
 """Bytes of files and streams with which what has ended is told at once."""
@@ -66,7 +66,7 @@ _DIED = "the worker process beside Dask's died"
 
 @dataclass(frozen=True, slots=True)
 class _StagedJob:
-    """A job whose files travel: where they lie here, and what lay there before."""
+    """A job whose files travel: their paths on this machine, and what was there before the job."""
 
     home: str
     seen: FileIdentities
@@ -74,22 +74,22 @@ class _StagedJob:
 
 class DaskSidecar:
     """
-    A worker process, and the line to it.
+    A worker process, and the connection to it.
 
     One thread begins jobs and waits for them; any may cancel and close.
 
     Parameters
     ----------
     mark
-        Of the run's processes.
+        Mark of the run's processes.
     spill
         Bytes of a stream that travel with an outcome.
     processors
-        Of each of its jobs; of more than one it gets one at a time.
+        Processors of each job; with more than one, jobs come one at a time.
     place
-        Where the run's files lie; None: they travel.
+        Paths of the run's files; None: they travel.
     parent
-        Folder that it may have a scratch folder in.
+        Folder in which the sidecar may make a scratch folder.
 
     Raises
     ------
@@ -136,7 +136,7 @@ class DaskSidecar:
         Parameters
         ----------
         parcels
-            Of each, the files that it reads; empty where they are seen.
+            For each job, the files that it reads; empty where files are shared.
 
         Returns
         -------
@@ -319,7 +319,7 @@ class DaskSidecar:
             remove_tree(away.home)
 
     def _heard(self, patience: float | None) -> list[FromWorker]:
-        """What the process says next, all at once; nothing when it is silent for so long."""
+        """Next messages of the process; empty when none came within the patience."""
         if patience is not None:
             poll = select.poll()
             poll.register(self._line, select.POLLIN)
@@ -336,7 +336,7 @@ class DaskSidecar:
 
 
 def unstarted_outcome(job: WireJob, status: Status, reason: str) -> Outcome:
-    """That of a job which has not begun, or of which nothing is known."""
+    """Outcome of a job that has not begun, or of which nothing is known."""
     now = time.time()
     return Outcome(
         task=job.task, attempt=job.attempt, status=status, start=now, end=now, reason=reason

@@ -1,5 +1,5 @@
 """
-What Dask is asked to call, by name, in the processes of its workers.
+Functions that Dask calls, by name, in the processes of its workers.
 
 A run keeps its benches there from order to order. It is heard of again and again; one that is
 not is taken to be gone, and all that it has there ends.
@@ -27,7 +27,7 @@ from bursar.sites.dask.sidecar import DaskSidecar, unstarted_outcome
 from bursar.version import VERSION
 
 IDENTITY = secrets.token_hex(8)
-"""Of this process: of a Dask worker that was started again it is another."""
+"""Identity of this process; a restarted Dask worker has another one."""
 
 _LOOK = 0.5
 """Seconds between two looks for runs that are gone."""
@@ -38,14 +38,14 @@ _Which = tuple[int, int]  # task and attempt
 @dataclass(slots=True)
 class _RunSidecars:
     """
-    Of one run.
+    The sidecars and jobs of one run.
 
     Attributes
     ----------
     here
-        Jobs that have come and not ended.
+        Jobs that have arrived and not ended.
     unwanted
-        Jobs that are to stop, or are not to begin: grace and reason.
+        Grace and reason of each job that is to stop, or not to begin.
     """
 
     patience: float
@@ -58,12 +58,12 @@ class _RunSidecars:
 
 class SidecarRegistry:
     """
-    Those of one Dask worker's process, by run.
+    The sidecars of one Dask worker's process, by run.
 
     Parameters
     ----------
     parent
-        Folder of their scratch folders.
+        Folder in which sidecars make their scratch folders.
     """
 
     def __init__(self, parent: str) -> None:
@@ -116,7 +116,7 @@ class SidecarRegistry:
         self, run: str, patience: float, jobs: Sequence[_Which], grace: float, reason: str
     ) -> list[tuple[int, int]]:
         """
-        Jobs are to stop.
+        Stop jobs of a run, or keep them from beginning.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class SidecarRegistry:
         return not_here
 
     def heard_of(self, run: str) -> None:
-        """The run is there."""
+        """Record a heartbeat of a run."""
         with self._lock:
             if run in self._runs:
                 self._runs[run].heard = time.monotonic()
@@ -155,7 +155,7 @@ class SidecarRegistry:
             bench.close()
 
     def _kept(self, run: str, patience: float) -> _RunSidecars:
-        """Of a run, which is there."""
+        """Entry of a run, made if missing; counts as a heartbeat."""
         now = time.monotonic()
         kept = self._runs.get(run)
         if kept is None:
@@ -169,7 +169,7 @@ class SidecarRegistry:
     def _taken(
         self, kept: _RunSidecars, order: DaskJobOrder, jobs: Sequence[WireJob]
     ) -> DaskSidecar | None:
-        """Where jobs of the order before are; else one that is idle, or a new one."""
+        """Sidecar that has the jobs of the earlier order; else an idle one, or a new one."""
         if order.bench:
             with self._lock:
                 return kept.busy.get(order.bench)
@@ -252,14 +252,14 @@ def run_jobs(data: bytes) -> bytes:
 async def cancel_jobs(
     run: str, patience: float, jobs: list[tuple[int, int]], grace: float, reason: str
 ) -> list[tuple[int, int]]:
-    """Jobs that are here, or on their way here, are to stop; the latter are told."""
+    """Cancel jobs that have arrived or will; return those that have not arrived."""
     if _benches is None:
         return jobs
     return await asyncio.to_thread(_benches.cancel, run, patience, jobs, grace, reason)
 
 
 def record_heartbeat(run: str) -> None:
-    """The run is there."""
+    """Record a heartbeat of a run."""
     if _benches is not None:
         _benches.heard_of(run)
 

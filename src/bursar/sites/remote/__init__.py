@@ -1,5 +1,5 @@
 """
-Another Bursar as a site.
+Another Bursar service serves as a site.
 
 Its processors are bought by agreement where it sells them, and shared where it does not. One
 worker of the dispatcher's stands for each pilot; what it is given runs in an instance over there,

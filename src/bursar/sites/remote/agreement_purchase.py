@@ -1,4 +1,4 @@
-"""Agreements with a service: bought at its posted price, and ended."""
+"""Agreements with a service are bought at its posted price, and ended."""
 
 import math
 import secrets
@@ -29,7 +29,7 @@ class PriceExceeded(SiteError):
     Parameters
     ----------
     terms
-        That it asks for.
+        Terms that the service asks for.
     """
 
     def __init__(self, message: str, terms: Terms) -> None:
@@ -39,20 +39,20 @@ class PriceExceeded(SiteError):
 
 class ServicePurchaser:
     """
-    Buys of one service.
+    Buys processors of one service.
 
     Parameters
     ----------
     client
-        Of the service.
+        Client of the service.
     owner
-        Its name in deals.
+        Name of the service in deals.
     customer
-        Our name there.
+        Name of the run's user at the service.
     currency
-        Of all prices.
+        Currency of all prices.
     record
-        Of what is bought.
+        Journal of purchases.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ServicePurchaser:
         self, pilot: Pilot, seconds: float, *, earliest: float, latest: float | None
     ) -> PurchaseRecord:
         """
-        Processors for a pilot.
+        Buy processors for a pilot.
 
         Parameters
         ----------
@@ -186,7 +186,7 @@ async def end_deal(
     client: AsyncServiceClient, bought: PurchaseRecord, named: Collection[str]
 ) -> AgreementInfo | None:
     """
-    What was bought is not needed any more: what comes of it; None: it never was.
+    End a purchase that is not needed any more; return its last state, None if it never came about.
 
     Parameters
     ----------
@@ -220,5 +220,7 @@ async def _find(
 
 
 def amount_of(terms: Terms, processor_seconds: float) -> int:
-    """What so much of an agreement costs, micro-units, rounded up once."""
+    """
+    Cost of so many processor-seconds under an agreement, micro-units; each part is rounded up once.
+    """
     return to_micros(terms.unit_price * processor_seconds) + to_micros(terms.fixed_price)

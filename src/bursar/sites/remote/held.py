@@ -26,34 +26,34 @@ InstanceCheck = Callable[["HeldInstance"], Awaitable[tuple[AllocationLoss, str] 
 
 class HeldInstance:
     """
-    An instance that runs what the dispatcher gives it.
+    An instance at a service that runs a pilot's jobs.
 
     Parameters
     ----------
     pilot
-        For which it is.
+        Pilot that the instance serves.
     session
-        The instance.
+        Session with the instance.
     siblings
-        What instances of the service have of the run's files.
+        Index of the run's files that instances of the service have.
     look
-        Whether its processors are still ours.
+        Checks whether the processors are still ours.
     release
-        Ends the instance, and what was bought for it.
+        Ends the instance, and the agreement that was bought for it.
     trust
         In what form calls are to send their results.
 
     Attributes
     ----------
     since, seen
-        When it was there first, and when the service was heard of last, by ``time.monotonic()``.
+        When it first existed, and when the service last answered, by ``time.monotonic()``.
     early
-        Processor-seconds for which some of its processors waited for the others before that.
+        Processor-seconds for which some processors waited for the others before ``since``.
     seconds
-        For which each of its processors is paid, at the price that was agreed on; None: the
-        service has not said, and our own clock counts.
+        Seconds to pay for each processor, at the agreed price; None: the service has not said, and
+        our own clock counts.
     spent
-        What tasks came to on shared processors by the last look, micro-units.
+        Cost of tasks on shared processors at the last look, micro-units.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class HeldInstance:
 
     async def open(self, endpoint: Endpoint) -> None:
         """
-        Joins the dispatcher.
+        Connect to the dispatcher as a worker.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class HeldInstance:
 
     @property
     def workers(self) -> int:
-        """One, while the instance is ours."""
+        """One while the instance is ours, else zero."""
         return int(not self._lost.done())
 
     async def lost(self) -> tuple[AllocationLoss, str]:
@@ -148,7 +148,7 @@ class HeldInstance:
             self._bridge.close()  # what it had is begun elsewhere
 
     async def leave(self) -> None:
-        """Nothing more is given to the instance, or heard of it."""
+        """Stop sending jobs to the instance and watching it."""
         if self._bridge is not None:
             self._bridge.close()
         if self._watching is not None:

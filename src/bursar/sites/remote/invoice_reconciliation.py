@@ -1,4 +1,4 @@
-"""What a service charges, beside what was had of it by our count."""
+"""Compare what a service charges with what our own count says was used."""
 
 import contextlib
 import time
@@ -22,16 +22,16 @@ _LATE = 5.0
 
 class InvoiceReconciler:
     """
-    Says for how long a pilot's processors are paid, so that our bill is the service's invoice.
+    Computes the paid time of a pilot's processors, so that our bill equals the service's invoice.
 
     Parameters
     ----------
     usage
-        File where what was delivered is noted.
+        File that records what was delivered.
     currency
-        Of all amounts.
+        Currency of all amounts.
     say
-        Told of what is odd.
+        Called with a line for people when an invoice is odd.
     """
 
     def __init__(self, usage: Path, currency: str, say: Callable[[str], None]) -> None:
@@ -42,7 +42,7 @@ class InvoiceReconciler:
 
     def settle(self, held: HeldInstance, terms: Terms, info: AgreementInfo) -> None:
         """
-        What an agreement charges is paid, and is told of where by our count it is too much.
+        Pay what an agreement charges, and report charges above our own count.
 
         Each of its processors counts from when it was ready; we see it a look later.
         """
@@ -73,7 +73,7 @@ class InvoiceReconciler:
 
     def settle_shared(self, held: HeldInstance, spent: int) -> None:
         """
-        What tasks came to on shared processors is paid.
+        Pay what tasks cost on shared processors.
 
         Parameters
         ----------
@@ -91,9 +91,7 @@ class InvoiceReconciler:
         held.seconds = _seconds(pilot, from_micros(spent))
 
     def guess(self, held: HeldInstance, bought: PurchaseRecord | None) -> None:
-        """
-        It does not answer, and may never again: paid is what was had until its last sign of life.
-        """
+        """Pay for the time until the service's last answer, since it may never answer again."""
         pilot = held.pilot
         if bought is None:
             if pilot.unit_price:
@@ -115,7 +113,7 @@ class InvoiceReconciler:
 
 
 def _seconds(pilot: Pilot, use: float) -> float | None:
-    """For which a pilot's processors are paid that come to so much; None: they are free."""
+    """Paid seconds of a pilot's processors that come to an amount; None: they are free."""
     if not pilot.unit_price or not pilot.own:
         return None
     return max(0.0, use / (pilot.unit_price * pilot.own))

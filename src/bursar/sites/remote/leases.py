@@ -1,4 +1,4 @@
-"""Processors of a service that are bought or shared, held, given back, and found after a kill."""
+"""Processors of a service are bought or shared, held, given back, and found after a kill."""
 
 import asyncio
 import contextlib
@@ -59,24 +59,24 @@ _ASK_AGAIN = 2.0
 
 class RemoteLeases:
     """
-    What a run holds of a service.
+    The processors that a run holds at a service.
 
     Parameters
     ----------
     facts
-        Of the site, as the sites file says.
+        Facts of the site from the sites file.
     remote
-        How it is reached.
+        Address and credentials of the service.
     contact, standing
-        Of the service.
+        Client of the service, and its last known status.
     refresh
-        Asks it how it stands.
+        Asks the service for its status.
     label
-        Begins the labels of the run's instances there.
+        Prefix of the labels of the run's instances.
     record
-        Of what is bought.
+        Journal of purchases.
     settling
-        Compares what is charged with what was had.
+        Compares what is charged with what was used.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class RemoteLeases:
 
     @property
     def pilots(self) -> int:
-        """That are held."""
+        """Number of pilots that hold processors."""
         return len(self._held)
 
     @property
     def processors(self) -> int:
-        """That are held."""
+        """Number of processors held."""
         return sum(held.pilot.processors for held in self._held.values())
 
     # Reserved.
@@ -253,7 +253,7 @@ class RemoteLeases:
 
     async def _ready(self, bought: PurchaseRecord) -> tuple[float, float]:
         """
-        Waits for its processors.
+        Wait until the agreement's processors are there.
 
         Of two clocks, theirs and ours, only differences are used.
 
@@ -347,7 +347,7 @@ class RemoteLeases:
         """
         How long a lease was held, by what the service charges; see Settles.
 
-        A lease of an earlier life is an agreement that is ended, and asked for, until the
+        A lease of an earlier process is an agreement that is ended, and asked for, until the
         service answers; of shared processors nothing is known once their instance is gone.
         """
         if lease.id in self._paid:
@@ -369,7 +369,7 @@ class RemoteLeases:
             await asyncio.sleep(_ASK_AGAIN)
 
     async def _end_shared(self, held: HeldInstance, client: AsyncServiceClient) -> None:
-        """What still runs there is killed, so that all that it came to has been counted."""
+        """Kill what still runs on shared processors, so that its cost is counted in full."""
         if not held.pilot.unit_price:
             return
         handle = held.session.handle
@@ -431,8 +431,8 @@ class RemoteLeases:
 
     async def clear_up(self) -> None:
         """
-        Ends what is there of this run, and nobody uses: an earlier life has left it, or a pilot
-        that could not be ended when it went.
+        End unused instances and agreements of this run, left by an earlier process or by a pilot
+        that could not be ended.
 
         Raises
         ------
@@ -464,7 +464,7 @@ class RemoteLeases:
         )
 
     async def close(self) -> None:
-        """Everything goes back."""
+        """Release all pilots."""
         self._closing = True
         await self._all_done()  # a cancelled caller may have left one that is just being ended
         for held in list(self._held.values()):
@@ -496,7 +496,7 @@ class RemoteLeases:
 
 
 def _shorter(seconds: float | None, pilot: Pilot) -> float | None:
-    """Seconds that a pilot has, where these are fewer than it asked for."""
+    """Seconds that a pilot has, if fewer than it asked for; else None."""
     if seconds is None or seconds >= pilot.duration:
         return None
     if seconds <= 0:

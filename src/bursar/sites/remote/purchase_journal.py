@@ -1,4 +1,4 @@
-"""What was bought of a service, written down so that it is found again after a kill."""
+"""Journal of what was bought of a service, so that it is found again after a kill."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ class PurchaseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     Parameters
     ----------
     pilot
-        For which it is.
+        Name of the pilot that the purchase is for.
     terms
-        That were about to be accepted.
+        Terms that were about to be accepted.
     agreement
-        That came of it; empty: nobody wrote it down.
+        Id of the agreement; empty: it was not recorded.
     over
-        Nothing of it is left.
+        Whether nothing of the purchase is left.
     """
 
     pilot: str
@@ -45,12 +45,12 @@ class PurchaseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class PurchaseJournal:
     """
-    A file with what was bought. What is bought is on the disk before it is.
+    Keeps a file of purchases; a purchase is on the disk before it is made.
 
     Parameters
     ----------
     path
-        Of the file; it need not be there.
+        Path of the file, which may be missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class PurchaseJournal:
 
     @property
     def open(self) -> list[PurchaseRecord]:
-        """What is not known to be over."""
+        """Purchases that are not known to be over."""
         return list(self._open.values())
 
     @property
@@ -73,11 +73,11 @@ class PurchaseJournal:
         return frozenset(bought.agreement for bought in self._open.values() if bought.agreement)
 
     def of(self, pilot: str) -> PurchaseRecord | None:
-        """What was bought for a pilot, unless it is over."""
+        """Purchase for a pilot, unless it is over."""
         return self._open.get(pilot)
 
     def last_of(self, pilot: str) -> PurchaseRecord | None:
-        """What became an agreement for a pilot last, whether it is over or not."""
+        """Last purchase for a pilot that became an agreement, over or not."""
         return self._last.get(pilot)
 
     def write(self, bought: PurchaseRecord) -> None:

@@ -1,4 +1,4 @@
-"""Jobs on their way to an instance and back."""
+"""Jobs are sent to an instance, and their results come back."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -32,7 +32,7 @@ _FAULTS = frozenset({400, 403, 409, 413, 415, 422})
 
 @dataclass(slots=True, eq=False)
 class _SubmittedJob:
-    """A job that was handed over, and its number over there once it has one."""
+    """A job that was handed over, with its number at the service once it has one."""
 
     job: WireJob
     since: float  # seconds since the epoch
@@ -43,20 +43,20 @@ class _SubmittedJob:
 
 class RemoteJobExecutor:
     """
-    Has the processors of one instance; a :class:`bursar.sites.proxy_worker.JobExecutor`.
+    Runs jobs on one instance; a :class:`bursar.sites.proxy_worker.JobExecutor`.
 
     What comes while something is being submitted is submitted together after it.
 
     Parameters
     ----------
     session
-        The instance.
+        Session with the instance.
     siblings
-        What instances of the service have of the run's files.
+        Index of the run's files that instances of the service have.
     report
-        Told of outcomes.
+        Called with outcomes.
     on_lost
-        Told once, in one line, when nothing more can be carried.
+        Called once, with a line for people, when no more jobs can be run.
     trust
         In what form calls are to send their results.
     """
@@ -83,7 +83,7 @@ class RemoteJobExecutor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def welcome(self, welcome: Welcome) -> None:
-        """Where the run's files lie; it begins."""
+        """Take in where the run's files lie, and begin to submit and listen."""
         root = RootNamespace(welcome.root, welcome.files)
         self._files = RemoteInstanceFiles(self._session, self._siblings, root, Path(welcome.logs))
         self._begin(self._submit_on())
@@ -121,7 +121,7 @@ class RemoteJobExecutor:
         return back
 
     async def stop(self) -> None:
-        """Carries nothing more."""
+        """Stop sending jobs and listening for results."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -151,7 +151,7 @@ class RemoteJobExecutor:
                 await self._submit(await self._with_files(batch))
 
     async def _with_files(self, batch: Sequence[_SubmittedJob]) -> list[_SubmittedJob]:
-        """Those whose files are there."""
+        """Jobs of the batch whose files have been sent."""
         assert self._files is not None
         try:
             faults = await self._files.send([carried.job for carried in batch])

@@ -1,4 +1,4 @@
-"""The run's files and an instance's, each where they are needed."""
+"""Copy files between the run and an instance, each to where it is needed."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ _Version = tuple[int, int, int, bool]
 
 class InstanceFileIndex:
     """
-    What the instances of one service have of a run's files.
+    Index of the run's files that the instances of one service have.
 
     What one of them has the next takes over from it, and it is not sent again. One sends at a
     time: else those that begin together would all send the same.
@@ -40,11 +40,11 @@ class InstanceFileIndex:
         self._files: dict[str, RemoteInstanceFiles] = {}
 
     def add(self, files: "RemoteInstanceFiles") -> None:
-        """An instance is there."""
+        """Add an instance."""
         self._files[files.handle] = files
 
     def drop(self, handle: str) -> None:
-        """An instance goes."""
+        """Remove an instance."""
         self._files.pop(handle, None)
 
     def has(self, handle: str) -> bool:
@@ -59,16 +59,16 @@ class InstanceFileIndex:
 
 class RemoteInstanceFiles:
     """
-    Brings the files that jobs read to an instance, each content once, and back what they make.
+    Sends the files that jobs read to an instance, each content once, and fetches what they make.
 
     Parameters
     ----------
     session
-        The instance.
+        Session with the instance.
     siblings
-        The service's instances.
+        Index of the files that the service's instances have.
     root
-        The run's files.
+        Name space of the run's files.
     logs
         Folder of the run for long streams.
     """
@@ -202,7 +202,7 @@ class RemoteInstanceFiles:
             await self._fetch_file(file, os.path.join(target, os.path.relpath(file, name)))
 
     async def _fetch_copied(self, name: str, target: str, source: str, *, needed: bool) -> None:
-        """What a job copied to the root; into the target where that is a folder."""
+        """Fetch what a job copied to the root; into the target where that is a folder."""
         if os.path.isdir(os.path.join(self._root.files, target)) and await self._fetch_file(
             name, os.path.join(target, source)
         ):

@@ -1,4 +1,4 @@
-"""The site that another Bursar is."""
+"""Another Bursar service behind the site protocol."""
 
 import asyncio
 import contextlib
@@ -30,18 +30,18 @@ FRESH = 5.0
 
 class RemoteSite:
     """
-    Processors of another Bursar.
+    Provides processors of another Bursar service.
 
     It is to be open while it is used.
 
     Parameters
     ----------
     facts
-        Of the site, with how it is reached.
+        Facts of the site, with the service's address.
     run
-        Identity of the run; instances are known by it.
+        Identity of the run, by which its instances are recognised.
     folder
-        Where it keeps a record of what it bought.
+        Folder for the journal of purchases.
 
     Raises
     ------
@@ -71,24 +71,24 @@ class RemoteSite:
 
     @property
     def facts(self) -> SiteFacts:
-        """What is known of it; its prices as it said last."""
+        """Facts of the site, with the prices that the service last posted."""
         return self._standing.facts()
 
     def offers(self) -> tuple[Slot, ...]:
-        """What can be had of it; starts are seconds from now."""
+        """Slots that can be bought; starts are seconds from now."""
         return self._standing.offers(self._leases.processors)
 
     def status(self, seconds: float | None = None) -> SiteStatus:
-        """What it said when it was asked last; see the Site protocol."""
+        """Status from the service's last answer; see the Site protocol."""
         return self._standing.status(self._leases.pilots, self._leases.processors)
 
     def view(self) -> PoolSite:
-        """What a pool sees of it; see the Site protocol."""
+        """The site as a pool sees it; see the Site protocol."""
         return self._standing.view(self._leases.processors)
 
     async def refresh(self) -> SiteInfo:
         """
-        Asks it.
+        Ask the service for its status.
 
         Raises
         ------
@@ -103,7 +103,8 @@ class RemoteSite:
 
     def opened(self) -> AbstractAsyncContextManager[None]:
         """
-        In touch with it while the context lasts; what an earlier life of the run left there ends.
+        Keep in touch with the service while the context lasts; what an earlier process of the run
+        left there is ended.
         """
         return self._opened()
 
@@ -122,7 +123,7 @@ class RemoteSite:
                 await self._leases.close()
 
     def in_touch(self) -> AbstractAsyncContextManager[None]:
-        """It can be asked while the context lasts."""
+        """Allow requests to the service while the context lasts."""
         return self._contact.open()
 
     async def _keep_fresh(self) -> None:

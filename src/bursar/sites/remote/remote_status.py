@@ -1,4 +1,4 @@
-"""What a service said of itself last, and what follows from it."""
+"""The last status of a service, and what follows from it."""
 
 import asyncio
 import math
@@ -15,12 +15,12 @@ from bursar.remote.messages import SiteInfo
 
 class RemoteSiteStatus:
     """
-    Prices and processors of a service.
+    Prices and processors of a service, by its last answer.
 
     Parameters
     ----------
     said
-        What the sites file says of it.
+        Facts of the site from the sites file.
     """
 
     def __init__(self, said: SiteFacts) -> None:
@@ -32,7 +32,7 @@ class RemoteSiteStatus:
 
     def take(self, info: SiteInfo) -> None:
         """
-        It has just said this.
+        Take in the service's answer.
 
         Raises
         ------
@@ -48,15 +48,15 @@ class RemoteSiteStatus:
         self._is_silent = False
 
     def take_silence(self) -> None:
-        """It did not answer: nothing is asked of it until it does."""
+        """Note that the service did not answer; no processors are requested until it does."""
         self._is_silent = True
 
     def take_price(self, unit_price: float, fixed_price: float) -> None:
-        """A quote was dearer than what it had posted; that is believed for a while."""
+        """Note a quote above the posted price; it counts for ``probe_every`` seconds."""
         self._dearer = unit_price, fixed_price, time.time() + self._said.acquiring.probe_every
 
     def facts(self) -> SiteFacts:
-        """What is known of it; its prices as it said last."""
+        """Facts of the site, with the prices that the service last posted."""
         info = self._info
         if info is None:
             return self._said
@@ -75,7 +75,7 @@ class RemoteSiteStatus:
         )
 
     def offers(self, held: int) -> tuple[Slot, ...]:
-        """What can be had of it beside so many processors; starts are seconds from now."""
+        """Slots that can be bought beside the processors held; starts are seconds from now."""
         facts = self.facts()
         offers: list[Slot] = []
         for hole in self._holes(held):
@@ -127,7 +127,7 @@ class RemoteSiteStatus:
         )
 
     def view(self, held: int) -> PoolSite:
-        """What a pool sees of it that holds so many processors; see the Site protocol."""
+        """The site as a pool sees it that holds some processors; see the Site protocol."""
         facts = self.facts()
         return PoolSite(
             name=facts.name,

@@ -1,4 +1,4 @@
-"""How a service is reached, and how it is asked."""
+"""The client by which a run reaches a service."""
 
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -20,14 +20,14 @@ PARTING = 5.0
 
 class RemoteSiteClient:
     """
-    A service that can be asked while it is open.
+    Connects to a service; requests can be made while it is open.
 
     Parameters
     ----------
     name
-        Of the site.
+        Name of the site.
     remote
-        How it is reached.
+        Address and credentials of the service.
 
     Raises
     ------
@@ -44,7 +44,7 @@ class RemoteSiteClient:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """It can be asked while the context lasts."""
+        """Allow requests while the context lasts."""
         patience = self._patience
         timeout = min(TIMEOUT, max(1.0, patience))
         self._client = AsyncServiceClient(self._access, timeout=timeout, patience=patience)
@@ -60,19 +60,19 @@ class RemoteSiteClient:
 
     @property
     def client(self) -> AsyncServiceClient:
-        """With all the patience that there is."""
+        """Client with the full patience."""
         assert self._client is not None
         return self._client
 
     @property
     def brisk(self) -> AsyncServiceClient:
-        """With little patience, for what can be done later, too."""
+        """Client with little patience, for requests that can be repeated later."""
         assert self._brisk is not None
         return self._brisk
 
     async def ask(self, work: Coroutine[Any, Any, T]) -> T:
         """
-        What it answers.
+        Await a request; its failure becomes a SiteError.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class RemoteSiteClient:
             raise SiteError(str(problem), transient=problem.transient) from problem
 
     def plain(self, error: Exception) -> str:
-        """What went wrong, without the site's name before it."""
+        """Message of an error without the site's name before it."""
         return str(error).removeprefix(f"{self.name}: ")
 
 

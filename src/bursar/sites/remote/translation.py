@@ -1,4 +1,4 @@
-"""The dispatcher's jobs as a service takes them, and its results as the dispatcher does."""
+"""Translate the dispatcher's jobs for a service, and its results for the dispatcher."""
 
 import base64
 import os
@@ -25,7 +25,7 @@ _STATUS = {
 
 
 def label_of(job: WireJob) -> str:
-    """By which a job's result is known."""
+    """Label by which a job's result is recognised."""
     return f"{job.task}.{job.attempt}"
 
 
@@ -35,7 +35,7 @@ def made_folder(job: WireJob) -> str:
 
 
 def copied(job: WireJob) -> list[tuple[str, str]]:
-    """What a job copies to the root: the name that it has there, and that of where it is from."""
+    """Pairs of target and source name of what a job copies to the root."""
     pairs = [
         (os.path.normpath(step.target), os.path.basename(os.path.normpath(step.source)))
         for step in job.steps
@@ -77,7 +77,7 @@ def _translated(step: Step, job: WireJob, trust: Trust) -> Step:
 
 def outcome_of(job: WireJob, result: Result, since: float) -> Outcome:
     """
-    What became of a job.
+    Outcome of a job, from the service's result.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def _is_lost(result: Result) -> bool:
 
 
 def without_result(job: WireJob, status: Status, reason: str) -> Outcome:
-    """Of a job that has not run, or of which nothing is known."""
+    """Outcome of a job that has not run, or of which nothing is known."""
     now = time.time()
     return Outcome(
         task=job.task, attempt=job.attempt, status=status, start=now, end=now, reason=reason

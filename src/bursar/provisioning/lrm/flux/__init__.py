@@ -1,4 +1,4 @@
-"""Flux: not run live, held to recorded outputs."""
+"""Flux adapter: not run live, tested on recorded outputs."""
 
 from bursar.provisioning.lrm.flux.flux_adapter import Flux
 

@@ -1,4 +1,4 @@
-"""Flux's commands, and what their answers mean."""
+"""Run Flux's commands and interpret their answers."""
 
 import math
 import re
@@ -57,7 +57,7 @@ COMPLAINTS = (
 
 class Flux(MinimalManager):
     """
-    A Flux instance as a plain user has it.
+    Adapter to a Flux instance, with the rights of a plain user.
 
     Not run live: held to outputs recorded by others and to the documentation; it needs
     ``flux jobs --json`` (flux-core 0.50). ``flux batch`` takes one script at a time, so equal
@@ -66,9 +66,9 @@ class Flux(MinimalManager):
     Parameters
     ----------
     batch
-        The site. Its account is a bank; it has no quality of service.
+        Batch scheduler of the site. Its account is a bank; it has no quality of service.
     shell
-        Runs the commands; None: as the site says.
+        Runs the commands; None: a runner for the host that ``batch`` names.
 
     Raises
     ------
@@ -90,12 +90,12 @@ class Flux(MinimalManager):
 
     @property
     def shell(self) -> CommandRunner:
-        """That runs the commands."""
+        """Runner of the commands."""
         return self._shell
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """What it can do."""
+        """Capabilities of the scheduler."""
         return ManagerCapabilities(begin=True, accounting=True)
 
     async def submit(self, request: JobRequest) -> JobIds:
@@ -133,18 +133,18 @@ class Flux(MinimalManager):
         return await self._submissions.once(request.name, hand_in, find)
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """Those that are gone already are no error."""
+        """Cancel jobs; those that have already gone are no error."""
         if not ids:
             return
         answer = await self._run(["cancel", *ids])
         check_cancelled("flux cancel", answer, _GONE, COMPLAINTS)
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """By one command, which tells of jobs that ended too."""
+        """Report on jobs by one command, which also lists jobs that have ended."""
         return {id: seen.report for id, seen in (await self._seen(ids)).items()}
 
     async def queue(self) -> QueueState:
-        """By four commands. Of the jobs of others an instance may not tell everything."""
+        """Read the queue by four commands; an instance may hide details of other users' jobs."""
         user = await self._who()
         only = [f"--queue={self._batch.queue}"] if self._batch.queue is not None else []
         jobs, odd = await self._jobs(
@@ -172,7 +172,7 @@ class Flux(MinimalManager):
         )
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """What jobs took."""
+        """Usage of jobs by the scheduler's record."""
         now = time.time()
         found = {id: seen.usage(now) for id, seen in (await self._seen(ids)).items()}
         return {id: usage for id, usage in found.items() if usage is not None}

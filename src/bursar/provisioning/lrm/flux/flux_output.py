@@ -1,5 +1,5 @@
 """
-What ``flux jobs --json`` and ``flux resource R`` say.
+Parse the output of ``flux jobs --json`` and ``flux resource R``.
 
 Job numbers are told in decimal here; on submission they come in base 58 (Flux RFC 19).
 """
@@ -115,7 +115,7 @@ def id_in(block: str) -> str | None:
 
 
 def read_job(entry: Entry) -> ListedJob:
-    """One job."""
+    """Parse one job."""
     id = str(entry.get("id", ""))
     try:
         return _read_job(id, entry)
@@ -218,7 +218,7 @@ def nodes_of(everything: str, allocated: str, down: str) -> list[ClusterNode]:
 
 
 def expand(hosts: str) -> tuple[str, ...]:
-    """Of ``n[1-3,7],m`` (Flux RFC 29)."""
+    """Names of a host list such as ``n[1-3,7],m`` (Flux RFC 29)."""
     names = []
     for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)?", hosts):
         found = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", part.strip())
@@ -234,7 +234,7 @@ def expand(hosts: str) -> tuple[str, ...]:
 
 
 def _numbers(text: object) -> list[int]:
-    """Of ``0-3,7`` or ``[0-3,7]`` (Flux RFC 22)."""
+    """Numbers of an id set such as ``0-3,7`` or ``[0-3,7]`` (Flux RFC 22)."""
     numbers: list[int] = []
     for piece in str(text).strip("[]").split(","):
         if piece.strip():

@@ -1,4 +1,4 @@
-"""Grid Engine: run live under Son of Grid Engine 8.1.9, Debian's."""
+"""Grid Engine adapter: run live under Debian's Son of Grid Engine 8.1.9."""
 
 from bursar.provisioning.lrm.gridengine.gridengine_adapter import GridEngine
 

@@ -1,4 +1,4 @@
-"""Grid Engine's commands, and what their answers mean."""
+"""Run Grid Engine's commands and interpret their answers."""
 
 import math
 import re
@@ -37,7 +37,7 @@ _SLACK = 3600.0
 
 class GridEngine:
     """
-    A Grid Engine as a plain user has it.
+    Adapter to a Grid Engine, with the rights of a plain user.
 
     Run live under Son of Grid Engine 8.1.9; Univa's and Altair's answer alike where documented.
 
@@ -48,7 +48,7 @@ class GridEngine:
         names the parallel environment of requests for several processors; without one, one that
         fits is looked for.
     shell
-        Runs the commands; None: as the site says.
+        Runs the commands; None: a runner for the host that ``batch`` names.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class GridEngine:
 
     @property
     def shell(self) -> CommandRunner:
-        """That runs the commands."""
+        """Runner of the commands."""
         return self._shell
 
     @property
@@ -126,7 +126,7 @@ class GridEngine:
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """
-        Where jobs stand.
+        Report where jobs stand.
 
         ``qstat`` lists the last that ended too (state z), but not how: that is in the
         accounting, which a job that was deleted before it began never enters. Why jobs are in
@@ -156,7 +156,7 @@ class GridEngine:
         return {id: reports[id] for id in ids}
 
     async def queue(self) -> QueueState:
-        """By two commands, and one more where there are reservations."""
+        """Read the queue by two commands, and one more where there are reservations."""
         user = await self._who()
         text = await self._say(
             ["qstat", "-f", "-xml", "-r", "-u", "*", "-F", "slots,h_rt,mem_total"]
@@ -230,11 +230,11 @@ class GridEngine:
             raise _refusal("qrdel", answer)
 
     async def shrink(self, id: str, nodes: Sequence[str]) -> None:
-        """It cannot."""
+        """Raise SiteError: Grid Engine cannot take hosts from a running job."""
         raise SiteError("Grid Engine takes no hosts from a job that runs")
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """Of jobs that run, by ``qstat``; of those that ended, by the accounting."""
+        """Usage of running jobs by ``qstat``, and of ended ones by the accounting."""
         if not ids:
             return {}
         now = time.time()
@@ -507,5 +507,5 @@ def _ranges(ids: Sequence[str]) -> list[str]:
 
 
 def _date(moment: float) -> str:
-    """``[[CC]YY]MMDDhhmm[.SS]`` in UTC, not before the moment."""
+    """Format a time as ``[[CC]YY]MMDDhhmm[.SS]`` in UTC, rounded up to the second."""
     return time.strftime("%Y%m%d%H%M.%S", time.gmtime(math.ceil(moment)))

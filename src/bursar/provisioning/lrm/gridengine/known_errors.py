@@ -1,4 +1,4 @@
-"""What Grid Engine says when it says no, and what to change then."""
+"""Known error messages of Grid Engine, with hints on what to change."""
 
 from bursar.provisioning.lrm.command_errors import KnownComplaint
 

@@ -13,15 +13,13 @@ _PE = re.compile(r"-pe\s+(\S+)\s*$")
 @dataclass(frozen=True, slots=True)
 class ParallelEnvironment:
     """
-    A parallel environment.
+    A parallel environment of Grid Engine.
 
     Parameters
     ----------
-    name
-        Of the environment.
     rule
-        Its ``allocation_rule``: ``$pe_slots``, ``$fill_up``, ``$round_robin`` or a number of
-        slots on each host.
+        Its ``allocation_rule``: ``$pe_slots``, ``$fill_up``, ``$round_robin`` or a number of slots
+        on each host.
     """
 
     name: str
@@ -29,7 +27,7 @@ class ParallelEnvironment:
 
 
 def parse_environment(text: str) -> ParallelEnvironment | None:
-    """Of ``qconf -sp``."""
+    """Parse the output of ``qconf -sp``."""
     values = dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) > 1)
     if "pe_name" not in values or "allocation_rule" not in values:
         return None
@@ -53,7 +51,7 @@ def needs_environment(request: JobRequest) -> bool:
 
 
 def slots(request: JobRequest) -> str:
-    """As ``-pe`` takes them: a number, or a range."""
+    """Slots in the form that ``-pe`` takes: a number or a range."""
     fewest, most = request.nodes or (1, 1)
     low, high = fewest * request.processors, most * request.processors
     return str(low) if low == high else f"{low}-{high}"

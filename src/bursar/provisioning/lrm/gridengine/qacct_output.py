@@ -1,4 +1,4 @@
-"""What ``qacct`` says of jobs that are gone."""
+"""Parse the output of ``qacct`` about jobs that are gone."""
 
 import re
 from dataclasses import dataclass
@@ -27,32 +27,32 @@ _RESCHEDULED = frozenset({24, 25, 30})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QacctRecord:
     """
-    The end of a job.
+    Accounting record of a job that has ended.
 
     Parameters
     ----------
     number
-        Of the job.
+        Number of the job.
     task
-        Of an array; None: it is none.
+        Number of the array task; None: the job is no array.
     slots
-        That it held.
+        Number of slots that it held.
     began, ended
         Seconds since the epoch; None where it never began.
     seconds
-        That it ran.
+        Seconds that it ran.
     limit
-        Its ``h_rt``; None where it is not said.
+        Its ``h_rt``, seconds; None where it is not said.
     failed
         Code of Grid Engine's own failure, 0 for none.
     words
-        What that means, in Grid Engine's words.
+        Meaning of that code, in Grid Engine's words.
     status
         Exit status of the job.
     deleted
-        Who deleted it, where the version tells.
+        User who deleted it, where the version tells.
     host
-        Where it ran.
+        Host on which it ran.
     """
 
     number: str
@@ -71,7 +71,7 @@ class QacctRecord:
     @property
     def how(self) -> JobEnding:
         """
-        How it ended.
+        How the job ended.
 
         Grid Engine does not say whether a job was killed by its time limit or by ``qdel``: what
         ran as long as it might is taken for the former, anything else that was killed for the

@@ -1,5 +1,5 @@
 """
-What ``qstat -xml`` and ``qrstat -xml`` say.
+Parse the output of ``qstat -xml`` and ``qrstat -xml``.
 
 Each job is read for itself, by the tags that enclose it: one that is no XML, or of a state without
 a name here, spoils its own answer and no other.
@@ -42,25 +42,25 @@ class QstatJob:
     Parameters
     ----------
     number
-        Of the job.
+        Number of the job.
     tasks
         Ranges of its tasks: first, last and step; empty: it is no array.
     state
         Letters of its state; empty where it could not be read.
     name, owner
-        Of the job.
+        Name and owner of the job.
     slots
-        That it holds, or asks for.
+        Number of slots that it holds or asks for.
     began, submitted
         Seconds since the epoch, where they are said.
     limit
         Its ``h_rt``, seconds; None: without one.
     nodes
-        Where it runs.
+        Hosts on which it runs.
     queues
-        Those that it asks for; empty: any.
+        Queues that it asks for; empty: any.
     odd
-        Why it could not be read; empty: it could.
+        Why it could not be read; empty: it could be.
     """
 
     number: str
@@ -84,12 +84,12 @@ class QstatJob:
 
     @property
     def count(self) -> int:
-        """How many tasks."""
+        """Number of tasks."""
         return sum((z - a) // step + 1 for a, z, step in self.tasks) if self.tasks else 1
 
     @property
     def ids(self) -> Iterator[str]:
-        """Of each task."""
+        """Id of each task."""
         if not self.tasks:
             yield self.number
         for first, last, step in self.tasks:
@@ -99,20 +99,20 @@ class QstatJob:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInstance:
     """
-    A queue on a host.
+    A queue on one host.
 
     Parameters
     ----------
     queue, host
         Names.
     used, total
-        Slots.
+        Number of slots in use, and of all slots.
     state
-        Letters; empty: it takes jobs.
+        State letters; empty: it takes jobs.
     resources
-        Value and kind by name, as ``-F`` lists them.
+        Value and kind of each resource by name, as ``-F`` lists them.
     jobs
-        That run there.
+        Jobs that run there.
     """
 
     queue: str
@@ -159,7 +159,7 @@ def parse_instances(text: str) -> tuple[list[QueueInstance], list[str]]:
 
 
 def waiting_jobs(text: str, queue: str | None) -> list[QstatJob]:
-    """Those of ``qstat -f`` that are in no queue yet, and do not ask for another one."""
+    """Jobs of ``qstat -f`` that are in no queue yet and do not ask for another queue."""
     jobs = parse_jobs(_QUEUE.sub("", text))
     return [job for job in jobs if queue is None or not job.queues or _asks_for(job, queue)]
 
@@ -220,16 +220,16 @@ def running_of(instances: list[QueueInstance], queue: str | None) -> list[QstatJ
 
 def queued(job: QstatJob, user: str, most: int) -> Iterator[QueuedJob]:
     """
-    As anybody's jobs are told.
+    Entries of a job, of any user, in the queue.
 
     Parameters
     ----------
     job
         A line.
     user
-        Whose jobs are our own.
+        Name of the user whose jobs are our own.
     most
-        Of an array that waits, no more than so many tasks are told one by one.
+        Most tasks of a waiting array that are listed one by one.
     """
     state = state_of(job)
     for number, id in enumerate(job.ids):
@@ -264,7 +264,7 @@ def longest_of(instances: list[QueueInstance]) -> float | None:
 
 def state_of(job: QstatJob) -> JobState:
     """
-    Where a job stands, by its letters (qstat(1)).
+    State of a job by its letters (qstat(1)).
 
     A suspended job, or one that is being deleted, holds its slots yet. One in error is not
     started again until somebody clears it: held.
@@ -337,7 +337,7 @@ def parse_owners(text: str) -> dict[str, str]:
 
 
 def _asks_for(job: QstatJob, queue: str) -> bool:
-    """A queue may be asked for on one host, or by a pattern."""
+    """Whether the job asks for the queue, by name, with a host, or by a pattern."""
     return any(fnmatchcase(queue, asked.partition("@")[0]) for asked in job.queues)
 
 
@@ -370,7 +370,7 @@ def _job(block: str) -> QstatJob:
 
 
 def _ranges(text: str) -> tuple[tuple[int, int, int], ...]:
-    """Of ``1-5:2,9``."""
+    """Ranges of a text such as ``1-5:2,9``."""
     ranges = []
     for part in text.split(",") if text and text != "undefined" else ():
         found = _RANGE.fullmatch(part.strip())

@@ -1,4 +1,4 @@
-"""IBM Spectrum LSF: not run live, held to recorded outputs."""
+"""IBM Spectrum LSF adapter: not run live, tested on recorded outputs."""
 
 from bursar.provisioning.lrm.lsf.lsf_adapter import LSF
 

@@ -1,4 +1,4 @@
-"""LSF's commands, and what their answers mean."""
+"""Run LSF's commands and interpret their answers."""
 
 import math
 import re
@@ -62,7 +62,7 @@ COMPLAINTS = (
 
 class LSF(MinimalManager):
     """
-    An LSF as a plain user has it.
+    Adapter to an LSF cluster, with the rights of a plain user.
 
     Not run live: held to outputs recorded by others and to the documentation of 10.1, whose
     ``-o ... -json`` it needs.
@@ -70,9 +70,9 @@ class LSF(MinimalManager):
     Parameters
     ----------
     batch
-        The site. Its account is a project; it has no quality of service.
+        Batch scheduler of the site. Its account is a project; it has no quality of service.
     shell
-        Runs the commands; None: as the site says.
+        Runs the commands; None: a runner for the host that ``batch`` names.
 
     Raises
     ------
@@ -96,12 +96,12 @@ class LSF(MinimalManager):
 
     @property
     def shell(self) -> CommandRunner:
-        """That runs the commands."""
+        """Runner of the commands."""
         return self._shell
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """What it can do."""
+        """Capabilities of the scheduler."""
         return ManagerCapabilities(arrays=True, node_ranges=True, begin=True, accounting=True)
 
     async def submit(self, request: JobRequest) -> JobIds:
@@ -125,18 +125,18 @@ class LSF(MinimalManager):
         return await self._submissions.once(plain_name(request), hand_in, self.named)
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """Those that are gone already are no error."""
+        """Cancel jobs; those that have already gone are no error."""
         if not ids:
             return
         answer = await self._run(["bkill", *ids])
         check_cancelled("bkill", answer, _GONE, COMPLAINTS)
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """By one command; ``bjobs`` forgets jobs after an hour or so, then ``bacct`` is asked."""
+        """Report on jobs by one ``bjobs``, and by ``bacct`` for those that it has forgotten."""
         return {id: seen.report for id, seen in (await self._seen(ids)).items()}
 
     async def queue(self) -> QueueState:
-        """By three commands. Reservations are not looked at."""
+        """Read the queue by three commands, without reservations."""
         now, user, queue = time.time(), await self._who(), self._batch.queue
         only = ["-q", queue] if queue is not None else []
         jobs = ["bjobs", "-u", "all", *only, "-o", lsf_output.JOB_FIELDS, "-json"]
@@ -168,7 +168,7 @@ class LSF(MinimalManager):
         )
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """What jobs took, as long as ``bjobs`` knows them."""
+        """Usage of jobs, as long as ``bjobs`` lists them."""
         now = time.time()
         found = {id: seen.usage(now) for id, seen in (await self._seen(ids)).items()}
         return {id: usage for id, usage in found.items() if usage is not None}
@@ -214,8 +214,8 @@ class LSF(MinimalManager):
 
     async def _date(self, moment: float) -> str:
         """
-        ``year:month:day:hour:minute`` in the zone of the machine that submits, not before the
-        moment: to the minute.
+        Format a time as ``year:month:day:hour:minute`` in the submitting machine's zone, rounded up
+        to the minute.
         """
         whole = math.ceil(moment / 60) * 60
         answer = await self._shell.run(["date", "-d", f"@{whole}", "+%Y:%m:%d:%H:%M"])

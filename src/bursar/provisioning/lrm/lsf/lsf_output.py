@@ -1,5 +1,5 @@
 """
-What ``bjobs``, ``bhosts``, ``bqueues`` and ``bacct`` say.
+Parse the output of ``bjobs``, ``bhosts``, ``bqueues`` and ``bacct``.
 
 ``-o ... -json`` prints a list of records; should it be no valid JSON, each record is read for
 itself. Times come without a zone, and without a year unless LSB_DISPLAY_YEAR asks for one.
@@ -106,7 +106,7 @@ def id_in(block: str) -> str | None:
 
 def read_job(entry: Entry, now: float) -> ListedJob:
     """
-    One job.
+    Parse one job.
 
     Parameters
     ----------
@@ -174,8 +174,8 @@ def _end_of(letters: str, why: str, code: str) -> tuple[JobEnding, str]:
 
 def parse_time(text: str, now: float) -> float | None:
     """
-    Of ``Dec 28 19:56:30 2026``, with or without seconds and a year; a letter after it is of how it
-    is meant.
+    Parse a time such as ``Dec 28 19:56:30 2026``; seconds, year and a qualifying letter at the end
+    are optional.
 
     One without a year is the last that is no more than some months from now.
     """
@@ -193,7 +193,7 @@ def parse_time(text: str, now: float) -> float | None:
 
 def read_host(entry: Entry) -> ClusterNode:
     """
-    One host.
+    Parse one host.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def read_host(entry: Entry) -> ClusterNode:
 
 
 def parse_queue(text: str) -> tuple[float | None, bool]:
-    """Of ``bqueues -l``: longest time of a job, seconds, and whether jobs are started."""
+    """Parse ``bqueues -l``: longest time of a job, seconds, and whether jobs are started."""
     maximum = text.partition("MAXIMUM LIMITS")[2] or text
     found = re.search(r"^\s*RUNLIMIT[^\n]*\n\s*([\d.]+)\s*min", maximum, re.MULTILINE)
     status = re.search(r"\b(Open|Closed):(Active|Inact\w*)", text)
@@ -222,7 +222,7 @@ def parse_queue(text: str) -> tuple[float | None, bool]:
 
 
 def parse_accounting(text: str) -> dict[str, tuple[JobEnding, str]]:
-    """Of ``bacct -l``: how jobs ended, and the words for it."""
+    """Parse ``bacct -l``: how jobs ended, and LSF's words for it."""
     ends: dict[str, tuple[JobEnding, str]] = {}
     plain = re.sub(r"\n {10,}", "", text)  # long lines go on, far to the right
     for block in re.split(r"^(?=Job <)", plain, flags=re.MULTILINE):
@@ -241,7 +241,7 @@ def _plain(value: object) -> str:
 
 
 def _limit(text: str) -> float | None:
-    """Of ``1440.0``, minutes, or ``00:10:00``."""
+    """Seconds of a limit such as ``1440.0`` (minutes) or ``00:10:00``."""
     text = text.partition("/")[0].strip()
     if ":" in text:
         return seconds(text)
@@ -250,6 +250,6 @@ def _limit(text: str) -> float | None:
 
 
 def _hosts(text: str) -> tuple[str, ...]:
-    """Of ``4*n1:n2``."""
+    """Host names of a text such as ``4*n1:n2``."""
     names = (re.sub(r"^\d+\*", "", part) for part in re.split(r"[:\s]+", text))
     return tuple(dict.fromkeys(name for name in names if name))

@@ -1,4 +1,4 @@
-"""PBS, as OpenPBS and Torque have it: not run live, held to recorded outputs."""
+"""PBS adapter, for OpenPBS and Torque: not run live, tested on recorded outputs."""
 
 from bursar.provisioning.lrm.pbs.pbs_adapter import PBS
 

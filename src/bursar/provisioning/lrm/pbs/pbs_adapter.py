@@ -1,4 +1,4 @@
-"""PBS's commands, and what their answers mean."""
+"""Run PBS's commands and interpret their answers."""
 
 import re
 import time
@@ -59,7 +59,7 @@ COMPLAINTS = (
 
 class PBS(MinimalManager):
     """
-    A PBS as a plain user has it: OpenPBS (also PBS Professional), or Torque.
+    Adapter to OpenPBS (also PBS Professional) or Torque, with the rights of a plain user.
 
     Not run live: held to outputs recorded by others and to the documentation. Which of the two
     it is, is asked once. Of jobs that are gone OpenPBS tells where it keeps a history; Torque
@@ -68,9 +68,9 @@ class PBS(MinimalManager):
     Parameters
     ----------
     batch
-        The site.
+        Batch scheduler of the site.
     shell
-        Runs the commands; None: as the site says.
+        Runs the commands; None: a runner for the host that ``batch`` names.
     """
 
     title = "PBS"
@@ -87,12 +87,12 @@ class PBS(MinimalManager):
 
     @property
     def shell(self) -> CommandRunner:
-        """That runs the commands."""
+        """Runner of the commands."""
         return self._shell
 
     @property
     def abilities(self) -> ManagerCapabilities:
-        """What it can do."""
+        """Capabilities of the scheduler."""
         return ManagerCapabilities(arrays=True, begin=True, accounting=self._torque is not True)
 
     async def submit(self, request: JobRequest) -> JobIds:
@@ -116,18 +116,20 @@ class PBS(MinimalManager):
         return await self._submissions.once(plain_name(request), hand_in, find)
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        """Those that are gone already are no error."""
+        """Cancel jobs; those that have already gone are no error."""
         if not ids:
             return
         answer = await self._run(["qdel", *ids])
         check_cancelled("qdel", answer, _GONE, COMPLAINTS)
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
-        """Where jobs stand, those of the history too, by one command."""
+        """Report on jobs, including those in the history, by one command."""
         return {id: seen.report for id, seen in (await self._seen(ids)).items()}
 
     async def queue(self) -> QueueState:
-        """By three commands. Reservations are not looked at: nodes of theirs count as full."""
+        """
+        Read the queue by three commands; reservations are not read, and their nodes count as full.
+        """
         user, queue = await self._who(), self._batch.queue
         torque = await self._is_torque()
         jobs, odd_jobs = self._entries("qstat", await self._say(self._status(torque)), "Jobs")
@@ -161,7 +163,7 @@ class PBS(MinimalManager):
         )
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
-        """What jobs took."""
+        """Usage of jobs by the scheduler's record."""
         now = time.time()
         found = {id: seen.usage(now) for id, seen in (await self._seen(ids)).items()}
         return {id: usage for id, usage in found.items() if usage is not None}
@@ -217,7 +219,7 @@ class PBS(MinimalManager):
         return job_script("#PBS", directives, setup, request)
 
     def _size(self, request: JobRequest, torque: bool) -> list[str]:
-        """Nodes and processors; a range of nodes is not for PBS, so its least is asked for."""
+        """Options for nodes and processors; of a range of nodes PBS is asked for the least."""
         each = request.processors
         if request.nodes is not None:
             nodes = request.nodes[0]

@@ -1,5 +1,5 @@
 """
-What ``qstat -f`` and ``pbsnodes`` say, in OpenPBS's JSON or in the text that Torque has too.
+Parse ``qstat -f`` and ``pbsnodes``, in OpenPBS's JSON or in the text that Torque also prints.
 
 Both are read into the same tables, attribute by attribute. OpenPBS does not always print valid
 JSON (a name of digits comes without quotes): then each entry is read for itself.
@@ -144,7 +144,7 @@ def _parse_text(text: str, kind: str) -> dict[str, Entry]:
 
 def read_job(id: str, entry: Entry) -> ListedJob:
     """
-    One job.
+    Parse one job.
 
     A state without a name here, or a value that is none, makes it unknown, and it alone.
     """
@@ -222,7 +222,7 @@ def _end_of(entry: Entry, limit: float | None, spent: float | None) -> tuple[Job
 
 def read_node(name: str, entry: Entry) -> ClusterNode:
     """
-    One node.
+    Parse one node.
 
     Raises
     ------
@@ -273,7 +273,7 @@ def _table(entry: Entry, name: str) -> Entry:
 
 
 def _time(value: object) -> float | None:
-    """Of epoch seconds, or of the C library's words."""
+    """Parse epoch seconds, or a time in the C library's format."""
     if value is None:
         return None
     text = str(value)
@@ -297,7 +297,7 @@ def _processors(entry: Entry, asked: Entry) -> int | None:
 
 
 def _nodes(exec_host: str) -> tuple[str, ...]:
-    """Of ``n1/0*2+n2/0``."""
+    """Node names of a text such as ``n1/0*2+n2/0``."""
     return tuple(dict.fromkeys(part.partition("/")[0] for part in exec_host.split("+") if part))
 
 

@@ -1,3 +1,3 @@
-"""Slurm, by the commands that every user of it has."""
+"""Slurm adapter, by the commands that every user has."""
 
 from bursar.provisioning.lrm.slurm.slurm_adapter import Slurm as Slurm

@@ -1,4 +1,4 @@
-"""Job scripts, with what Slurm is to know of them in ``#SBATCH`` lines."""
+"""Write job scripts with Slurm's options in ``#SBATCH`` lines."""
 
 import math
 import re
@@ -42,7 +42,7 @@ def script(
     request: JobRequest, batch: BatchScheduler, *, now: float, first: int = 0, copies: int = 1
 ) -> str:
     """
-    A job script.
+    Write a job script.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Slurm as a local resource manager: what is run, and what its answers amount to."""
+"""Run Slurm's commands and interpret their answers."""
 
 import asyncio
 import math
@@ -60,16 +60,16 @@ def shell_of(batch: BatchScheduler) -> CommandRunner:
 
 class Slurm:
     """
-    A Slurm cluster, by sbatch, squeue, sinfo, scontrol, scancel and sacct.
+    Adapter to a Slurm cluster, by sbatch, squeue, sinfo, scontrol, scancel and sacct.
 
     Made for versions 20.11 to 24.11, and run on 22.05.
 
     Parameters
     ----------
     batch
-        Of the site.
+        Batch scheduler of the site.
     shell
-        Where commands are run; None: as ``batch`` says.
+        Runs the commands; None: a runner for the host that ``batch`` names.
 
     Notes
     -----
@@ -107,7 +107,7 @@ class Slurm:
         )
 
     async def version(self) -> str:
-        """As the commands say, such as ``"22.05.8"``; asked for once."""
+        """Version such as ``"22.05.8"``; asked for once."""
         if self._version is None:
             answer = await self.shell.run(["sbatch", "--version"])
             self._version = answer.stdout.split()[-1] if answer.stdout.split() else "unknown"
@@ -212,7 +212,7 @@ class Slurm:
 
     async def named(self, name: str) -> list[str]:
         """
-        Ids of this user's jobs of a name that are listed, ended or not, whoever submitted them.
+        Ids of this user's listed jobs with a name, ended or not, whoever submitted them.
 
         For what a process left behind that was killed before it could write down the id.
 
@@ -231,7 +231,7 @@ class Slurm:
 
     async def cancel(self, ids: Sequence[str]) -> None:
         """
-        Ends jobs by ``scancel``.
+        Cancel jobs by ``scancel``.
 
         Raises
         ------
@@ -265,7 +265,7 @@ class Slurm:
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, JobReport]:
         """
-        Where jobs stand, by one ``squeue`` and, for those that are not listed, one ``sacct``.
+        Report on jobs by one ``squeue`` and, for those not listed, one ``sacct``.
 
         Raises
         ------
@@ -293,7 +293,9 @@ class Slurm:
         return replace(report, state="ended", how="cancelled", ended=report.until, until=None)
 
     async def _status(self, ids: Sequence[str]) -> slurm_output.SqueueStatus:
-        """One command, however many there are: of very many, all of this user's are listed."""
+        """
+        Run one ``squeue`` for any number of jobs; for very many, all of this user's are listed.
+        """
         jobs = ",".join(slurm_output.parents(ids))
         which = f"--jobs={jobs}" if len(jobs) <= MOST_LISTED else "--me"
         answer = await self.shell.run(
@@ -350,14 +352,14 @@ class Slurm:
         self, ids: Sequence[str]
     ) -> tuple[slurm_output.SqueueStatus, dict[str, str]]:
         """
-        What the accounting says or, where there is none, the list of jobs that ended.
+        Accounting records or, without accounting, the list of completed jobs.
 
         Returns
         -------
         Status
-            Of jobs.
+            State of the jobs.
         dict
-            By which names these go there, where they are others.
+            Names under which the records have jobs, where these differ from their ids.
         """
         if self._accounting:
             jobs = ",".join(slurm_output.parents(ids)) if len(ids) < 5000 else ""
@@ -390,8 +392,7 @@ class Slurm:
 
     async def usage(self, ids: Sequence[str]) -> Mapping[str, JobUsage]:
         """
-        What jobs took: of those that the controller still knows as it says, and of others by
-        the records.
+        Usage of jobs, by the controller while it knows them, and by the records afterwards.
 
         Raises
         ------
@@ -558,7 +559,7 @@ class Slurm:
 
     async def unreserve(self, name: str) -> None:
         """
-        Takes a reservation back.
+        Delete a reservation.
 
         Raises
         ------
@@ -586,7 +587,10 @@ class Slurm:
         return self._config
 
     def _must_be_configured(self) -> None:
-        """Of a file that is not there Slurm's commands say so after a minute only."""
+        """
+        Check that SLURM_CONF's file exists; Slurm's commands report its absence only after a
+        minute.
+        """
         path = self._batch.environment.get("SLURM_CONF")
         if path is not None and self._batch.ssh is None and not os.path.isfile(path):
             raise SiteError(
@@ -605,7 +609,7 @@ def _has_begun(status: slurm_output.SqueueStatus, id: str) -> bool:
 
 def _of(id: str, status: slurm_output.SqueueStatus) -> JobReport | None:
     """
-    What is said of a job.
+    Report of a job.
 
     An array of which all elements that waited were cancelled is listed by its own number: then
     that is said of those elements that are not listed themselves.

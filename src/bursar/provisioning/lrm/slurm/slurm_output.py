@@ -1,5 +1,5 @@
 """
-Text that Slurm's commands print, read.
+Parse the text that Slurm's commands print.
 
 Formats are asked for (``-o``) rather than ``--json``: in 22.05, JSON lists each job there is
 whatever ``--jobs`` says, takes the elements of an array that wait as one job, and for 800 jobs
@@ -131,14 +131,14 @@ def _fields(line: str, count: int) -> list[str]:
 
 class SqueueStatus(NamedTuple):
     """
-    Where jobs stand, by one ``squeue``.
+    State of jobs by one ``squeue``.
 
     Parameters
     ----------
     reports
-        By id, as listed; ``7`` may stand for all elements of array 7 that are not listed.
+        Reports by listed id; ``7`` may stand for all elements of array 7 that are not listed.
     raw
-        Number under which the records have an element of an array.
+        Job number by which the accounting knows an element of an array.
     odd
         Lines that could not be read.
     """
@@ -149,7 +149,7 @@ class SqueueStatus(NamedTuple):
 
 
 def read_status(text: str) -> SqueueStatus:
-    """What ``squeue`` says with :data:`STATUS`. The first line of a job counts."""
+    """Parse the output of ``squeue`` with :data:`STATUS`. The first line of a job counts."""
     status = SqueueStatus({}, {}, [])
     spoilt: dict[str, JobReport] = {}
     for line in text.splitlines():
@@ -219,7 +219,7 @@ def _report(
 
 
 def read_records(text: str) -> SqueueStatus:
-    """What ``sacct`` says with :data:`RECORDS`."""
+    """Parse the output of ``sacct`` with :data:`RECORDS`."""
     status = SqueueStatus({}, {}, [])
     for line in text.splitlines():
         parts = line.split("|", 7)
@@ -240,7 +240,7 @@ def read_records(text: str) -> SqueueStatus:
 
 
 def read_completions(text: str) -> SqueueStatus:
-    """What ``sacct --completion`` says with :data:`COMPLETIONS`; ids are raw."""
+    """Parse the output of ``sacct --completion`` with :data:`COMPLETIONS`; ids are raw."""
     status = SqueueStatus({}, {}, [])
     for line in text.splitlines():
         parts = line.split("|")
@@ -288,7 +288,7 @@ def read_stints(text: str) -> dict[str, list[tuple[int, float]]]:
 
 
 def usage_of(report: JobReport, now: float) -> JobUsage | None:
-    """What a job took; None when that cannot be said."""
+    """Usage of a job; None when it cannot be determined."""
     if report.state not in ("running", "ended"):
         return None
     if report.began is None or report.processors is None:
@@ -306,14 +306,14 @@ def usage_of(report: JobReport, now: float) -> JobUsage | None:
 
 class SlurmPartition(NamedTuple):
     """
-    A partition and its nodes, by one ``sinfo``.
+    A partition and its nodes by one ``sinfo``.
 
     Parameters
     ----------
     name, nodes
-        Of it.
+        Name and nodes of the partition.
     longest
-        Seconds; None: no limit.
+        Longest time of a job, seconds; None: no limit.
     up
         Whether it starts jobs.
     odd
@@ -336,7 +336,7 @@ _NOT_NOW = "*!%$^@"
 
 def read_nodes(text: str, queue: str | None) -> SlurmPartition:
     """
-    What ``sinfo -N`` says with :data:`NODES`.
+    Parse the output of ``sinfo -N`` with :data:`NODES`.
 
     Parameters
     ----------
@@ -375,7 +375,7 @@ def read_nodes(text: str, queue: str | None) -> SlurmPartition:
 
 def read_queue(text: str, queue: str, me: str) -> tuple[tuple[QueuedJob, ...], list[str]]:
     """
-    What ``squeue`` says with :data:`QUEUE` of a partition, and what could not be read.
+    Parse the output of ``squeue`` with :data:`QUEUE` for a partition; return unreadable lines too.
 
     Running jobs come first, then those that wait by their priority, then those that are held.
     """
@@ -420,7 +420,10 @@ def read_queue(text: str, queue: str, me: str) -> tuple[tuple[QueuedJob, ...], l
 def read_windows(
     text: str, *, nodes: Sequence[ClusterNode], me: str, account: str | None
 ) -> tuple[tuple[QueueReservation, ...], list[str]]:
-    """What ``scontrol -o show reservation`` says of these nodes, and what could not be read."""
+    """
+    Parse the output of ``scontrol -o show reservation`` for some nodes; return unreadable lines
+    too.
+    """
     sizes = {node.name: node.processors for node in nodes}
     found: list[QueueReservation] = []
     odd: list[str] = []
@@ -464,7 +467,7 @@ def parse_pairs(line: str) -> dict[str, str]:
 
 
 def read_config(text: str) -> dict[str, str]:
-    """What ``scontrol show config`` says, by name."""
+    """Parse the output of ``scontrol show config`` into values by name."""
     found = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")

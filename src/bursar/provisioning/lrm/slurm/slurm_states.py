@@ -1,5 +1,5 @@
 """
-What Slurm's states, reasons and complaints mean.
+Meanings of Slurm's states, reasons and error messages.
 
 Sources: squeue(1), "JOB STATE CODES", and https://slurm.schedmd.com/job_reason_codes.html, of
 Slurm 20.11 to 24.11.
@@ -14,14 +14,14 @@ from bursar.provisioning.lrm.resource_manager import JobEnding, JobState
 
 class SlurmStateMeaning(NamedTuple):
     """
-    Of a state.
+    Meaning of a Slurm state in our terms.
 
     Parameters
     ----------
     state
-        As ours.
+        State in our terms.
     how
-        It ended; None while it has not.
+        How the job ended; None while it has not.
     """
 
     state: JobState
@@ -106,7 +106,7 @@ _STUCK_FOR = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice i
 
 def of_job(state: str, reason: str) -> tuple[SlurmStateMeaning, str]:
     """
-    What a job's state and reason say, and words for people.
+    Meaning of a job's state and reason, with words for people.
 
     Parameters
     ----------
@@ -204,11 +204,11 @@ _ADVICE = tuple(
          'set SLURM_CONF in the site\'s "environment"'),
     )
 )  # fmt: skip
-"""What to change, by what was said."""
+"""Hints on what to change, by Slurm's message."""
 
 
 def is_unreachable(words: str) -> bool:
-    """Whether Slurm could not be asked at all."""
+    """Whether Slurm could not be reached at all."""
     return _UNREACHABLE.search(words) is not None
 
 

@@ -1,1 +1,1 @@
-"""What each route does, one module per noun."""
+"""Handlers of the routes, one module per noun."""

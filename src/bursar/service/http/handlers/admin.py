@@ -1,4 +1,4 @@
-"""What administrators do."""
+"""Handlers for administrators."""
 
 from msgspec.structs import replace
 
@@ -9,33 +9,33 @@ from bursar.service.http.responses import NO_CONTENT, HttpResponse, json_respons
 
 
 async def tokens(call: AuthorizedRequest) -> HttpResponse:
-    """All tokens that are good."""
+    """Return all valid tokens."""
     return json_response(api.TokenList(tokens=call.parts.tokens.tokens()))
 
 
 async def create_token(call: AuthorizedRequest, body: api.NewToken) -> HttpResponse:
-    """A new one: the only answer that holds its secret."""
+    """Create a token; only this answer holds its secret."""
     made = call.parts.tokens.create(body)
     await call.parts.journal.durable()
     return json_response(made, 201)
 
 
 async def revoke_token(call: AuthorizedRequest) -> HttpResponse:
-    """It is good no longer."""
+    """Revoke a token."""
     call.parts.tokens.revoke(call.path["token"])
     await call.parts.journal.durable()
     return NO_CONTENT
 
 
 async def deposit(call: AuthorizedRequest, body: api.Deposit) -> HttpResponse:
-    """Money for an account."""
+    """Add money to a user's account."""
     account = call.parts.till.deposit(call.path["user"], body)
     await call.parts.journal.durable()
     return json_response(account)
 
 
 async def overview(call: AuthorizedRequest) -> HttpResponse:
-    """All there is."""
+    """Return the state of the whole service."""
     seen = call.parts.engine.overview()
     currency = call.parts.manager.site(call.user).currency
     degraded = call.parts.manager.degraded()
@@ -44,6 +44,6 @@ async def overview(call: AuthorizedRequest) -> HttpResponse:
 
 
 async def drain(call: AuthorizedRequest, body: Empty) -> HttpResponse:
-    """The service begins to take nothing more."""
+    """Stop accepting work."""
     call.parts.manager.drain()
     return json_response(call.parts.manager.health(), 202)

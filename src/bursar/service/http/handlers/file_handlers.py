@@ -1,4 +1,4 @@
-"""Files of instances."""
+"""Handlers for files of instances."""
 
 import re
 from collections.abc import Mapping
@@ -24,18 +24,18 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
 async def show_all(call: AuthorizedRequest, query: FilesQuery) -> HttpResponse:
-    """An instance's files."""
+    """List an instance's files."""
     found = await call.file_store.files(_root(call), query.after, query.limit)
     return json_response(api.FileList(files=found))
 
 
 async def get(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
-    """A file's content."""
+    """Return a file's content."""
     return await send_file(call, _root(call), parse_name(call.path["name"]))
 
 
 async def put(call: AuthorizedRequest, query: PutQuery) -> HttpResponse:
-    """A file, in place of one of that name."""
+    """Write a file, in place of one of that name."""
     parts = parse_name(call.path["name"])
     pieces = call.pieces(call.parts.limits.file_bytes)
     info = await call.file_store.put(
@@ -49,20 +49,20 @@ async def put(call: AuthorizedRequest, query: PutQuery) -> HttpResponse:
 
 
 async def delete(call: AuthorizedRequest) -> HttpResponse:
-    """A file goes."""
+    """Delete a file or an empty folder."""
     await call.file_store.delete(_root(call), parse_name(call.path["name"]))
     return NO_CONTENT
 
 
 async def put_archive(call: AuthorizedRequest) -> HttpResponse:
-    """The files in an archive, all or none."""
+    """Unpack the files of an archive, all or none."""
     pieces = call.pieces(call.parts.limits.archive_bytes)
     found = await call.file_store.unpack(_root(call), pieces, call.kind, _owner(call))
     return json_response(api.FileList(files=found))
 
 
 async def copy(call: AuthorizedRequest, body: api.CopyRequest) -> HttpResponse:
-    """Files of another instance of the caller's."""
+    """Copy files of another instance of the same user; missing ones are left out."""
     store, target = call.file_store, _root(call)
     source = call.parts.engine.home(call.user, body.source) / "files"
     found: list[api.FileInfo] = []
@@ -89,7 +89,7 @@ async def send_file(
     call: AuthorizedRequest, root: Path, parts: tuple[str, ...]
 ) -> HttpResponse | StreamingResponse:
     """
-    A file below a folder, or the part of it that is asked for (RFC 9110, section 14).
+    Return a file below a folder, or the requested range of it (RFC 9110, section 14).
 
     Raises
     ------
@@ -119,12 +119,12 @@ async def send_file(
 
 def requested_range(headers: Mapping[str, str], size: int, tag: str) -> tuple[int, int] | None:
     """
-    Start and length of the part of a file that is asked for.
+    Return start and length of the requested range of a file.
 
     Parameters
     ----------
     size, tag
-        Of the file as it is now.
+        Bytes and entity tag of the file now.
 
     Returns
     -------

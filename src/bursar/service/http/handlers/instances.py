@@ -1,4 +1,4 @@
-"""Instances and their tasks."""
+"""Handlers for instances and their tasks."""
 
 import msgspec
 
@@ -17,40 +17,40 @@ _TASK = msgspec.json.Decoder(api.TaskSpec)
 
 
 async def create(call: AuthorizedRequest, body: api.NewInstance) -> HttpResponse:
-    """A new instance."""
+    """Create an instance."""
     made = await call.parts.engine.create(call.user, body, call.key)
     return json_response(made, 201, (("location", f"{api.PREFIX}/instances/{made.id}"),))
 
 
 async def show_all(call: AuthorizedRequest) -> HttpResponse:
-    """The caller's instances."""
+    """List the caller's instances."""
     return json_response(api.InstanceList(instances=call.parts.engine.instances(call.user)))
 
 
 async def show(call: AuthorizedRequest) -> HttpResponse:
-    """An instance."""
+    """Return an instance."""
     return json_response(call.parts.engine.instance(call.user, call.handle))
 
 
 async def destroy(call: AuthorizedRequest) -> HttpResponse:
-    """It goes, with all it has."""
+    """Kill an instance's tasks and delete its results and files."""
     await call.parts.engine.destroy(call.user, call.handle)
     return NO_CONTENT
 
 
 async def submit(call: AuthorizedRequest, body: list[api.TaskSpec]) -> HttpResponse:
-    """Adds tasks."""
+    """Add tasks to an instance."""
     added = await call.parts.engine.submit(call.user, call.handle, body, call.key)
     return json_response(added, 202)
 
 
 async def show_tasks(call: AuthorizedRequest, query: TasksQuery) -> HttpResponse:
-    """Where tasks stand."""
+    """Return the states of an instance's tasks."""
     return json_response(call.parts.engine.tasks(call.user, call.handle, query.after, query.limit))
 
 
 async def cancel(call: AuthorizedRequest, body: api.CancelRequest) -> HttpResponse:
-    """Tasks are not wanted any more."""
+    """Cancel tasks."""
     return json_response(
         await call.parts.engine.cancel(call.user, call.handle, body.tasks, body.grace)
     )
@@ -58,7 +58,7 @@ async def cancel(call: AuthorizedRequest, body: api.CancelRequest) -> HttpRespon
 
 def read_submission(data: bytes) -> list[api.TaskSpec]:
     """
-    The tasks in a submission.
+    Decode the tasks of a submission.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def read_submission(data: bytes) -> list[api.TaskSpec]:
 
 def read_task_lines(data: bytes) -> list[api.TaskSpec]:
     """
-    The tasks of a submission that has one a line.
+    Decode the tasks of a submission that has one JSON document per line.
 
     Raises
     ------
@@ -96,7 +96,7 @@ _BAD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def _check_objects(data: bytes) -> None:
-    # Before they are decoded, and take a hundred times the room that they have here.
+    # Checked before decoding, which takes a hundred times the memory of the JSON text.
     if data.count(b"{") > _OBJECTS:
         detail = f"expected at most {api.MOST_TASKS:,} tasks"
         raise ServiceError("too-large", 413, detail, where="tasks")

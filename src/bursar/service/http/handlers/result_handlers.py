@@ -1,4 +1,4 @@
-"""Results of tasks, as pages, lines and events, and what tasks printed."""
+"""Handlers for results, as pages, lines and events, and for output of tasks."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -27,14 +27,14 @@ _ENCODER = msgspec.json.Encoder()
 
 
 async def show(call: AuthorizedRequest, query: ResultsQuery) -> HttpResponse | StreamingResponse:
-    """Results after a cursor."""
+    """Return results after a cursor."""
     as_lines = NDJSON in call.headers.get("accept", "")
     if query.follow:
         batch = await call.parts.engine.results(call.user, call.handle, query.after, query.limit, 0)
         return StreamingResponse(_followed(call, query, batch), NDJSON)
     asked = call.parts.engine.results(call.user, call.handle, query.after, query.limit, query.wait)
     found = await (call.until_over(asked) if query.wait else asked)
-    if found is None:  # whoever still listens asks again
+    if found is None:  # waiting was ended: a connected client asks again
         found = ResultBatch(lines=(), next=query.after, done=False)
     if as_lines:
         headers = (("bursar-next", str(found.next)), ("bursar-done", _parse_flag(found.done)))
@@ -53,7 +53,7 @@ async def _followed(
     while True:
         size = sum(map(len, batch.lines))
         if size > PIECE and not call.answers.take(call.user, size, lone=True):
-            return  # with too many others that nobody reads: to be taken up again
+            return  # too many unread replies: the client opens a new stream
         try:
             yield _as_lines(batch) or _HEARTBEAT_LINE
         finally:
@@ -67,13 +67,13 @@ async def _followed(
 
 
 async def forget(call: AuthorizedRequest, query: ThroughQuery) -> HttpResponse:
-    """The client has the results up to a cursor."""
+    """Forget the results up to a cursor, which the client has stored."""
     await call.parts.engine.forget(call.user, call.handle, query.through)
     return NO_CONTENT
 
 
 async def events(call: AuthorizedRequest) -> StreamingResponse:
-    """The instance, whenever something of it has changed."""
+    """Stream the instance's state whenever it changes."""
     info = call.parts.engine.instance(call.user, call.handle)
     last = _last_event(call)
     first = None if last is not None and info.results <= last else info
@@ -107,7 +107,7 @@ async def _events(
 
 
 async def output(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
-    """What a task printed on one of its streams, when that was too long for the result."""
+    """Return a stream of a task's output that is too long for the result."""
     engine = call.parts.engine
     name = engine.output(call.user, call.handle, call.path["task"], call.path["stream"])
     return await send_file(call, engine.home(call.user, call.handle) / "logs", (name,))

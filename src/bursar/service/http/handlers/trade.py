@@ -1,4 +1,4 @@
-"""Deals, accounts and prices."""
+"""Handlers for agreements, accounts and prices."""
 
 from bursar.market.trade_messages import AnyMessage
 from bursar.model.pricing import Pricing
@@ -8,52 +8,52 @@ from bursar.service.http.responses import NO_CONTENT, HttpResponse, json_respons
 
 
 async def deliver(call: AuthorizedRequest, body: AnyMessage) -> HttpResponse:
-    """A message of a deal; what is answered binds, so it is durable before it is said."""
+    """Handle a trade message; its answers bind, so they are durable before they are sent."""
     answers = call.parts.till.deliver(call.user, body)
     await call.parts.journal.durable()
     return json_response(answers)
 
 
 async def agreements(call: AuthorizedRequest) -> HttpResponse:
-    """The caller's agreements."""
+    """List the caller's agreements."""
     return json_response(call.parts.till.agreements(call.user))
 
 
 async def agreement(call: AuthorizedRequest) -> HttpResponse:
-    """One of them."""
+    """Return one agreement of the caller."""
     return json_response(call.parts.till.agreement(call.user, call.path["agreement"]))
 
 
 async def cancel(call: AuthorizedRequest) -> HttpResponse:
-    """It ends before its time."""
+    """End an agreement before its time."""
     ended = call.parts.till.cancel(call.user, call.path["agreement"])
     await call.parts.journal.durable()
     return json_response(ended)
 
 
 async def invoice(call: AuthorizedRequest, query: PeriodQuery) -> HttpResponse:
-    """What the caller was charged."""
+    """Return the caller's charges in a period."""
     until = call.parts.clock() if query.until is None else query.until
     return json_response(call.parts.till.invoice(call.user, query.since, until))
 
 
 async def usage(call: AuthorizedRequest) -> HttpResponse:
-    """What the caller was delivered, signed."""
+    """Return the caller's signed usage records."""
     return json_response(call.parts.till.usage(call.user))
 
 
 async def account(call: AuthorizedRequest) -> HttpResponse:
-    """The caller's account."""
+    """Return the caller's account."""
     return json_response(call.parts.till.account(call.user))
 
 
 async def reprice(call: AuthorizedRequest, body: Pricing) -> HttpResponse:
-    """What is asked from now on."""
+    """Set the prices that are asked from now on."""
     call.parts.till.reprice(body)
     await call.parts.journal.durable()
     return NO_CONTENT
 
 
 async def sales(call: AuthorizedRequest) -> HttpResponse:
-    """All agreements by customer, for the owner."""
+    """Return all agreements by customer, for the owner."""
     return json_response(call.parts.till.sales())
