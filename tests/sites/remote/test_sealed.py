@@ -12,8 +12,8 @@ CAMPAIGN = """
 [campaign]
 name = "secret"
 [tasks.one]
-command = "echo $WORD; head -c 200000 /dev/zero | tr '\\\\0' x >&2"
-environment = { WORD = "parole" }
+command = "echo $WORD_THAT_IS_SEALED; head -c 200000 /dev/zero | tr '\\\\0' x >&2"
+environment = { WORD_THAT_IS_SEALED = "parole-of-the-campaign" }
 [tasks.two]
 command = "exit 3"
 [retry]
@@ -48,7 +48,7 @@ def test_a_sealed_campaign(tmp_path: Path) -> None:
             name="secret",
         )
         one, two = run.outcomes()
-        assert (one.exit_code, one.stdout) == (0, b"parole\n")
+        assert (one.exit_code, one.stdout) == (0, b"parole-of-the-campaign\n")
         log = run.path / "logs" / "0-one.1.stderr"
         assert one.stderr_size == 200_000
         assert (one.stderr or log.read_bytes()) == b"x" * 200_000
@@ -58,5 +58,5 @@ def test_a_sealed_campaign(tmp_path: Path) -> None:
             assert type(executor.submit(divmod, 7, 0).exception(60)) is ZeroDivisionError
         assert service.end() == 0
     kept = b"".join(file.content for file in files_below(tmp_path / "state"))
-    assert b"parole" not in kept
-    assert b"WORD" not in kept
+    assert b"parole-of-the-campaign" not in kept
+    assert b"WORD_THAT_IS_SEALED" not in kept
