@@ -251,7 +251,7 @@ class RunExecution:
             lives = incarnations_of(journal.events)
             if lives and math.isinf(lives[-1][1]):
                 # Together, and before anything else happens: after a second kill, tasks that had
-                # # only waited in this incarnation must not pass for attempts of it.
+                # only waited in this incarnation must not pass for attempts of it.
                 cut = interrupted_attempts(journal, since=lives[-1][0])
                 end = RunEvent(journal.last_seen, END, "")
                 await asyncio.to_thread(self._journal.commit, cut, events=[end])
