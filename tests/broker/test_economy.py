@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.broker.worlds import CLOSE, World
+from tests.broker.supply_rig import CLOSE, World
 
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.economy import EconomyScheduler

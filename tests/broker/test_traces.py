@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.worlds import World
+from tests.broker.supply_rig import World
 from tests.recording import assert_recorded, pick
 
 from bursar.broker.economy import EconomyScheduler

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.classad.equality import is_same
 from tests.classad.expressions import NAMES, Generator, smallest, world
-from tests.classad.sameness import is_same
 
 from bursar.classad import Ad, Table, compiled, evaluate, parse, parse_ad, references
 

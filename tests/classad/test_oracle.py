@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from tests.classad import condor
+from tests.classad.equality import is_same
 from tests.classad.expressions import EXPRESSIONS, smallest, world
-from tests.classad.sameness import is_same
 
 from bursar.classad import ERROR, UNDEFINED, Ad, Expression, evaluate, parse, parse_ad
 from bursar.model.errors import InputError

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from tests.classad.sameness import is_same
+from tests.classad.equality import is_same
 
 from bursar.classad import (
     ERROR,

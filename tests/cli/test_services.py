@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.cli.test_json import documented, keys_of
-from tests.service.serving import Served
+from tests.service.service_process import Served
 
 from bursar.cli.main import app
 from bursar.model.errors import BursarError

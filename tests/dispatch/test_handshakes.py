@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.dispatch.crowd import HELLO, SAYINGS, come_and_go
+from tests.dispatch.many_workers import HELLO, SAYINGS, come_and_go
 
 from bursar import dispatch
 from bursar.dispatch.handshakes import Handshakes

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.dispatch.few_words import Server, job, working
-from tests.sealing.world import World
+from tests.dispatch.minimal_dispatcher import Server, job, working
+from tests.sealing.sealing_rig import World
 
 from bursar.dispatch.attempt import MOST_PRINTED
 from bursar.dispatch.workspace import prepare_workspace

@@ -25,7 +25,7 @@ from scipy.stats import binomtest
 from tests.mutants import rounds
 from tests.mutants.areas import AREAS, FULL
 from tests.mutants.mutations import Mutant, mutated, sample
-from tests.mutants.reaching import reaching
+from tests.mutants.reached_tests import reaching
 
 ROOT = Path(__file__).resolve().parents[2]
 

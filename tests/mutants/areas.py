@@ -26,7 +26,7 @@ class Area:
 AREAS = {
     "market": Area(
         ("src/bursar/market/**/*.py",),
-        ("tests/market", "tests/service/desk", "tests/runs/test_payments.py"),
+        ("tests/market", "tests/service/billing", "tests/runs/test_payments.py"),
         110,
     ),
     "broker": Area(
@@ -44,7 +44,7 @@ AREAS = {
             "tests/broker/test_filling.py",
             "tests/broker/test_forecast.py",
             "tests/broker/test_justintime.py",
-            "tests/broker/test_outlook.py",
+            "tests/broker/test_feasibility.py",
             "tests/broker/test_pilots.py",
             "tests/broker/test_rehearsal.py",
             "tests/broker/test_site_queue.py",
@@ -58,7 +58,7 @@ AREAS = {
     "queue": Area(
         ("src/bursar/dispatch/queue.py", "src/bursar/dispatch/prefetch.py"),
         (
-            "tests/dispatch/test_handing_back.py",
+            "tests/dispatch/test_returned_tasks.py",
             "tests/dispatch/test_prefetch.py",
             "tests/dispatch/test_queue.py",
             "tests/dispatch/test_queue_stateful.py",

@@ -10,7 +10,7 @@ pytest.importorskip("coverage")
 
 from tests.mutants.areas import AREAS, FULL
 from tests.mutants.mutations import mutants, mutated, sample
-from tests.mutants.reaching import reaching
+from tests.mutants.reached_tests import reaching
 from tests.mutants.rounds import Seen, judge
 
 SOURCE = '''\

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.planning.instances import site_lists, workflows
+from tests.planning.random_problems import site_lists, workflows
 
 from bursar.model.errors import InputError
 from bursar.model.goal import Goal

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.planning.instances import site_lists, workflows
+from tests.planning.random_problems import site_lists, workflows
 
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot

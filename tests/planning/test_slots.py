@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.planning import plain
-from tests.planning.instances import site_lists, workflows
+from tests.planning import reference_schedulers as plain
+from tests.planning.random_problems import site_lists, workflows
 
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.provisioning.grounds import Ground, Work, World
+from tests.provisioning.pool_rig import Ground, Work, World
 
 from bursar.model.demand import ProcessorDemand
 from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy, Release

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec import structs
-from tests.sealing.world import World
+from tests.sealing.sealing_rig import World
 
 from bursar.model.errors import InputError, SiteError
 from bursar.model.outcome import Status

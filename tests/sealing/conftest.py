@@ -3,7 +3,7 @@
 from typing import get_args
 
 import pytest
-from tests.sealing.world import World
+from tests.sealing.sealing_rig import World
 
 from bursar.model.remote import SealLevel
 

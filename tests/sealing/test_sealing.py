@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sealing.world import DAY, NOW, World
+from tests.sealing.sealing_rig import DAY, NOW, World
 
 from bursar.model.errors import InputError
 from bursar.model.remote import SealLevel

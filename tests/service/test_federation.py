@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.service.serving import PATIENCE
+from tests.service.service_process import PATIENCE
 from tests.testgrid.clusters import need_slurm
 
 import bursar

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.service.journal.keeping import KIND, Keeper
+from tests.service.journal.journal_participant import KIND, Keeper
 from tests.small_disk import small_disk
 
 from bursar.model.errors import InputError
@@ -139,7 +139,7 @@ import asyncio, sys
 from pathlib import Path
 from bursar.service.journal import SegmentedJournal
 from bursar.service.real_disk import RealDisk
-from tests.service.journal.keeping import KIND, Keeper
+from tests.service.journal.journal_participant import KIND, Keeper
 
 async def write() -> None:
     journal = SegmentedJournal(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.service.serving import Served, served
+from tests.service.service_process import Served, served
 from tests.service.test_serve import until
 
 from bursar.remote.client import ServiceClient

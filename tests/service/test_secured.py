@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 from tests.live_files import files_below
-from tests.service.serving import PATIENCE, Served, served
+from tests.service.service_process import PATIENCE, Served, served
 from typer.testing import CliRunner
 
 from bursar.cli import tokens

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 import pytest
 from tests.live_files import files_below
-from tests.service.serving import PATIENCE, Served, is_alive, served
+from tests.service.service_process import PATIENCE, Served, is_alive, served
 
 from bursar.dispatch.orphans import workers_of
 from bursar.market.agreement import DealTemplate

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.service.serving import PATIENCE, Served, free_port, is_alive, served
+from tests.service.service_process import PATIENCE, Served, free_port, is_alive, served
 
 from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec

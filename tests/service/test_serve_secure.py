@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.live_files import files_below
-from tests.service.serving import PATIENCE, Served, served
+from tests.service.service_process import PATIENCE, Served, served
 from tests.service.test_serve import until
 from tests.small_disk import small_disk
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.sites.dask_clusters import DaskCluster
-from tests.sites.remote.living import Dispatcher
+from tests.sites.remote.real_service import Dispatcher
 
 import bursar
 from bursar.broker.pilot_plan import Pilot

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.directory.sites import Clock, said
-from tests.broker.directory.test_garbage import GOOD, NOW
+from tests.broker.directory.test_impossible_status import GOOD, NOW
 
 from bursar.broker.directory.index_messages import (
     LARGEST_PUBLISH,

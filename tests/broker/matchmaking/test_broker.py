@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.broker.matchmaking.grids import Asked, Grid, job, site, status
+from tests.broker.matchmaking.broker_rig import Asked, Grid, job, site, status
 
 from bursar.broker.matchmaking.broker import SiteMatch
 from bursar.model.admission import Refusal

@@ -2,7 +2,7 @@
 
 import math
 
-from tests.broker.matchmaking.grids import site
+from tests.broker.matchmaking.broker_rig import site
 
 from bursar.broker.matchmaking.file_times import LinkedFileTimes
 from bursar.model.link import Link

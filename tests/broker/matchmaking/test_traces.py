@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.matchmaking.grids import Asked, Grid, job, site, status
+from tests.broker.matchmaking.broker_rig import Asked, Grid, job, site, status
 from tests.recording import assert_recorded, pick
 
 from bursar.broker.matchmaking.broker import SiteMatch

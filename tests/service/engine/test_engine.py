@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from tests.service.engine.world import World, outcome_of
+from tests.service.engine.engine_rig import World, outcome_of
 
 from bursar.model.admission import Refusal
 from bursar.model.outcome import Status

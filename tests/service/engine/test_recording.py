@@ -3,7 +3,7 @@
 import asyncio
 from itertools import pairwise
 
-from tests.service.engine.world import Bench, FakeDesk, FakeJournal, NoHomes, outcome_of
+from tests.service.engine.engine_rig import Bench, FakeDesk, FakeJournal, NoHomes, outcome_of
 
 from bursar.model.outcome import Status
 from bursar.remote import messages as api

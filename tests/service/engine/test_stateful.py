@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.service.engine.world import World, outcome_of
+from tests.service.engine.engine_rig import World, outcome_of
 
 from bursar.model.outcome import Outcome, Status
 from bursar.remote import messages as api

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.service.http.world import World
+from tests.service.http.api_rig import World
 
 
 @pytest.fixture

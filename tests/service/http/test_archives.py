@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.service.http.world import World, problem
+from tests.service.http.api_rig import World, problem
 
 from bursar.remote import messages as api
 from bursar.service.http import archives

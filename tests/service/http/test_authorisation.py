@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.service.http.world import TOKENS, World, problem
+from tests.service.http.api_rig import TOKENS, World, problem
 
 from bursar.service.http.routes import ROUTES, ApiRoute
 from bursar.service.interfaces import SCOPES

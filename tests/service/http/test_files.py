@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.service.http.world import World, problem, say
+from tests.service.http.api_rig import World, problem, say
 
 from bursar.remote import messages as api
 from bursar.service.http import file_store

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.service.http.world import Clock
+from tests.service.http.api_rig import Clock
 
 from bursar.dispatch.subnet import subnet_of
 from bursar.service.http.concurrency import ConcurrencyLimit, DynamicThreshold

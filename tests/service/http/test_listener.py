@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.service.http.world import World
+from tests.service.http.api_rig import World
 
 from bursar.dispatch.tls import client_context, make_certificate, server_context
 from bursar.model.errors import InputError

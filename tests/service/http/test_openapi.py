@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.service.http.world import FakeManager, Listener, World
+from tests.service.http.api_rig import FakeManager, Listener, World
 
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api

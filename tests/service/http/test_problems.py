@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.service.http.world import World, problem
+from tests.service.http.api_rig import World, problem
 
 from bursar.remote.messages import MOST_TASKS
 from bursar.service.http.http_limits import HttpLimits

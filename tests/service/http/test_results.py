@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.service.http.world import TOKENS, World
+from tests.service.http.api_rig import TOKENS, World
 
 from bursar.remote import messages as api
 from bursar.service.http.http_limits import HttpLimits

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
-from tests.service.identity.world import DAY, NOW, Notebook, Turned, new
+from tests.service.identity.identity_rig import DAY, NOW, Notebook, Turned, new
 
 from bursar.model.errors import InputError
 from bursar.sealing.keys import Identity

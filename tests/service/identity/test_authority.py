@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.service.identity.world import DAY, NOW, Turned, mode
+from tests.service.identity.identity_rig import DAY, NOW, Turned, mode
 
 from bursar.model.errors import BursarError, InputError
 from bursar.sealing.certificates import TrustStore, UntrustedCertificate, read_certificates

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
-from tests.service.identity.world import DAY, Notebook, run
+from tests.service.identity.identity_rig import DAY, Notebook, run
 
 from bursar.model.errors import InputError
 from bursar.remote.access import Access

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.service.identity.world import DAY, NOW, Notebook, Turned, mode, new, run
+from tests.service.identity.identity_rig import DAY, NOW, Notebook, Turned, mode, new, run
 
 from bursar.model.errors import BursarError
 from bursar.remote import messages as api

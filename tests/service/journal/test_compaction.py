@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 
 import pytest
-from tests.service.journal.platter import FakeDisk, Platter
+from tests.service.journal.memory_disk import FakeDisk, Platter
 
 from bursar.service.disk import DiskBroken, DiskFull
 from bursar.service.interfaces import Position, ServiceError

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.service.journal.keeping import KIND, Keeper
-from tests.service.journal.platter import FakeDisk, Platter
+from tests.service.journal.journal_participant import KIND, Keeper
+from tests.service.journal.memory_disk import FakeDisk, Platter
 
 from bursar.service.journal import SegmentedJournal
 

@@ -4,8 +4,8 @@ import asyncio
 import random
 
 import pytest
-from tests.service.journal.keeping import KIND, Keeper
-from tests.service.journal.platter import FakeDisk, Platter
+from tests.service.journal.journal_participant import KIND, Keeper
+from tests.service.journal.memory_disk import FakeDisk, Platter
 
 from bursar.model.errors import BursarError, InputError
 from bursar.service.interfaces import ServiceError

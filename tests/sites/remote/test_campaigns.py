@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.forked import ForkedCommand
-from tests.service.serving import PATIENCE, Served, served
-from tests.sites.remote.living import SELLS, facts_of
+from tests.service.service_process import PATIENCE, Served, served
+from tests.sites.remote.real_service import SELLS, facts_of
 
 import bursar
 from bursar.dispatch.orphans import kill_leftovers

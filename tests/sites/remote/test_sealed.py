@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.live_files import files_below
-from tests.service.serving import served
+from tests.service.service_process import served
 
 import bursar
 from bursar.service.identity.authority import AuthorityFolder

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 from msgspec import structs
-from tests.service.serving import Served, served
-from tests.sites.remote.living import SELLS, Dispatcher, acquired, facts_of, opened, pilot
+from tests.service.service_process import Served, served
+from tests.sites.remote.real_service import SELLS, Dispatcher, acquired, facts_of, opened, pilot
 
 from bursar.dispatch.orphans import kill_leftovers
 from bursar.market.agreement import Terms

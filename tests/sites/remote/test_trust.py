@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.serving import Served, served
-from tests.sites.remote.living import SELLS, facts_of
-from tests.sites.remote.lying import lying_proxy, malicious
+from tests.service.service_process import Served, served
+from tests.sites.remote.lying_proxy import lying_proxy, malicious
+from tests.sites.remote.real_service import SELLS, facts_of
 
 import bursar
 from bursar.dispatch.raised import RemoteError, RemoteTraceback

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tests.dispatch.crowd import SAYINGS, come_and_go
+from tests.dispatch.many_workers import SAYINGS, come_and_go
 
 from bursar.dispatch.credential import Credential, decode_credential
 from bursar.dispatch.tls import client_context
@@ -76,7 +76,7 @@ def service() -> Iterator[Listening]:
 @contextmanager
 def door(kind: str, folder: Path) -> Iterator[Listening]:
     """A port for workers from elsewhere."""
-    command = [sys.executable, "-m", "tests.dispatch.doors", kind, str(folder)]
+    command = [sys.executable, "-m", "tests.dispatch.listener_rig", kind, str(folder)]
     log = folder.with_suffix(".log")
     with (
         log.open("wb") as errors,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.broker.matchmaking.grids import site, status
+from tests.broker.matchmaking.broker_rig import site, status
 
 from bursar.broker.directory.status_readings import StatusReadings, StatusSnapshot
 from bursar.broker.matchmaking.site_registry import SiteRegistry

@@ -1,7 +1,7 @@
 """
 Processes that listen for TLS connections, one for each kind of listener that Bursar has.
 
-    python -m tests.dispatch.doors service-workers|run-workers FOLDER
+    python -m tests.dispatch.listener_rig service-workers|run-workers FOLDER
 
 prints the port and listens until it is killed.
 """

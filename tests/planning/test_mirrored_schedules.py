@@ -2,7 +2,7 @@
 
 import numpy as np
 from hypothesis import assume, given, settings
-from tests.planning.instances import site_lists, workflows
+from tests.planning.random_problems import site_lists, workflows
 
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts

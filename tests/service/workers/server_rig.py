@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from tests.service.engine.world import FakeDesk, FakeJournal, NoHomes
+from tests.service.engine.engine_rig import FakeDesk, FakeJournal, NoHomes
 
 from bursar.dispatch.wire import (
     FrameDecoder,

@@ -1,7 +1,7 @@
 """Sites that may satisfy a job, before anything is known of their state."""
 
 import pytest
-from tests.broker.matchmaking.grids import site
+from tests.broker.matchmaking.broker_rig import site
 
 from bursar.broker.matchmaking.suitable import may_satisfy
 from bursar.model.errors import InputError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.dispatch.few_words import Server, job, working
+from tests.dispatch.minimal_dispatcher import Server, job, working
 
 import bursar
 from bursar.dispatch.launch import LocalWorkers

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.dispatch.few_words import Server, job, working
+from tests.dispatch.minimal_dispatcher import Server, job, working
 
 from bursar.dispatch.python_calls import encode_call
 from bursar.dispatch.wire import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.service.desk.desks import MICROS, Shop
+from tests.service.billing.billing_rig import MICROS, Shop
 
 from bursar.market.agreement import Agreement
 from bursar.model.site import SiteFacts

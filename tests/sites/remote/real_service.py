@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.service.serving import Served
+from tests.service.service_process import Served
 
 from bursar.broker.pilot_plan import Pilot
 from bursar.dispatch.launch import Endpoint

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.provisioning.grounds import Ground, Silence, Work, World
+from tests.provisioning.pool_rig import Ground, Silence, Work, World
 
 from bursar.model.demand import ProcessorDemand
 from bursar.model.provisioning import AcquisitionPolicy

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.broker.matchmaking.grids import Grid, job, site, status
+from tests.broker.matchmaking.broker_rig import Grid, job, site, status
 
 from bursar.broker.matchmaking.contention import LEAST_SPANS, MOST, PART, ContentionModel
 

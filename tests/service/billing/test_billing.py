@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.service.desk.desks import MICROS, SITE, Shop
+from tests.service.billing.billing_rig import MICROS, SITE, Shop
 
 from bursar.market.agreement import DealTemplate
 from bursar.market.trade_messages import Reject, RequestQuote

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.dispatch.few_words import Server, job
-from tests.sealing.world import World
+from tests.dispatch.minimal_dispatcher import Server, job
+from tests.sealing.sealing_rig import World
 
 from bursar.dispatch.accounts import UnixAccount, find_account
 from bursar.dispatch.detached_workers import DetachedStarter, WorkerSpec

@@ -1,7 +1,7 @@
 """What is said of each site, and why."""
 
 import pytest
-from tests.broker.matchmaking.grids import Asked, Grid, job, site, status
+from tests.broker.matchmaking.broker_rig import Asked, Grid, job, site, status
 
 from bursar.broker.matchmaking.explaining import MatchExplanation
 from bursar.broker.matchmaking.file_times import LinkedFileTimes

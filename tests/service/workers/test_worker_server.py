@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.service.engine.world import FakeJournal
-from tests.service.hub.floor import Wire, ended, running
+from tests.service.engine.engine_rig import FakeJournal
+from tests.service.workers.server_rig import Wire, ended, running
 
 from bursar.dispatch.attempt import MOST_PRINTED, MOST_RETURNED
 from bursar.dispatch.credential import PilotTerms, decode_credential

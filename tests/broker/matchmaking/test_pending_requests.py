@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.broker.matchmaking.grids import site
+from tests.broker.matchmaking.broker_rig import site
 
 from bursar.broker.matchmaking.inflight import ASSUMED_RUNTIME, InFlightJobs
 from bursar.broker.matchmaking.wait_estimates import PublishedStatus

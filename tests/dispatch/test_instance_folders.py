@@ -10,7 +10,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from tests.dispatch.few_words import Server, job, working
+from tests.dispatch.minimal_dispatcher import Server, job, working
 
 from bursar.dispatch.python_calls import encode_call
 from bursar.dispatch.wire import LeaveOrder, WireJob
