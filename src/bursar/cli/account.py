@@ -16,7 +16,7 @@ T = TypeVar("T")
 app = typer.Typer(
     name="account",
     no_args_is_help=True,
-    help="Money and agreements at a service: what one has, bought and was charged.",
+    help="Show and change your money at a service: balance, agreements, charges.",
 )
 
 Agreement = Annotated[str, typer.Argument(metavar="AGREEMENT", show_default=False)]
@@ -29,7 +29,7 @@ def register(root: typer.Typer) -> None:
 
 @app.command("show")
 def show(site: ServiceName = None, as_json: AsJson = False) -> None:
-    """Show what is left, held for agreements, and spent."""
+    """Show your balance: available, held for agreements, spent."""
     from bursar.cli.output import all_keys, print_json
     from bursar.report.service_account import print_account
 
@@ -43,19 +43,25 @@ def show(site: ServiceName = None, as_json: AsJson = False) -> None:
 @app.command("buy")
 def buy(
     processors: Annotated[
-        int, typer.Option("--processors", "-p", min=1, help="How many, one's own for the time.")
+        int,
+        typer.Option(
+            "--processors", "-p", min=1, help="Number of processors, reserved for you alone."
+        ),
     ],
     time: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="How long, from now: 90, 10m, 2h.")
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help="Length of the reservation, from now: 90, 10m, 2h."
+        ),
     ],
     most: Annotated[
         str | None,
-        typer.Option(metavar="AMOUNT", help="Buy nothing that is dearer, all in all."),
+        typer.Option(metavar="AMOUNT", help="Highest total price that you accept."),
     ] = None,
     site: ServiceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Buy processors at the price that is asked now. Prints the agreement's id."""
+    """Buy processors at the current price. Prints the agreement's id."""
     from bursar.cli.output import all_keys, print_json, say
     from bursar.formats.units import parse_amount, parse_duration
     from bursar.model.money import format_amount, to_micros
@@ -75,7 +81,7 @@ def buy(
 
 @app.command("agreements")
 def agreements(site: ServiceName = None, as_json: AsJson = False) -> None:
-    """List the agreements of one's own."""
+    """List your agreements."""
     from bursar.cli.output import all_keys, print_json
     from bursar.report.service_account import print_agreements
 
@@ -88,7 +94,7 @@ def agreements(site: ServiceName = None, as_json: AsJson = False) -> None:
 
 @app.command("cancel")
 def cancel(agreement: Agreement, site: ServiceName = None, as_json: AsJson = False) -> None:
-    """End an agreement before its time, for what its terms ask then."""
+    """End an agreement early, on the terms that it states."""
     from bursar.cli.output import all_keys, print_json
     from bursar.report.service_account import print_agreements
 
@@ -103,12 +109,15 @@ def cancel(agreement: Agreement, site: ServiceName = None, as_json: AsJson = Fal
 def invoice(
     period: Annotated[
         str | None,
-        typer.Option(metavar="PERIOD", help="2026, 2026-11, 2026-11-21, or A..B; in UTC."),
+        typer.Option(
+            metavar="PERIOD",
+            help="A year, month or day in UTC (2026, 2026-11, 2026-11-21), or a range A..B.",
+        ),
     ] = None,
     site: ServiceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what was charged, line by line, and its sum."""
+    """Print what was charged, item by item, and the total."""
     from bursar.cli.output import all_keys, print_json
     from bursar.formats.period import parse_period
     from bursar.report.service_account import print_invoice
@@ -127,11 +136,16 @@ def deposit(
     user: Annotated[str, typer.Argument(metavar="USER", show_default=False)],
     amount: Annotated[
         str,
-        typer.Argument(metavar="AMOUNT", help='Such as 12.5 or "12.5 EUR".', show_default=False),
+        typer.Argument(
+            metavar="AMOUNT", help='Amount of money: 12.5 or "12.5 EUR".', show_default=False
+        ),
     ],
     key: Annotated[
         str,
-        typer.Option(metavar="KEY", help="Of this deposit: given again, nothing is moved again."),
+        typer.Option(
+            metavar="KEY",
+            help="Idempotency key: a second deposit with the same key moves no money.",
+        ),
     ] = "",
     site: ServiceName = None,
     as_json: AsJson = False,

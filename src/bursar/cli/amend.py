@@ -19,21 +19,28 @@ def amend_run(
     run: RunName,
     deadline: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="From the run's begin: 2h; or so much later: +1h."),
+        typer.Option(
+            metavar="TIME",
+            help="New deadline, counted from the run's start (2h), or an extension (+1h).",
+        ),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help='In all: 200, "40 SU"; or more: +50.')
+        str | None,
+        typer.Option(
+            metavar="AMOUNT", help='New total budget (200, "40 SU"), or an increase (+50).'
+        ),
     ] = None,
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would come to, and change nothing.")
+        bool,
+        typer.Option("--dry-run", help="Show what the change would lead to, and change nothing."),
     ] = False,
     runs: RunsFolder = RUNS,
     as_json: AsJson = False,
 ) -> None:
     """
-    Give a run another deadline or budget, also while it goes on.
+    Change the deadline or budget of a run, even while it runs.
 
-    Prints what it should come to, then changes it. A run that was stopped has the new goal
+    Prints the forecast under the new goal, then changes the goal. A stopped run has the new goal
     when it is resumed.
     """
     from bursar.api.amending import amend, forecast_amendment

@@ -19,15 +19,16 @@ Folder = Annotated[
         "--folder",
         metavar="DIR",
         envvar="BURSAR_CERTS",
-        help="The authority's folder; keep it away from the machines it vouches for.",
+        help="Folder of the certificate authority; keep it off the machines that the "
+        "authority certifies.",
     ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Folder for the files. Without it: --folder."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
-Days = Annotated[float, typer.Option("--days", metavar="N", help="How long it is good.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
+Days = Annotated[float, typer.Option("--days", metavar="N", help="Validity in days.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 WhoseKind = Annotated[
     Literal["server", "user", "worker"], typer.Argument(metavar="KIND", show_default=False)
@@ -66,14 +67,14 @@ def register(app: typer.Typer) -> None:
 
 
 def make_authority(
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the authority.")] = (
-        "Bursar authority"
-    ),
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Name of the certificate authority.")
+    ] = ("Bursar authority"),
     days: Days = _AUTHORITY_DAYS,
     folder: Folder = FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Make an authority, in a folder of its own."""
+    """Make a certificate authority in a folder of its own."""
     from bursar.cli.output import print_json, say
     from bursar.service.identity.authority import AuthorityFolder
 
@@ -92,7 +93,8 @@ def make_server(
         typer.Option(
             "--host",
             metavar="HOST",
-            help="Name or address by which clients call it; may be given again. Without it: NAME.",
+            help="Host name or address that clients use for the service; repeat for "
+            "several. Default: NAME.",
             show_default=False,
         ),
     ] = None,
@@ -132,7 +134,7 @@ def renew(
     folder: Folder = FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Make the next key and certificate in place of the old files; the old one stays good."""
+    """Renew a key and certificate in place; the old certificate stays valid until it expires."""
     _print_written(_opened(folder).renew(kind, name, days=days, out=out), as_json)
 
 
@@ -144,12 +146,16 @@ def revoke(
     name: Annotated[str | None, typer.Argument(metavar="NAME]", show_default=False)] = None,
     serial: Annotated[
         str | None,
-        typer.Option("--serial", metavar="HEX", help="Only this one, as list shows it."),
+        typer.Option(
+            "--serial",
+            metavar="HEX",
+            help="Serial number of one certificate, as `list` shows it. Default: all of NAME.",
+        ),
     ] = None,
     folder: Folder = FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Take back all good certificates of somebody, or one by its serial number."""
+    """Revoke all valid certificates of a name, or one by its serial number."""
     from bursar.cli.output import print_json, say
     from bursar.model.errors import InputError
 
@@ -176,7 +182,7 @@ def revoke(
 
 
 def rotate(days: Days = _AUTHORITY_DAYS, folder: Folder = FOLDER, as_json: AsJson = False) -> None:
-    """Make the next authority; the old ones are trusted beside it until bursar certs retire."""
+    """Make the next authority; older ones stay trusted until `bursar certs retire`."""
     from bursar.cli.output import print_json, say
 
     authority = _opened(folder)
@@ -201,7 +207,7 @@ def retire(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
 
 
 def list_certificates(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
-    """List the certificates that were issued, the first to end first."""
+    """List issued certificates, the earliest to expire first."""
     from bursar.cli.output import print_json
 
     authority = _opened(folder)

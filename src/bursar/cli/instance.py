@@ -23,7 +23,7 @@ def register(root: typer.Typer) -> None:
 
 @app.command("list")
 def list_instances(site: ServiceName = None, as_json: AsJson = False) -> None:
-    """List the instances of one's own."""
+    """List your instances."""
     from bursar.cli.connect import connect_service
     from bursar.cli.output import all_keys, print_json
     from bursar.report.service_overview import print_instances
@@ -44,12 +44,14 @@ def cancel(
     instance: InstanceId,
     tasks: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[TASK...]", help="Numbers; without one: all.", show_default=False),
+        typer.Argument(
+            metavar="[TASK...]", help="Task numbers. Default: all tasks.", show_default=False
+        ),
     ] = None,
     site: ServiceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel tasks: those that wait do not start, those that run are killed."""
+    """Cancel tasks: waiting ones do not start, running ones are killed."""
     from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json, say
 
@@ -66,7 +68,7 @@ def cancel(
 
 @app.command("destroy")
 def destroy(instance: InstanceId, site: ServiceName = None) -> None:
-    """Destroy an instance: its tasks are killed, its results and files go."""
+    """Destroy an instance: kill its tasks, delete its results and files."""
     from bursar.cli.connect import connect_service
 
     async def ask() -> None:
@@ -78,7 +80,7 @@ def destroy(instance: InstanceId, site: ServiceName = None) -> None:
 
 @app.command("files")
 def list_files(instance: InstanceId, site: ServiceName = None, as_json: AsJson = False) -> None:
-    """List the files of an instance: inputs that were sent, outputs that were made."""
+    """List an instance's files: inputs that were sent and outputs that its tasks made."""
     from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json
 
@@ -99,14 +101,16 @@ def fetch(
     instance: InstanceId,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE...]", help="Without one: all.", show_default=False),
+        typer.Argument(
+            metavar="[FILE...]", help="Names of files. Default: all files.", show_default=False
+        ),
     ] = None,
     into: Annotated[
         Path, typer.Option("--into", metavar="DIR", help="Folder to write them to.")
     ] = Path(),
     site: ServiceName = None,
 ) -> None:
-    """Fetch files of an instance."""
+    """Fetch an instance's files."""
     from bursar.cli.connect import connect_service
     from bursar.cli.output import say
     from bursar.remote.transfers import local_path

@@ -26,20 +26,34 @@ WAIT = 10.0
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Amount = Annotated[
-    str, typer.Argument(metavar="AMOUNT", help='Such as 12.5 or "12.5 SU".', show_default=False)
+    str,
+    typer.Argument(
+        metavar="AMOUNT", help='Amount of money: 12.5 or "12.5 SU".', show_default=False
+    ),
 ]
 In = Annotated[
     str | None,
-    typer.Option("--period", metavar="PERIOD", help="2026, 2026-11, 2026-11-21, or A..B; in UTC."),
+    typer.Option(
+        "--period",
+        metavar="PERIOD",
+        help="A year, month or day in UTC (2026, 2026-11, 2026-11-21), or a range A..B.",
+    ),
 ]
 Key = Annotated[
     str | None,
     typer.Option(
-        "--key", metavar="KEY", help="Of this operation: given again, nothing is moved again."
+        "--key",
+        metavar="KEY",
+        help="Idempotency key: a second operation with the same key moves no money.",
     ),
 ]
 _QuotaPer = Annotated[
-    str, typer.Option("--per", metavar="PERIOD", help="Of the quota: all, year, month or day.")
+    str,
+    typer.Option(
+        "--per",
+        metavar="PERIOD",
+        help="Period to which the quota applies: all, year, month or day.",
+    ),
 ]
 _T = TypeVar("_T")
 
@@ -48,7 +62,7 @@ def register(app: typer.Typer) -> None:
     """Adds this module's commands."""
     ledger = typer.Typer(
         no_args_is_help=True,
-        help="The accounts of users and providers, over all runs.",
+        help="Keep the accounts of users and providers over all runs.",
     )
     for name, command in (
         ("accounts", list_accounts),
@@ -85,22 +99,34 @@ def list_accounts(book: BookFile = BOOK, as_json: AsJson = False) -> None:
 
 def open_account(
     name: Name,
-    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="user or provider.")] = "user",
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="Kind of account: user or provider.")
+    ] = "user",
     group: Annotated[
-        str, typer.Option("--group", metavar="GROUP", help="Whose users may transfer.")
+        str,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="Group of the account; users may transfer money within their group.",
+        ),
     ] = "",
     quota: Annotated[
         str | None,
-        typer.Option("--quota", metavar="AMOUNT", help="The most the user's runs may cost."),
+        typer.Option(
+            "--quota", metavar="AMOUNT", help="Most that the user's runs may cost in each period."
+        ),
     ] = None,
     per: _QuotaPer = "all",
     currency: Annotated[
-        str | None, typer.Option("--currency", metavar="NAME", help="Of a new book; SU.")
+        str | None,
+        typer.Option(
+            "--currency", metavar="NAME", help="Currency, if the book is new. Default: SU."
+        ),
     ] = None,
     book: BookFile = BOOK,
     as_json: AsJson = False,
 ) -> None:
-    """Open an account; makes the book where there is none."""
+    """Open an account. Creates the book if there is none."""
     from bursar.market.accounts import LedgerAccount
     from bursar.market.book import Book
     from bursar.model.errors import InputError
@@ -129,12 +155,19 @@ def open_account(
 
 def set_quota(
     name: Name,
-    amount: Annotated[str, typer.Argument(metavar="AMOUNT", help='Or "none".', show_default=False)],
+    amount: Annotated[
+        str,
+        typer.Argument(
+            metavar="AMOUNT",
+            help='Amount of money: 12.5, "12.5 SU", or "none" for no limit.',
+            show_default=False,
+        ),
+    ],
     per: _QuotaPer = "all",
     book: BookFile = BOOK,
     as_json: AsJson = False,
 ) -> None:
-    """Give a user another quota."""
+    """Change a user's quota."""
     from bursar.market.book import Book
 
     with Book(book, wait=WAIT) as opened:
@@ -147,7 +180,10 @@ def set_quota(
 def grant(
     name: Name,
     amount: Amount,
-    memo: Annotated[str, typer.Option("--memo", metavar="TEXT", help="Said in the row.")] = "",
+    memo: Annotated[
+        str,
+        typer.Option("--memo", metavar="TEXT", help="Text that is written into the ledger's row."),
+    ] = "",
     key: Key = None,
     book: BookFile = BOOK,
     as_json: AsJson = False,
@@ -164,13 +200,13 @@ def grant(
 
 def charge_run(
     run: RunName,
-    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Who pays.")],
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="User who pays.")],
     runs: RunsFolder = RUNS,
     book: BookFile = BOOK,
     as_json: AsJson = False,
 ) -> None:
     """
-    Book what a run paid to each site, once: all of it, or nothing.
+    Record what a run paid to each site, once: all of it or nothing.
 
     A run with --account does so itself; where it could not, this does what is left.
     Providers are opened as they are first met. Refused over the user's allocation or
@@ -202,15 +238,22 @@ def release(
     agreement: Annotated[
         str,
         typer.Argument(
-            metavar="AGREEMENT", help="As rows name it: RUN/budget.", show_default=False
+            metavar="AGREEMENT",
+            help="Agreement, as the ledger's rows name it: RUN/budget.",
+            show_default=False,
         ),
     ],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Said in the row.")],
+    reason: Annotated[
+        str,
+        typer.Option(
+            "--reason", metavar="TEXT", help="Text that is written into the ledger's row."
+        ),
+    ],
     book: BookFile = BOOK,
     as_json: AsJson = False,
 ) -> None:
     """
-    Give a user back all that an agreement holds, such as of a run whose folder is gone.
+    Return to a user all that an agreement holds, for example of a run whose folder is lost.
 
     A run that goes on takes what it pays later out of the user's allocation, if that allows it.
     """
@@ -233,15 +276,24 @@ def release(
 def refund(
     agreement: Annotated[
         str,
-        typer.Argument(metavar="AGREEMENT", help="As rows name it: RUN/LEASE.", show_default=False),
+        typer.Argument(
+            metavar="AGREEMENT",
+            help="Agreement, as the ledger's rows name it: RUN/LEASE.",
+            show_default=False,
+        ),
     ],
     amount: Amount,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Said in the row.")],
+    reason: Annotated[
+        str,
+        typer.Option(
+            "--reason", metavar="TEXT", help="Text that is written into the ledger's row."
+        ),
+    ],
     key: Key = None,
     book: BookFile = BOOK,
     as_json: AsJson = False,
 ) -> None:
-    """Give a user back what a provider was paid and did not deliver."""
+    """Refund a user what a provider was paid but did not deliver."""
     from bursar.market.book import Book
     from bursar.model.errors import InputError, spelling_hint
 
@@ -259,7 +311,7 @@ def refund(
 def show_statement(
     name: Name, period: In = None, book: BookFile = BOOK, as_json: AsJson = False
 ) -> None:
-    """Show what happened to an account."""
+    """Show an account's statement."""
     from bursar.cli.output import print_json
     from bursar.market.book import read_book
     from bursar.market.statements import make_statement
@@ -298,13 +350,17 @@ def show_invoice(
 def list_rows(
     account: Annotated[
         str | None,
-        typer.Option("--account", metavar="NAME", help="Only its rows, its agreements' included."),
+        typer.Option(
+            "--account",
+            metavar="NAME",
+            help="Show only rows of this account and of its agreements.",
+        ),
     ] = None,
     period: In = None,
     book: BookFile = BOOK,
     as_json: AsJson = False,
 ) -> None:
-    """List the rows, the oldest first."""
+    """List the ledger's rows, the oldest first."""
     from bursar.market.book import read_book
 
     begin, end = _period(period)
@@ -322,7 +378,7 @@ def list_rows(
 
 
 def verify_book(book: BookFile = BOOK, as_json: AsJson = False) -> None:
-    """Check that the balances sum to zero, follow from the rows, and that no row was changed."""
+    """Check that balances sum to zero and follow from the rows, and that no row was changed."""
     from bursar.cli.output import print_json
     from bursar.market.book import read_book
     from bursar.model.errors import BursarError

@@ -25,7 +25,8 @@ def match_campaign(
     campaign: CampaignPath,
     sites: SitesPath = None,
     task: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this task. Without it: all kinds.")
+        str | None,
+        typer.Option(metavar="ID", help="Show only this task. Default: one task of each kind."),
     ] = None,
     catalogue: CatalogueFile = None,
     choice: Choice = None,
@@ -34,7 +35,7 @@ def match_campaign(
     weights: WeightsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which sites match the jobs of a campaign, how they rank, and why others do not."""
+    """Show which sites match a campaign's jobs, how they rank, and why others do not match."""
     from bursar.api.matching import match
     from bursar.cli.load import brokering
     from bursar.cli.output import print_json

@@ -19,7 +19,7 @@ CampaignPath = Annotated[
 ]
 SitesPath = Annotated[
     Path | None,
-    typer.Option("--sites", metavar="FILE", help="Sites file. Without it: this machine."),
+    typer.Option("--sites", metavar="FILE", help="Sites file. Default: this machine alone."),
 ]
 Deadline = Annotated[
     str | None,
@@ -50,21 +50,24 @@ Replay = Annotated[
     float | None,
     typer.Option(
         metavar="SCALE",
-        help="Replay a recorded workflow: stand-ins that take the recorded runtimes times SCALE.",
+        help="Replay a recorded workflow: each task is replaced by a stand-in that "
+        "takes its recorded runtime times SCALE.",
     ),
 ]
 SizeScale = Annotated[
     float,
-    typer.Option("--size-scale", metavar="SCALE", help="With --replay: scale of the file sizes."),
+    typer.Option(
+        "--size-scale", metavar="SCALE", help="With --replay: factor for the recorded file sizes."
+    ),
 ]
 STRATEGY = "By deadline and budget"
 ByStrategy = Annotated[
     Named | None,
     typer.Option(
         "--strategy",
-        help="Bring the jobs of a bag to the sites one by one: our own (adaptive) or a rule of "
-        "Nimrod/G; a workflow is planned by the trade-off it stands for. Without it: a plan; "
-        "adaptive for a bag with a deadline or budget on several sites.",
+        help="Send the jobs of a bag to the sites one by one, by Bursar's own strategy (adaptive) "
+        "or a rule of Nimrod/G; a workflow is planned by the trade-off that matches the strategy. "
+        "Default: a plan; adaptive for a bag with a deadline or budget on several sites.",
         rich_help_panel=STRATEGY,
     ),
 ]
@@ -72,7 +75,8 @@ IfOutOfReach = Annotated[
     OutOfReach,
     typer.Option(
         "--out-of-reach",
-        help="Once a strategy cannot do all jobs any more: as many as fit, or none more.",
+        help="When the strategy can no longer finish all jobs in time and budget: "
+        "run as many as fit (fit), or start no more (refuse).",
         rich_help_panel=STRATEGY,
     ),
 ]
@@ -80,7 +84,8 @@ DeadlineFactor = Annotated[
     float | None,
     typer.Option(
         metavar="D",
-        help="The deadline, from 0 (all processors) to 1 (the slowest one alone).",
+        help="Deadline as a factor between the shortest possible time (0, all "
+        "processors) and the longest (1, the slowest processor alone).",
         rich_help_panel=STRATEGY,
     ),
 ]
@@ -88,7 +93,8 @@ BudgetFactor = Annotated[
     float | None,
     typer.Option(
         metavar="B",
-        help="The budget, from 0 (the cheapest processors in time) to 1 (the dearest).",
+        help="Budget as a factor between the lowest possible cost (0, the cheapest "
+        "processors that meet the deadline) and the highest (1, the dearest).",
         rich_help_panel=STRATEGY,
     ),
 ]
@@ -98,8 +104,8 @@ Choice = Annotated[
     typer.Option(
         "--choice",
         metavar="NAME",
-        help="Match each job to a site that meets its requirements, and choose among these by "
-        f"{', '.join(CHOICES)}. Without it: completion, for jobs that ask for anything.",
+        help="Match each job to the sites that meet its requirements, and choose one of them by "
+        f"this rule: {', '.join(CHOICES)}. Default: completion, where jobs have requirements.",
         rich_help_panel=BROKER,
     ),
 ]
@@ -107,7 +113,7 @@ Alpha = Annotated[
     float | None,
     typer.Option(
         metavar="0..1",
-        help="Weight of the rank against the time that files take.",
+        help="Weight of the rank expression (1) against the time that its files take (0).",
         rich_help_panel=BROKER,
     ),
 ]
@@ -115,7 +121,7 @@ Beta = Annotated[
     float | None,
     typer.Option(
         metavar="0..1",
-        help="Weight of access to files against their transfer.",
+        help="Weight of reading files at the site (1) against bringing them there (0).",
         rich_help_panel=BROKER,
     ),
 ]
@@ -124,7 +130,7 @@ WeightsFile = Annotated[
     typer.Option(
         "--weights",
         metavar="FILE",
-        help="Both, as bursar tune rank has found them.",
+        help="File with alpha and beta, as `bursar tune rank` writes it.",
         rich_help_panel=BROKER,
     ),
 ]
@@ -142,7 +148,7 @@ Refresh = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Between two times that the information index asks a site; 5 s.",
+        help="Time between two requests of the information index to a site. Default: 5 s.",
         rich_help_panel=BROKER,
     ),
 ]
@@ -150,14 +156,17 @@ RankBy = Annotated[
     Literal["site", "index"] | None,
     typer.Option(
         "--rank-by",
-        help="What sites say when they are asked then, or what the information index knows; site.",
+        help="Rank by fresh answers of the sites (site) or by what the information "
+        "index knows (index). Default: site.",
         rich_help_panel=BROKER,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 RunsFolder = Annotated[
     Path,
-    typer.Option("--runs", metavar="DIR", envvar="BURSAR_RUNS", help="Folder that holds the runs."),
+    typer.Option(
+        "--runs", metavar="DIR", envvar="BURSAR_RUNS", help="Folder that contains the runs."
+    ),
 ]
 RunName = Annotated[
     str,
@@ -169,7 +178,7 @@ ServiceName = Annotated[
         "--site",
         metavar="URL|NAME",
         envvar="BURSAR_SITE",
-        help="The service: its URL, or a name of ~/.config/bursar/services.toml.",
+        help="Service: its URL, or a name from ~/.config/bursar/services.toml.",
         show_default=False,
     ),
 ]

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show_pilots(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
-    """Show what a run asked of its sites: waits, processor time held, used and idle."""
+    """Show a run's requests to its sites: waits, and processor time held, used and idle."""
     from bursar.cli.output import print_json
     from bursar.report.pilot_tables import print_pilots
     from bursar.runs.allocation_reports import allocation_reports, bounds

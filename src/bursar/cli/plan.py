@@ -37,11 +37,16 @@ def plan_campaign(
     runtime: Runtime = None,
     processors: Processors = None,
     method: Annotated[
-        Method, typer.Option(help="How to search for what to buy.", rich_help_panel="Search")
+        Method,
+        typer.Option(
+            help="Method that searches for the processors to buy.", rich_help_panel="Search"
+        ),
     ] = "auto",
     scheduler: Annotated[
         Scheduler,
-        typer.Option(help="How tasks are placed on what is bought.", rich_help_panel="Search"),
+        typer.Option(
+            help="Rule that places tasks on the processors bought.", rich_help_panel="Search"
+        ),
     ] = "heft",
     population: Annotated[
         int | None,
@@ -54,24 +59,25 @@ def plan_campaign(
     evaluations: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Schedules that auto makes.", rich_help_panel="Search"
+            metavar="N", min=1, help="Schedules that method auto tries.", rich_help_panel="Search"
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", help="Of random choices.", rich_help_panel="Search")
+        int, typer.Option(metavar="N", help="Seed of random choices.", rich_help_panel="Search")
     ] = 0,
     time_limit: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Stop searching then; what is found then depends on the machine.",
+            help="Stop the search after this time; the result then depends on the machine's speed.",
             rich_help_panel="Search",
         ),
     ] = None,
     accounting: Annotated[
         Literal["scheduled", "whole"],
         typer.Option(
-            help="Pay the slots that tasks run in, or every slot of the plan (HPDC'07).",
+            help="Pay only for slots in which tasks run (scheduled), or for every slot "
+            "of the plan (whole, as in HPDC'07).",
             rich_help_panel="Search",
         ),
     ] = "scheduled",
@@ -81,21 +87,23 @@ def plan_campaign(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Then let CP-SAT improve and prove the front for so long.",
+            help="After the search, let CP-SAT improve the front and prove bounds for this long.",
             rich_help_panel="Search",
         ),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Hold every plan of the curve against the rules once more."),
+        typer.Option(
+            "--check", help="Check every plan of the curve with the independent validator."
+        ),
     ] = False,
     as_json: AsJson = False,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write curve and plan as a web page."),
+        typer.Option(metavar="FILE", help="Also write the curve and the plan to this web page."),
     ] = None,
 ) -> None:
-    """Show what a campaign would take: time against cost, before anything starts."""
+    """Show the trade-off of time against cost of a campaign, before anything starts."""
     from bursar.api.planning import plan
     from bursar.cli.load import load_campaign, load_sites
     from bursar.cli.output import print_json, say

@@ -18,23 +18,32 @@ if TYPE_CHECKING:
 CatalogueFile = Annotated[
     Path,
     typer.Option(
-        "--catalogue", metavar="FILE", envvar="BURSAR_CATALOGUE", help="File of the catalogue."
+        "--catalogue",
+        metavar="FILE",
+        envvar="BURSAR_CATALOGUE",
+        help="File of the replica catalogue.",
     ),
 ]
 CATALOGUE = Path("replicas.sqlite")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Logical name.", show_default=False)]
-Pattern = Annotated[str, typer.Argument(metavar="PATTERN", help='Of names, such as "run7/*".')]
-Names = Annotated[
-    list[str] | None, typer.Argument(metavar="NAME...", help="Logical names; without: all.")
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Logical name of a file.", show_default=False)
 ]
-Site = Annotated[str | None, typer.Option("--site", metavar="SITE", help="Only copies there.")]
+Pattern = Annotated[
+    str, typer.Argument(metavar="PATTERN", help='Pattern of logical names, such as "run7/*".')
+]
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME...", help="Logical names. Default: all.")
+]
+Site = Annotated[
+    str | None, typer.Option("--site", metavar="SITE", help="Only copies at this site.")
+]
 
 
 def register(app: typer.Typer) -> None:
     """Adds this module's commands."""
     replicas = typer.Typer(
         no_args_is_help=True,
-        help="The copies of logical files: where they are, copying and checking them.",
+        help="Find, copy and check the copies of logical files.",
     )
     for name, command in (
         ("add", add_copies),
@@ -51,21 +60,28 @@ def register(app: typer.Typer) -> None:
 def add_copies(
     name: Name,
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Of the copy, or its path.", show_default=False)
+        str, typer.Argument(metavar="URL", help="URL or path of the copy.", show_default=False)
     ],
-    site: Annotated[str, typer.Option("--site", metavar="SITE", help="Whose copy it is.")] = "",
+    site: Annotated[
+        str, typer.Option("--site", metavar="SITE", help="Site that holds the copy.")
+    ] = "",
     size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="With it the copy is not read.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Size of the file; the copy is then not read."),
     ] = None,
-    checksum: Annotated[str | None, typer.Option(metavar="sha256:HEX", help="The same.")] = None,
+    checksum: Annotated[
+        str | None,
+        typer.Option(metavar="sha256:HEX", help="Checksum of the file; the copy is then not read."),
+    ] = None,
     recursive: Annotated[
-        bool, typer.Option("--recursive", help="A folder: NAME/path for each file in it.")
+        bool,
+        typer.Option("--recursive", help="URL is a folder: register each file in it as NAME/path."),
     ] = False,
     catalogue: CatalogueFile = CATALOGUE,
     as_json: AsJson = False,
 ) -> None:
     """
-    Register a copy of a logical file; unless they are given, it is read for size and checksum.
+    Register a copy of a logical file. The copy is read for its size and checksum unless given.
     """
     from bursar.cli.output import print_json, say
     from bursar.model.replica import Replica
@@ -105,7 +121,7 @@ def list_copies(
     catalogue: CatalogueFile = CATALOGUE,
     as_json: AsJson = False,
 ) -> None:
-    """List the copies of logical files, bad ones too."""
+    """List the copies of logical files, including bad ones."""
     from bursar.replicas.catalogue import Catalogue
 
     with Catalogue(catalogue, make=False) as opened:
@@ -113,7 +129,7 @@ def list_copies(
 
 
 def locate_file(name: Name, catalogue: CatalogueFile = CATALOGUE, as_json: AsJson = False) -> None:
-    """Show the good copies of a logical file; exit status 1 when there is none."""
+    """Show the good copies of a logical file; exit status 1 if there is none."""
     from bursar.replicas.catalogue import Catalogue, CatalogueEntry
     from bursar.replicas.content import logical
 
@@ -129,19 +145,20 @@ def locate_file(name: Name, catalogue: CatalogueFile = CATALOGUE, as_json: AsJso
 
 def copy_files(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Logical names.", show_default=False)
+        list[str],
+        typer.Argument(metavar="NAME...", help="Logical names of files.", show_default=False),
     ],
-    to: Annotated[str, typer.Option("--to", metavar="SITE", help="Into whose storage.")],
+    to: Annotated[str, typer.Option("--to", metavar="SITE", help="Site that receives the copies.")],
     sites: Annotated[
-        Path, typer.Option("--sites", metavar="FILE", help="Sites file; it names the storages.")
+        Path, typer.Option("--sites", metavar="FILE", help="Sites file, which names the storages.")
     ],
     catalogue: CatalogueFile = CATALOGUE,
     as_json: AsJson = False,
 ) -> None:
     """
-    Bring files into a site's storage, from the nearest copies, and register them.
+    Copy files into a site's storage from the nearest copies, and register the new copies.
 
-    They are verified, and a copy that was broken off is gone on with.
+    New copies are verified; an interrupted copy is continued.
     """
     import asyncio
 
@@ -179,9 +196,9 @@ def verify_copies(
     as_json: AsJson = False,
 ) -> None:
     """
-    Read copies and hold them against their checksums; exit status 1 when one is bad.
+    Verify copies by their checksums; exit status 1 if one is bad.
 
-    A bad copy is not used any more, and a good one is again.
+    A bad copy is no longer used until it verifies again.
     """
     from bursar.cli.output import print_json
     from bursar.replicas.catalogue import Catalogue
@@ -214,13 +231,13 @@ def verify_copies(
 def remove_copies(
     name: Name,
     url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Only the copy there.")
+        str | None, typer.Option("--url", metavar="URL", help="Only the copy at this URL.")
     ] = None,
     site: Site = None,
     catalogue: CatalogueFile = CATALOGUE,
     as_json: AsJson = False,
 ) -> None:
-    """Take copies of a logical file out of the catalogue; the files themselves stay."""
+    """Remove copies of a logical file from the catalogue; the files themselves stay."""
     from bursar.cli.output import print_json, say
     from bursar.replicas.catalogue import Catalogue
 

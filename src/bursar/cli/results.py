@@ -26,10 +26,10 @@ def show_results(
     instance: InstanceId,
     site: ServiceName = None,
     after: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Only what comes after this cursor.")
+        int, typer.Option(metavar="N", min=0, help="Print only results after this cursor.")
     ] = 0,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for those that are still to come.")
+        bool, typer.Option("--follow", "-f", help="Wait for results that are still to come.")
     ] = False,
     as_json: AsJson = False,
     as_lines: Annotated[
@@ -42,7 +42,7 @@ def show_results(
         ),
     ] = None,
 ) -> None:
-    """Print results, in the order in which tasks ended. Status 1 if one of them failed."""
+    """Print results in the order in which tasks ended. Exit status 1 if a task failed."""
     from bursar.cli.connect import run_until_done
     from bursar.cli.output import say
 

@@ -54,8 +54,8 @@ def run_campaign(
     provisioning: Annotated[
         Literal["planned", "dynamic"] | None,
         typer.Option(
-            help="By a plan's reservations, or by a pool that acquires and releases processors as "
-            "there is work. Without it: a pool where a site has a batch scheduler.",
+            help="Reserve what the plan buys (planned), or let a pool acquire and release "
+            "them as there is work (dynamic). Default: dynamic where a site has a batch scheduler.",
             show_default=False,
         ),
     ] = None,
@@ -73,18 +73,18 @@ def run_campaign(
     replay: Replay = None,
     size_scale: SizeScale = 1.0,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")
+        str | None, typer.Option(metavar="RUN", help="Resume a run that was stopped.")
     ] = None,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="With --resume: also try what failed again.")
+        bool, typer.Option("--retry-failed", help="With --resume: also run failed tasks again.")
     ] = False,
     account: Annotated[
         str | None,
         typer.Option(
             "--account",
             metavar="NAME",
-            help="User of the book who pays: what the run may come to is set aside before it "
-            "starts.",
+            help="Account in the book that pays; the most that the run may cost is set aside "
+            "before it starts.",
             show_default=False,
         ),
     ] = None,
@@ -94,7 +94,7 @@ def run_campaign(
             "--book",
             metavar="FILE",
             envvar="BURSAR_BOOK",
-            help="File of that book; bursar.book.",
+            help="File of the book of accounts. Default: bursar.book.",
             show_default=False,
         ),
     ] = None,
@@ -111,9 +111,9 @@ def run_campaign(
     name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
     runs: RunsFolder = RUNS,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Plan, buy, run, watch and bill a campaign. Ctrl-C leaves a run that can be resumed."""
+    """Plan and run a campaign, and bill it. After Ctrl-C the run can be resumed."""
     if resume is not None:
         if campaign is not None:
             raise InputError("takes no CAMPAIGN: the run has its own", where="--resume")

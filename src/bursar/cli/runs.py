@@ -40,12 +40,12 @@ def write_report(
             "--output",
             "-o",
             metavar="FILE",
-            help="Only the page, into this file.",
+            help="Write only the page, to this file.",
         ),
     ] = None,
 ) -> None:
     """
-    Write a run's results, bill and report.html, also of one that goes on or was cut off.
+    Write a run's results, bill and report.html; the run may be unfinished.
 
     Prints a summary.
     """
@@ -72,7 +72,9 @@ def show_bill(
     run: RunName,
     runs: RunsFolder = RUNS,
     as_json: AsJson = False,
-    every: Annotated[bool, typer.Option("--all", help="Every task, not only the dearest.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="List every task, not only the dearest ones.")
+    ] = False,
 ) -> None:
     """Show what a run cost, by site and by task; its total is the ledger's to the unit."""
     from bursar.cli.output import print_json, say
@@ -98,10 +100,10 @@ def show_logs(
     ],
     runs: RunsFolder = RUNS,
     stderr: Annotated[
-        bool, typer.Option("--stderr", help="Only what it printed to stderr, on stdout.")
+        bool, typer.Option("--stderr", help="Print only the task's stderr, on stdout.")
     ] = False,
     attempt: Annotated[
-        int | None, typer.Option(metavar="N", help="Of this attempt; without it: the last.")
+        int | None, typer.Option(metavar="N", help="Number of the attempt. Default: the last.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -20,7 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 def show_schema(
-    which: Annotated[SchemaFile, typer.Argument(help="Which file's schema.")] = SchemaFile.CAMPAIGN,
+    which: Annotated[
+        SchemaFile, typer.Argument(help="File whose schema is printed.")
+    ] = SchemaFile.CAMPAIGN,
 ) -> None:
     """Print the JSON Schema of campaign, sites or service files."""
     from bursar.cli.output import print_json

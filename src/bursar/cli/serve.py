@@ -24,22 +24,26 @@ def serve(
             "-c",
             metavar="FILE",
             envvar="BURSAR_SERVICE",
-            help="Service file. Without it: this machine, for whoever is on it.",
+            help="Service file. Default: serve this machine to its own users.",
         ),
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="In place of what the file says; port 0: any."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address to listen on, in place of the file's; port 0 takes any free port.",
+        ),
     ] = None,
     drain_timeout: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help="At the end, wait so long for tasks that run; then they go on with their workers.",
+            help="On shutdown, wait this long for running tasks; after that they go on "
+            "with their workers.",
         ),
     ] = "0s",
     check: Annotated[
-        bool, typer.Option("--check", help="Read the file, say what is wrong with it, and end.")
+        bool, typer.Option("--check", help="Check the file, print what is wrong with it, and exit.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -49,8 +49,8 @@ def simulate_campaign(
         typer.Option(
             "--sites",
             metavar="FILE",
-            help="Sites file: simulated clusters, and any other site as if it were idle. "
-            "Without it: this machine.",
+            help="Sites file with simulated clusters; other sites are simulated as if they were "
+            "idle. Default: this machine alone.",
         ),
     ] = None,
     deadline: Deadline = None,
@@ -61,9 +61,10 @@ def simulate_campaign(
     provisioning: Annotated[
         ProvisioningMode,
         typer.Option(
-            help="By a plan's reservations; by a pool that acquires and releases processors as "
-            "there is work; by best effort, each task sent to a queue when its "
-            "parents have ended; queued at once; or by whichever promises most."
+            help="Reserve what the plan buys (planned); let a pool acquire and release processors "
+            "as there is work (dynamic); send each task to a queue when its parents have ended "
+            "(best-effort), or all tasks at once (queued); or take whichever serves the goal "
+            "best (either)."
         ),
     ] = "planned",
     strategy: ByStrategy = None,
@@ -77,16 +78,18 @@ def simulate_campaign(
     refresh: Refresh = None,
     rank_by: RankBy = None,
     catalogue: CatalogueFile = None,
-    method: Annotated[Method, typer.Option(help="How to search for what to buy.")] = "auto",
+    method: Annotated[
+        Method, typer.Option(help="Method that searches for the processors to buy.")
+    ] = "auto",
     scheduler: Annotated[
-        Scheduler, typer.Option(help="How tasks are placed on what is bought.")
+        Scheduler, typer.Option(help="Rule that places tasks on the processors bought.")
     ] = "heft",
     spread: Annotated[
         float,
         typer.Option(
             metavar="SHARE",
             min=0.0,
-            help="Standard deviation of runtimes over their estimates.",
+            help="Standard deviation of runtimes, as a share of their estimates.",
             rich_help_panel=CHANCE,
         ),
     ] = 0.0,
@@ -100,13 +103,14 @@ def simulate_campaign(
         ),
     ] = 0.0,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Of these draws.", rich_help_panel=CHANCE)
+        int,
+        typer.Option(metavar="N", min=0, help="Seed of the random draws.", rich_help_panel=CHANCE),
     ] = 0,
     hidden: Annotated[
         bool,
         typer.Option(
             "--hide-runtimes",
-            help="Tell the strategy no runtimes: it has to learn them.",
+            help="Hide all runtimes from the strategy, so that it has to learn them.",
             rich_help_panel=CHANCE,
         ),
     ] = False,
@@ -115,12 +119,17 @@ def simulate_campaign(
     ] = False,
     replay: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Instead of a CAMPAIGN: a run, as its tasks really went."),
+        typer.Option(
+            metavar="RUN",
+            help="Replay a run in place of a CAMPAIGN, with the runtimes that its tasks "
+            "really had.",
+        ),
     ] = None,
     policy: Annotated[
         str,
         typer.Option(
-            metavar="NAME|all", help=f"With --replay: under which, of {', '.join(POLICIES)}."
+            metavar="NAME|all",
+            help=f"With --replay: policy to replay under: {', '.join(POLICIES)}.",
         ),
     ] = "all",
     name: Annotated[
@@ -129,9 +138,9 @@ def simulate_campaign(
     ] = None,
     runs: RunsFolder = RUNS,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Plan, buy, run and bill a campaign in simulated time: nothing is started or spent."""
+    """Plan, run and bill a campaign in simulated time: nothing is started or spent."""
     if replay is not None:
         _replay(replay, policy, campaign, runs, as_json)
         return

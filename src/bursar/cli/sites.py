@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show_sites(sites: SitesPath = None, as_json: AsJson = False) -> None:
-    """Show the sites with their processors and prices, and how those are that can be asked."""
+    """Show the sites with processors and prices, and the state of those that can be queried."""
     from bursar.cli.load import load_sites
     from bursar.cli.output import print_json
 

@@ -25,7 +25,9 @@ def submit(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[--] COMMAND ARGS...", help="One task: a program.", show_default=False
+            metavar="[--] COMMAND ARGS...",
+            help="Program and arguments of a single task.",
+            show_default=False,
         ),
     ] = None,
     site: ServiceName = None,
@@ -35,38 +37,50 @@ def submit(
             "--file",
             "-f",
             metavar="FILE",
-            help="Many tasks: one JSON document a line (- for stdin), or a campaign of tasks that "
-            "do not wait for each other.",
+            help="File of many tasks: one JSON document a line (- for stdin), or a campaign whose "
+            "tasks do not wait for each other.",
         ),
     ] = None,
     instance: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of this instance; without it: a new one.")
+        str | None,
+        typer.Option(metavar="ID", help="Instance to add the tasks to. Default: a new instance."),
     ] = None,
-    label: Annotated[str, typer.Option(help="Word for a new instance.")] = "",
+    label: Annotated[str, typer.Option(help="Label of a new instance.")] = "",
     agreement: Annotated[
-        str, typer.Option(metavar="ID", help="A new instance runs on its processors.")
+        str, typer.Option(metavar="ID", help="Agreement on whose processors a new instance runs.")
     ] = "",
     inputs: Annotated[
         list[Path] | None,
-        typer.Option("--input", "-i", metavar="FILE", help="Sent along, into its folder."),
+        typer.Option(
+            "--input", "-i", metavar="FILE", help="File that is sent along, into the task's folder."
+        ),
     ] = None,
     outputs: Annotated[
         list[str] | None,
-        typer.Option("--output", "-o", metavar="NAME", help="File that COMMAND makes, to keep."),
+        typer.Option(
+            "--output", "-o", metavar="NAME", help="File that COMMAND makes and that is kept."
+        ),
     ] = None,
     processors: Annotated[
-        int, typer.Option("--processors", "-p", min=1, help="That COMMAND holds.")
+        int, typer.Option("--processors", "-p", min=1, help="Processors that COMMAND holds.")
     ] = 1,
     limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="COMMAND is killed after it: 90, 10m, 2h.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Wall limit of COMMAND, after which it is killed: 90, 10m, 2h."
+        ),
     ] = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait", "-w", help="Print the results as they come; status 1 if one fails."),
+        typer.Option(
+            "--wait",
+            "-w",
+            help="Wait and print results as they come; exit status 1 if a task failed.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hand tasks to a service: they are durable once this returns. Prints the instance's id."""
+    """Send tasks to a service. They are on its disk when this returns. Prints the instance's id."""
     from bursar.cli.connect import run_until_done
     from bursar.cli.output import say
 

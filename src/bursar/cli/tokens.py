@@ -44,19 +44,20 @@ def create(
         list[TokenScope],
         typer.Option(
             "--scope",
-            help="What it allows; may be given again. None of them implies another.",
+            help="Scope that the token allows; repeat for several. No scope implies another.",
         ),
     ] = _SCOPES,
     days: Annotated[
         float | None,
-        typer.Option(metavar="N", help="How long it is good: at most 366; 30."),
+        typer.Option(metavar="N", help="Validity in days, at most 366. Default: 30."),
     ] = None,
-    label: Annotated[str, typer.Option(metavar="TEXT", help="Shown in the list.")] = "",
+    label: Annotated[str, typer.Option(metavar="TEXT", help="Label that `list` shows.")] = "",
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Where the token goes; only its owner can read it. Without it: printed, once.",
+            help="File for the token, readable by its owner only. Default: the token is "
+            "printed once.",
         ),
     ] = None,
     site: ServiceName = None,
@@ -102,7 +103,7 @@ def create(
 
 
 def list_tokens(site: ServiceName = None, as_json: AsJson = False) -> None:
-    """List the tokens that are good, without their secrets."""
+    """List valid tokens, without their secrets."""
     from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json
 
@@ -119,12 +120,15 @@ def list_tokens(site: ServiceName = None, as_json: AsJson = False) -> None:
 
 def revoke(
     token: Annotated[
-        str, typer.Argument(metavar="ID", help="As list shows it.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="ID", help="Id of the token, as `list` shows it.", show_default=False
+        ),
     ],
     site: ServiceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take back a token: it is refused from now on."""
+    """Revoke a token: the service refuses it from now on."""
     from bursar.cli.connect import connect_service
     from bursar.cli.output import print_json, say
     from bursar.model.errors import InputError

@@ -19,13 +19,14 @@ def register(app: typer.Typer) -> None:
 
 def show_top(
     site: ServiceName = None,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the service once and exit.")] = False,
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Between two looks.")
+        float,
+        typer.Option("--every", metavar="SECONDS", min=0.2, help="Seconds between two updates."),
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show a service as it runs: instances, workers, throughput, spend; without end, or once."""
+    """Show a service live: instances, workers, throughput and spending."""
     from bursar.cli.connect import run_until_done
 
     run_until_done(_show(site, once=once, every=every, as_json=as_json), lambda: None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 POLICIES = ("fcfs", "easy", "conservative")
 
-app = typer.Typer(no_args_is_help=True, help="Simulate, look into and compare logs of clusters.")
+app = typer.Typer(no_args_is_help=True, help="Inspect, simulate and compare logs of clusters.")
 
 
 def register(parent: typer.Typer) -> None:
@@ -36,34 +36,50 @@ Log = Annotated[
 Size = Annotated[
     int | None,
     typer.Option(
-        "--processors", "-p", metavar="N", help="Of the machine. Without it: as the log says."
+        "--processors",
+        "-p",
+        metavar="N",
+        help="Processors of the machine. Default: what the log says.",
     ),
 ]
 Width = Annotated[
     str,
-    typer.Option(metavar="requested|allocated", help="Processors a job holds, if they differ."),
+    typer.Option(
+        metavar="requested|allocated",
+        help="Which count of processors a job holds, if the log has two.",
+    ),
 ]
 Estimates = Annotated[
-    str, typer.Option(metavar="user|actual", help="What the policy takes for run times.")
+    str,
+    typer.Option(
+        metavar="user|actual",
+        help="Run times that the policy plans with: the users' estimates or the actual ones.",
+    ),
 ]
 Semantics = Annotated[
     str,
     typer.Option(
-        metavar="batch|pyss", help="Events of one moment together, or the policy after each."
+        metavar="batch|pyss",
+        help="Handle all events of one instant together (batch), or run the policy "
+        "after each event (pyss).",
     ),
 ]
 Early = Annotated[
     str,
     typer.Option(
-        metavar="compress|keep", help="Conservative: what an early end does to promised starts."
+        metavar="compress|keep",
+        help="Conservative backfilling: move promised starts forward after an early "
+        "end (compress), or keep them.",
     ),
 ]
 Overrun = Annotated[
     str,
-    typer.Option(metavar="kill|extend", help="What becomes of jobs past their estimate."),
+    typer.Option(
+        metavar="kill|extend", help="Jobs that exceed their estimate are killed or go on (extend)."
+    ),
 ]
 Tau = Annotated[
-    float, typer.Option(metavar="SECONDS", help="Shortest run that counts in the bounded slowdown.")
+    float, typer.Option(metavar="SECONDS", help="Lower bound of run times in the bounded slowdown.")
 ]
 
 
@@ -72,7 +88,7 @@ def simulate_trace(
     log: Log,
     processors: Size = None,
     policy: Annotated[
-        str, typer.Option(metavar="fcfs|easy|conservative", help="Who starts when.")
+        str, typer.Option(metavar="fcfs|easy|conservative", help="Scheduling policy.")
     ] = "conservative",
     width: Width = "requested",
     estimates: Estimates = "user",
@@ -81,23 +97,24 @@ def simulate_trace(
     overrun: Overrun = "kill",
     tau: Tau = 10.0,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Each job, with Batsim's columns.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a table of all jobs, with Batsim's columns."),
     ] = None,
     swf: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The log with the waits filled in.")
+        Path | None, typer.Option(metavar="FILE", help="Write the log with simulated waits.")
     ] = None,
     gantt: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A picture: .png, .svg or .html.")
+        Path | None, typer.Option(metavar="FILE", help="Write a Gantt chart: .png, .svg or .html.")
     ] = None,
     since: Annotated[
-        float | None, typer.Option("--from", metavar="SECONDS", help="Begin of the picture.")
+        float | None, typer.Option("--from", metavar="SECONDS", help="Start of the chart.")
     ] = None,
     until: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="End of the picture.")
+        float | None, typer.Option(metavar="SECONDS", help="End of the chart.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a log on a machine under a policy: when would each job have started?"""
+    """Simulate a log on a machine under a policy: when would each job have started?"""
     from bursar.cli.output import print_json, say
     from bursar.report.trace_tables import print_results, result_to_dict
 
@@ -140,7 +157,7 @@ def simulate_trace(
 def show_info(
     log: Log, processors: Size = None, width: Width = "requested", as_json: AsJson = False
 ) -> None:
-    """What is in a log: jobs, users, widths, run times, load by week, what was dropped."""
+    """Describe a log: jobs, users, widths, run times, load by week, dropped lines."""
     from bursar.cli.output import print_json
     from bursar.report.trace_tables import print_trace, trace_to_dict
 
@@ -156,9 +173,9 @@ def show_info(
 def compare_policies(
     log: Log,
     processors: Size = None,
-    policies: Annotated[str, typer.Option(metavar="P,P,...", help="Which to compare.")] = ",".join(
-        POLICIES
-    ),
+    policies: Annotated[
+        str, typer.Option(metavar="P,P,...", help="Policies to compare.")
+    ] = ",".join(POLICIES),
     width: Width = "requested",
     estimates: Estimates = "user",
     semantics: Semantics = "batch",
@@ -167,11 +184,14 @@ def compare_policies(
     tau: Tau = 10.0,
     chart: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Queue and use over time: .png, .svg or .html."),
+        typer.Option(
+            metavar="FILE",
+            help="Write a chart of queue length and use over time: .png, .svg or .html.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Policies side by side on one log."""
+    """Compare policies on one log."""
     from bursar.cli.output import print_json, say
     from bursar.report.trace_tables import print_results, result_to_dict
 
@@ -212,19 +232,24 @@ def compare_policies(
 def generate(
     model: Annotated[
         str,
-        typer.Argument(metavar="lublin|poisson", help="Of the workload.", show_default=False),
+        typer.Argument(metavar="lublin|poisson", help="Model of the workload.", show_default=False),
     ],
-    output: Annotated[Path, typer.Argument(metavar="LOG", help="To be written, .swf.")],
+    output: Annotated[Path, typer.Argument(metavar="LOG", help="Log to write, .swf.")],
     processors: Annotated[
-        int, typer.Option("--processors", "-p", metavar="N", help="Of the machine.")
+        int, typer.Option("--processors", "-p", metavar="N", help="Processors of the machine.")
     ] = 128,
-    jobs: Annotated[int, typer.Option(metavar="N", help="How many (lublin).")] = 10_000,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Number of jobs (model lublin).")] = 10_000,
     until: Annotated[
-        str, typer.Option(metavar="TIME", help="Last submission (poisson): 30000, 7d.")
+        str,
+        typer.Option(
+            metavar="TIME", help="Time of the last submission (model poisson): 30000, 7d."
+        ),
     ] = "7d",
-    seed: Annotated[int, typer.Option(metavar="N", help="Equal seeds, equal logs.")] = 1,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Seed of random draws; equal seeds give equal logs.")
+    ] = 1,
 ) -> None:
-    """Make a workload up: by Lublin and Feitelson's model, or Poisson arrivals."""
+    """Generate a workload by Lublin and Feitelson's model, or with Poisson arrivals."""
     import numpy as np
 
     from bursar.cli.output import say
@@ -256,15 +281,18 @@ def generate(
 @app.command("load")
 def load_more(
     log: Log,
-    output: Annotated[Path, typer.Argument(metavar="NEW", help="Log to be written, .swf.")],
+    output: Annotated[Path, typer.Argument(metavar="NEW", help="Log to write, .swf.")],
     utilisation: Annotated[
-        str, typer.Option(metavar="SHARE", help="Wanted: 0.8, 80%.", show_default=False)
+        str,
+        typer.Option(metavar="SHARE", help="Utilisation to reach: 0.8 or 80%.", show_default=False),
     ],
     processors: Size = None,
     width: Width = "requested",
-    seed: Annotated[int, typer.Option(metavar="N", help="Equal seeds, equal logs.")] = 1,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Seed of random draws; equal seeds give equal logs.")
+    ] = 1,
 ) -> None:
-    """Make a log heavier: a part of its copy, one week later, is added."""
+    """Raise a log's load: add a share of its jobs again, one week later."""
     import numpy as np
 
     from bursar.cli.output import say

@@ -36,33 +36,38 @@ def tune_weights(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Jobs are like its tasks. Without it: ten minutes each, reading 1 GB.",
+            help="Campaign whose tasks the jobs resemble. Default: jobs of ten minutes "
+            "that read 1 GB each.",
         ),
     ] = None,
     runtime: Runtime = None,
     topology: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The network. Without it: the links of the sites file."),
+        typer.Option(
+            metavar="FILE",
+            help="Topology file of the network. Default: the links in the sites file.",
+        ),
     ] = None,
     catalogue: CatalogueFile = None,
     choice: Annotated[
-        str, typer.Option(metavar="NAME", help="Rule by which sites are chosen.")
+        str, typer.Option(metavar="NAME", help="Rule that chooses the site.")
     ] = "best",
     refresh: Annotated[
-        str, typer.Option(metavar="TIME", help="Between two refreshes of the information index.")
+        str,
+        typer.Option(metavar="TIME", help="Time between two refreshes of the information index."),
     ] = "60s",
-    jobs: Annotated[int, typer.Option(metavar="N", help="In each simulation.")] = 300,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of all that is drawn.")] = 0,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Jobs in each simulation.")] = 300,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all random draws.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a file of weights, for --weights."),
+        typer.Option(metavar="FILE", help="Write the weights to this file, for `--weights`."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """
-    Search the weights of rank and files under which jobs live shortest.
+    Search for the weights of rank and files that give the shortest time from submission to end.
 
-    The sites are simulated under that load, a few hundred times.
+    Simulates the sites under the given load a few hundred times.
     """
     from bursar.api.tuning import tune_rank
     from bursar.cli.output import print_json, say

@@ -20,17 +20,19 @@ KeyFile = Annotated[
 ]
 Chain = Annotated[
     Path,
-    typer.Argument(metavar="FILE", help="Signed records, one on each line.", show_default=False),
+    typer.Argument(
+        metavar="FILE", help="File of signed usage records, one a line.", show_default=False
+    ),
 ]
 
 
 def make_key(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Where to write it.", show_default=False)
+        Path, typer.Argument(metavar="FILE", help="File to write.", show_default=False)
     ],
 ) -> None:
     """
-    Make a key to sign usage records with: FILE, and FILE.pub to give away.
+    Make a key that signs usage records: FILE, and FILE.pub for those who check.
     """
     from bursar.cli.output import say
     from bursar.market.usage import new_key, write_public_key
@@ -49,9 +51,9 @@ def sign_usage(
     as_json: AsJson = False,
 ) -> None:
     """
-    Sign what the book says a provider delivered, as far as FILE does not have it yet.
+    Sign a provider's deliveries from the book that FILE does not contain yet.
 
-    Each record holds the hash of the one before: none can be changed, left out or moved.
+    Each record holds the hash of the record before, so that none can be changed, left out or moved.
     """
     from bursar.cli.output import print_json, say
     from bursar.market.book import read_book
@@ -83,7 +85,7 @@ def check_usage(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check a provider's signed usage records: what was changed, left out or moved."""
+    """Check a provider's signed usage records for changed, missing or moved ones."""
     from bursar.cli.output import print_json
     from bursar.market.usage import check_chain, read_public_key
 

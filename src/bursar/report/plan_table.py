@@ -146,7 +146,8 @@ def print_plan(
         table.add_row(*row, style="bold green" if option is choice.option else "")
     console.print(table)
     console.print(
-        "gap: at most so far above the fastest plan on the same slots, the cheapest as fast",
+        "time gap: at most how much slower than the fastest plan on these slots; "
+        "cost gap: at most how much dearer than the cheapest plan that is as fast",
         style="dim",
         highlight=False,
     )
