@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.durations import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.durations import pytest_runtest_logreport as pytest_runtest_logreport
 from tests.durations import pytest_sessionfinish as pytest_sessionfinish
@@ -17,6 +18,12 @@ os.environ["BURSAR_OWNERS"] = "off"  # tests see neither each other's runs nor t
 # Journals are sealed by a key of the tests' own.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="bursar-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+# Processors may be busy with something else: how long an example takes says nothing about the code.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 DATA = Path(
     os.environ.get("BURSAR_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")

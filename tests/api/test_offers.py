@@ -108,7 +108,7 @@ def check_strategy(
     sites=markets(),
     hurry=st.floats(0.3, 1.4),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_what_a_strategy_offers_holds(
     strategy: Named, jobs: int, seconds: float, sites: tuple[SiteFacts, ...], hurry: float
 ) -> None:
@@ -125,7 +125,7 @@ def test_what_a_strategy_offers_holds(
     sites=markets(),
     hurry=st.floats(0.3, 1.4),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_a_strategy_offers_holds_in_many_markets(
     strategy: Named, jobs: int, seconds: float, sites: tuple[SiteFacts, ...], hurry: float
 ) -> None:
@@ -197,7 +197,7 @@ shapes = st.lists(st.tuples(st.integers(1, 4), prices), min_size=1, max_size=2)
     hurry=st.floats(0.2, 1.2),
     kinds=st.sampled_from([(True, True), (True, False), (False, True)]),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_what_a_plan_offers_holds(
     runtimes: list[float],
     limit: float | None,
@@ -218,7 +218,7 @@ def test_what_a_plan_offers_holds(
     hurry=st.floats(0.2, 1.2),
     kinds=st.sampled_from([(True, True), (True, False), (False, True)]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_many_plans_offer_holds(
     runtimes: list[float],
     limit: float | None,

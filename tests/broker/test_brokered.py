@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bursar.broker.brokered_scheduler import BrokeredScheduler
@@ -506,8 +506,6 @@ _NO_GOAL = Goal()
 Jobs.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 TestJobs = Jobs.TestCase
 

@@ -23,7 +23,7 @@ def _cost(pilot: Pilot, last: float) -> float:
 
 
 @given(instances())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_pilots_cost_what_the_plan_costs_and_run_each_task_once(instance: Instance) -> None:
     """Slots of every kind, tasks across slots, tasks without duration."""
     plan, workflow, _ = instance
@@ -46,7 +46,7 @@ def test_pilots_cost_what_the_plan_costs_and_run_each_task_once(instance: Instan
 
 
 @given(instances())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_windows_hold_what_pilots_hold(instance: Instance) -> None:
     """At any moment, at every site, what is bought with an end; whole slots among it."""
     plan, workflow, sites = instance

@@ -174,7 +174,7 @@ def test_clauses_are_the_conjuncts() -> None:
 
 
 @given(text=st.text(alphabet="ab1.\"'(){}[]=<>!&|?:+-*/ \n;,\\%~^", max_size=30))
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 def test_any_text_is_an_expression_or_an_error(text: str) -> None:
     for read in (parse, parse_ad):
         try:

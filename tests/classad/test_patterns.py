@@ -46,7 +46,7 @@ patterns = st.recursive(
     text=st.text(alphabet="abcAB1_ .\n", max_size=8),
     options=st.text(alphabet="ims", max_size=3),
 )
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 def test_a_pattern_is_found_where_python_finds_it(pattern: str, text: str, options: str) -> None:
     flags = re.ASCII
     for letter in options:

@@ -31,7 +31,7 @@ def _machine(rows: list[tuple[int, int, int, int]], policy: Policy, early: Early
 @given(
     JOBS, st.sampled_from(["fcfs", "easy", "conservative"]), st.sampled_from(["keep", "compress"])
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_stepping_from_event_to_event_is_running_at_once(
     rows: list[tuple[int, int, int, int]], policy: Policy, early: Early
 ) -> None:

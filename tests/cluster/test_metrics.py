@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.cluster.metrics import bounded_slowdowns, measure, processors_busy, queue_length
@@ -36,7 +36,6 @@ def trace_of(rows: list[tuple[int, int, int, int]]) -> Trace:
 
 
 @given(JOBS, st.sampled_from([1.0, 10.0]))
-@settings(deadline=None)  # the first call compiles
 def test_the_figures_are_what_their_names_say(
     rows: list[tuple[int, int, int, int]], tau: float
 ) -> None:
@@ -66,7 +65,6 @@ def test_the_figures_are_what_their_names_say(
 
 
 @given(JOBS)
-@settings(deadline=None)  # the first call compiles
 def test_steps_are_counts_at_each_moment(rows: list[tuple[int, int, int, int]]) -> None:
     """Of who waits, and of who holds processors."""
     trace = trace_of(rows)

@@ -49,7 +49,7 @@ def machine_with(jobs: list[Any], processors: int, policy: str, **options: Any) 
 
 
 @given(JOBS, st.integers(1, 8), POLICY, WAYS, EARLY, WINDOWS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_every_job_starts_and_ends_as_in_the_plain_twin(
     rows: list[tuple[int, int, int, int]],
     processors: int,
@@ -81,7 +81,7 @@ def test_every_job_starts_and_ends_as_in_the_plain_twin(
 
 
 @given(JOBS, st.integers(1, 8), POLICY, WAYS, EARLY, WINDOWS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_every_policy_promises(
     rows: list[tuple[int, int, int, int]],
     processors: int,
@@ -125,7 +125,7 @@ def test_what_every_policy_promises(
 
 
 @given(JOBS, st.integers(1, 8), st.integers(0, 40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_an_early_end_makes_no_start_later(
     rows: list[tuple[int, int, int, int]], processors: int, moment: int
 ) -> None:
@@ -144,7 +144,7 @@ def test_an_early_end_makes_no_start_later(
     JOBS, st.integers(1, 8), POLICY, WAYS, EARLY,
     st.lists(st.integers(0, 60), max_size=8),
 )  # fmt: skip
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_step_by_step_is_all_at_once(
     rows: list[tuple[int, int, int, int]],
     processors: int,

@@ -198,7 +198,8 @@ ENTRIES = st.lists(
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(entries=ENTRIES, name=PATHS, stays=st.booleans())
 def test_whatever_the_tree_nothing_gets_in_or_out(

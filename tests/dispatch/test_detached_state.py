@@ -94,7 +94,7 @@ class Books(RuleBasedStateMachine):
         assert self.holding.unsaid == len(self.ended) - len(self.said)
 
 
-Books.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Books.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestBooks = Books.TestCase
 
 

@@ -191,7 +191,7 @@ def test_what_waits_behind_a_long_task_is_handed_back_though_nobody_is_idle(
     assert max(ran.outcomes[task].start for task in behind) < begun + 4 * HORIZON
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_no_task_waits_while_a_worker_that_could_run_it_idles(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

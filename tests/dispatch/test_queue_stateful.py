@@ -565,9 +565,6 @@ class Interleavings(RuleBasedStateMachine):
 
 
 Interleavings.TestCase.settings = settings(
-    max_examples=80,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
+    max_examples=80, stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
 test_every_interleaving = Interleavings.TestCase

@@ -139,7 +139,7 @@ def test_longest_first_hides_nothing_that_is_clearly_shorter() -> None:
     assert 100.0 / 1.125 <= 200.0 - found / 100 <= 100.0
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     history=st.lists(st.tuples(ESTIMATES, st.sampled_from([1.0, 3.0, 8.0])), max_size=4),
     estimates=st.lists(ESTIMATES, max_size=12),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.cluster.simulation import simulate
@@ -38,7 +38,6 @@ def trace_of(rows: list[tuple[int, int, int, int]]) -> Trace:
         max_size=25,
     )
 )
-@settings(deadline=None)  # the first call compiles
 def test_no_processor_is_held_twice(rows: list[tuple[int, int, int, int]]) -> None:
     """Every job holds as many as it asked for, of the machine, alone."""
     trace = trace_of(rows)

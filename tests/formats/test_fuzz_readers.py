@@ -25,7 +25,6 @@ Reader = Callable[[Path], Campaign]
 
 FEW = settings(
     max_examples=150,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -272,7 +272,8 @@ words = st.lists(st.sampled_from(WORDS.split()), max_size=25).map(" ".join)
 
 
 @settings(
-    deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=250,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     text=st.one_of(words, words.map(lambda rest: 'Executable = "x"; ' + rest), st.text(max_size=40))

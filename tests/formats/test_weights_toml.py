@@ -23,7 +23,7 @@ FOUND = st.dictionaries(
 
 
 @given(SHARES, SHARES, FOUND)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, alpha: float, beta: float, found: dict[str, object]
 ) -> None:

@@ -184,7 +184,7 @@ class AccountsMachine(RuleBasedStateMachine):
 
 
 TestAccounts = AccountsMachine.TestCase
-TestAccounts.settings = settings(deadline=None, max_examples=40, stateful_step_count=40)
+TestAccounts.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 def funded(amount: int = 1000) -> Accounts:

@@ -449,8 +449,8 @@ class RecordedMachine(RuleBasedStateMachine):
 
 TestGuardMachine = GuardMachine.TestCase
 TestRecordedMachine = RecordedMachine.TestCase
-TestRecordedMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
-TestGuardMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestRecordedMachine.settings = settings(max_examples=100, stateful_step_count=30)
+TestGuardMachine.settings = settings(max_examples=100, stateful_step_count=30)
 
 
 def test_a_lease_to_come_is_covered_and_not_paid_before_it_begins() -> None:

@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.market.trading import WANTED
 
@@ -92,7 +92,6 @@ def test_what_is_no_message_is_wrong_input_on_one_line(data: bytes) -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 200), st.sampled_from(EACH))
-@settings(deadline=None)
 def test_damaged_bytes_are_a_message_or_wrong_input(
     noise: bytes, place: int, message: m.TradeMessage
 ) -> None:
@@ -115,7 +114,6 @@ def test_prices_and_times_that_are_no_numbers_or_negative_are_refused(wrong: flo
 
 
 @given(st.integers(0, LARGEST), st.integers(1, 10**6), st.floats(0.001, 1e8))
-@settings(deadline=None)
 def test_a_negotiated_amount_comes_back_from_its_unit_price(
     amount: int, processors: int, seconds: float
 ) -> None:

@@ -144,7 +144,7 @@ def test_what_cannot_be_written_did_not_happen(path: Path) -> None:
     check(path)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_size=25))
 def test_batches_and_single_operations_leave_the_same_book(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[int, bool]]

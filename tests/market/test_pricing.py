@@ -98,7 +98,7 @@ def test_hours_that_begin_in_the_hour_that_comes_twice_begin_twice() -> None:
     st.sampled_from(["2026-03-06", "2026-03-27", "2026-04-03", "2026-10-02", "2026-10-30"]),
     st.integers(0, 400),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_the_price_stays_until_the_next_change_and_changes_then(
     begin: int, end: int, days: set[int], zone: str, day: str, quarter: int
 ) -> None:
@@ -170,7 +170,6 @@ def test_rules_multiply() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=50), st.floats(0, 5))
-@settings(deadline=None)
 def test_supply_and_demand_stay_within_their_bounds(used: list[float], gain: float) -> None:
     """Above the target the factor never falls, below it never rises."""
     rule = Adjusting(target=0.7, gain=gain, least=0.5, most=3.0, every=600.0)

@@ -63,7 +63,7 @@ def played(history: list[tuple[str, str, str, str, int, int]]) -> Accounts:
     return accounts
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.lists(moves, max_size=40), st.integers(0, 60))
 def test_statements_add_up_to_the_balances(history: list, day: int) -> None:
     """Opening and lines make closing; one period's closing is the next one's opening."""
@@ -85,7 +85,7 @@ def test_statements_add_up_to_the_balances(history: list, day: int) -> None:
         assert len(first.lines) + len(second.lines) == len(whole.lines)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.lists(moves, max_size=40), st.integers(0, 60))
 def test_invoices_add_up_to_what_providers_have(history: list, day: int) -> None:
     """Over users and over periods, to the micro-unit."""
@@ -105,7 +105,7 @@ def test_invoices_add_up_to_what_providers_have(history: list, day: int) -> None
             assert invoice.total == invoice.subtotal - invoice.refunds
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.lists(moves, max_size=40), st.data())
 def test_two_books_reconcile_to_the_unit(history: list, data: st.DataObject) -> None:
     """Copies agree in any order; one row changed by one unit, or left out, is told."""

@@ -327,7 +327,7 @@ class Troubled:
 
 
 @given(acts, st.integers(0, 2**32), st.booleans())
-@settings(deadline=None, max_examples=75)
+@settings(max_examples=75)
 def test_capacity_is_never_oversold_whatever_is_lost_repeated_or_reordered(
     script: list[tuple[str, str, DealTemplate]], seed: int, holds: bool
 ) -> None:

@@ -180,7 +180,7 @@ networks = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(drawn=networks, routing=st.sampled_from(["latency", "widest"]))
 def test_no_other_way_is_better(
     drawn: list[tuple[tuple[str, str], float, float, Duplex]], routing: Routing

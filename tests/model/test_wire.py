@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.model.network_link import BandwidthProfile, NetworkLink
@@ -24,7 +24,6 @@ def test_a_profile_goes_round() -> None:
     assert [profile.change_after(t) for t in (0, 9.9, 10, 20)] == [10, 10, 20, 30]
 
 
-@settings(deadline=None)
 @given(step=st.floats(1e-3, 1e5), number=st.integers(0, 10**6))
 def test_a_change_lies_ahead_and_the_next_share_holds_then(step: float, number: int) -> None:
     """Rounding must neither leave time standing nor pass over a step."""

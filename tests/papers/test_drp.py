@@ -302,7 +302,7 @@ def test_only_whole_tasks_are_useful() -> None:
     assert found["useful"] == pytest.approx(100 * 6000 / 7200)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     jobs=st.lists(
         st.tuples(st.integers(0, 7000), st.integers(1, 10), st.integers(60, 9000)),

@@ -23,7 +23,7 @@ from bursar.simulation.execution_model import ExecutionUncertainty
     budget=st.sampled_from([2_000, 10_000, 30_000, 100_000]),
     strategy=st.sampled_from(["cost", "time"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_bound_is_that_of_the_linear_programme(
     work: list[float], deadline: int, budget: int, strategy: str
 ) -> None:

@@ -100,7 +100,7 @@ def _first_room(
 
 
 @given(workflow=tiny_workflows(), sites=tiny_sites(), overhead=st.sampled_from([0.0, 0.5]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_schedule_at_all_beats_a_bound(
     workflow: Workflow, sites: list[SiteFacts], overhead: float
 ) -> None:

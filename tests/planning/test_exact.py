@@ -36,9 +36,7 @@ needs_solver = pytest.mark.skipif(
     find_spec("ortools") is None, reason="needs OR-Tools: pip install 'bursar[exact]'"
 )
 few = settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 LONG = 60.0
 """Seconds; no instance here takes one."""

@@ -47,7 +47,7 @@ def _sites(facts: list[tuple[int, float]]) -> list[SiteFacts]:
 
 
 @given(workflow=workflows(), facts=SITES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_ranks_are_the_longest_way_to_the_end(
     workflow: Workflow, facts: list[tuple[int, float]]
 ) -> None:
@@ -63,7 +63,7 @@ def test_ranks_are_the_longest_way_to_the_end(
 
 
 @given(workflow=workflows(), facts=SITES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_placing_is_heft_with_gaps_filled(
     workflow: Workflow, facts: list[tuple[int, float]]
 ) -> None:
@@ -109,7 +109,7 @@ def test_placing_is_heft_with_gaps_filled(
 
 
 @given(workflow=workflows(), facts=SITES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_plan_beats_a_bound(workflow: Workflow, facts: list[tuple[int, float]]) -> None:
     from bursar.planning.front import trade_off
 

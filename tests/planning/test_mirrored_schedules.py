@@ -15,7 +15,7 @@ from bursar.planning.time_reversal import TimeReversedProblem
 
 
 @given(workflow=workflows(), sites=site_lists(slots_each=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_parents_still_come_first_when_pushed_late(
     workflow: Workflow, sites: list[SiteFacts]
 ) -> None:

@@ -95,7 +95,7 @@ async def cursors(service: Service, after: int = 0, **options: Any) -> list[int]
     return [result.cursor async for result in client.results("h", after, **options)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     total=st.integers(0, 30),
     after=st.integers(0, 30),

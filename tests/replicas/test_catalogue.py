@@ -248,7 +248,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(STEPS)
 def test_it_says_what_a_plain_dictionary_says(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str, int | None, str]]

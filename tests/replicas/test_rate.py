@@ -23,7 +23,7 @@ def test_a_bandwidth_is_positive_and_finite(bandwidth: float) -> None:
         TransferRateLimiter(bandwidth)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.integers(100, 10**6),
     st.lists(st.tuples(st.integers(1, 10**5), st.floats(0, 3)), min_size=1, max_size=50),

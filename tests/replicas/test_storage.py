@@ -450,4 +450,4 @@ class StorageMachine(RuleBasedStateMachine):
 
 
 TestStorageMachine = StorageMachine.TestCase
-TestStorageMachine.settings = settings(deadline=None, max_examples=25, stateful_step_count=20)
+TestStorageMachine.settings = settings(max_examples=25, stateful_step_count=20)

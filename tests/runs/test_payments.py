@@ -172,8 +172,7 @@ class Killed(Exception):
 
 @settings(
     max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     payments=st.lists(st.integers(1, 2 * MICROS), min_size=1, max_size=4),

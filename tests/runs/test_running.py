@@ -220,7 +220,8 @@ def test_modules_in_the_users_folder_are_no_business_of_a_worker(
     processors=st.integers(1, 2),
 )
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 def test_no_run_spends_more_than_its_budget(
     tmp_path: Path, seconds: list[float], budget: float, limit: float | None, processors: int

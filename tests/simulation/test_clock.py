@@ -21,7 +21,7 @@ def _run(main: Any) -> Any:
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_timers_fire_in_order_at_their_moment(delays: list[float]) -> None:
     """To the last bit, however far away: nothing is lost to sums of times."""
 

@@ -122,7 +122,7 @@ lanes_of = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(lanes=lanes_of, capacity=st.lists(small, min_size=5, max_size=5))
 def test_the_kernel_does_what_fractions_do(
     lanes: list[tuple[list[int], Fraction, Fraction | None]], capacity: list[Fraction]
@@ -133,7 +133,7 @@ def test_the_kernel_does_what_fractions_do(
     assert filled(lanes, capacity) == pytest.approx([float(p) for p in by_hand], rel=1e-9, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     lanes=lanes_of,
     capacity=st.lists(positive, min_size=5, max_size=5),

@@ -414,7 +414,7 @@ def ends_by_hand(
     return [ends[i] for i in range(len(flows))]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @example(
     flows=[
         *[(0, ("a", "b"), 1, None, 1)] * 6,

@@ -59,7 +59,7 @@ def _as_dict(site: SiteFacts) -> dict[str, Any]:
 
 
 @given(instances())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_task_of_a_valid_plan_runs_later_than_planned(
     tmp_path_factory: pytest.TempPathFactory, instance: Instance
 ) -> None:
@@ -114,7 +114,7 @@ def _workflow(seed: int, tasks: int = 20) -> Workflow:
     at=st.integers(0, 9000),
     policy=st.sampled_from(["fcfs", "easy", "conservative"]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_best_effort_by_the_broker_is_best_effort_by_the_machine(
     tmp_path_factory: pytest.TempPathFactory, seed: int, at: int, policy: Policy
 ) -> None:

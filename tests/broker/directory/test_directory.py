@@ -193,7 +193,7 @@ def test_an_index_that_nobody_reads_does_not_fill_up() -> None:
     silent=st.lists(st.tuples(st.integers(0, 100), st.integers(1, 60)), max_size=3),
     looks=st.lists(st.integers(0, 200), max_size=20),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_age_is_below_the_delay_or_above_the_expiry(
     every: int, delay: int, silent: list[tuple[int, int]], looks: list[int]
 ) -> None:

@@ -82,7 +82,7 @@ DURATION = st.integers(1, 20)
     levels=st.lists(st.tuples(DURATION, st.integers(0, 15), st.integers(0, 10)), min_size=1),
     looks=st.lists(st.integers(0, 300), min_size=1, max_size=30),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_an_age_is_at_least_the_delays_and_at_most_these_and_the_intervals(
     levels: list[tuple[int, int, int]], looks: list[int]
 ) -> None:

@@ -94,7 +94,7 @@ def test_a_number_that_json_does_not_have_is_not_sent_as_none(status: object) ->
 
 
 @given(st.binary(max_size=300), st.integers(0, 200), st.sampled_from([Publish, Query, Answer]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_noise_is_refused_and_nothing_else(noise: bytes, at: int, kind: type[IndexMessage]) -> None:
     """Alone, and in the middle of what would be a message."""
     whole = encode(EACH[-1])

@@ -135,7 +135,7 @@ def test_a_rule_that_is_none_says_which_there_are() -> None:
 
 
 @given(RANKS, st.sampled_from(CHOICES))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_probabilities_are_such_and_the_better_site_has_no_less(
     ranks: np.ndarray, rule: str
 ) -> None:

@@ -56,7 +56,7 @@ def test_jobs_of_no_length_tell_nothing() -> None:
         st.tuples(st.floats(0, 1e4), st.floats(0, 1e6), st.floats(0, 1e4)), min_size=1, max_size=50
     )
 )
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_it_is_a_share_whatever_comes(jobs: list[tuple[float, float, float]]) -> None:
     """And the toll is finite."""
     crowding, now = ContentionModel(3.0), 0.0

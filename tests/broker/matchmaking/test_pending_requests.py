@@ -271,7 +271,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_it_gives_what_the_plain_twin_gives(events: list[Any], random: Any) -> None:
     """Whatever is told, in whatever order; what was forgotten because every reading counts it
     makes no difference."""

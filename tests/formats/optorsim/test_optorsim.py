@@ -332,10 +332,9 @@ def test_what_is_wrong_is_said_at_its_line(
 
 @pytest.mark.parametrize("name", READERS)
 @settings(
-    deadline=None,
     max_examples=60,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     changes=st.lists(

@@ -31,7 +31,7 @@ def talk(owner: BargainingOwner, buyer: BargainingBuyer) -> list[TradeMessage]:
 
 
 @given(amounts, amounts, amounts, amounts, rounds, rounds, betas, betas)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_it_ends_with_a_deal_exactly_when_the_reserves_overlap(
     list_price: int,
     least: int,
@@ -61,7 +61,6 @@ def test_it_ends_with_a_deal_exactly_when_the_reserves_overlap(
 
 
 @given(amounts, amounts, rounds, betas)
-@settings(deadline=None)
 def test_offers_move_steadily_from_the_first_to_the_reserve(
     first: int, reserve: int, count: int, beta: float
 ) -> None:

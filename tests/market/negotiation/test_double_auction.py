@@ -21,7 +21,7 @@ def sides(bids: list[tuple[int, int]], asks: list[tuple[int, int]]) -> tuple[lis
 
 
 @given(orders, orders, st.floats(0, 1))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_trades_are_efficient_and_the_price_suits_everyone(
     bids: list, asks: list, k: float
 ) -> None:

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, server
 
@@ -11,7 +11,6 @@ from bursar.market.negotiation.share import ShareAuctioneer, proportional_shares
 
 
 @given(st.integers(0, 100), st.lists(st.integers(0, 10**15), max_size=8))
-@settings(deadline=None)
 def test_shares_are_whole_and_within_one_of_the_proportion(
     processors: int, amounts: list[int]
 ) -> None:

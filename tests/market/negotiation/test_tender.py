@@ -14,7 +14,7 @@ CLOSES = NOW + 60
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 4_000))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_cheapest_owner_within_the_limit_gets_it_and_all_know(
     prices: list[int], limit: int
 ) -> None:

@@ -200,4 +200,4 @@ class Dealing(RuleBasedStateMachine):
 
 
 TestDealing = Dealing.TestCase
-TestDealing.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestDealing.settings = settings(max_examples=40, stateful_step_count=30)

@@ -330,7 +330,7 @@ def test_what_is_in_the_way_is_not_followed(root: Path, tmp_path: Path) -> None:
     assert os.listdir(root) == ["b"]
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=150, derandomize=True)
 @given(st.sampled_from([TAR, GZIP, ZIP]), st.integers(0, 2**32))
 def test_damage_anywhere_is_a_problem_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, kind: str, seed: int

@@ -194,13 +194,7 @@ async def live(folder: Path, ready: "Future[Fuzzed]", ended: asyncio.Event) -> N
 
 
 @schema.parametrize()
-@settings(
-    max_examples=6,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    database=None,
-)
+@settings(max_examples=6, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
 def test_whatever_is_asked_is_answered_by_the_document(case: Any, fuzzed: Fuzzed) -> None:
     """
     No fault of ours, and no answer that the document does not know.

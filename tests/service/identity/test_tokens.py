@@ -58,7 +58,7 @@ def test_scopes_stand_side_by_side(book: JournalTokenStore) -> None:
 
 
 @given(text=st.text(max_size=100))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_nothing_else_is_a_token(text: str) -> None:
     """
     Whatever else a client sends, nobody is found, and nothing fails.

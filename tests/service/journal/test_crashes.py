@@ -97,7 +97,7 @@ async def live(
     return life if life.contents else before
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**64 - 1))
 def test_nothing_durable_is_lost_and_nothing_is_half_there(seed: int) -> None:
     """Over several lives, with compaction all the time, torn and lost sectors, undone removals."""

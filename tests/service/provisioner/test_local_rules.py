@@ -298,5 +298,5 @@ class Carried(RuleBasedStateMachine):
             assert is_shared(one.pool) or one.pool in self.wanted
 
 
-Carried.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Carried.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestCarried = Carried.TestCase

@@ -108,7 +108,8 @@ def test_nobody_is_let_in_who_should_not_be(journal: FakeJournal, hello: dict[st
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     known=st.booleans(),

@@ -11,7 +11,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(STEPS, st.integers(0, 10))
 def test_what_is_used_stays_and_room_is_never_exceeded(
     steps: list[tuple[str, str]], limit: int

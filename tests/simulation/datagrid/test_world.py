@@ -100,7 +100,7 @@ def situations(draw: Callable[..., object]) -> dict[str, object]:
     }
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(situations())
 def test_every_job_is_at_one_place_at_every_event(situation: dict[str, object]) -> None:
     """

@@ -31,7 +31,7 @@ def _run(story: Story, seed: int = 0) -> Any:
 
 
 @given(st.integers(0, 10_000), st.binary(max_size=2000), st.binary(max_size=3000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_power_cut_keeps_what_was_synced(seed: int, synced: bytes, loose: bytes) -> None:
     """The rest is a beginning of what was written, but for its last sector."""
 
