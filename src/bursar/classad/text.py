@@ -51,9 +51,9 @@ def _real(value: float) -> str:
 @lru_cache(maxsize=65_536)
 def matched(pattern: str, text: str, options: str) -> bool | None:
     """
-    Whether a regular expression is found somewhere in a text.
+    Return whether a regular expression is found somewhere in a text.
 
-    Remembered: of many sites, most publish what others do.
+    Answers are remembered, as most of many sites publish the same values.
 
     Parameters
     ----------
@@ -65,12 +65,12 @@ def matched(pattern: str, text: str, options: str) -> bool | None:
     Returns
     -------
     bool or None
-        None when the pattern is none, or is one that is not supported.
+        None when the pattern is malformed or not supported.
     """
     compiled = _compiled(pattern, "".join(sorted({*options} & {*"imsx"})))
     return None if compiled is None else compiled.is_found(text)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)  # each takes up to patterns.MEMORY
 def _compiled(pattern: str, options: str) -> Pattern | None:
     return compile_pattern(pattern, options)
