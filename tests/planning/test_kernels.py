@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.model.workflow import Workflow
 from bursar.planning.bounds import prove_bounds
@@ -148,3 +149,17 @@ def test_processor_numbers_are_never_shared(intervals: list[tuple[int, int, int]
         for j in range(i):
             if spans[j][0] < end and start < spans[j][1]:
                 assert not set(numbers[i]) & set(numbers[j])
+
+
+def test_whole_numbers_in_offers_make_the_same_arrays_as_fractions() -> None:
+    """Arrays of another type would have every kernel compiled a second time, for many seconds."""
+
+    def types(moment: float, price: float) -> list[str]:
+        slot = Slot(site="s", start=moment, duration=9 * moment, processors=2, unit_price=price)
+        site = SiteFacts(name="s", processors=2, speed=moment, slots=(slot,))
+        task = Task(id="t", runtime=moment)
+        problem = build_problem(Workflow((task,)), [site])
+        arrays = (*problem.offers.arrays, problem.runtimes, problem.widths)
+        return [str(array.dtype) for array in arrays]
+
+    assert types(1, 2) == types(1.5, 2.5)

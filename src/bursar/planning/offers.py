@@ -46,7 +46,7 @@ def arrange_offers(sites: Sequence[SiteFacts]) -> OfferedSlots:
     by_site = [sorted(site.offers, key=lambda slot: slot.start) for site in sites]
     slots = [slot for group in by_site for slot in group]
     first = np.cumsum([0, *map(len, by_site)])
-    last = np.array([np.inf if s.extensible else s.end for s in slots])
+    last = np.array([np.inf if s.extensible else s.end for s in slots], dtype=np.float64)
     by_last = [first[s] + np.argsort(last[first[s] : first[s + 1]], kind="stable")
                for s in range(len(sites))]  # fmt: skip
     start = np.array([s.start for s in slots], dtype=np.float64)
