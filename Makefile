@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 EPIDEMIC := examples/epidemic/epidemic.pln --runtime 0.15
 
-.PHONY: demo test test-long soak browser schedulers lint types arrows unit mutants bench lock audit \
-  clean
+.PHONY: demo test test-ci test-long soak browser schedulers checks lint types arrows kernels unit \
+  mutants bench lock audit clean
 
 # Only what requirements.lock names, by its hashes; the project itself is built without network.
 $(VENV)/.made: pyproject.toml requirements.lock
@@ -35,7 +35,11 @@ demo: $(VENV)/.made
 	$(BIN)/bursar run $(EPIDEMIC)
 	@echo 'Look at report.html and files/epidemic.png in that folder; bursar bill RUN itemises the cost.'
 
-test: browser schedulers lint types arrows unit
+test: browser schedulers checks unit
+
+# What needs one processor each, side by side.
+checks: $(VENV)/.made
+	$(MAKE) --no-print-directory --jobs 4 --output-sync lint types arrows kernels
 
 # The report's page is looked at in a real browser: installed where we may, else those tests are skipped.
 browser:
@@ -76,10 +80,23 @@ types: $(VENV)/.made
 arrows: $(VENV)/.made
 	$(BIN)/lint-imports --no-logo
 
+# Machine code for the tests, which several processes would else compile at the same moment.
+KERNELS := lists+minmin levels+serial+clusters+flows
+kernels: $(KERNELS:%=kernels-%)
+
+kernels-%: $(VENV)/.made
+	$(BIN)/python -m tests.kernels $(subst +, ,$*)
+
 # Long files first, by tests/durations.json: without a tail in which one process works alone.
 # Up to three tests that fail are tried once more, alone; what passes then is named as unstable.
+SHARED := $(BIN)/python tools/second_try.py -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 unit: $(VENV)/.made
-	$(BIN)/python tools/second_try.py -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(SHARED)
+
+# What of the long tests continuous integration runs: those that take minutes and need no quiet
+# machine.
+test-ci: schedulers $(VENV)/.made
+	$(SHARED) -m 'long and ci' --timeout 600
 
 # Random rounds and soaks that the default run leaves out, one after the other: they measure
 # real schedulers, which a neighbour would slow down.

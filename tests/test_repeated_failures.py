@@ -21,12 +21,19 @@ FAILS = "def test_of_what_is_broken(): assert False\n"
 BREAKS = "import no_such_module\n"
 
 
-def run(folder: Path, tests: str) -> tuple[int, str]:
+SETTINGS = "[pytest]\naddopts = -m 'not long'\nmarkers = long: left out by default\n"
+
+
+def run(folder: Path, tests: str, *words: str) -> tuple[int, str]:
     """Return the exit status and output of a run of these tests in an empty folder."""
     (folder / "test_them.py").write_text(tests)
-    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "pytest.ini").write_text(SETTINGS)
     done = subprocess.run(
-        [sys.executable, PROGRAM, "-q"], cwd=folder, capture_output=True, text=True, timeout=100
+        [sys.executable, PROGRAM, "-q", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     return done.returncode, done.stdout
 
@@ -58,3 +65,13 @@ def test_what_passes_only_at_its_second_try_is_named(tmp_path: Path) -> None:
     assert named == [
         "*** UNSTABLE, passed only at its second try: test_them.py::test_of_a_race ***"
     ]
+
+
+def test_what_is_left_out_by_default_is_tried_again_where_it_was_chosen(tmp_path: Path) -> None:
+    """Else the second try would find no test to run."""
+    marked = f"import pytest\n@pytest.mark.long{PASSES_SECOND}"
+
+    status, said = run(tmp_path, marked, "-m", "long")
+
+    assert "UNSTABLE" in said
+    assert status == 0

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         print(f"*** {len(failed)} tests failed, more than {MOST}: no second try ***", flush=True)
         return status
     print(f"*** {len(failed)} failed; a second try, each alone ***", flush=True)
-    unstable = [test for test in failed if _pytest(test) == 0]
+    unstable = [test for test in failed if _pytest("-m", "", test) == 0]
     for test in unstable:
         print(f"*** UNSTABLE, passed only at its second try: {test} ***", flush=True)
     return 0 if unstable == failed else status

@@ -17,6 +17,9 @@ LIBRARIES = {"figures", "job_records", "run_lives", "tables"}
 
 PROGRAMS = sorted({path.stem for path in FOLDER.glob("*.py")} - LIBRARIES)
 
+SHORTEST = ("classad", "flows", "ledger")
+"""Those that take about a second; the others run in `make test-ci`."""
+
 
 def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -43,7 +46,13 @@ def check(found: dict[str, Any], program: str, size: str) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(name, marks=[] if name in SHORTEST else [pytest.mark.long, pytest.mark.ci])
+        for name in PROGRAMS
+    ],
+)
 def test_a_benchmark_runs_at_its_smallest_size(program: str, tmp_path: Path) -> None:
     """Peers and data that are not there are left out, and named; all else is measured."""
     file = tmp_path / "found.json"

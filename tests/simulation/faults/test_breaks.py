@@ -10,6 +10,9 @@ _MOST = 200
 """Seeds that are looked at from a break's first one on."""
 
 
+_SAMPLED = 6
+"""One break in so many is tried by the short tests, too."""
+
 _ANYWHERE = 400
 """Seeds in which a break is noticed from wherever one begins."""
 
@@ -22,7 +25,17 @@ def test_a_break_is_noticed_from_any_seed_on(broken: Break, first: int) -> None:
     assert seeds_until_noticed(broken, first, _ANYWHERE) is not None
 
 
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.name)
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(
+            broken,
+            id=broken.name,
+            marks=[pytest.mark.long, pytest.mark.ci] if number % _SAMPLED else [],
+        )
+        for number, broken in enumerate(BREAKS)
+    ],
+)
 def test_a_break_is_noticed(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some seed ends badly with it, and the very same seed ends well without."""
     caught = None

@@ -9,6 +9,7 @@ import pytest
 from bursar.simulation.faults import command
 from bursar.simulation.faults.fault_simulation import SeedVerdict, simulate
 
+_FEW = 40
 SEEDS = 200
 _MANY = 2_000
 _PART = 10
@@ -17,7 +18,11 @@ _PART = 10
 @pytest.mark.parametrize(
     "first",
     [
-        *range(0, SEEDS, _PART),
+        *range(0, _FEW, _PART),
+        *(
+            pytest.param(n, marks=[pytest.mark.long, pytest.mark.ci])
+            for n in range(_FEW, SEEDS, _PART)
+        ),
         *(pytest.param(n, marks=pytest.mark.long) for n in range(SEEDS, _MANY, _PART)),
     ],
 )
@@ -34,7 +39,7 @@ def test_every_seed_ends_well(first: int) -> None:
 
 _DIGESTS = """
 from bursar.simulation.faults.fault_simulation import simulate
-print([simulate(seed).digest for seed in (3, 9, 12, 33)])
+print([simulate(seed).digest for seed in (3, 9)])
 """
 
 
